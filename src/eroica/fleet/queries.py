@@ -252,18 +252,7 @@ def one_verdict(ask: Ask) -> Verdict:
     Raises:
         Missing: The caller sees none.
     """
-    with ask.engine.connect() as connection:
-        run_row(ask, connection, ask.path["run_id"])
-        record = connection.execute(
-            sa.select(verdicts.c.record).where(
-                verdicts.c.run_id == ask.path["run_id"],
-                verdicts.c.window_id == min(ask.path["window_id"], 2**31 - 1),
-                ask.caller.sees(verdicts),
-            )
-        ).scalar()
-    if record is None:
-        raise Missing("there is no verdict of this window")
-    return Verdict.from_json(zlib.decompress(record))
+    return Verdict.from_json(_record_of(ask, verdicts, "there is no verdict of this window"))
 
 
 def one_standstill(ask: Ask) -> bytes:
@@ -272,17 +261,21 @@ def one_standstill(ask: Ask) -> bytes:
     Raises:
         Missing: The caller sees none.
     """
+    return _record_of(ask, standstills, "there is no record of a standstill in this window")
+
+
+def _record_of(ask: Ask, table: sa.Table, missing: str) -> bytes:
     with ask.engine.connect() as connection:
         run_row(ask, connection, ask.path["run_id"])
         record = connection.execute(
-            sa.select(standstills.c.record).where(
-                standstills.c.run_id == ask.path["run_id"],
-                standstills.c.window_id == min(ask.path["window_id"], 2**31 - 1),
-                ask.caller.sees(standstills),
+            sa.select(table.c.record).where(
+                table.c.run_id == ask.path["run_id"],
+                table.c.window_id == min(ask.path["window_id"], 2**31 - 1),
+                ask.caller.sees(table),
             )
         ).scalar()
     if record is None:
-        raise Missing("there is no record of a standstill in this window")
+        raise Missing(missing)
     return zlib.decompress(record)
 
 
