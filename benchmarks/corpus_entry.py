@@ -183,7 +183,10 @@ class Marks:
 
 
 def marks(verdict: Verdict, truth: Truth) -> Marks:
-    """Compare a verdict with the truth of its window; a healthy window is right without any cause."""
+    """Compare a verdict with the truth of its window; a healthy window is right without any cause.
+
+    Words may stand in the cause, the function, its stack or the sentence, as a reader would take them.
+    """
     found = verdict.cause
     if not truth.causes and not truth.words:
         calm = found is None
@@ -191,8 +194,9 @@ def marks(verdict: Verdict, truth: Truth) -> Marks:
     word = verdict.verdict == truth.verdict
     if found is None:
         return Marks(word, False, False, False, False)
+    said = re.sub(r"[\w.]+\.py\b", "", verdict.summary)  # a job's file name is no word about its fault
     named = found.cause in truth.causes or any(
-        map(_finder(found.cause, found.function.name, *found.function.stack), truth.words)
+        map(_finder(found.cause, found.function.name, *found.function.stack, said), truth.words)
     )
     return Marks(word, named, _has_workers(found, truth), _shows(found, truth.file), _shows(found, truth.function))
 
