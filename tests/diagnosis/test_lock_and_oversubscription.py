@@ -280,3 +280,18 @@ def test_native_code_of_a_library_that_keeps_the_lock_is_named_by_how_long_the_t
     by_lock = found is not None and found.resource is not None and found.resource.name == "interpreter lock"
     assert by_lock == is_lock
     assert found is None or not is_lock or found.function.name == "ForkingPickler.dumps"
+
+
+@seeds
+@pytest.mark.parametrize(("use", "named"), [(0.9, "count"), (0.02, "sync")])
+def test_a_thread_that_computes_beside_a_device_holds_up_who_launches(seed: int, use: float, named: str) -> None:
+    before = with_device(synthesize(FleetPlan(workers=4, seed=seed + 100), [Sleeps((), 0.0)], 1))
+    patterns = with_device(synthesize(FleetPlan(workers=4, seed=seed), [Sleeps((0, 1, 2, 3), 50.0)], 2))
+    patterns = with_thread(patterns, (0, 1, 2, 3), use)
+    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
+    assert found is not None
+    assert (found.cause, found.scope, found.function.name) == ("python-on-critical-path", "all", named)
+
+
+def with_device(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
+    return [msgspec.structs.replace(one, has_accelerator=True) for one in patterns]

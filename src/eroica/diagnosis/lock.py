@@ -33,6 +33,8 @@ from eroica.model.verdict import ResourceUse
 Floats = NDArray[np.float64]
 CAUSE = "python-on-critical-path"
 _KINDS = frozenset({"python", "compute", "memory", "other"})
+#: Beside a device operators only launch, and what they take is the device's.
+_KINDS_BESIDE_DEVICE = frozenset({"python", "other"})
 #: A thread that keeps so much of a core busy leaves the lock only when it is made to, every few milliseconds.
 _BUSY = 0.3
 #: And it must be so much busier than on the peers or than before: one that was always there has no news.
@@ -67,8 +69,6 @@ _NEXT_STEP = (
 
 def find_lock_contention(view: View) -> list[Candidate]:
     """Accuse workers, or all, whose training thread takes longer for everything while another computes in Python."""
-    if view.fleet.has_accelerator:  # the training thread waits for its device, whoever has the lock
-        return []
     busy_W = _busy_beside(view.fleet)
     if not (busy_W >= _SOME).any():
         return []
@@ -118,10 +118,11 @@ def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
 
 def _would_run(fleet: Fleet) -> list[int]:
     """List rows of the training thread in which it would run."""
+    kinds = _KINDS_BESIDE_DEVICE if fleet.has_accelerator else _KINDS
     return [
         at
         for at, key in enumerate(fleet.keys)
-        if key.thread in ("training", "autograd") and key.kind in _KINDS and activity_of(key.stack) not in _WAITS
+        if key.thread in ("training", "autograd") and key.kind in kinds and activity_of(key.stack) not in _WAITS
     ]
 
 
