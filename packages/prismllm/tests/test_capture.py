@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from conftest import options
+from conftest import CLOCKED, options
 from made_jobs import script
 from prismllm import Rehearsal
 from prismllm.cli import main
@@ -65,11 +65,14 @@ def nodes_of(graph: Graph) -> list[object]:
 
 
 def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them(tmp_path, shop):
-    """Both schedules fill the same bubble; GPipe keeps the activations of all micro-batches, 1F1B of two."""
+    """Both schedules fill the same bubble; GPipe keeps the activations of all micro-batches, 1F1B of two.
+
+    Times are exact, but for the messages; `benchmarks/emulation.py` takes them on the real clock.
+    """
     arguments = ("--layers", "2", "--batch", "4", "--microbatches", "8", "--width", "32", "--length", "32",
                  "--pace", "0.004")  # fmt: skip
     layouts = {"1f1b": ("--pp", "2"), "gpipe": ("--pp", "2", "--schedule", "gpipe"), "ddp": ("--data", "ddp")}
-    jobs = {name: capture_job(options(tmp_path / name, 2, *arguments, *layout), shop=shop)
+    jobs = {name: capture_job(options(tmp_path / name, 2, *arguments, *layout, script=CLOCKED), shop=shop)
             for name, layout in layouts.items()}  # fmt: skip
     stages = {name: [[call.op for call in jobs[name].kinds[kind].step.calls] for kind in jobs[name].kind_of]
               for name in ("1f1b", "gpipe")}  # fmt: skip
@@ -80,6 +83,8 @@ def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them
     least_s = 9 * 3 * 0.004  # eight micro-batches and the bubble of one, forward and twice as long backward
     for name in ("1f1b", "gpipe"):
         assert least_s < seconds[name] < 2 * least_s
+        assert seconds[name] == pytest.approx(least_s + 0.004, rel=0.002)  # one more pace after the optimizer's step
+    assert seconds["ddp"] == pytest.approx(7 * 0.004, rel=0.002)
     assert Rehearsal(jobs["gpipe"]).most_bytes > 1.2 * Rehearsal(jobs["1f1b"]).most_bytes
     said = CliRunner().invoke(main, ["predict", str(tmp_path / "1f1b"), "--beside", str(tmp_path / "gpipe"), "--beside",
                                      str(tmp_path / "ddp"), "--json", str(tmp_path / "all.json")]).output  # fmt: skip
@@ -89,6 +94,17 @@ def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them
     assert f"{change:+.1%} of the time" in said
     assert told["residual"]["seconds"] >= 0
     assert "residual" in said
+
+
+def test_a_ranks_own_work_is_timed_between_its_calls_and_a_sleep_counts(tmp_path, shop):
+    """On the real clock; no load can make a sleep shorter, and the clock stands while no core is free."""
+    body = "import time\ntime.sleep(0.03)\ndist.barrier()\ntime.sleep(0.06)"
+    job = capture_job(script(tmp_path, body, timed=2), shop=shop)
+    samples = [sample for kind in job.kinds for sample in kind.samples_ns]
+    assert len(samples) >= 2
+    for before, *_, after in samples:
+        assert before >= 30e6
+        assert after >= 60e6
 
 
 def test_what_was_not_computed_is_recorded_for_each_call(column):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from made_jobs import call, group, pipeline, step
 from made_jobs import kind as made
@@ -40,9 +41,23 @@ def diagnose(folder: Path, out: Path) -> dict:
     return json.loads(out.read_text())
 
 
+def varied(job: Job, share: float, samples: int = 20) -> Job:
+    """The job as if its own work had been timed so many times, each segment up to that share shorter or longer."""
+    random = np.random.default_rng(1)
+    kinds = []
+    for kind in job.kinds:
+        exact = np.array(kind.step.segments_ns)
+        times = exact * (1 + share * random.uniform(-1, 1, (samples, len(exact))))
+        kinds.append(replace(kind, samples_ns=times.astype(int).tolist()))
+    return replace(job, kinds=kinds)
+
+
 @pytest.mark.jobs
-def test_eroica_names_a_slow_rank_of_a_rehearsed_job(rehearsal, tmp_path):
+def test_eroica_names_a_slow_rank_of_a_rehearsed_job(column, tmp_path):
+    """Ranks vary by a tenth, iteration by iteration; how much is planned, not what else this machine did meanwhile."""
+    rehearsal = Rehearsal(varied(column[1], 0.1))
     kept = rehearsal.run(["slow rank=37 by=2"], iterations=7, noise=3, keep=6)
+    assert len(set(np.diff([iteration.end_s(64).max() for iteration in kept]).round(6))) == 5
     assert write_traces(rehearsal.graph, kept, tmp_path / "traces") == 64
     verdict = diagnose(tmp_path / "traces", tmp_path / "verdict.json")
     assert verdict["verdict"] == "slow"

@@ -63,6 +63,7 @@ def test_whatever_fails_inside_a_move_training_goes_on(tmp_path: Path, undisturb
     assert "wrong role" in said
 
 
+@pytest.mark.thorough
 def test_a_standby_that_is_slower_than_the_job_is_given_up_or_waited_for_and_training_goes_on(
     tmp_path: Path, undisturbed_pair: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_standby_that_is_slower_than_the_job_is_given_up_or_waited_for_and_tra
     assert counted(job.out) == {rank: list(range(100)) for rank in (0, 1)}
 
 
+@pytest.mark.thorough
 def test_a_controller_that_is_killed_in_a_move_gives_it_up_and_a_later_move_works(
     tmp_path: Path, undisturbed_pair: Path
 ) -> None:

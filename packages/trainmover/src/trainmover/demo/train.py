@@ -139,7 +139,7 @@ def options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--batch", type=int, default=4, help="per data-parallel member")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds that each iteration sleeps")
-    parser.add_argument("--pace-file", type=Path, help="a file with seconds, read before each iteration, instead")
+    parser.add_argument("--pace-file", type=Path, help="a file with seconds instead; see rest()")
     parser.add_argument("--backend", default="trainmover")
     parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--copy-every", type=int, default=10)
@@ -148,6 +148,20 @@ def options() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
+
+
+def rest(given: argparse.Namespace, job: trainmover.Job) -> None:
+    """Sleep as the pace says.
+
+    A file's pace counts from the moment at which it is written, also for whoever sleeps then. A standby in its sandbox
+    does not keep it: its iterations, two in each role, would only make it warm later.
+    """
+    if given.pace_file is None:
+        time.sleep(given.pace)
+        return
+    begun = time.monotonic()
+    while not job.in_shadow and (left := begun + float(given.pace_file.read_text()) - time.monotonic()) > 0:
+        time.sleep(min(left, 0.05))
 
 
 def main() -> None:
@@ -187,7 +201,7 @@ def main() -> None:
     ended = time.time()
     for _ in job.steps(given.iterations):
         with job.iteration() as step:
-            time.sleep(float(given.pace_file.read_text()) if given.pace_file else given.pace)
+            rest(given, job)
             batch = next(data)
             loss = run_iteration(stage, batch, pipe, place, given.pp, (given.length, given.width))
             optimizer.step()
