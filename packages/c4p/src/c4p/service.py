@@ -129,8 +129,9 @@ class Planner:
         for name, kept in self._disk.execute("SELECT name, kept FROM jobs ORDER BY rowid"):
             with contextlib.suppress(msgspec.DecodeError):  # of another version, whose members speak otherwise
                 job = msgspec.msgpack.decode(kept, type=Kept)
-                facts = job.assignment, job.version, self.clock(), next(self._registrations)
-                self.jobs[name] = Job(job.members, *demand_of(job.members), *facts)
+                demand, firsts = demand_of(job.members)
+                number = next(self._registrations)
+                self.jobs[name] = Job(job.members, demand, firsts, job.assignment, job.version, self.clock(), number)
         for (kept,) in self._disk.execute("SELECT kept FROM avoid"):
             self.avoid = msgspec.msgpack.decode(kept, type=list[tuple[str, str]])
         self._set_pace()
