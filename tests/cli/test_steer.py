@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import httpx
 import pytest
 
 from eroica.cli import steer as steering
+from eroica.cli import steered
 from eroica.cli.steer import Fleet, Receiver, Steered
 from eroica.errors import UsageError
 from eroica.model.order import Order
@@ -210,6 +212,57 @@ def test_a_host_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: py
     run._stop()
     assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["given_up"] == ["a"]
     assert not _is_running(run._processes[0].pid)
+
+
+#: Ends a command, below which one process lives on for good: with a number above the highest that Linux gives.
+IMMORTAL = """
+import sys
+from eroica.cli import steered
+steered._KILL_S, steered._below = 0.2, lambda: [4194305] * (sys.argv[1] == "left")
+sys.exit(steered.main())
+"""
+
+
+@pytest.mark.parametrize(("case", "status"), [("none", 143), ("left", steered.LEFT)])
+def test_a_process_that_cannot_be_killed_is_told_by_the_status(case: str, status: int) -> None:
+    told = json.dumps({"words": ["sleep", "60"], "variables": {}, "stop_s": 5.0})
+    done = subprocess.run(
+        [sys.executable, "-c", IMMORTAL, case], env={**os.environ, "EROICA_STEER": told},
+        input=b"", capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status
+    assert (b"4194305" in done.stderr) == (case == "left")
+
+
+@pytest.mark.parametrize("status", [steered.DONE, steered.LEFT])
+def test_a_command_that_ends_with_a_status_of_ours_has_failed(tmp_path: Path, status: int) -> None:
+    run = Steered(Fleet(["a"]), ["sh", "-c", f"exit {status}"], "", "{host}", 29600, "u", tmp_path / "log")
+    assert run.follow(Queue[Order](), 1, 1, 0.5) == 1
+
+
+#: A host whose shell ends with a status of its own once it is hung up.
+LEAVES = """
+cat >/dev/null
+test "$1" = {} && exit 80
+exit 143
+"""
+
+
+@pytest.mark.parametrize(("leaves", "starts"), [("a", 1), ("b", 2)], ids=["trains again", "is left out"])
+def test_no_job_is_started_on_top_of_processes_that_do_not_end(tmp_path: Path, leaves: str, starts: int) -> None:
+    (tmp_path / "leaves.sh").write_text(LEAVES.format(leaves))
+    log, orders = tmp_path / "log", Queue[Order]()
+    reach = f"sh {tmp_path / 'leaves.sh'} {{host}}"
+    run = Steered(Fleet(["a", "b"], ["c"]), ["true"], reach, "{host}", 29600, "u", log)
+    orders.put(order("b"))
+    if starts == 2:
+        threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    assert run.follow(orders, 3, 1, 5.0) == (1 if starts == 1 else 143)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [one["event"] for one in events].count("start") == starts
+    assert next(one for one in events if one["event"] == "stopped")["left"] == [leaves]
+    if starts == 1:
+        assert (events[-1]["event"], events[-1]["hosts"]) == ("not started again", ["a"])
 
 
 def _is_running(pid: int) -> bool:

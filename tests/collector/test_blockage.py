@@ -172,7 +172,22 @@ def test_a_silence_that_ends_during_the_diagnosis_takes_its_verdict_back() -> No
     fleet.step(0.5)
     fleet.judge(verdict())
     assert fleet.lines() == [(1, "passed", "blocked")]
-    assert fleet.blockages.standing == frozenset() and fleet.blockages.passed == {1}
+    assert fleet.blockages.standing == frozenset() and fleet.blockages.passed == fleet.blockages.lapsed == {1}
+
+
+def test_a_restart_during_the_diagnosis_takes_its_verdict_back() -> None:
+    fleet = Fleet()
+    fleet.step(1.0)
+    fleet.silence(2)
+    fleet.step(0.25)
+    for rank in range(4):
+        fleet.die(rank)
+    fleet.step(0.25)
+    fleet.statuses = {rank: Fleet.newborn(rank, 200 + rank) for rank in range(4)}
+    fleet.step(0.5)
+    fleet.judge(verdict())
+    assert fleet.lines() == [(1, "restarted", "blocked")]
+    assert fleet.blockages.passed == frozenset() and fleet.blockages.lapsed == {1}
 
 
 def test_after_the_verdict_there_is_no_second_look_until_progress_and_then_the_verdict_counts_no_more() -> None:
@@ -428,6 +443,7 @@ def test_a_restart_leaves_the_verdict_in_the_history_and_says_so() -> None:
     fleet.step(0.5)
     assert fleet.lines() == [(1, "restarted", "blocked")] and not fleet.blockages.on
     assert fleet.blockages.standing == fleet.blockages.passed == frozenset() and 1 in fleet.windows.verdicts
+    assert fleet.blockages.lapsed == {1}
     assert "after that it was started again" in fleet.notes
     fleet.die(2)
     fleet.step(0.5)

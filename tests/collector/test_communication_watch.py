@@ -401,7 +401,7 @@ def test_what_a_look_refutes_is_taken_back_and_not_said_again_of_the_same_stands
     job.moves, job.behind = False, {5: "S"}
     (sensed,) = job.live(6)
     job.sense.refuted()
-    assert job.sense.passed == {sensed.window.window_id} and job.sense.standing == set()
+    assert job.sense.passed == job.sense.lapsed == {sensed.window.window_id} and job.sense.standing == set()
     assert job.live(60) == []
     job.moves, job.behind = True, {}
     job.live(2)

@@ -187,6 +187,18 @@ def test_an_order_for_a_standstill_waits_for_the_end_of_the_pause() -> None:
     assert not steering.holds
 
 
+def test_after_the_end_of_a_collector_the_looks_of_the_next_one_at_the_standstill_are_held() -> None:
+    """What the first one held is not kept: the next one looks again (`test_blockage`), and orders what it sees."""
+    order = Steering("j", SURE).judged(0.0, 1, verdict())
+    assert isinstance(order, Order)
+    later = Steering("j", SURE)
+    later.resume(5000.0, [order], wall(order, 100))
+    assert "act_pause_s" in str(later.judged(5010.0, 5, verdict(workers=(5,), hosts=("c",)), {3, 5}))
+    assert later.tick(5199.0, {3, 5}) is None
+    given = later.tick(5201.0, {3, 5})
+    assert isinstance(given, Order) and (given.order, given.window) == (2, 5)
+
+
 def test_what_is_held_is_forgotten_if_the_job_goes_on_or_is_only_slow() -> None:
     steering = Steering("j", SURE)
     steering.judged(0.0, 1, verdict())
@@ -195,6 +207,48 @@ def test_what_is_held_is_forgotten_if_the_job_goes_on_or_is_only_slow() -> None:
     assert steering.tick(301.0, {2}) is None
     steering.judged(200.0, 3, verdict("slow", workers=(5,), hosts=("c",)))
     assert not steering.holds
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        verdict("undetermined", workers=(), hosts=()),
+        verdict(workers=(6,), hosts=("c",), confidence=0.9),
+        verdict(workers=(6,), hosts=("d",), confidence=0.9),
+        verdict(workers=(5,), hosts=("c",), scope="all"),
+        verdict(),
+    ],
+    ids=["undetermined", "another worker", "another host", "all", "whom an order named before"],
+)
+def test_what_is_held_is_forgotten_if_a_later_look_does_not_bear_it_out(later: Verdict) -> None:
+    steering = Steering("j", SURE)
+    steering.judged(0.0, 1, verdict())
+    steering.judged(100.0, 2, verdict(workers=(5,), hosts=("c",)), {2})
+    said = steering.judged(110.0, 3, later, {2, 3})
+    assert isinstance(said, str) and "window 2" in said and "window 3 does not bear it out" in said
+    assert not steering.holds and steering.tick(301.0, {2, 3}) is None
+
+
+def test_a_later_look_that_agrees_takes_the_place_of_what_is_held_if_it_is_sure() -> None:
+    steering = Steering("j", SURE)
+    steering.judged(0.0, 1, verdict())
+    steering.judged(100.0, 2, verdict(workers=(5,), hosts=("c",)), {2})
+    assert steering.judged(110.0, 3, verdict(workers=(5,), hosts=("c",), confidence=0.8), {2, 3}) is None
+    assert steering.holds
+    steering.judged(120.0, 4, verdict(workers=(5, 6), hosts=("c",)), {2, 3, 4})
+    order = steering.tick(301.0, {2, 3, 4})
+    assert isinstance(order, Order) and (order.window, order.workers) == (4, (5, 6))
+    assert not steering.holds and steering.tick(1000.0, {2, 3, 4}) is None
+
+
+def test_of_two_standstills_in_the_pause_only_the_last_one_is_ordered() -> None:
+    steering = Steering("j", SURE)
+    steering.judged(0.0, 1, verdict())
+    steering.judged(100.0, 2, verdict(workers=(5,), hosts=("c",)), {2})
+    steering.judged(110.0, 3, verdict(workers=(6,), hosts=("d",)), {2, 3})
+    order = steering.tick(301.0, {2, 3})
+    assert isinstance(order, Order) and order.window == 3
+    assert steering.tick(700.0, {2, 3}) is None
 
 
 def test_the_collector_gives_a_held_order_while_the_job_stands(tmp_path: Path) -> None:
@@ -223,6 +277,39 @@ def test_the_collector_gives_a_held_order_while_the_job_stands(tmp_path: Path) -
     assert collector.standing == {2}
     collector.windows.ended = True
     assert collector.standing == frozenset()
+
+
+def test_no_order_is_given_for_a_standstill_that_is_over_when_its_verdict_comes(tmp_path: Path) -> None:
+    settings = Settings(act_from=0.95, on_verdict="true")
+    collector = Collector("j", Store(tmp_path), settings, "t", lambda *_: verdict())
+
+    async def act() -> None:
+        orders = _orders(Places("j", "h", tmp_path, tmp_path, tmp_path), collector, settings, False)
+        assert orders is not None
+        (tell,) = collector.listeners
+        collector.sense.lapsed.add(1)
+        tell(1, verdict())
+        await orders.close(10.0)
+
+    asyncio.run(act())
+    assert not (tmp_path / ORDERS_FILE).exists()
+
+
+def test_an_order_is_not_sent_again_once_the_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(giving, "_PAUSE_S", 0.01)
+    notes: list[str] = []
+
+    async def act(url: str, got: list[bytes]) -> None:
+        settings = Settings(act_from=0.95, on_verdict_url=url)
+        lapsed = lambda: {7} if got else set()  # noqa: E731 - as the collector gives it
+        orders = Orders("j", tmp_path, settings, notes.append, time.monotonic, lambda: {7}, lapsed)
+        orders.judged(7, verdict())
+        await orders.close(20.0)
+
+    with server(503) as (url, got):
+        asyncio.run(act(url, got))
+    assert len(got) == 1
+    assert "it answers 503; the job goes on, or was started again" in notes[-1]
 
 
 def give(tmp_path: Path, settings: Settings) -> tuple[list[dict[str, object]], list[str]]:

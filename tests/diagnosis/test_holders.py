@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from eroica.diagnosis import diagnose
+from eroica.diagnosis import diagnose, holders
 from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis.new_code import inclusive_times
 from eroica.localize import localize
 from eroica.model.pattern import FunctionKey, FunctionPattern
 from eroica.model.verdict import Verdict
@@ -67,6 +68,15 @@ def test_the_most_specific_functions_that_may_hold_the_growth_are_offered(iterat
         ("unknown", "save (train.py:60)", (0,), "some"),
     ]
     assert "eroica diff" in told.considered[0].unknown[0]
+
+
+def test_they_are_looked_for_once(iteration_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr(holders, "inclusive_times", lambda *rest: looked.append(1) or inclusive_times(*rest))
+    told = verdict(iteration_ms / 2, iteration_ms, ((SAVE,), everywhere(iteration_ms / 3)))
+    assert "Long enough to be it: save (train.py:60)" in told.summary
+    assert [one.function for one in told.considered] == ["save (train.py:60)"]
+    assert looked == [1]
 
 
 def test_what_is_too_short_or_waits_for_others_or_is_the_loop_is_not(iteration_ms: float) -> None:

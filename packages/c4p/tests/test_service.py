@@ -210,6 +210,55 @@ def test_what_many_members_learn_at_once_is_planned_once(monkeypatch: pytest.Mon
         planner.hear("a", 0, Member("h0", "h1", 4, [("L0", "L1", [])]))
 
 
+def test_what_was_heard_of_a_job_before_it_came_anew_does_not_count() -> None:
+    planner = Planner()
+    planner.register("a", question([0, 1]).members)
+    planner.hear("a", 0, ask(reports_of([0, 1], spines=3)).members[0])
+    fresh = question([2, 3]).members
+    planner.register("a", fresh)
+    assert planner.settle() == 0
+    assert planner.jobs["a"].members == fresh
+    told = ask(reports_of([2, 3], spines=3)).members[0]
+    planner.hear("a", 0, told)
+    planner.set_avoid([("L2", "s0")])  # a plan in between is no other registration
+    planner.settle()
+    assert planner.jobs["a"].members == [told, fresh[1]]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}", b"[]", b"3", b"{", b"\xff", b"[" * 100_000, b'{"a": ' + b"[" * 100_000,
+        b'{"version": "x", "ways": null, "stale": false, "again_s": 1}',
+        b'{"version": 9, "ways": [[0, "s0"]], "stale": false, "again_s": 1}',
+        b'{"version": 9, "ways": [[0], 1, 2, 3], "stale": false, "again_s": 1}',
+        b'{"version": 9, "ways": {"0": "s0"}, "stale": false, "again_s": 1}',
+        b'{"version": 9, "ways": null, "stale": false, "again_s": -1}',
+        b'{"version": 9, "ways": null, "stale": false, "again_s": 1e300}',
+        b'{"version": 9, "ways": null, "stale": false}',
+    ],
+    ids=range(14),
+)  # fmt: skip
+def test_an_answer_that_makes_no_sense_is_an_error_that_a_group_goes_on_with(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = subscribe("http://127.0.0.1:9", "a", [0, 1], 0, 7)
+    monkeypatch.setattr("c4p.client._Line._exchange", lambda *rest: (200, answer))
+    with pytest.raises(PlannerError):
+        news(listener)
+    assert listener._version == 7
+    with pytest.raises(PlannerError):
+        register("http://127.0.0.1:9", "a", question([0, 1]))
+
+
+def test_a_plan_of_other_ways_is_an_error_that_a_group_goes_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    for sides, tops in (([0] * 8, ["s9"] * 8), ([0], ["s0"])):
+        answer = json.dumps({"version": 1, "assignment": {"sides": sides, "tops": tops}}).encode()
+        monkeypatch.setattr("c4p.client._Line._exchange", lambda *rest, answer=answer: (200, answer))
+        with pytest.raises(PlannerError):
+            register("http://127.0.0.1:9", "a", question([0, 1]))
+
+
 def test_who_asks_to_avoid_a_link_hears_what_came_of_it() -> None:
     planner = Planner()
     planner.register("a", question([0, 1]).members)

@@ -107,3 +107,50 @@ def test_after_a_change_ways_are_learned_until_that_succeeds_and_the_planner_is_
     assert carrier.moves == [({("b",): [2], ("c",): [3]}, [("c",), ("b",)], True)]
     assert subscription.told == [Report("10.0.0.1", "10.0.0.2", 2, ["b", "c"], ["b", "c"])]
     assert len(tries) == 4
+
+
+@dataclass
+class Confused(Subscription):
+    """A planner whose answers are no use, and which sometimes takes long."""
+
+    slow_s: float = 0.0
+    left_by: list[str] = field(default_factory=list)
+    inside: int = 0
+
+    def news(self) -> list[str] | None:
+        self.asked += 1
+        self.inside += 1
+        time.sleep(self.slow_s)
+        self.inside -= 1
+        raise KeyError("stale")
+
+    def leave(self) -> None:
+        assert not self.inside
+        self.left_by.append(threading.current_thread().name)
+
+
+def test_nothing_that_a_planner_says_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher.routes, "Watch", Kernel)
+    monkeypatch.setattr(watcher, "still_true", lambda known: True)
+    subscription, carrier = Confused(), Carrier()
+    watched = Watcher(carrier, entry({"a": [1], "b": [2]}), subscription)  # type: ignore[arg-type]
+    try:
+        until(lambda: subscription.asked >= 2)
+        assert "stale" in watched.last_error
+    finally:
+        watched.close()
+    assert carrier.moves == []
+
+
+def test_the_planners_connection_is_used_by_one_thread_also_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher.routes, "Watch", Kernel)
+    monkeypatch.setattr(watcher, "still_true", lambda known: True)
+    monkeypatch.setattr(watcher, "CLOSE_S", 0.1, raising=False)
+    subscription = Confused(slow_s=1.0)
+    watched = Watcher(Carrier(), entry({"a": [1]}), subscription)  # type: ignore[arg-type]
+    until(lambda: subscription.inside == 1)
+    began = time.monotonic()
+    watched.close()
+    assert time.monotonic() - began < 0.9
+    until(lambda: bool(subscription.left_by))
+    assert subscription.left_by == ["c4p-watcher"]

@@ -254,7 +254,11 @@ class Steered:
         self._started: list[str] = []
 
     def follow(self, orders: Queue[Order], attempts: int, least: int, stop_s: float) -> int:
-        """Run until an attempt ends by itself; returns its status, the first one that is not 0.
+        """Run until an attempt ends by itself.
+
+        Returns:
+            Its status, the first one that is not 0; 1 where a host that is to train again has not ended the attempt
+            before, so that none was started.
 
         Raises:
             UsageError: A host's shell was given nothing to read.
@@ -286,9 +290,13 @@ class Steered:
             why = "it has been started often enough (--attempts)" if self._attempt >= attempts else ""
             why = why or self._fleet.obey(order, least)
             self._note("order", order=msgspec.to_builtins(order), refused=why)
-            if not why:
-                self._stop()
-                self._start()
+            if why:
+                continue
+            still = [host for host in self._stop() if host in self._fleet.hosts]
+            if still:
+                self._note("not started again", hosts=still, why="the command is not known to have ended there")
+                return 1
+            self._start()
 
     @staticmethod
     def _next(orders: Queue[Order]) -> Order | None:
@@ -318,8 +326,12 @@ class Steered:
             with contextlib.suppress(OSError):  # it has ended: its status tells
                 process.stdin.write(_program(told, "python3" if reach else sys.executable))
 
-    def _stop(self) -> None:
-        """End the commands where they run; who does not answer in time is given up, its way there is ended."""
+    def _stop(self) -> list[str]:
+        """End the commands where they run; who does not answer in time is given up, its way there is ended.
+
+        Returns:
+            Hosts where processes of the command may be left: those given up, and those that say so.
+        """
         began = time.monotonic()
         self._hang_up()
         end = began + self._stop_s + _REACH_S
@@ -331,7 +343,10 @@ class Steered:
                 if one.poll() is None:
                     os.killpg(one.pid, signal.SIGKILL)
             one.wait()
-        self._note("stopped", took_s=round(time.monotonic() - began, 3), given_up=given_up)
+        codes = zip(self._started, self._processes, strict=True)
+        left = [host for host, one in codes if one.returncode == steered.LEFT]
+        self._note("stopped", took_s=round(time.monotonic() - began, 3), given_up=given_up, left=left)
+        return given_up + left
 
     def _hang_up(self) -> None:
         """End the standard input of each host: what runs there ends, too."""

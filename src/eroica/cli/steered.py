@@ -20,12 +20,19 @@ from pathlib import Path
 
 #: Status instead of 0, which is what the shell that starts us ends with where nothing comes in by standard input.
 DONE = 79
+#: Status where processes of the command are left that SIGKILL does not end.
+LEFT = 80
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2), Linux: orphans below us become our children
 _POLL_S, _KILL_S = 0.1, 3.0
 
 
 def main() -> int:
-    """Run the command of EROICA_STEER until it ends, or is to end; returns its status, 128 and more for a signal."""
+    """Run the command of EROICA_STEER until it ends, or is to end.
+
+    Returns:
+        Its status, 128 and more for a signal; `DONE` for 0, and 1 for what has another meaning here. `LEFT` where it
+        was to end, and processes of it have not.
+    """
     told = json.loads(os.environ.pop("EROICA_STEER"))
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_ADOPT, 1, 0, 0, 0)
@@ -42,7 +49,7 @@ def main() -> int:
     while not (asked or _input_ended()):
         status = _reap(command)
         if status is not None:
-            return status
+            return {0: DONE, DONE: 1, LEFT: 1}.get(status, status)
     return _end(command, told["stop_s"])
 
 
@@ -64,7 +71,11 @@ def _reap(command: subprocess.Popen[bytes]) -> int | None:
 
 
 def _end(command: subprocess.Popen[bytes], stop_s: float) -> int:
-    """SIGTERM for the command's process group; SIGKILL for all below us once it has ended or `stop_s` are over."""
+    """SIGTERM for the command's process group; SIGKILL for all below us once it has ended or `stop_s` are over.
+
+    Returns:
+        128 and SIGTERM; `LEFT` if some live on, as one that waits in the kernel for a disk or a device.
+    """
     with contextlib.suppress(OSError):
         os.killpg(command.pid, signal.SIGTERM)
     end = time.monotonic() + stop_s
@@ -77,6 +88,9 @@ def _end(command: subprocess.Popen[bytes], stop_s: float) -> int:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S / 5)
     _reap(command)
+    if left:
+        sys.stderr.write(f"processes {', '.join(map(str, left))} do not end, not even by SIGKILL\n")
+        return LEFT
     return 128 + signal.SIGTERM
 
 
@@ -97,5 +111,4 @@ def _below() -> list[int]:
 
 
 if __name__ == "__main__":
-    ended = main()
-    sys.exit({0: DONE, DONE: 1}.get(ended, ended))
+    sys.exit(main())

@@ -112,7 +112,15 @@ def _orders(where: Places, collector: Collector, settings: Settings, resumed: bo
     """Make the giver of orders, if a command or an address is set; None without either."""
     if not (settings.on_verdict or settings.on_verdict_url):
         return None
-    orders = Orders(where.job, where.run, settings, collector.windows.note, time.monotonic, lambda: collector.standing)
+    orders = Orders(
+        where.job,
+        where.run,
+        settings,
+        collector.windows.note,
+        time.monotonic,
+        lambda: collector.standing,
+        lambda: collector.lapsed,
+    )
     if resumed:
         orders.resume()
     collector.listeners.append(orders.judged)

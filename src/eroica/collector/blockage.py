@@ -170,6 +170,11 @@ class Blockages:
         return frozenset(self._holding.passed)
 
     @property
+    def lapsed(self) -> frozenset[int]:
+        """Windows whose verdict holds no longer: what stood still went on, or the job was started again."""
+        return frozenset(self._holding.lapsed)
+
+    @property
     def loss(self) -> str:
         """Name the workers that vanished from a failed command where nobody saw which went first; else ""."""
         status, asked_to_end = self._ended or (None, False)

@@ -131,6 +131,7 @@ class Sense:
         self._ticked = float("-inf")
         self.passed: set[int] = set()
         self.standing: set[int] = set()
+        self.lapsed: set[int] = set()
 
     # ------------------------------------------------------------------ events in
 
@@ -201,6 +202,7 @@ class Sense:
         self._progress = _Progress(longest_s=self._progress.longest_s)
         if self._hang is not None:
             self.standing.discard(self._hang.window_id)
+            self.lapsed.add(self._hang.window_id)
             self._windows.show(self._hang, "restarted", self._windows.verdicts.get(self._hang.window_id))
             self._hang = None
 
@@ -231,6 +233,7 @@ class Sense:
             return
         window, self._hang = self._hang, None
         self.passed.add(window.window_id)
+        self.lapsed.add(window.window_id)
         self.standing.discard(window.window_id)
         self._windows.show(window, "passed", self._windows.verdicts.get(window.window_id))
         self._windows.note(f"window {window.window_id}: {why}")

@@ -43,6 +43,7 @@ class Orders:
         note: Where to say what people should know.
         clock: Seconds, monotonic.
         standing: Windows whose verdict on a standstill still holds.
+        lapsed: Those whose verdict on a standstill holds no longer: nothing is ordered, or sent again, for them.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Orders:
         note: Callable[[str], object],
         clock: Callable[[], float],
         standing: Callable[[], Collection[int]] = frozenset,
+        lapsed: Callable[[], Collection[int]] = frozenset,
     ) -> None:
         self._steering = Steering(job, settings)
         self._path = run / ORDERS_FILE
@@ -61,6 +63,7 @@ class Orders:
         self._note = note
         self._clock = clock
         self._standing = standing
+        self._lapsed = lapsed
         self._holding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         if settings.on_verdict_url and not self._url:
@@ -79,7 +82,9 @@ class Orders:
 
     def judged(self, window_id: int, verdict: Verdict) -> None:
         """A verdict stands (window 0: that of the whole job). Never waits."""
-        self._follow(self._steering.judged(self._clock(), window_id, verdict))
+        if window_id in self._lapsed():  # the job went on, or was started again, while it was made
+            return
+        self._follow(self._steering.judged(self._clock(), window_id, verdict, self._standing()))
         if self._steering.holds and (self._holding is None or self._holding.done()):
             self._holding = asyncio.get_running_loop().create_task(self._hold())
 
@@ -112,7 +117,7 @@ class Orders:
         if self._settings.on_verdict:
             self._outcome(order, "command", await self._run(body))
         if self._url:
-            self._outcome(order, "url", await self._send(body))
+            self._outcome(order, "url", await self._send(body, order))
 
     def _outcome(self, order: Order, receiver: str, outcome: str) -> None:
         self._write({"order": order.order, "receiver": receiver, "outcome": outcome})
@@ -140,11 +145,13 @@ class Orders:
             return f"it took longer than {self._settings.act_command_s:g} s and was ended (act_command_s)"
         return "taken" if process.returncode == 0 else f"it ended with status {process.returncode}"
 
-    async def _send(self, body: bytes) -> str:
+    async def _send(self, body: bytes, order: Order) -> str:
         problem = ""
         async with httpx.AsyncClient(timeout=_TRY_S, follow_redirects=False, trust_env=False) as client:
             for attempt in range(_TRIES):
                 await asyncio.sleep(_PAUSE_S * 2 ** (attempt - 1) if attempt else 0.0)
+                if order.window in self._lapsed():
+                    return "; ".join(filter(None, (problem, "the job goes on, or was started again, meanwhile")))
                 try:
                     answer = await client.post(self._url, content=body, headers={"Content-Type": "application/json"})
                     if answer.is_success:

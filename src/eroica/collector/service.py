@@ -199,6 +199,11 @@ class Collector:
         """Windows whose verdict on a standstill still holds; none once the job is over."""
         return frozenset() if self.windows.ended else self.blockages.standing | self.sense.standing
 
+    @property
+    def lapsed(self) -> frozenset[int]:
+        """Windows whose verdict on a standstill holds no longer: the job went on, or was started again."""
+        return self.blockages.lapsed | self.sense.lapsed
+
     async def run(self, period_s: float = 0.5) -> None:
         """Tick, rewrite status.json, end when the job is over or every agent has long been silent."""
         began = self._clock()

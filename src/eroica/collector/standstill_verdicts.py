@@ -18,11 +18,13 @@ class Holding:
 
     Attributes:
         passed: Windows of standstills that ended by themselves; they make no final verdict.
+        lapsed: These, and those of standstills after which the job was started again.
         outlived: How many verdicts of `passed` ended under this collector.
     """
 
     def __init__(self, windows: Windows) -> None:
         self.passed: set[int] = set()
+        self.lapsed: set[int] = set()
         self.outlived = 0
         self._windows = windows
         self._standing: dict[int, Window] = {}
@@ -60,6 +62,7 @@ class Holding:
         self._earlier.discard(window_id)
         if window is None:
             return
+        self.lapsed.add(window_id)
         if fate == "passed":
             self.passed.add(window_id)
             self.outlived += 1

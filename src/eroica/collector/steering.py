@@ -2,7 +2,8 @@
 
 Off unless `act_from` says from which confidence on. Never on an undetermined verdict, on one that names nobody or
 everybody, or on the job's final one; one order for one fault; `act_pause_s` between two, `act_most` in a job. An order
-for a standstill that comes inside the pause is held, and given after it if the job still stands.
+for a standstill that comes inside the pause is held. It is given after the pause if the job has stood still since, and
+if no later verdict on the same standstill names somebody else, or nobody.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Steering:
         self._job = job
         self._settings = settings
         self._given: list[Order] = []
-        self._held: dict[int, Verdict] = {}
+        self._held: tuple[int, Verdict] | None = None
         self._last_at = float("-inf")
         self._count = 0
 
@@ -49,49 +50,69 @@ class Steering:
         if ages:
             self._last_at = now - max(0.0, min(ages))
 
-    def judged(self, now: float, window_id: int, verdict: Verdict) -> Order | str | None:
+    def judged(
+        self, now: float, window_id: int, verdict: Verdict, standing: Collection[int] | None = None
+    ) -> Order | str | None:
         """A verdict stands.
 
+        Args:
+            now: Seconds.
+            window_id: Its window.
+            verdict: What it says.
+            standing: Windows whose verdict on a standstill still holds; None: this one's does if it is "blocked".
+
         Returns:
-            The order to give; why it is held back, where it is sure enough; None where there is nothing to order.
+            The order to give; why it is held back, where it is sure enough, or why the one that was held is not given
+            any more; None where there is nothing to say.
         """
+        stands = verdict.verdict == "blocked" if standing is None else window_id in standing
+        dropped = self._reconsider(window_id, verdict) if stands else None
         finding = self._sure(window_id, verdict)
         if finding is None:
-            return None
+            return dropped
         order = self._order(window_id, verdict, finding)
         if any(_covers(other, order) for other in self._given):
-            return None
+            return dropped
         if self._count >= self._settings.act_most:
             return f"no order for window {window_id}: {self._count} have been given, the most of one job (act_most)"
         if now - self._last_at < self._settings.act_pause_s:
             why = f"no order for window {window_id}: the last one is {now - self._last_at:.0f} s old (act_pause_s)"
-            if not order.restart:
+            if not (order.restart and stands):
                 return why
-            self._held[window_id] = verdict
+            self._held = window_id, verdict
             return f"{why}; it is given after that if the job still stands"
         self._given.append(order)
         self._count, self._last_at = order.order, now
         return order
 
+    def _reconsider(self, window_id: int, verdict: Verdict) -> str | None:
+        """Forget what is held if a later verdict on the standstill does not bear it out; say so."""
+        if self._held is None or _agree(verdict, self._held[1]):
+            return None
+        (held_id, _), self._held = self._held, None
+        return f"no order for window {held_id}, which was held back: window {window_id} does not bear it out"
+
     @property
     def holds(self) -> bool:
         """An order waits for the end of the pause."""
-        return bool(self._held)
+        return self._held is not None
 
     def tick(self, now: float, standing: Collection[int]) -> Order | str | None:
         """Time passed.
 
         Args:
             now: Seconds, on the clock of `judged`.
-            standing: Windows whose verdict on a standstill still holds; what was held for others is forgotten.
+            standing: Windows whose verdict on a standstill still holds; what was held for another one is forgotten.
 
         Returns:
-            As `judged`, of the last order that is held, once the pause is over.
+            As `judged`, of the order that is held, once the pause is over.
         """
-        self._held = {window_id: verdict for window_id, verdict in self._held.items() if window_id in standing}
-        if not self._held or now - self._last_at < self._settings.act_pause_s:
+        if self._held is not None and self._held[0] not in standing:
+            self._held = None
+        if self._held is None or now - self._last_at < self._settings.act_pause_s:
             return None
-        return self.judged(now, *self._held.popitem())
+        (window_id, verdict), self._held = self._held, None
+        return self.judged(now, window_id, verdict)
 
     def _order(self, window_id: int, verdict: Verdict, finding: Finding) -> Order:
         """Word the next order."""
@@ -124,6 +145,16 @@ def _covers(given: Order, order: Order) -> bool:
     is_same = not (set(given.workers).isdisjoint(order.workers) and set(given.hosts).isdisjoint(order.hosts))
     isolates = given.action != "avoid-path" or order.action == "avoid-path"
     return is_same and isolates and given.restart >= order.restart
+
+
+def _agree(later: Verdict, earlier: Verdict) -> bool:
+    """Return whether a later verdict on a standstill names somebody whom the earlier one names; surely or not."""
+    one, other = later.cause, earlier.cause
+    if later.verdict != "blocked" or one is None or other is None or one.scope != "some":
+        return False
+    if one.workers and other.workers:
+        return not set(one.workers).isdisjoint(other.workers)
+    return not set(one.hosts).isdisjoint(other.hosts)
 
 
 def _moment(text: str) -> datetime.datetime | None:

@@ -8,6 +8,7 @@ from eroica.diagnosis.conclusion import conclude
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
 from eroica.diagnosis.gains import doubt_small_causes, settle_gains
+from eroica.diagnosis.holders import find_holders
 from eroica.diagnosis.hypotheses import list_hypotheses
 from eroica.diagnosis.recomputation import tell_recomputation
 from eroica.diagnosis.rest import with_rest
@@ -38,6 +39,7 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
     view = View(suspects, context, settings)
     causes = settle_gains(view, with_rest(view, find_causes(view))) if view.has_enough else []
     causes = doubt_small_causes(view, tell_recomputation(view, tell_callers(view, causes)))
+    view.holders = () if causes else find_holders(view)
     findings = build_findings(view, causes)
     doubted = find_doubted(view, causes) if view.has_enough else None
     word, summary, notes = conclude(view, causes, findings, doubted)

@@ -11,7 +11,6 @@ from eroica.diagnosis.account import rank_strength
 from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.gains import HALF, find_remainder
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
-from eroica.diagnosis.holders import name_holders
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.lateness_by_iteration import BEYOND_TURN
 from eroica.diagnosis.missing_workers import (
@@ -205,7 +204,8 @@ def _unexplained(view: View) -> str:
     if new:
         missing = f" Besides, {why}." if lacking else ""
         return f"{text}, but no single function accounts for it. {new}{missing} {what[0].upper()}{what[1:]}."
-    return f"{text}, but no function accounts for it: {why}.{name_holders(view)} {what[0].upper()}{what[1:]}."
+    named = f" Long enough to be it: {', '.join(one.function for one in view.holders)}." if view.holders else ""
+    return f"{text}, but no function accounts for it: {why}.{named} {what[0].upper()}{what[1:]}."
 
 
 def _contradiction(view: View) -> str:

@@ -53,9 +53,3 @@ def find_holders(view: View) -> tuple[Hypothesis, ...]:
         kin = {other for at in rows if frame in fleet.keys[at].stack for other in fleet.keys[at].stack}
         long = {other: time_W for other, time_W in long.items() if other not in kin}
     return tuple(found)
-
-
-def name_holders(view: View) -> str:
-    """Name them in a sentence; "" without any."""
-    named = [one.function for one in find_holders(view)]
-    return f" Long enough to be it: {', '.join(named)}." if named else ""

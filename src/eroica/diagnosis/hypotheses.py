@@ -11,7 +11,6 @@ from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.behavior import describe_row, flagged_row, is_read_by_rule
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.confidence import believed_strength
-from eroica.diagnosis.holders import find_holders
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
 from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View
@@ -42,7 +41,7 @@ def list_hypotheses(view: View, causes: Sequence[Cause]) -> tuple[Hypothesis, ..
     weighed = sorted(view.weighed, key=lambda one: -(one.gain or 0.0))
     for one in weighed:
         found.setdefault(_identity(one.candidate), _hypothesis(view, one.candidate, one.gain, one.decision))
-    return (*tuple(found.values())[:_MOST], *(() if causes else find_holders(view)))
+    return (*tuple(found.values())[:_MOST], *view.holders)
 
 
 def _identity(candidate: Candidate) -> tuple[Any, ...]:

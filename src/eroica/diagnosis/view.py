@@ -26,6 +26,7 @@ from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
 from eroica.model.pattern import FunctionKey
+from eroica.model.verdict import Hypothesis
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE
 from eroica.settings import Settings
 
@@ -67,6 +68,7 @@ class View:
         settings: All tunables.
         strictness: Share of the standard errors that rules ask for otherwise; below 1 to see what may be there.
         weighed: Candidates that were considered and not named, as selection met them.
+        holders: Where there is no cause, code that may hold the slowdown (`holders`).
     """
 
     def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings, strictness: float = 1.0) -> None:
@@ -75,6 +77,7 @@ class View:
         self.context = context
         self.settings = settings
         self.weighed: list[Weighed] = []
+        self.holders: tuple[Hypothesis, ...] = ()
 
     def refuse(self, candidate: Candidate, decision: str, gain: float | None = None) -> None:
         """Note why a candidate is not named.

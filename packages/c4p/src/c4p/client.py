@@ -6,7 +6,7 @@ import http.client
 import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,23 @@ TIMEOUT_S = 10.0
 POLL_S = 1.0
 MOST_BYTES = 256 * 1024 * 1024
 _NOT_FOUND = 404
+Answer = TypeVar("Answer")
+
+
+class _Registered(msgspec.Struct, frozen=True):
+    """What a job hears that registers."""
+
+    version: int
+    assignment: Assignment
+
+
+class _Heard(msgspec.Struct, frozen=True):
+    """What a member hears that asks."""
+
+    version: int
+    ways: list[tuple[int, str]] | None
+    stale: bool
+    again_s: Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
 def check_url(url: str) -> str:
@@ -54,9 +71,13 @@ def register(url: str, job: str, question: Question) -> tuple[int, list[list[str
     line = _Line(url)
     try:
         _, answer = line.ask("PUT", _path(job), {"members": question.members})
+        registered = line.read(answer, _Registered)
+        try:
+            return registered.version, question.answers(registered.assignment)
+        except (KeyError, ValueError) as error:
+            raise PlannerError(f"the planner at {url} plans ways that are not there: {error!r}") from error
     finally:
         line.close()
-    return answer["version"], question.answers(msgspec.convert(answer["assignment"], Assignment))
 
 
 class Subscription:
@@ -104,7 +125,7 @@ class Subscription:
         """Ways of this member's connections, where they differ from what was said last; None: nothing new.
 
         Raises:
-            PlannerError: The planner cannot be reached.
+            PlannerError: The planner cannot be reached, or does not answer as a planner does.
         """
         if time.monotonic() < self._next:
             return None
@@ -114,16 +135,19 @@ class Subscription:
         status, answer = self._line.ask("GET", mine + query, may_lack=self._members is not None)
         if status == _NOT_FOUND:
             self._line.ask("PUT", self._job, {"members": self._members})
-        elif answer["stale"]:
+        elif (heard := self._line.read(answer, _Heard)).stale:
             self._line.ask("PUT", mine, self._member)
         else:
-            self._version = answer["version"]
-            self._next = time.monotonic() + answer["again_s"]
-            return self._ways(answer["ways"])
+            ways = self._ways(heard.ways)
+            self._version = heard.version
+            self._next = time.monotonic() + heard.again_s
+            return ways
         self._next = time.monotonic()
         return None
 
     def _ways(self, said: list[tuple[int, str]] | None) -> list[str] | None:
+        if said and len(said) != self._member.flows:
+            raise PlannerError(f"the planner has {len(said)} ways for {self._member.flows} connections")
         return [self._choices.get((side, top), "") for side, top in said] if said else None
 
     def leave(self) -> None:
@@ -175,7 +199,18 @@ class _Line:
             raise PlannerError(f"the planner at {self._url} refused: {status} {why}")
         try:
             return status, msgspec.json.decode(text or b"{}", type=dict[str, Any])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise PlannerError(f"{self._url} is no planner: {error}") from error
+
+    def read(self, answer: dict[str, Any], kind: type[Answer]) -> Answer:
+        """An answer as a record.
+
+        Raises:
+            PlannerError: It is none.
+        """
+        try:
+            return msgspec.convert(answer, kind)
+        except msgspec.ValidationError as error:
             raise PlannerError(f"{self._url} is no planner: {error}") from error
 
     def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:

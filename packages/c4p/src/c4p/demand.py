@@ -77,7 +77,15 @@ class Question:
         return demand_of(self.members)[0]
 
     def answers(self, assignment: Assignment) -> list[list[str]]:
-        """The ways of each member's connections, as text."""
+        """The ways of each member's connections, as text.
+
+        Raises:
+            KeyError: It has ways that a member has not.
+            ValueError: It is of more or fewer flows.
+        """
+        flows = sum(member.flows for member in self.members if member.reaches)
+        if len(assignment.sides) != flows:
+            raise ValueError(f"{len(assignment.sides)} ways for {flows} connections")
         planned: list[list[str]] = []
         picked = zip(assignment.sides, assignment.tops, strict=True)
         for member, choices in zip(self.members, self.choices, strict=True):

@@ -16,10 +16,11 @@ State is a SQLite file, written through before an answer is given, so an answer 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ class Job:
         assignment: The way of each flow.
         version: Another one where ways are others; never one that an earlier job of this name had.
         seen: When a member asked last.
+        registration: Number of its registration; what was heard of members of an earlier one does not count.
     """
 
     members: list[Member]
@@ -80,6 +82,7 @@ class Job:
     assignment: Assignment
     version: int
     seen: float
+    registration: int
 
     def ways(self, rank: int) -> list[tuple[int, str]]:
         """Side and top of each of a member's connections; none where it knows no ways."""
@@ -109,7 +112,8 @@ class Planner:
     jobs: dict[str, Job] = field(default_factory=dict)
     avoid: list[tuple[str, str]] = field(default_factory=list)
     again_s: float = 1.0
-    _heard: dict[tuple[str, int], Member] = field(default_factory=dict)
+    _heard: dict[tuple[str, int], tuple[int, Member]] = field(default_factory=dict)
+    _registrations: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _disk: sqlite3.Connection | None = None
 
@@ -125,7 +129,9 @@ class Planner:
         for name, kept in self._disk.execute("SELECT name, kept FROM jobs ORDER BY rowid"):
             with contextlib.suppress(msgspec.DecodeError):  # of another version, whose members speak otherwise
                 job = msgspec.msgpack.decode(kept, type=Kept)
-                self.jobs[name] = Job(job.members, *demand_of(job.members), job.assignment, job.version, self.clock())
+                demand, firsts = demand_of(job.members)
+                number = next(self._registrations)
+                self.jobs[name] = Job(job.members, demand, firsts, job.assignment, job.version, self.clock(), number)
         for (kept,) in self._disk.execute("SELECT kept FROM avoid"):
             self.avoid = msgspec.msgpack.decode(kept, type=list[tuple[str, str]])
         self._set_pace()
@@ -146,7 +152,7 @@ class Planner:
         """
         with self._lock:
             gone = [other for other, job in self.jobs.items() if self.clock() - job.seen > self.lease_s]
-            moved = self._replan({**dict.fromkeys(gone), name: members})
+            moved = self._replan({**dict.fromkeys(gone), name: members}, anew=name)
             return self.jobs[name], sum(count for other, count in moved.items() if other != name)
 
     def member(self, name: str, rank: int, version: int, edition: int = 0) -> tuple[int, list[Any] | None, bool]:
@@ -178,10 +184,11 @@ class Planner:
             KeyError: No such job or member.
             BadRequest: What it says contradicts itself.
         """
-        if not 0 <= rank < len(self.jobs[name].members):
+        job = self.jobs[name]
+        if not 0 <= rank < len(job.members):
             raise KeyError(rank)
         check(name, demand_of([member])[0])
-        self._heard[name, rank] = member
+        self._heard[name, rank] = job.registration, member
 
     def settle(self) -> int:
         """Plan what was heard, all of it at once: after a failure thousands of members learn again.
@@ -192,10 +199,10 @@ class Planner:
         with self._lock:
             fresh: dict[str, list[Member] | None] = {}
             while self._heard:
-                (name, rank), member = self._heard.popitem()
+                (name, rank), (registration, member) = self._heard.popitem()
                 job = self.jobs.get(name)
-                members = fresh.get(name) or (list(job.members) if job else [])
-                if rank < len(members):  # otherwise it has ended or come anew since
+                if job is not None and job.registration == registration:  # otherwise it has ended or come anew since
+                    members = fresh.get(name) or list(job.members)
                     members[rank] = member
                     fresh[name] = members
             return sum(self._replan(fresh).values()) if fresh else 0
@@ -242,11 +249,12 @@ class Planner:
         jobs = self.jobs.items()
         return link_loads({name: job.demand for name, job in jobs}, {name: job.assignment for name, job in jobs})
 
-    def _replan(self, fresh: Mapping[str, list[Member] | None]) -> dict[str, int]:
+    def _replan(self, fresh: Mapping[str, list[Member] | None], anew: str | None = None) -> dict[str, int]:
         """Plan all jobs, write what is new to disk, then let members read it.
 
         Args:
             fresh: Members of jobs that come or know other ways; None for those that end.
+            anew: The one of them that registers.
 
         Returns:
             Flows that move, by job.
@@ -266,7 +274,8 @@ class Planner:
             had, new = self.jobs.get(name), made.get(name)
             if new is not None:
                 version = had.version + 1 if had is not None else int(1000 * self.clock())
-                result[name] = Job(*new, assignment, version, self.clock())
+                number = next(self._registrations) if had is None or name == anew else had.registration
+                result[name] = Job(*new, assignment, version, self.clock(), number)
             elif had is not None and assignment != had.assignment:
                 result[name] = replace(had, assignment=assignment, version=had.version + 1)
         self._write(result)

@@ -16,6 +16,7 @@ from c4p.model import Way
 
 ROUND_S = 0.25
 CALM_S = 0.05
+CLOSE_S = 5.0
 
 
 class Watcher:
@@ -40,21 +41,27 @@ class Watcher:
         self._thread.start()
 
     def close(self) -> None:
-        """End."""
+        """End. A planner that does not answer is not waited for longer than a few seconds."""
         self._stop.set()
-        self._thread.join(5.0)
-        self._watch.close()
-        if self._subscription is not None:
-            self._subscription.leave()
+        self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
+        """Watch until the end; the planner's connection and the kernel's are this thread's alone."""
+        try:
+            self._rounds()
+        finally:
+            self._watch.close()
+            if self._subscription is not None:
+                self._subscription.leave()
+
+    def _rounds(self) -> None:
         while not self._stop.is_set():
             self._watch.wait(ROUND_S)
             for step in (self._check_ways, self._follow_plan):
                 try:
                     step()
-                except (C4PError, OSError) as error:  # tried again in the next round; the job goes on as it is
-                    self.last_error = str(error)
+                except Exception as error:  # noqa: BLE001 - nothing ends the watch: the job goes on as planned so far
+                    self.last_error = str(error) if isinstance(error, C4PError | OSError) else repr(error)
                     self._stop.wait(ROUND_S)
 
     def _check_ways(self) -> None:
