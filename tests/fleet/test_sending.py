@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,7 +16,7 @@ from serving import RunDirectory, a_pattern, a_verdict
 
 from eroica.archive.bundle import BUNDLE_FILE, Bundle
 from eroica.fleet.records import OURS, Batch, Beat, Receipt, RunFacts, WindowOrder
-from eroica.fleet.reporting.beats import beat_of, keep_last, look
+from eroica.fleet.reporting.beats import beat_of, keep_last, look, watch
 from eroica.fleet.reporting.packing import Packer
 from eroica.fleet.reporting.reporter import Reporter, hand_over
 from eroica.fleet.reporting.sending import Sender, client_for
@@ -184,14 +186,64 @@ def test_what_is_handed_over_later_passes_a_piece_that_the_service_answers_400(s
 
 def test_a_last_beat_goes_after_the_pieces_and_one_that_is_refused_is_dropped(server: Server, spool: Spool) -> None:
     RunDirectory(spool.run).course(*[100.0] * 9)
-    keep_last(spool, FACTS)
+    keep_last(spool, FACTS, watch(spool, FACTS))
     assert hand_over(spool.run, settings_for(server))
     assert [(len(batch.pieces), batch.beat is not None) for batch in server.heard] == [(4, False), (0, True)]
     assert server.heard[1].beat is not None and server.heard[1].beat.points.mean_ms == (100.0,) * 9
-    keep_last(spool, FACTS)
+    keep_last(spool, FACTS, watch(spool, FACTS))
     server.answer = lambda batch: (400, b'{"error": "bad"}')
     assert hand_over(spool.run, settings_for(server))
     assert spool.is_empty()
+
+
+def no(batch: Batch) -> tuple[int, bytes]:
+    del batch
+    return 500, b""
+
+
+def told(server: Server) -> dict[str, list[float]]:
+    """Iteration times by run, as they came."""
+    found: dict[str, list[float]] = {}
+    for batch in server.heard:
+        if batch.beat is not None:
+            found.setdefault(batch.beat.facts.run, []).extend(batch.beat.points.mean_ms)
+    return found
+
+
+def test_times_that_nobody_took_outlive_a_second_run_in_the_directory(server: Server, tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
+    first.course(*[100.0] * 9)
+    server.answer = no
+    reporting = Reporter(first.path, "llm", "h", settings_for(server))
+    assert not reporting.work()
+    RunDirectory(first.path, began=time.time()).course(*[50.0] * 9)
+    Reporter(first.path, "llm", "h", settings_for(server)).work()
+    server.answer = take
+    server.heard.clear()
+    assert hand_over(first.path, settings_for(server))
+    assert Reporter(first.path, "llm", "h", settings_for(server)).work()
+    assert list(told(server).values()) == [[100.0] * 9, [50.0] * 9]
+
+
+def test_times_outlive_a_second_run_that_begins_while_the_first_one_waits(server: Server, tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
+    first.course(*[100.0] * 9)
+    second = RunDirectory(first.path, began=time.time())
+
+    def another(batch: Batch) -> tuple[int, bytes]:
+        second.course(*[50.0] * 9)
+        server.heard.clear()
+        server.answer = goes_on
+        return no(batch)
+
+    def goes_on(batch: Batch) -> tuple[int, bytes]:
+        if batch.beat is not None and batch.beat.points.mean_ms[:1] == (50.0,):
+            second.end(a_verdict())
+        return take(batch)
+
+    server.answer = another
+    assert Reporter(first.path, "llm", "h", settings_for(server), os.getpid()).work()
+    assert sorted(told(server).values()) == [[50.0] * 9, [100.0] * 9]
 
 
 class Collector(BaseHTTPRequestHandler):

@@ -16,7 +16,7 @@ import msgspec
 
 from eroica.errors import InputError
 from eroica.fleet.records import Beat, RunFacts, WindowOrder
-from eroica.fleet.reporting.beats import Seen, aged, beat_of, keep_last, look, read_history
+from eroica.fleet.reporting.beats import Seen, aged, beat_of, keep_last, read_history, watch
 from eroica.fleet.reporting.packing import Packer, signature_of
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool, has_spool, now
@@ -77,22 +77,26 @@ class Reporter:
             return True  # the collector is gone, and whoever has the lock goes on
         try:
             facts = self._facts()
-            self._spool.drop_beat(facts.run)  # we tell more
+            before: Seen | None = None
             packer = Packer(self._spool, facts, self._settings.fleet_spool_bytes)
-            while not self._spool.is_knocked() and self._spool.known_facts() == facts:
-                seen = self._look(facts)
+            while self._spool.known_facts() == facts:
+                seen = watch(self._spool, facts)
                 if seen.is_another:
-                    facts = self._begin_anew(facts)
+                    facts, before = self._begin_anew(facts, before or seen), None
                     packer = Packer(self._spool, facts, self._settings.fleet_spool_bytes)
                     continue
+                if before is None:
+                    self._spool.drop_beat(facts.run)  # we tell more
+                before = seen
                 self._once(facts, packer, seen)
                 if self._is_done(seen):
                     self._hand_over_others()
                     return True
-                if self._gave_up():
+                if self._gave_up() or self._spool.is_knocked():
+                    keep_last(self._spool, facts, seen)
                     break
                 time.sleep(_POLL_S)
-            return self._spool.is_empty()
+            return self._spool.is_knocked() or self._spool.is_empty()
         finally:
             self._client.close()
             if lock >= 0:
@@ -112,7 +116,7 @@ class Reporter:
         job, host = self._identity
         return facts_of(self._spool, job, host)
 
-    def _begin_anew(self, facts: RunFacts) -> RunFacts:
+    def _begin_anew(self, facts: RunFacts, seen: Seen) -> RunFacts:
         """Another run began in this directory, and nobody closed the one before: what lies here is still the latter's.
 
         The journal of what was packed stays, so that the new run's are files that are written from now on.
@@ -120,7 +124,7 @@ class Reporter:
         with contextlib.suppress(OSError):
             Packer(self._spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
         with contextlib.suppress(OSError):
-            keep_last(self._spool, facts)
+            keep_last(self._spool, facts, seen)
         self._spool.close_run(with_journal=False)
         anew = self._facts()
         self._spool.save_state(SendState(run=anew.run, stale=signature_of([self._run / "verdict.json"])))
@@ -128,13 +132,6 @@ class Reporter:
         return anew
 
     # ------------------------------------------------------------------ one round
-
-    def _look(self, facts: RunFacts) -> Seen:
-        state = self._spool.state(facts.run)
-        seen = look(self._run, state)
-        if seen.history is not None and not state.began:
-            self._spool.save_state(msgspec.structs.replace(state, began=seen.history.began))
-        return seen
 
     def _once(self, facts: RunFacts, packer: Packer, seen: Seen) -> None:
         try:
@@ -224,13 +221,13 @@ def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
     try:
         facts, whole = spool.known_facts(), True
         if facts is not None:
-            seen = look(run, spool.state(facts.run))
+            seen = watch(spool, facts)
             try:
                 Packer(spool, facts, settings.fleet_spool_bytes).pack(seen.status, everything=True)
             except OSError as error:  # one file costs no other
                 log.warning("something in %s could not be packed: %s", run, error)
                 whole = False
-            keep_last(spool, facts)
+            keep_last(spool, facts, seen)
         if refused:
             spool.readmit()
         with client_for(settings) as client:
@@ -274,7 +271,7 @@ def close_run(run: Path) -> None:
     facts = spool.known_facts()
     try:
         if facts is not None:
-            keep_last(spool, facts)
+            keep_last(spool, facts, watch(spool, facts))
             Packer(spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
     finally:  # whatever could not be packed must not become the next run's
         spool.close_run()

@@ -213,6 +213,10 @@ class Spool:
                 log.warning("the last beat of a run cannot be read: %s", error)
         return None
 
+    def keeps_beat(self, run: str) -> bool:
+        """The last beat of this run waits."""
+        return (self.root / "beats" / run).exists()
+
     def drop_beat(self, run: str) -> None:
         """The last beat of this run needs not be told."""
         (self.root / "beats" / run).unlink(missing_ok=True)
