@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -244,6 +245,41 @@ def test_times_outlive_a_second_run_that_begins_while_the_first_one_waits(server
     server.answer = another
     assert Reporter(first.path, "llm", "h", settings_for(server), os.getpid()).work()
     assert sorted(told(server).values()) == [[50.0] * 9, [100.0] * 9]
+
+
+def test_the_last_times_of_a_collector_that_is_killed_are_told(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eroica.fleet.reporting.reporter._GONE_S", 0.5)
+    directory = RunDirectory(tmp_path / "run")
+    directory.course(*[100.0] * 9)
+    collector = subprocess.Popen(["sleep", "600"])
+
+    def killed(batch: Batch) -> tuple[int, bytes]:
+        if len(server.heard) == 1:
+            directory.course(*[70.0] * 4)
+            collector.kill()
+            collector.wait()
+        return take(batch)
+
+    server.answer = killed
+    assert Reporter(directory.path, "llm", "h", settings_for(server), collector.pid).work()
+    assert list(told(server).values()) == [directory.means]
+
+
+def test_times_that_are_written_after_the_final_verdict_are_told(server: Server, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.course(*[100.0] * 9)
+    directory.end(a_verdict())
+
+    def concludes(batch: Batch) -> tuple[int, bytes]:
+        if batch.beat is not None and len(directory.means) == 9:
+            directory.course(*[70.0] * 4)
+        return take(batch)
+
+    server.answer = concludes
+    assert Reporter(directory.path, "llm", "h", settings_for(server), os.getpid()).work()
+    assert list(told(server).values()) == [directory.means]
 
 
 class Collector(BaseHTTPRequestHandler):

@@ -67,7 +67,6 @@ class Reporter:
         self._identity = (job, host)
         self._next_beat = 0.0
         self._gone_at: float | None = None if collector else -_GONE_S
-        self._told_the_end = False
         self._heard: set[int] = set()
 
     def work(self) -> bool:
@@ -89,7 +88,7 @@ class Reporter:
                     self._spool.drop_beat(facts.run)  # we tell more
                 before = seen
                 self._once(facts, packer, seen)
-                if self._is_done(seen):
+                if self._is_done(facts):
                     self._hand_over_others()
                     return True
                 if self._gave_up() or self._spool.is_knocked():
@@ -128,18 +127,17 @@ class Reporter:
         self._spool.close_run(with_journal=False)
         anew = self._facts()
         self._spool.save_state(SendState(run=anew.run, stale=signature_of([self._run / "verdict.json"])))
-        self._told_the_end, self._next_beat = False, 0.0
+        self._next_beat = 0.0
         return anew
 
     # ------------------------------------------------------------------ one round
 
     def _once(self, facts: RunFacts, packer: Packer, seen: Seen) -> None:
         try:
-            packer.pack(seen.status, everything=seen.over or self._is_gone())
+            packer.pack(seen.status, everything=self._ended(seen))
         except OSError as error:
             log.warning("something could not be packed: %s", error)
-        final = seen.over and not self._told_the_end
-        due = self._clock() >= self._next_beat or final
+        due = self._clock() >= self._next_beat or (self._ended(seen) and not self._is_told(facts, seen))
         while self._sender.may and (due or self._sender.has_work(self._spool)):
             beat = self._beat(facts, seen) if due else None
             sent = self._sender.send(self._spool, beat)
@@ -147,7 +145,6 @@ class Reporter:
                 return
             if beat is not None and sent.beat:
                 self._next_beat = self._clock() + self._settings.fleet_report_s
-                self._told_the_end = seen.over
                 self._heard -= set(beat.orders or ())
                 self._spool.taken(beat, seen.signature)
             due = False
@@ -184,9 +181,16 @@ class Reporter:
             self._gone_at = self._clock()
         return self._gone_at is not None and self._clock() - self._gone_at >= _GONE_S
 
-    def _is_done(self, seen: Seen) -> bool:
-        over = self._told_the_end or (self._is_gone() and not seen.over)
-        return over and self._spool.is_empty()
+    def _ended(self, seen: Seen) -> bool:
+        return seen.over or self._is_gone()
+
+    def _is_told(self, facts: RunFacts, seen: Seen) -> bool:
+        return self._spool.state(facts.run).told == seen.signature
+
+    def _is_done(self, facts: RunFacts) -> bool:
+        """What lies there now is told: iteration times are written after the final verdict."""
+        seen = watch(self._spool, facts)
+        return self._ended(seen) and self._is_told(facts, seen) and self._spool.is_empty()
 
     def _gave_up(self) -> bool:
         if not self._collector:  # one try for each piece is enough: somebody waits for us
