@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -16,7 +17,17 @@ import pytest
 from serving import RunDirectory, a_pattern, a_verdict
 
 from eroica.archive.bundle import BUNDLE_FILE, Bundle
-from eroica.fleet.records import OURS, Batch, Beat, Receipt, RunFacts, WindowOrder
+from eroica.fleet.records import (
+    OURS,
+    Batch,
+    Beat,
+    Receipt,
+    RunFacts,
+    VerdictBody,
+    WindowOrder,
+    decode_body,
+    unpack,
+)
 from eroica.fleet.reporting.beats import beat_of, keep_last, look, watch
 from eroica.fleet.reporting.packing import Packer
 from eroica.fleet.reporting.reporter import Reporter, hand_over
@@ -24,6 +35,7 @@ from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
+from eroica.wire.files import write_whole
 
 FACTS = RunFacts(run="a" * 32, job="llm", began=1000.0)
 Answer = Callable[[Batch], "tuple[int, bytes]"]
@@ -280,6 +292,71 @@ def test_times_that_are_written_after_the_final_verdict_are_told(server: Server,
     server.answer = concludes
     assert Reporter(directory.path, "llm", "h", settings_for(server), os.getpid()).work()
     assert list(told(server).values()) == [directory.means]
+
+
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+def test_whoever_is_killed_while_another_run_begins_tells_no_end_of_it(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kill_at in range(1, 9):
+        first = RunDirectory(tmp_path / str(kill_at), began=time.time() - 500)
+        first.course(*[100.0] * 9)
+        first.end(a_verdict())
+        assert Reporter(first.path, "llm", "h", settings_for(server)).work()
+        RunDirectory(first.path, began=time.time()).course(*[50.0] * 9)
+        written = 0
+
+        def write(path: Path, data: bytes, *, on_disk: bool = False, kill_at: int = kill_at) -> None:
+            nonlocal written
+            write_whole(path, data, on_disk=on_disk)
+            written += 1
+            if written == kill_at:
+                raise Killed
+
+        with monkeypatch.context() as patched, contextlib.suppress(Killed):
+            patched.setattr("eroica.fleet.reporting.spool.write_whole", write)
+            Reporter(first.path, "llm", "h", settings_for(server)).work()
+        assert Reporter(first.path, "llm", "h", settings_for(server)).work()
+        phases = {(beat.facts.run, beat.phase) for batch in server.heard if (beat := batch.beat) is not None}
+        assert sorted(phase for _, phase in phases) == ["over", "watching"], kill_at
+        assert list(told(server).values()) == [[100.0] * 9, [50.0] * 9]
+        server.heard.clear()
+    assert written < 8, "the last one was not killed"
+
+
+def test_windows_of_a_second_run_are_not_handed_over_as_the_first_ones(server: Server, tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
+    first.course(*[100.0] * 9)
+    for window_id in (1, 2):
+        first.window(window_id, a_verdict(function="first"))
+    server.answer = no
+    assert not Reporter(first.path, "llm", "h", settings_for(server)).work()
+    first.store.save_verdict(3, a_verdict(function="first"))
+    time.sleep(0.1)
+    second = RunDirectory(first.path, began=time.time())
+    second.course(*[50.0] * 9)
+    time.sleep(0.1)
+    second.window(2, a_verdict(function="second"))
+    second.end(a_verdict(function="second"))
+    server.answer = take
+    server.heard.clear()
+
+    def functions() -> dict[str, set[tuple[str, str]]]:
+        found: dict[str, set[tuple[str, str]]] = {}
+        for piece in (piece for batch in server.heard for piece in batch.pieces if piece.kind == "verdict"):
+            function = decode_body(unpack(piece.body), VerdictBody).verdict.findings[0].function.name
+            found.setdefault(piece.facts.run, set()).add((piece.key, function))
+        return found
+
+    ours = {("verdict/1", "first"), ("verdict/2", "first"), ("verdict/3", "first")}
+    assert hand_over(first.path, settings_for(server))  # another job's reporter
+    assert list(functions().values()) == [ours]
+    assert hand_over(first.path, settings_for(server), by_hand=True)
+    assert list(functions().values()) == [ours, {("verdict/0", "second"), ("verdict/2", "second")}]
+    assert list(told(server).values()) == [[100.0] * 9, [50.0] * 9]
 
 
 class Collector(BaseHTTPRequestHandler):

@@ -219,7 +219,7 @@ def send(runs: tuple[Path, ...]) -> None:
     for run in found:
         if not has_spool(run):
             adopt(run, settings)
-        waiting += not hand_over(run, settings, refused=True)
+        waiting += not hand_over(run, settings, by_hand=True)
     if waiting:
         raise UnavailableError(f"{waiting} of {len(found)} runs could not be handed over; they are kept")
     say(f"{len(found)} runs handed over")

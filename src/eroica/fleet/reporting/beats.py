@@ -66,10 +66,10 @@ def watch(spool: Spool, facts: RunFacts) -> Seen:
 def look(run: Path, state: SendState) -> Seen:
     """Look into a run directory for the run that a state is of."""
     verdict, status, history = (run / name for name in ("verdict.json", "status.json", "history.json"))
-    over = signature_of([verdict]) not in ("", state.stale)
     times = read_history(run)
     ends_at = math.inf if times is None or state.began in (0.0, times.began) else times.began
     is_another = ends_at < math.inf
+    over = signature_of([verdict], ends_at) not in ("", state.stale)
     ours = [*([verdict] if over else []), *([] if is_another else [status, history])]
     written = []
     for path in ours:

@@ -19,7 +19,7 @@ from eroica.fleet.records import Beat, RunFacts, WindowOrder
 from eroica.fleet.reporting.beats import Seen, aged, beat_of, keep_last, read_history, watch
 from eroica.fleet.reporting.packing import Packer, signature_of
 from eroica.fleet.reporting.sending import Sender, client_for
-from eroica.fleet.reporting.spool import SendState, Spool, has_spool, now
+from eroica.fleet.reporting.spool import Spool, has_spool, now
 from eroica.settings import Settings
 from eroica.wire.address import read_address
 from eroica.wire.messages import ProfileRequest
@@ -81,7 +81,7 @@ class Reporter:
             while self._spool.known_facts() == facts:
                 seen = watch(self._spool, facts)
                 if seen.is_another:
-                    facts, before = self._begin_anew(facts, before or seen), None
+                    facts, before = self._begin_anew(facts, before or seen, seen.ends_at), None
                     packer = Packer(self._spool, facts, self._settings.fleet_spool_bytes)
                     continue
                 if before is None:
@@ -115,20 +115,10 @@ class Reporter:
         job, host = self._identity
         return facts_of(self._spool, job, host)
 
-    def _begin_anew(self, facts: RunFacts, seen: Seen) -> RunFacts:
-        """Another run began in this directory, and nobody closed the one before: what lies here is still the latter's.
-
-        The journal of what was packed stays, so that the new run's are files that are written from now on.
-        """
-        with contextlib.suppress(OSError):
-            Packer(self._spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
-        with contextlib.suppress(OSError):
-            keep_last(self._spool, facts, seen)
-        self._spool.close_run(with_journal=False)
-        anew = self._facts()
-        self._spool.save_state(SendState(run=anew.run, stale=signature_of([self._run / "verdict.json"])))
+    def _begin_anew(self, facts: RunFacts, seen: Seen, ends_at: float) -> RunFacts:
         self._next_beat = 0.0
-        return anew
+        job, host = self._identity
+        return begin_anew(self._spool, msgspec.structs.replace(facts, job=job, host=host), seen, ends_at)
 
     # ------------------------------------------------------------------ one round
 
@@ -206,13 +196,35 @@ class Reporter:
                     hand_over(run, self._settings)
 
 
-def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
+def begin_anew(spool: Spool, facts: RunFacts, seen: Seen, ends_at: float) -> RunFacts:
+    """The facts of another run, which began in this directory where nobody closed the one before.
+
+    What was written until then is packed for the earlier run. The facts come last, in one step: whoever is killed
+    before it begins anew once more.
+
+    Args:
+        spool: Of the directory.
+        facts: Of the earlier run.
+        seen: How that one was last.
+        ends_at: When the other one began, seconds since 1970.
+    """
+    with contextlib.suppress(OSError):
+        Packer(spool, facts, 2**62, _CLOSING_S, ends_at).pack(None, everything=True)
+    with contextlib.suppress(OSError):
+        keep_last(spool, facts, seen)
+    verdict = spool.run / "verdict.json"
+    left = signature_of([verdict])
+    stale = left if spool.is_packed("verdict/0", left) else signature_of([verdict], ends_at)
+    return spool.begin(facts.job, facts.host, commit_of(os.environ), ends_at, stale)
+
+
+def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
     """Hand over what still waits in a run directory whose job is over; False if something could not be, or is refused.
 
     Args:
         run: The run directory.
         settings: Where to.
-        refused: Try what was refused once more, too.
+        by_hand: A person asks: what was refused is tried once more, and so is a run that nobody reported.
 
     Raises:
         UsageError: The service's address cannot be used.
@@ -226,13 +238,17 @@ def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
         facts, whole = spool.known_facts(), True
         if facts is not None:
             seen = watch(spool, facts)
+            if seen.is_another and by_hand:
+                facts = begin_anew(spool, facts, seen, seen.ends_at)
+                seen = watch(spool, facts)
             try:
-                Packer(spool, facts, settings.fleet_spool_bytes).pack(seen.status, everything=True)
+                packer = Packer(spool, facts, settings.fleet_spool_bytes, before=seen.ends_at)
+                packer.pack(seen.status, everything=True)
             except OSError as error:  # one file costs no other
                 log.warning("something in %s could not be packed: %s", run, error)
                 whole = False
             keep_last(spool, facts, seen)
-        if refused:
+        if by_hand:
             spool.readmit()
         with client_for(settings) as client:
             sender = Sender(client)

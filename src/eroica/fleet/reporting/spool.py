@@ -59,6 +59,12 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
     stale: str = ""
 
 
+class _Begun(msgspec.Struct, frozen=True):
+    """What `run.json` says beside the facts: see `SendState`."""
+
+    stale: str = ""
+
+
 class KeptBeat(msgspec.Struct, frozen=True, kw_only=True):
     """The last beat of a run.
 
@@ -129,13 +135,14 @@ class Spool:
 
     def facts(self, job: str, host: str, commit: str, began: float) -> RunFacts:
         """The run's facts, drawn once and kept until another run begins in this directory."""
-        known = self.known_facts()
-        if known is not None:
-            return known
+        return self.known_facts() or self.begin(job, host, commit, began)
+
+    def begin(self, job: str, host: str, commit: str, began: float, stale: str = "") -> RunFacts:
+        """Draw the facts of another run; the journal of what was packed of the one before stays."""
         facts = RunFacts(
             run=secrets.token_hex(16), job=job, began=began, host=host, commit=commit, eroica_version=__version__
         )
-        write_whole(self.root / "run.json", msgspec.json.encode(facts))
+        write_whole(self.root / "run.json", msgspec.json.encode({**msgspec.structs.asdict(facts), "stale": stale}))
         return facts
 
     def known_facts(self) -> RunFacts | None:
@@ -163,7 +170,13 @@ class Spool:
             state = msgspec.json.decode(read_private(self.root / "state.json"), type=SendState)
         except (OSError, *UNDECODABLE):
             state = SendState()
-        return state if state.run == run else SendState(run=run)
+        if state.run == run:
+            return state
+        try:
+            begun = msgspec.json.decode(read_private(self.root / "run.json"), type=_Begun)
+        except (OSError, *UNDECODABLE):
+            begun = _Begun()
+        return SendState(run=run, stale=begun.stale)
 
     def save_state(self, state: SendState) -> None:
         """Write that down."""
@@ -184,16 +197,11 @@ class Spool:
         if changed != state:
             self.save_state(changed)
 
-    def close_run(self, *, with_journal: bool = True) -> None:
-        """The next run in this directory is another one; pieces and beats that wait stay.
-
-        Args:
-            with_journal: What lies in the directory now goes, too; else it was packed, and is not the next run's.
-        """
-        for name in ("run.json", "state.json", *(["packed"] if with_journal else [])):
+    def close_run(self) -> None:
+        """The next run in this directory is another one, and what lies there goes; pieces and beats that wait stay."""
+        for name in ("run.json", "state.json", "packed"):
             (self.root / name).unlink(missing_ok=True)
-        if with_journal:
-            self._packed = {}
+        self._packed = {}
 
     # ------------------------------------------------------------------ last beats
 
