@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -30,7 +31,7 @@ from eroica.fleet.records import (
 )
 from eroica.fleet.reporting.beats import beat_of, keep_last, look, watch
 from eroica.fleet.reporting.packing import Packer
-from eroica.fleet.reporting.reporter import Reporter, hand_over
+from eroica.fleet.reporting.reporter import Reporter, facts_of, hand_over
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
@@ -360,37 +361,85 @@ def test_windows_of_a_second_run_are_not_handed_over_as_the_first_ones(server: S
 
 
 class Collector(BaseHTTPRequestHandler):
+    statuses: ClassVar[list[int]] = []
+
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(204)
+        self.send_response(self.statuses.pop(0))
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
         return
 
 
-def test_the_service_hears_of_a_window_that_the_collector_was_told_and_of_no_other(
+def test_the_service_hears_of_a_window_that_the_collector_took_and_of_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = RunDirectory(tmp_path / "run")
-    reporting = Reporter(directory.path, "llm", "h", Settings(fleet="http://127.0.0.1:9", fleet_token="t"))
+    directory.course(100.0)
+
+    def reporter_of(collector: int) -> Reporter:
+        return Reporter(directory.path, "llm", "h", Settings(fleet="http://127.0.0.1:9", fleet_token="t"), collector)
+
+    reporting, facts = reporter_of(os.getpid()), adopted(directory)
 
     def heard() -> tuple[int, ...] | None:
-        return reporting._beat(FACTS, look(directory.path, SendState())).orders
+        return reporting._beat(facts, look(directory.path, SendState())).orders
 
     reporting._order(WindowOrder(order=7, reason="why?"))
     assert heard() == (), "there is no collector now"
     collector = HTTPServer(("127.0.0.1", 0), Collector)
-    thread = threading.Thread(target=collector.handle_request)
-    thread.start()
+    Collector.statuses[:] = [500, 204]
     there = SimpleNamespace(url=f"http://127.0.0.1:{collector.server_port}", token="t")
     monkeypatch.setattr("eroica.fleet.reporting.reporter.read_address", lambda run: there)
+    gone = reporter_of(dead_process())
+    gone._order(WindowOrder(order=7, reason="why?"))
+    assert heard() == (), "who is there is another run's collector"
+    thread = threading.Thread(target=lambda: [collector.handle_request() for _ in range(2)])
+    thread.start()
+    reporting._order(WindowOrder(order=7, reason="why?"))
+    assert heard() == (), "it could not take it"
     for _ in range(2):
         reporting._order(WindowOrder(order=7, reason="why?"))  # the second time it is known
     thread.join()
     collector.server_close()
     assert heard() == (7,)
+    for one in (reporting, gone):
+        one._client.close()
+    reporting = reporter_of(os.getpid())  # it was killed before it could say so
+    reporting._order(WindowOrder(order=7, reason="why?"))
+    assert heard() == (7,)
+    reporting._spool.taken(reporting._beat(facts, look(directory.path, SendState())), "told")
+    assert heard() == ()
     reporting._client.close()
+
+
+def adopted(directory: RunDirectory) -> RunFacts:
+    return facts_of(Spool(directory.path), "llm", "h")
+
+
+def dead_process() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_a_window_that_was_asked_for_on_a_run_that_is_over_is_not_opened_on_the_next_one(
+    server: Server, tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.course(100.0)
+    spool, ordered = Spool(directory.path), list[WindowOrder]()
+    keep_last(spool, adopted(directory), watch(spool, FACTS))
+
+    def asks(batch: Batch) -> tuple[int, bytes]:
+        return 200, msgspec.msgpack.encode(Receipt(orders=(WindowOrder(order=7, reason="why?"),)))
+
+    server.answer = asks
+    client = client_for(settings_for(server))
+    assert Sender(client, ordered.append).send(spool).ok
+    assert (spool.is_empty(), ordered) == (True, [])
+    client.close()
 
 
 def test_the_best_iteration_is_measured_the_same_way_while_a_job_runs_and_at_its_end(tmp_path: Path) -> None:

@@ -85,14 +85,13 @@ def look(run: Path, state: SendState) -> Seen:
     )
 
 
-def beat_of(facts: RunFacts, seen: Seen, state: SendState, orders: tuple[int, ...] = ()) -> Beat:
+def beat_of(facts: RunFacts, seen: Seen, state: SendState) -> Beat:
     """A beat that tells what is new since the last one that was taken.
 
     Args:
         facts: Who the run is.
         seen: How it is.
         state: What the service has of it.
-        orders: Windows that were asked for and that the job has heard of.
     """
     status = seen.status
     hosts = status.hosts if status is not None else ()
@@ -108,7 +107,7 @@ def beat_of(facts: RunFacts, seen: Seen, state: SendState, orders: tuple[int, ..
         workers=len(status.workers) if status is not None else 0,
         hosts=hosts if hosts and digest_of(hosts) != state.hosts else None,
         points=points_after(seen.history, state.until_s),
-        orders=orders,
+        orders=state.heard,
     )
 
 

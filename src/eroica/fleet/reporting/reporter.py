@@ -67,7 +67,6 @@ class Reporter:
         self._identity = (job, host)
         self._next_beat = 0.0
         self._gone_at: float | None = None if collector else -_GONE_S
-        self._heard: set[int] = set()
 
     def work(self) -> bool:
         """Report until the run is over and everything is handed over; False if something still waits."""
@@ -135,21 +134,23 @@ class Reporter:
                 return
             if beat is not None and sent.beat:
                 self._next_beat = self._clock() + self._settings.fleet_report_s
-                self._heard -= set(beat.orders or ())
                 self._spool.taken(beat, seen.signature)
             due = False
 
     def _beat(self, facts: RunFacts, seen: Seen) -> Beat:
-        beat = beat_of(facts, seen, self._spool.state(facts.run), tuple(sorted(self._heard)))
+        beat = beat_of(facts, seen, self._spool.state(facts.run))
         return aged(beat, seen) if self._is_gone() else beat
 
     def _order(self, order: WindowOrder) -> None:
         """Somebody asks for a window: the collector decides, as for anybody else.
 
-        The next beat says that it was heard of; where the collector is not there, it is told once more.
+        The next beat says that it was heard of; where the collector does not take it, it is told once more.
         """
-        address = read_address(self._run)
-        if address is None or order.order in self._heard:
+        facts, address = self._spool.known_facts(), read_address(self._run)
+        if facts is None or address is None or not (self._collector and _lives(self._collector)):
+            return  # another collector may be another run's
+        state = self._spool.state(facts.run)
+        if order.order in state.heard:
             return
         asked = ProfileRequest(seconds=order.seconds, reason=order.reason)
         headers = {"Authorization": f"Bearer {address.token}"}
@@ -159,9 +160,10 @@ class Reporter:
         except httpx.HTTPError as error:
             log.warning("a window that the fleet asks for was not opened: %s", type(error).__name__)
             return
-        self._heard.add(order.order)
         if not answer.is_success:
             log.warning("a window that the fleet asks for was not opened: it answers %d", answer.status_code)
+            return
+        self._spool.save_state(msgspec.structs.replace(state, heard=(*state.heard, order.order)))
 
     # ------------------------------------------------------------------ the end
 

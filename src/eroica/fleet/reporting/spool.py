@@ -49,6 +49,7 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
         told: Signature of the files that the last beat was made from.
         began: When the collector began to count this run's iterations, as its iteration times say; 0 before they did.
         stale: Signature of the final verdict that an earlier run left in this directory.
+        heard: Windows that were asked for and that the job has heard of, which the service does not know yet.
     """
 
     run: str = ""
@@ -57,6 +58,7 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
     told: str = ""
     began: float = 0.0
     stale: str = ""
+    heard: tuple[int, ...] = ()
 
 
 class _Begun(msgspec.Struct, frozen=True):
@@ -193,6 +195,7 @@ class Spool:
             until_s=beat.points.at_s[-1] if beat.points.at_s else state.until_s,
             hosts=digest_of(beat.hosts) if beat.hosts is not None else state.hosts,
             told=told,
+            heard=tuple(order for order in state.heard if order not in (beat.orders or ())),
         )
         if changed != state:
             self.save_state(changed)
