@@ -31,7 +31,7 @@ from eroica.fleet.records import (
 )
 from eroica.fleet.reporting.beats import beat_of, keep_last, look, watch
 from eroica.fleet.reporting.packing import Packer
-from eroica.fleet.reporting.reporter import Reporter, facts_of, hand_over
+from eroica.fleet.reporting.reporter import Reporter, close_run, facts_of, hand_over
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
@@ -358,6 +358,36 @@ def test_windows_of_a_second_run_are_not_handed_over_as_the_first_ones(server: S
     assert hand_over(first.path, settings_for(server), by_hand=True)
     assert list(functions().values()) == [ours, {("verdict/0", "second"), ("verdict/2", "second")}]
     assert list(told(server).values()) == [[100.0] * 9, [50.0] * 9]
+
+
+def test_what_is_packed_when_a_run_is_closed_is_dated_by_a_last_beat(server: Server, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.course(100.0)
+    assert Reporter(directory.path, "llm", "h", settings_for(server)).work()
+    directory.store.save_verdict(1, a_verdict())  # by a collector that was killed
+    close_run(directory.path)
+    spool = Spool(directory.path)
+    assert waiting(spool) == ["verdict/1"] and spool.kept_beat() is not None
+    assert spool.known_facts() is None
+
+
+def test_a_body_that_is_too_long_is_told_and_costs_only_itself(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    for window_id, workers in ((1, 64), (2, 1)):
+        directory.window(window_id, a_verdict(), workers=workers)
+    adopted(directory)
+    monkeypatch.setattr("eroica.fleet.records.MAX_BODY_BYTES", 10_000)
+    assert not hand_over(directory.path, settings_for(server))
+    sent = sorted(piece.key for batch in server.heard for piece in batch.pieces)
+    assert sent == ["patterns/2/0", "verdict/1", "verdict/2"]
+    assert "10000 at most" in (directory.path / "fleet" / "refused" / "patterns-1-0.why").read_text()
+    assert len(list((directory.path / "windows" / "1" / "patterns").iterdir())) == 64
+    monkeypatch.undo()
+    assert hand_over(directory.path, settings_for(server), by_hand=True)
+    assert server.heard[-1].beat is not None and server.heard[-2].pieces[0].key == "patterns/1/0"
+    assert not list((directory.path / "fleet" / "refused").iterdir())
 
 
 class Collector(BaseHTTPRequestHandler):

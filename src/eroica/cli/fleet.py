@@ -221,7 +221,10 @@ def send(runs: tuple[Path, ...]) -> None:
             adopt(run, settings)
         waiting += not hand_over(run, settings, by_hand=True)
     if waiting:
-        raise UnavailableError(f"{waiting} of {len(found)} runs could not be handed over; they are kept")
+        raise UnavailableError(
+            f"{waiting} of {len(found)} runs could not be handed over; they are kept, and fleet/refused in a run "
+            "directory says what is never taken, and why"
+        )
     say(f"{len(found)} runs handed over")
 
 

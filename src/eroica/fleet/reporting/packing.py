@@ -49,6 +49,9 @@ class Packer:
         most_bytes: While more waits than this, patterns stay where they are.
         longest_s: Patterns that would be begun later than so many seconds after the others stay where they are.
         before: What was written from then on is another run's, seconds since 1970.
+
+    Attributes:
+        left_out: What can never be reported; the files stay, and `fleet/refused` says why.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Packer:
         self._longest_s = longest_s
         self._before = before
         self._run = spool.run
-        self._broken: set[tuple[str, str]] = set()
+        self.left_out: set[tuple[str, str]] = set()
         self._packed: dict[int, tuple[int, ...]] = {}
 
     def pack(self, status: JobStatus | None, *, everything: bool = False) -> None:
@@ -174,11 +177,11 @@ class Packer:
     # ------------------------------------------------------------------
 
     def _is_known(self, key: str, signature: str) -> bool:
-        return self._spool.is_packed(key, signature) or (key, signature) in self._broken
+        return self._spool.is_packed(key, signature) or (key, signature) in self.left_out
 
     def _give_up(self, key: str, signature: str, error: Exception) -> None:
-        self._broken.add((key, signature))
-        log.warning("%s is not reported: %s", key, error)
+        self.left_out.add((key, signature))
+        self._spool.say_why(key, str(error))
 
     def _keep(self, kind: Kind, key: str, body: msgspec.Struct, signature: str) -> None:
         try:

@@ -238,6 +238,8 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         return True  # its own reporter is at it
     try:
         facts, whole = spool.known_facts(), True
+        if by_hand:
+            spool.readmit()
         if facts is not None:
             seen = watch(spool, facts)
             if seen.is_another and by_hand:
@@ -246,12 +248,11 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
             try:
                 packer = Packer(spool, facts, settings.fleet_spool_bytes, before=seen.ends_at)
                 packer.pack(seen.status, everything=True)
+                whole = not packer.left_out
             except OSError as error:  # one file costs no other
                 log.warning("something in %s could not be packed: %s", run, error)
                 whole = False
             keep_last(spool, facts, seen)
-        if by_hand:
-            spool.readmit()
         with client_for(settings) as client:
             sender = Sender(client)
             while sender.has_work(spool):
@@ -291,12 +292,12 @@ def close_run(run: Path) -> None:
         return
     spool = Spool(run)
     facts = spool.known_facts()
-    try:
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(spool.close_run)  # whatever could not be packed must not become the next run's
         if facts is not None:
-            keep_last(spool, facts, watch(spool, facts))
-            Packer(spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
-    finally:  # whatever could not be packed must not become the next run's
-        spool.close_run()
+            seen = watch(spool, facts)
+            leaving.callback(keep_last, spool, facts, seen)  # it dates pieces, so it looks whether any wait
+            Packer(spool, facts, 2**62, _CLOSING_S, seen.ends_at).pack(None, everything=True)
 
 
 def whose(settings: Settings) -> str:

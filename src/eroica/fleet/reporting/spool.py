@@ -291,11 +291,15 @@ class Spool:
 
     def refuse(self, path: Path, why: str) -> None:
         """The service will never take this one; it is kept aside with the reason."""
-        aside = private_directory(self.root / "refused")
-        write_whole(aside / f"{path.name}.why", why.encode("utf-8", "replace"))
+        self.say_why(path.name, why)
         with contextlib.suppress(FileNotFoundError):
-            path.replace(aside / path.name)
-        log.warning("the service refuses %s: %s", path.name, why)
+            path.replace(self.root / "refused" / path.name)
+
+    def say_why(self, name: str, why: str) -> None:
+        """Write down why something is not reported."""
+        aside = private_directory(self.root / "refused")
+        write_whole(aside / f"{name.replace('/', '-')}.why", why.encode("utf-8", "replace"))
+        log.warning("%s is not reported: %s", name, why)
 
     def readmit(self) -> None:
         """What was refused waits again: a person says so, after something was mended."""
