@@ -324,6 +324,22 @@ def test_a_final_verdict_names_nobody_a_second_time_after_a_repair(engine: sa.En
     assert (fact.named, fact.again) == (1, True)
 
 
+def test_a_final_verdict_dates_nothing_that_windows_before_the_days_asked_for_had_found(
+    engine: sa.Engine, store: PatternStore
+) -> None:
+    filling, now = Filling(engine, store), time.time()
+    for number in range(4):
+        job = f"job{number}"
+        facts = filling.run(job, now - 9000, now, [f"h{at}" for at in range(20)], ["h0"], at=now - 7200 + number)
+        filling.put(verdict_piece(facts, 0, now - 10 + number, a_verdict(job, workers=(0,), hosts=("h0",))))
+    with writing(engine).begin() as connection:
+        connection.execute(sa.insert(repairs).values(project_id=1, host="h0", at=now - 3600, note=""))
+    found = work_out(engine, ME, now - 1800)
+    assert (found.hosts, found.trends) == ([], [])
+    assert found.functions[0].first_at == pytest.approx(now - 7200, abs=1)
+    assert work_out(engine, ME, now - DAY).hosts[0].host == "h0"
+
+
 def insights(at: float, *began: float) -> Insights:
     moments = [
         TrendFact(
