@@ -368,6 +368,16 @@ def test_a_late_report_makes_no_other_moment(engine: sa.Engine) -> None:
     assert count(engine, alerts) == 2
 
 
+def test_two_moments_are_two_alerts_however_late_reports_move_them(engine: sa.Engine) -> None:
+    assert settle(engine, 1, insights(100.0, 5000.0), now=110.0) == 1
+    assert settle(engine, 1, insights(200.0, 4600.0, 5501.0), now=210.0) == 1
+    assert settle(engine, 1, insights(300.0, 4550.0, 5501.0), now=310.0) == 0
+    assert settle(engine, 1, insights(400.0, 4550.0), now=410.0) == 0
+    with engine.connect() as connection:
+        standing = connection.execute(sa.select(alerts.c.key).where(alerts.c.cleared_at.is_(None))).scalars().all()
+    assert standing == ["trend slow-link 5000"]
+
+
 def test_two_services_tell_an_alert_once(database: str, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     if engine.dialect.name == "sqlite":
         pytest.skip("several services share a PostgreSQL")
