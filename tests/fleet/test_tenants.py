@@ -283,6 +283,17 @@ def test_whoever_is_killed_before_the_first_tokens_are_written_down_locks_nobody
     service.close()
 
 
+def test_where_the_only_operators_token_has_expired_the_next_start_makes_another(service: Service) -> None:
+    assert first_start(service.engine) is None
+    with writing(service.engine).begin() as connection:
+        connection.execute(sa.text("update tokens set expires_at = 5 where project_id is null"))
+    add_token(service.engine, None, "makes no projects", ["administer"])
+    made = first_start(service.engine)
+    assert made is not None
+    assert ask(service, "POST", "/v1/projects", made.operator, {"name": "new"}).is_success
+    assert first_start(service.engine) is None
+
+
 def test_strangers_who_send_slowly_keep_no_report_out(service: Service) -> None:
     token = add_token(service.engine, 1, "jobs", ["report"])
     batch = msgspec.msgpack.encode(Batch())

@@ -288,7 +288,7 @@ class FirstTokens(NamedTuple):
 
 
 def first_start(engine: sa.Engine, keep: Callable[[FirstTokens], object] = lambda made: None) -> FirstTokens | None:
-    """Where no operator has a token: the project `main` and the first tokens; else None.
+    """Where no operator has a token that is valid: the project `main` and the first tokens; else None.
 
     Args:
         engine: The database.
@@ -298,7 +298,12 @@ def first_start(engine: sa.Engine, keep: Callable[[FirstTokens], object] = lambd
     Raises:
         OSError: They could not be written down; none of them counts.
     """
-    operators = (tokens.c.project_id.is_(None), tokens.c.revoked_at.is_(None))
+    operators = (
+        tokens.c.project_id.is_(None),
+        tokens.c.scopes.contains("operate"),
+        tokens.c.revoked_at.is_(None),
+        sa.func.coalesce(tokens.c.expires_at, 1e18) > time.time(),
+    )
     with engine.connect() as connection:
         if connection.execute(sa.select(tokens.c.id).where(*operators).limit(1)).first() is not None:
             return None
