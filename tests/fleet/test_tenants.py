@@ -337,6 +337,21 @@ def test_tokens_that_are_nobodys_are_looked_up_so_often_and_no_more(service: Ser
     assert ask(service, "GET", "/v1/runs", token).status_code == 200, "who was right once is looked up"
 
 
+def test_after_a_new_start_no_stranger_keeps_those_out_who_were_right_before(service: Service, tmp_path: Path) -> None:
+    token = add_token(service.engine, 1, "mine", ["read"])
+    caller = service.callers.by_token(token)
+    assert caller is not None
+    cookie = service.callers.open_session(caller)
+    anew = Service(service.engine, service.store)
+    anew.callers._strangers = Rates(lambda: 0.0)
+    for number in range(260):
+        answer = ask(anew, "GET", "/v1/runs", f"eroica_{number}")
+    assert answer.status_code == 429
+    assert ask(anew, "GET", "/v1/runs", token).status_code == 200
+    assert anew.callers.by_session(cookie) == caller
+    anew._writer.close()
+
+
 def test_however_many_spans_are_asked_for_few_insights_are_worked_out(service: Service) -> None:
     token = add_token(service.engine, 1, "mine", ["read"])
     spans = {

@@ -169,7 +169,7 @@ class Callers:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._known: dict[str, tuple[float, Caller]] = {}
-        self._met: dict[str, None] = {}
+        self._met = dict.fromkeys(_given_out(engine))
         self._strangers = Rates()
 
     def by_token(self, token: str) -> Caller | None:
@@ -243,6 +243,16 @@ class Callers:
             self._met[key] = None
         self._known[key] = (now + _BELIEVED_S, caller)
         return caller
+
+
+def _given_out(engine: sa.Engine) -> list[str]:
+    """Keys of tokens and cookies that are valid: a service that was started anew takes nobody for a stranger."""
+    kept = sa.select(tokens.c.hash).where(tokens.c.revoked_at.is_(None)).order_by(tokens.c.id.desc())
+    opened = sa.select(sessions.c.hash).where(sessions.c.expires_at > time.time())
+    with engine.connect() as connection:
+        cookies = connection.execute(opened.limit(_MOST_BELIEVED // 2)).scalars()
+        keys = [f"session {each}" for each in cookies]
+        return keys + list(connection.execute(kept.limit(_MOST_BELIEVED // 2)).scalars())
 
 
 class Rates:
