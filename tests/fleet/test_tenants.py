@@ -294,7 +294,7 @@ def test_where_the_only_operators_token_has_expired_the_next_start_makes_another
     assert first_start(service.engine) is None
 
 
-def test_strangers_who_send_slowly_keep_no_report_out(service: Service) -> None:
+def test_strangers_who_send_slowly_keep_out_neither_reports_nor_logins(service: Service) -> None:
     token = add_token(service.engine, 1, "jobs", ["report"])
     batch = msgspec.msgpack.encode(Batch())
 
@@ -302,7 +302,7 @@ def test_strangers_who_send_slowly_keep_no_report_out(service: Service) -> None:
         yield b"token="
         await asyncio.sleep(60)
 
-    async def crowd() -> int:
+    async def crowd() -> list[int]:
         transport = httpx.ASGITransport(service.application())
         async with httpx.AsyncClient(transport=transport, base_url=OURS) as client:
             slow = [
@@ -310,13 +310,20 @@ def test_strangers_who_send_slowly_keep_no_report_out(service: Service) -> None:
             ]
             await asyncio.sleep(0.2)
             headers = {"authorization": f"Bearer {token}"}
-            answer = await asyncio.wait_for(client.post("/v1/reports", content=batch, headers=headers), 10)
+            asked = [
+                client.post("/v1/reports", content=batch, headers=headers),
+                client.post(
+                    "/login", data={"token": add_token(service.engine, 1, "p", ["read"])}, headers={"origin": OURS}
+                ),
+                client.post("/login", content=b"x" * 5000, headers={"origin": OURS}),
+            ]
+            answers = [(await asyncio.wait_for(one, 10)).status_code for one in asked]
             for task in slow:
                 task.cancel()
             await asyncio.gather(*slow, return_exceptions=True)
-            return answer.status_code
+            return answers
 
-    assert asyncio.run(crowd()) == 200
+    assert asyncio.run(crowd()) == [200, 303, 413]
 
 
 def test_tokens_that_are_nobodys_are_looked_up_so_often_and_no_more(service: Service) -> None:
