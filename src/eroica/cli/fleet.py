@@ -54,12 +54,21 @@ def hosts(days: float, as_json: bool) -> None:
     rows = [
         (
             "!" if host["suspicious"] else "", host["host"], host["named"], host["runs"], host["jobs"],
-            f"{host['expected']:.1f}", f"{host['of_any']:.1e}", ", ".join(host["causes"]), ", ".join(host["devices"]),
+            f"{host['expected']:.1f}", f"{host['of_any']:.1e}", ", ".join(host["causes"]), _devices(host),
             _ago(host["last_at"]), "again after its repair" if host["again"] else "",
         )
         for host in found["hosts"]
     ]  # fmt: skip
     _show(found, as_json, columns, rows)
+
+
+def _devices(host: dict[str, Any]) -> str:
+    """Each with how often it was named, and the odds that chance picks one of the host's as often."""
+    chances = host.get("device_chances", {})  # an earlier service tells none
+    return ", ".join(
+        f"{device} ({times}x" + (f", {chances[device]:.0e})" if device in chances else ")")
+        for device, times in host["devices"].items()
+    )
 
 
 @fleet.command()

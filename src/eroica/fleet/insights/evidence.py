@@ -15,11 +15,16 @@ SURE = 0.5
 
 
 class Life(NamedTuple):
-    """A run from its start until it was last heard of, seconds since 1970."""
+    """A run from its start until it was last heard of, seconds since 1970.
+
+    Attributes:
+        devices: On each of its hosts, at least 1.
+    """
 
     job: str
     began: float
     heard: float
+    devices: float = 1.0
 
 
 class Naming(NamedTuple):
@@ -58,9 +63,12 @@ class Onset(NamedTuple):
 
 def lives(connection: sa.Connection, caller: Caller, since: float) -> dict[int, Life]:
     """Runs that were heard of since then."""
-    question = sa.select(runs.c.id, runs.c.job, runs.c.began_at, runs.c.heard_at)
+    question = sa.select(runs.c.id, runs.c.job, runs.c.began_at, runs.c.heard_at, runs.c.workers, runs.c.hosts)
     rows = connection.execute(question.where(caller.sees(runs), runs.c.heard_at >= since))
-    return {row.id: Life(row.job, row.began_at, max(row.heard_at, row.began_at)) for row in rows}
+    return {
+        row.id: Life(row.job, row.began_at, max(row.heard_at, row.began_at), max(1.0, row.workers / max(row.hosts, 1)))
+        for row in rows
+    }
 
 
 def namings(connection: sa.Connection, caller: Caller, since: float) -> list[Naming]:
