@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,6 +183,16 @@ def test_the_same_routes_show_their_own_project(service: Service) -> None:
         assert wanted in showing, wanted
     for ending in ("/patterns", "/standstill", "/windows/1", "/report", "/earlier"):
         assert any(path.endswith(ending) for path in showing), ending
+
+
+def test_rules_for_prometheus_ask_for_what_the_service_tells(service: Service) -> None:
+    fill(service)
+    shown = ask(service, "GET", "/metrics", add_token(service.engine, 1, "prometheus", ["read"])).text
+    rules = (Path(__file__).parents[2] / "docs" / "monitoring" / "fleet-alerts.yml").read_text(encoding="utf-8")
+    asked = set(re.findall(r"(eroica_fleet_\w+)(?:{(\w+=\"\w+\")})?", rules))
+    assert len(asked) >= 6
+    for name, label in asked:
+        assert re.search(rf"^{name}{{[^}}]*{label}" if label else rf"^# TYPE {name} gauge$", shown, re.M), (name, label)
 
 
 def test_followers_hear_of_their_own_project_only(service: Service) -> None:
