@@ -87,7 +87,7 @@ class Reporter:
                     self._spool.drop_beat(facts.run)  # we tell more
                 before = seen
                 self._once(facts, packer, seen)
-                if self._is_done(facts):
+                if self._ended(seen) and self._is_done(facts):
                     self._hand_over_others()
                     return True
                 if self._gave_up() or self._spool.is_knocked():
