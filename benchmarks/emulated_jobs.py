@@ -105,7 +105,7 @@ class EmulatedJob:
                 if not asked and self._agents.iteration > 10:
                     wish = msgspec.msgpack.encode(ProfileRequest(iterations=5))
                     asked = await self._ask(client, "/v1/profile", wish) is not None
-                if result.kind == "window" and result.window_id != handed_in:
+                if result.kind == "window" and result.window_id not in (0, handed_in):
                     sent = [await self._hand_in(rank, result.window_id) for rank in range(HOSTS * WORKERS)]
                     handed_in = result.window_id if all(sent) else handed_in
                 asked = asked and not (handed_in < 0 and time.monotonic() > end)  # lost with a collector: once more
