@@ -21,12 +21,13 @@ import httpx
 import msgspec
 import psutil
 
+from eroica.agent.link import CollectorLink
 from eroica.model.pattern import WorkerPattern
 from eroica.testing import FleetPlan, SlowLoader, synthesize
 from eroica.testing.agents import Agents
 from eroica.wire.address import Address, read_address
 from eroica.wire.codec import encode_record
-from eroica.wire.messages import CollectorReply, ProfileRequest
+from eroica.wire.messages import ProfileRequest
 
 HOSTS, WORKERS = 2, 4
 UP_S = 30.0
@@ -47,6 +48,7 @@ class EmulatedJob:
     Attributes:
         run: Its run directory.
         collector: The process; another one after a `restart`.
+        spoken: Versions in which its agents handed patterns over.
     """
 
     _made: ClassVar[list[list[WorkerPattern]]] = []
@@ -65,6 +67,8 @@ class EmulatedJob:
             "EROICA_RUNTIME_DIR": str(place / "runtime"), "EROICA_BASELINE_WINDOW": "0", "EROICA_PAGES": "0",
             "EROICA_FAREWELL_S": "0",
         }  # fmt: skip
+        self._links = [CollectorLink(self.run) for _ in range(HOSTS)]
+        self.spoken: set[int] = set()
         self._ended = False
         self.start()
 
@@ -94,18 +98,20 @@ class EmulatedJob:
                     self.start("it was killed")
                 self._agents.advance(0.5)
                 for host in range(HOSTS):
-                    answer = await self._ask(client, "/v1/report", self._agents.encoded(host))
-                    if answer is not None:
-                        self._agents.obey(msgspec.msgpack.decode(answer, type=CollectorReply))
+                    reply = await self._links[host].report(self._agents.report(host))
+                    if reply is not None:
+                        self._agents.obey(reply)
                 result = self._agents._result
                 if not asked and self._agents.iteration > 10:
                     wish = msgspec.msgpack.encode(ProfileRequest(iterations=5))
                     asked = await self._ask(client, "/v1/profile", wish) is not None
-                if result.kind == "window" and result.window_id != handed_in:
-                    sent = [await self._hand_in(client, rank, result.window_id) for rank in range(HOSTS * WORKERS)]
+                if result.kind == "window" and result.window_id not in (0, handed_in):
+                    sent = [await self._hand_in(rank, result.window_id) for rank in range(HOSTS * WORKERS)]
                     handed_in = result.window_id if all(sent) else handed_in
                 asked = asked and not (handed_in < 0 and time.monotonic() > end)  # lost with a collector: once more
                 await asyncio.sleep(0.5)
+            for link in self._links:
+                await link.close()
             while self.collector.poll() is None:
                 await self._ask(client, "/v1/finish", b"")
                 await asyncio.sleep(0.3)
@@ -121,10 +127,12 @@ class EmulatedJob:
                 return
             await asyncio.sleep(0.3)
 
-    async def _hand_in(self, client: httpx.AsyncClient, rank: int, window_id: int) -> bool:
+    async def _hand_in(self, rank: int, window_id: int) -> bool:
         worker = self._agents._worker(rank)
         pattern = msgspec.structs.replace(self._patterns[rank], worker=worker, window_id=window_id)
-        return await self._ask(client, "/v1/patterns", encode_record(pattern)) is not None
+        link = self._links[rank // WORKERS]
+        self.spoken.add(getattr(link, "_spoken", 1))  # 0.1.0 knows one version only
+        return await link.deliver(encode_record(pattern)) in ("taken", True)
 
     async def _ask(self, client: httpx.AsyncClient, path: str, body: bytes) -> bytes | None:
         """An answer; None if there was none."""

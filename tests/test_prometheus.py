@@ -168,6 +168,8 @@ def test_prometheus_reads_a_collector_and_its_alerts_fire(tmp_path: Path) -> Non
         ("check", "rules", "alerts.yml"),
         ("check", "config", "--syntax-only", "prometheus.yml"),
         ("test", "rules", "alerts_test.yml"),
+        ("check", "rules", "fleet-alerts.yml"),
+        ("test", "rules", "fleet-alerts_test.yml"),
     ],
 )
 def test_promtool_accepts_what_the_documentation_offers(arguments: tuple[str, ...]) -> None:

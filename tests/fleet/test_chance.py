@@ -86,6 +86,21 @@ def test_one_job_that_is_started_again_and_again_accuses_no_host() -> None:
     assert not fact.suspicious
 
 
+def test_a_device_that_is_always_the_same_one_is_told_from_one_that_was_picked() -> None:
+    lives = {run: Life(f"job{run}", 0, 9, 8.0) for run in range(6)}
+    hosts = {run: {"bad", *(f"h{at}" for at in range(7))} for run in lives}
+    named = [
+        Naming(run, "bad", frozenset({"GPU-3", "GPU-7"} if run == 0 else {"GPU-3"}), frozenset({"c"}), 5.0, 5.0)
+        for run in lives
+    ]
+    (fact,) = host_facts(named, hosts, lives, {})
+    assert fact.devices == {"GPU-3": 6, "GPU-7": 1}
+    assert fact.device_chances["GPU-3"] == pytest.approx(8 * (2 / 8) * (1 / 8) ** 5)
+    assert fact.device_chances["GPU-7"] == 1.0
+    alone = {run: Life(f"job{run}", 0, 9) for run in lives}
+    assert host_facts(named, hosts, alone, {})[0].device_chances["GPU-3"] == 1.0, "it has no other"
+
+
 def test_a_repair_lets_a_host_begin_anew_and_says_when_it_is_named_again() -> None:
     hosts = {run: {f"h{at}" for at in range(100)} for run in range(10)}
     lives = {run: Life(f"job{run}", 100.0 * run, 100.0 * run + 90) for run in hosts}

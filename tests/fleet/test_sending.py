@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import msgspec
 import pytest
 from serving import RunDirectory, a_pattern, a_verdict
 
 from eroica.archive.bundle import BUNDLE_FILE, Bundle
-from eroica.fleet.records import OURS, Batch, Beat, Receipt, RunFacts, WindowOrder
-from eroica.fleet.reporting.beats import beat_of, keep_last, look
+from eroica.fleet.records import (
+    OURS,
+    Batch,
+    Beat,
+    Receipt,
+    RunFacts,
+    VerdictBody,
+    WindowOrder,
+    decode_body,
+    unpack,
+)
+from eroica.fleet.reporting.beats import beat_of, keep_last, look, watch
 from eroica.fleet.reporting.packing import Packer
-from eroica.fleet.reporting.reporter import Reporter, hand_over
+from eroica.fleet.reporting.reporter import Reporter, close_run, facts_of, hand_over
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
+from eroica.wire.files import write_whole
 
 FACTS = RunFacts(run="a" * 32, job="llm", began=1000.0)
 Answer = Callable[[Batch], "tuple[int, bytes]"]
@@ -184,48 +200,276 @@ def test_what_is_handed_over_later_passes_a_piece_that_the_service_answers_400(s
 
 def test_a_last_beat_goes_after_the_pieces_and_one_that_is_refused_is_dropped(server: Server, spool: Spool) -> None:
     RunDirectory(spool.run).course(*[100.0] * 9)
-    keep_last(spool, FACTS)
+    keep_last(spool, FACTS, watch(spool, FACTS))
     assert hand_over(spool.run, settings_for(server))
     assert [(len(batch.pieces), batch.beat is not None) for batch in server.heard] == [(4, False), (0, True)]
     assert server.heard[1].beat is not None and server.heard[1].beat.points.mean_ms == (100.0,) * 9
-    keep_last(spool, FACTS)
+    keep_last(spool, FACTS, watch(spool, FACTS))
     server.answer = lambda batch: (400, b'{"error": "bad"}')
     assert hand_over(spool.run, settings_for(server))
     assert spool.is_empty()
 
 
+def no(batch: Batch) -> tuple[int, bytes]:
+    del batch
+    return 500, b""
+
+
+def told(server: Server) -> dict[str, list[float]]:
+    """Iteration times by run, as they came."""
+    found: dict[str, list[float]] = {}
+    for batch in server.heard:
+        if batch.beat is not None:
+            found.setdefault(batch.beat.facts.run, []).extend(batch.beat.points.mean_ms)
+    return found
+
+
+def test_times_that_nobody_took_outlive_a_second_run_in_the_directory(server: Server, tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
+    first.course(*[100.0] * 9)
+    server.answer = no
+    reporting = Reporter(first.path, "llm", "h", settings_for(server))
+    assert not reporting.work()
+    RunDirectory(first.path, began=time.time()).course(*[50.0] * 9)
+    Reporter(first.path, "llm", "h", settings_for(server)).work()
+    server.answer = take
+    server.heard.clear()
+    assert hand_over(first.path, settings_for(server))
+    assert Reporter(first.path, "llm", "h", settings_for(server)).work()
+    assert sorted(told(server).values()) == [[50.0] * 9, [100.0] * 9]
+
+
+def test_times_outlive_a_second_run_that_begins_while_the_first_one_waits(server: Server, tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
+    first.course(*[100.0] * 9)
+    second = RunDirectory(first.path, began=time.time())
+
+    def another(batch: Batch) -> tuple[int, bytes]:
+        second.course(*[50.0] * 9)
+        server.heard.clear()
+        server.answer = goes_on
+        return no(batch)
+
+    def goes_on(batch: Batch) -> tuple[int, bytes]:
+        if batch.beat is not None and batch.beat.points.mean_ms[:1] == (50.0,):
+            second.end(a_verdict())
+        return take(batch)
+
+    server.answer = another
+    assert Reporter(first.path, "llm", "h", settings_for(server), os.getpid()).work()
+    assert sorted(told(server).values()) == [[50.0] * 9, [100.0] * 9]
+
+
+def test_the_last_times_of_a_collector_that_is_killed_are_told(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eroica.fleet.reporting.reporter._GONE_S", 0.5)
+    directory = RunDirectory(tmp_path / "run")
+    directory.course(*[100.0] * 9)
+    collector = subprocess.Popen(["sleep", "600"])
+
+    def killed(batch: Batch) -> tuple[int, bytes]:
+        if len(server.heard) == 1:
+            directory.course(*[70.0] * 4)
+            collector.kill()
+            collector.wait()
+        return take(batch)
+
+    server.answer = killed
+    assert Reporter(directory.path, "llm", "h", settings_for(server), collector.pid).work()
+    assert list(told(server).values()) == [directory.means]
+
+
+def test_times_that_are_written_after_the_final_verdict_are_told(server: Server, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.course(*[100.0] * 9)
+    directory.end(a_verdict())
+
+    def concludes(batch: Batch) -> tuple[int, bytes]:
+        if batch.beat is not None and len(directory.means) == 9:
+            directory.course(*[70.0] * 4)
+        return take(batch)
+
+    server.answer = concludes
+    assert Reporter(directory.path, "llm", "h", settings_for(server), os.getpid()).work()
+    assert list(told(server).values()) == [directory.means]
+
+
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+def test_whoever_is_killed_while_another_run_begins_tells_no_end_of_it(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kill_at in range(1, 9):
+        first = RunDirectory(tmp_path / str(kill_at), began=time.time() - 500)
+        first.course(*[100.0] * 9)
+        first.end(a_verdict())
+        assert Reporter(first.path, "llm", "h", settings_for(server)).work()
+        RunDirectory(first.path, began=time.time()).course(*[50.0] * 9)
+        written = 0
+
+        def write(path: Path, data: bytes, *, on_disk: bool = False, kill_at: int = kill_at) -> None:
+            nonlocal written
+            write_whole(path, data, on_disk=on_disk)
+            written += 1
+            if written == kill_at:
+                raise Killed
+
+        with monkeypatch.context() as patched, contextlib.suppress(Killed):
+            patched.setattr("eroica.fleet.reporting.spool.write_whole", write)
+            Reporter(first.path, "llm", "h", settings_for(server)).work()
+        assert Reporter(first.path, "llm", "h", settings_for(server)).work()
+        phases = {(beat.facts.run, beat.phase) for batch in server.heard if (beat := batch.beat) is not None}
+        assert sorted(phase for _, phase in phases) == ["over", "watching"], kill_at
+        assert list(told(server).values()) == [[100.0] * 9, [50.0] * 9]
+        server.heard.clear()
+    assert written < 8, "the last one was not killed"
+
+
+def test_windows_of_a_second_run_are_not_handed_over_as_the_first_ones(server: Server, tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
+    first.course(*[100.0] * 9)
+    for window_id in (1, 2):
+        first.window(window_id, a_verdict(function="first"))
+    server.answer = no
+    assert not Reporter(first.path, "llm", "h", settings_for(server)).work()
+    first.store.save_verdict(3, a_verdict(function="first"))
+    time.sleep(0.1)
+    second = RunDirectory(first.path, began=time.time())
+    second.course(*[50.0] * 9)
+    time.sleep(0.1)
+    second.window(2, a_verdict(function="second"))
+    second.end(a_verdict(function="second"))
+    server.answer = take
+    server.heard.clear()
+
+    def functions() -> dict[str, set[tuple[str, str]]]:
+        found: dict[str, set[tuple[str, str]]] = {}
+        for piece in (piece for batch in server.heard for piece in batch.pieces if piece.kind == "verdict"):
+            function = decode_body(unpack(piece.body), VerdictBody).verdict.findings[0].function.name
+            found.setdefault(piece.facts.run, set()).add((piece.key, function))
+        return found
+
+    ours = {("verdict/1", "first"), ("verdict/2", "first"), ("verdict/3", "first")}
+    assert hand_over(first.path, settings_for(server))  # another job's reporter
+    assert list(functions().values()) == [ours]
+    assert hand_over(first.path, settings_for(server), by_hand=True)
+    assert list(functions().values()) == [ours, {("verdict/0", "second"), ("verdict/2", "second")}]
+    assert list(told(server).values()) == [[100.0] * 9, [50.0] * 9]
+
+
+def test_what_is_packed_when_a_run_is_closed_is_dated_by_a_last_beat(server: Server, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.course(100.0)
+    assert Reporter(directory.path, "llm", "h", settings_for(server)).work()
+    directory.store.save_verdict(1, a_verdict())  # by a collector that was killed
+    close_run(directory.path)
+    spool = Spool(directory.path)
+    assert waiting(spool) == ["verdict/1"] and spool.kept_beat() is not None
+    assert spool.known_facts() is None
+
+
+def test_a_body_that_is_too_long_is_told_and_costs_only_itself(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    for window_id, workers in ((1, 64), (2, 1)):
+        directory.window(window_id, a_verdict(), workers=workers)
+    adopted(directory)
+    monkeypatch.setattr("eroica.fleet.records.MAX_BODY_BYTES", 10_000)
+    assert not hand_over(directory.path, settings_for(server))
+    sent = sorted(piece.key for batch in server.heard for piece in batch.pieces)
+    assert sent == ["patterns/2/0", "verdict/1", "verdict/2"]
+    assert "10000 at most" in (directory.path / "fleet" / "refused" / "patterns-1-0.why").read_text()
+    assert len(list((directory.path / "windows" / "1" / "patterns").iterdir())) == 64
+    monkeypatch.undo()
+    assert hand_over(directory.path, settings_for(server), by_hand=True)
+    assert server.heard[-1].beat is not None and server.heard[-2].pieces[0].key == "patterns/1/0"
+    assert not list((directory.path / "fleet" / "refused").iterdir())
+
+
 class Collector(BaseHTTPRequestHandler):
+    statuses: ClassVar[list[int]] = []
+
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(204)
+        self.send_response(self.statuses.pop(0))
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
         return
 
 
-def test_the_service_hears_of_a_window_that_the_collector_was_told_and_of_no_other(
+def test_the_service_hears_of_a_window_that_the_collector_took_and_of_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = RunDirectory(tmp_path / "run")
-    reporting = Reporter(directory.path, "llm", "h", Settings(fleet="http://127.0.0.1:9", fleet_token="t"))
+    directory.course(100.0)
+
+    def reporter_of(collector: int) -> Reporter:
+        return Reporter(directory.path, "llm", "h", Settings(fleet="http://127.0.0.1:9", fleet_token="t"), collector)
+
+    reporting, facts = reporter_of(os.getpid()), adopted(directory)
 
     def heard() -> tuple[int, ...] | None:
-        return reporting._beat(FACTS, look(directory.path, SendState())).orders
+        return reporting._beat(facts, look(directory.path, SendState())).orders
 
     reporting._order(WindowOrder(order=7, reason="why?"))
     assert heard() == (), "there is no collector now"
     collector = HTTPServer(("127.0.0.1", 0), Collector)
-    thread = threading.Thread(target=collector.handle_request)
-    thread.start()
+    Collector.statuses[:] = [500, 204]
     there = SimpleNamespace(url=f"http://127.0.0.1:{collector.server_port}", token="t")
     monkeypatch.setattr("eroica.fleet.reporting.reporter.read_address", lambda run: there)
+    gone = reporter_of(dead_process())
+    gone._order(WindowOrder(order=7, reason="why?"))
+    assert heard() == (), "who is there is another run's collector"
+    thread = threading.Thread(target=lambda: [collector.handle_request() for _ in range(2)])
+    thread.start()
+    reporting._order(WindowOrder(order=7, reason="why?"))
+    assert heard() == (), "it could not take it"
     for _ in range(2):
         reporting._order(WindowOrder(order=7, reason="why?"))  # the second time it is known
     thread.join()
     collector.server_close()
     assert heard() == (7,)
+    for one in (reporting, gone):
+        one._client.close()
+    reporting = reporter_of(os.getpid())  # it was killed before it could say so
+    reporting._order(WindowOrder(order=7, reason="why?"))
+    assert heard() == (7,)
+    reporting._spool.taken(reporting._beat(facts, look(directory.path, SendState())), "told")
+    assert heard() == ()
     reporting._client.close()
+
+
+def adopted(directory: RunDirectory) -> RunFacts:
+    return facts_of(Spool(directory.path), "llm", "h")
+
+
+def dead_process() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_a_window_that_was_asked_for_on_a_run_that_is_over_is_not_opened_on_the_next_one(
+    server: Server, tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.course(100.0)
+    spool, ordered = Spool(directory.path), list[WindowOrder]()
+    keep_last(spool, adopted(directory), watch(spool, FACTS))
+
+    def asks(batch: Batch) -> tuple[int, bytes]:
+        return 200, msgspec.msgpack.encode(Receipt(orders=(WindowOrder(order=7, reason="why?"),)))
+
+    server.answer = asks
+    client = client_for(settings_for(server))
+    assert Sender(client, ordered.append).send(spool).ok
+    assert (spool.is_empty(), ordered) == (True, [])
+    client.close()
 
 
 def test_the_best_iteration_is_measured_the_same_way_while_a_job_runs_and_at_its_end(tmp_path: Path) -> None:

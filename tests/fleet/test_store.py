@@ -324,6 +324,22 @@ def test_a_final_verdict_names_nobody_a_second_time_after_a_repair(engine: sa.En
     assert (fact.named, fact.again) == (1, True)
 
 
+def test_a_final_verdict_dates_nothing_that_windows_before_the_days_asked_for_had_found(
+    engine: sa.Engine, store: PatternStore
+) -> None:
+    filling, now = Filling(engine, store), time.time()
+    for number in range(4):
+        job = f"job{number}"
+        facts = filling.run(job, now - 9000, now, [f"h{at}" for at in range(20)], ["h0"], at=now - 7200 + number)
+        filling.put(verdict_piece(facts, 0, now - 10 + number, a_verdict(job, workers=(0,), hosts=("h0",))))
+    with writing(engine).begin() as connection:
+        connection.execute(sa.insert(repairs).values(project_id=1, host="h0", at=now - 3600, note=""))
+    found = work_out(engine, ME, now - 1800)
+    assert (found.hosts, found.trends) == ([], [])
+    assert found.functions[0].first_at == pytest.approx(now - 7200, abs=1)
+    assert work_out(engine, ME, now - DAY).hosts[0].host == "h0"
+
+
 def insights(at: float, *began: float) -> Insights:
     moments = [
         TrendFact(
@@ -350,6 +366,16 @@ def test_a_late_report_makes_no_other_moment(engine: sa.Engine) -> None:
     assert settle(engine, 1, insights(200.0, 4600.0), now=210.0) == 0
     assert settle(engine, 1, insights(300.0, 4600.0, 9000.0), now=310.0) == 1
     assert count(engine, alerts) == 2
+
+
+def test_two_moments_are_two_alerts_however_late_reports_move_them(engine: sa.Engine) -> None:
+    assert settle(engine, 1, insights(100.0, 5000.0), now=110.0) == 1
+    assert settle(engine, 1, insights(200.0, 4600.0, 5501.0), now=210.0) == 1
+    assert settle(engine, 1, insights(300.0, 4550.0, 5501.0), now=310.0) == 0
+    assert settle(engine, 1, insights(400.0, 4550.0), now=410.0) == 0
+    with engine.connect() as connection:
+        standing = connection.execute(sa.select(alerts.c.key).where(alerts.c.cleared_at.is_(None))).scalars().all()
+    assert standing == ["trend slow-link 5000"]
 
 
 def test_two_services_tell_an_alert_once(database: str, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:

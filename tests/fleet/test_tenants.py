@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,6 +185,16 @@ def test_the_same_routes_show_their_own_project(service: Service) -> None:
         assert any(path.endswith(ending) for path in showing), ending
 
 
+def test_rules_for_prometheus_ask_for_what_the_service_tells(service: Service) -> None:
+    fill(service)
+    shown = ask(service, "GET", "/metrics", add_token(service.engine, 1, "prometheus", ["read"])).text
+    rules = (Path(__file__).parents[2] / "docs" / "monitoring" / "fleet-alerts.yml").read_text(encoding="utf-8")
+    asked = set(re.findall(r"(eroica_fleet_\w+)(?:{(\w+=\"\w+\")})?", rules))
+    assert len(asked) >= 6
+    for name, label in asked:
+        assert re.search(rf"^{name}{{[^}}]*{label}" if label else rf"^# TYPE {name} gauge$", shown, re.M), (name, label)
+
+
 def test_followers_hear_of_their_own_project_only(service: Service) -> None:
     fill(service)
     token = add_token(service.engine, 1, "ours", ["read"])
@@ -283,7 +294,18 @@ def test_whoever_is_killed_before_the_first_tokens_are_written_down_locks_nobody
     service.close()
 
 
-def test_strangers_who_send_slowly_keep_no_report_out(service: Service) -> None:
+def test_where_the_only_operators_token_has_expired_the_next_start_makes_another(service: Service) -> None:
+    assert first_start(service.engine) is None
+    with writing(service.engine).begin() as connection:
+        connection.execute(sa.text("update tokens set expires_at = 5 where project_id is null"))
+    add_token(service.engine, None, "makes no projects", ["administer"])
+    made = first_start(service.engine)
+    assert made is not None
+    assert ask(service, "POST", "/v1/projects", made.operator, {"name": "new"}).is_success
+    assert first_start(service.engine) is None
+
+
+def test_strangers_who_send_slowly_keep_out_neither_reports_nor_logins(service: Service) -> None:
     token = add_token(service.engine, 1, "jobs", ["report"])
     batch = msgspec.msgpack.encode(Batch())
 
@@ -291,7 +313,7 @@ def test_strangers_who_send_slowly_keep_no_report_out(service: Service) -> None:
         yield b"token="
         await asyncio.sleep(60)
 
-    async def crowd() -> int:
+    async def crowd() -> list[int]:
         transport = httpx.ASGITransport(service.application())
         async with httpx.AsyncClient(transport=transport, base_url=OURS) as client:
             slow = [
@@ -299,13 +321,20 @@ def test_strangers_who_send_slowly_keep_no_report_out(service: Service) -> None:
             ]
             await asyncio.sleep(0.2)
             headers = {"authorization": f"Bearer {token}"}
-            answer = await asyncio.wait_for(client.post("/v1/reports", content=batch, headers=headers), 10)
+            asked = [
+                client.post("/v1/reports", content=batch, headers=headers),
+                client.post(
+                    "/login", data={"token": add_token(service.engine, 1, "p", ["read"])}, headers={"origin": OURS}
+                ),
+                client.post("/login", content=b"x" * 5000, headers={"origin": OURS}),
+            ]
+            answers = [(await asyncio.wait_for(one, 10)).status_code for one in asked]
             for task in slow:
                 task.cancel()
             await asyncio.gather(*slow, return_exceptions=True)
-            return answer.status_code
+            return answers
 
-    assert asyncio.run(crowd()) == 200
+    assert asyncio.run(crowd()) == [200, 303, 413]
 
 
 def test_tokens_that_are_nobodys_are_looked_up_so_often_and_no_more(service: Service) -> None:
@@ -324,6 +353,21 @@ def test_tokens_that_are_nobodys_are_looked_up_so_often_and_no_more(service: Ser
     assert asked == answers.count(401) == 200
     service.callers.forget()
     assert ask(service, "GET", "/v1/runs", token).status_code == 200, "who was right once is looked up"
+
+
+def test_after_a_new_start_no_stranger_keeps_those_out_who_were_right_before(service: Service, tmp_path: Path) -> None:
+    token = add_token(service.engine, 1, "mine", ["read"])
+    caller = service.callers.by_token(token)
+    assert caller is not None
+    cookie = service.callers.open_session(caller)
+    anew = Service(service.engine, service.store)
+    anew.callers._strangers = Rates(lambda: 0.0)
+    for number in range(260):
+        answer = ask(anew, "GET", "/v1/runs", f"eroica_{number}")
+    assert answer.status_code == 429
+    assert ask(anew, "GET", "/v1/runs", token).status_code == 200
+    assert anew.callers.by_session(cookie) == caller
+    anew._writer.close()
 
 
 def test_however_many_spans_are_asked_for_few_insights_are_worked_out(service: Service) -> None:

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from emulated_jobs import EmulatedJob  # noqa: E402
 from eroica.model.verdict import Verdict  # noqa: E402
+from eroica.wire.version import PROTOCOL  # noqa: E402
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 
@@ -63,18 +64,29 @@ environ = dict(line.split("=", 1) for line in sys.stdin.read().split("\\0"))
 job = EmulatedJob(Path(sys.argv[2]), "mixed", environ, 4.0, random.Random(1))
 asyncio.run(job.live())
 assert asyncio.run(job.handed_over(250))
+assert job.spoken == {int(sys.argv[3])}, job.spoken
 """
+
+
+def spoken_by(installed: str) -> int:
+    """Version of the talk of agents and collector in another Eroica."""
+    asked = [sys.executable, "-c", "from eroica.wire.version import PROTOCOL; print(PROTOCOL)"]
+    environ = {**os.environ, "PYTHONPATH": installed}
+    return int(subprocess.run(asked, env=environ, capture_output=True, check=True).stdout)
 
 
 @pytest.mark.parametrize("older", ["agents", "collector", "service", "agents and collector", "collector and service"])
 def test_one_release_apart_works(previous: str, tmp_path: Path, older: str) -> None:
+    """Patterns travel as parcels where both sides know them (version 2), whole from and to 0.1.0."""
+
     def path_for(side: str) -> dict[str, str]:
         return {"PYTHONPATH": previous if side in older else str(ROOT / "src")}
 
     service = Serving(tmp_path / "data", environ=path_for("service"))
     try:
         environ = {**service.environ(), **path_for("collector"), "EROICA_FLEET_REPORT_S": "1"}
-        command = [sys.executable, "-c", AGENTS, str(ROOT / "benchmarks"), str(tmp_path)]
+        version = spoken_by(previous) if {"agents", "collector"} & set(older.split()) else PROTOCOL
+        command = [sys.executable, "-c", AGENTS, str(ROOT / "benchmarks"), str(tmp_path), str(version)]
         told = "\0".join(f"{name}={value}" for name, value in environ.items())
         done = subprocess.run(
             command, input=told, text=True, capture_output=True, timeout=400, check=False,

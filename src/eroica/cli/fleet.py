@@ -54,12 +54,21 @@ def hosts(days: float, as_json: bool) -> None:
     rows = [
         (
             "!" if host["suspicious"] else "", host["host"], host["named"], host["runs"], host["jobs"],
-            f"{host['expected']:.1f}", f"{host['of_any']:.1e}", ", ".join(host["causes"]), ", ".join(host["devices"]),
+            f"{host['expected']:.1f}", f"{host['of_any']:.1e}", ", ".join(host["causes"]), _devices(host),
             _ago(host["last_at"]), "again after its repair" if host["again"] else "",
         )
         for host in found["hosts"]
     ]  # fmt: skip
     _show(found, as_json, columns, rows)
+
+
+def _devices(host: dict[str, Any]) -> str:
+    """Each with how often it was named, and the odds that chance picks one of the host's as often."""
+    chances = host.get("device_chances", {})  # an earlier service tells none
+    return ", ".join(
+        f"{device} ({times}x" + (f", {chances[device]:.0e})" if device in chances else ")")
+        for device, times in host["devices"].items()
+    )
 
 
 @fleet.command()
@@ -219,9 +228,12 @@ def send(runs: tuple[Path, ...]) -> None:
     for run in found:
         if not has_spool(run):
             adopt(run, settings)
-        waiting += not hand_over(run, settings, refused=True)
+        waiting += not hand_over(run, settings, by_hand=True)
     if waiting:
-        raise UnavailableError(f"{waiting} of {len(found)} runs could not be handed over; they are kept")
+        raise UnavailableError(
+            f"{waiting} of {len(found)} runs could not be handed over; they are kept, and fleet/refused in a run "
+            "directory says what is never taken, and why"
+        )
     say(f"{len(found)} runs handed over")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import httpx
@@ -100,7 +100,7 @@ def settle(engine: sa.Engine, project_id: int, insights: Insights, now: float | 
         later = sa.or_(alerts.c.cleared_at.is_(None), alerts.c.cleared_at > insights.at)
         rows = connection.execute(sa.select(*columns).where(alerts.c.project_id == project_id, later)).all()
         known = {row.key for row in rows}
-        holds = {_known_as(one.key[:400], known): one for one in wanted(insights)}
+        holds = _under_known_keys({one.key[:400]: one for one in wanted(insights)}, known)
         gone = [
             row.id for row in rows if row.key not in holds and row.cleared_at is None and row.raised_at < insights.at
         ]
@@ -113,13 +113,28 @@ def settle(engine: sa.Engine, project_id: int, insights: Insights, now: float | 
     return len(new)
 
 
-def _known_as(key: str, known: Collection[str]) -> str:
-    """The key under which an alert is known already: a late report moves the begin of a moment by less than one."""
-    head, _, began = key.rpartition(" ")
-    if key in known or not key.startswith("trend "):
-        return key
-    near = (one for one in known if one.rpartition(" ")[0] == head)
-    return next((one for one in near if abs(float(one.rpartition(" ")[2]) - float(began)) <= WITHIN_S), key)
+def _under_known_keys(holds: dict[str, Wanted], known: Collection[str]) -> dict[str, Wanted]:
+    """The same under keys that are known already: a late report moves the begin of a moment by less than one.
+
+    The nearest are the same one; two moments never are.
+    """
+    moved = [
+        (abs(began - before), old, new)
+        for new, (head, began) in _moments(holds)
+        for old, (of_old, before) in _moments(known)
+        if head == of_old and abs(began - before) <= WITHIN_S and new not in known and old not in holds
+    ]
+    holds = dict(holds)
+    for _, old, new in sorted(moved):
+        if new in holds and old not in holds:
+            holds[old] = holds.pop(new)
+    return holds
+
+
+def _moments(keys: Iterable[str]) -> list[tuple[str, tuple[str, float]]]:
+    """Keys of moments, each with its cause and begin."""
+    split = [(key, key.rpartition(" ")) for key in keys if key.startswith("trend ")]
+    return [(key, (head, float(began))) for key, (head, _, began) in split]
 
 
 def tell(engine: sa.Engine, project_id: int) -> int:

@@ -6,6 +6,7 @@ Handlers never see a request without a caller, and a caller never sees rows but 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -209,15 +210,16 @@ class Gate:
         )
         if door.method not in _CHANGING:
             return await self._handled(door, ask)
-        # what is held in memory is bounded; strangers who send slowly keep each other out, and no report
-        async with self._strangers if door.scope is None else self._bodies:
+        # what is held in memory is bounded: few reports at once, and of strangers, who may send slowly, few bytes each
+        async with contextlib.nullcontext() if door.scope is None else self._bodies:
             try:
                 body = await asyncio.wait_for(_body(request, door.most_bytes), _BODY_S)
             except asyncio.TimeoutError:
                 return problem(408, f"the request's body did not come within {_BODY_S:g} s")
             if body is None:
                 return problem(413, f"more than {door.most_bytes} bytes")
-            return await self._handled(door, replace(ask, body=body))
+            async with self._strangers if door.scope is None else contextlib.nullcontext():
+                return await self._handled(door, replace(ask, body=body))
 
     async def _handled(self, door: Door, ask: Ask) -> Response:
         if not door.at_once:

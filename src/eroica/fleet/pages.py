@@ -25,6 +25,7 @@ _OURS = {
 _SHARED = {"live.css": "text/css", "words.js": "text/javascript"}
 #: Refused logins, of everybody together; bursts of ten seconds' worth pass.
 _GUESSES_PER_S = 1.0
+_LOGIN_BYTES = 2000
 _HTML = "text/html; charset=utf-8"
 
 
@@ -63,7 +64,7 @@ class Pages:
             Door("/runs/{run_id:int}/windows/{window_id:int}/report", "GET", "read", self._report, page=True),
             Door("/assets/{name}", "GET", None, self._asset),
             Door("/login", "GET", None, lambda ask: _drawn("login", wrong=False)),
-            Door("/login", "POST", None, self._login),
+            Door("/login", "POST", None, self._login, _LOGIN_BYTES),
             Door("/logout", "POST", "read", self._logout),
         )
 

@@ -169,7 +169,7 @@ class Callers:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._known: dict[str, tuple[float, Caller]] = {}
-        self._met: dict[str, None] = {}
+        self._met = dict.fromkeys(_given_out(engine))
         self._strangers = Rates()
 
     def by_token(self, token: str) -> Caller | None:
@@ -245,6 +245,16 @@ class Callers:
         return caller
 
 
+def _given_out(engine: sa.Engine) -> list[str]:
+    """Keys of tokens and cookies that are valid: a service that was started anew takes nobody for a stranger."""
+    kept = sa.select(tokens.c.hash).where(tokens.c.revoked_at.is_(None)).order_by(tokens.c.id.desc())
+    opened = sa.select(sessions.c.hash).where(sessions.c.expires_at > time.time())
+    with engine.connect() as connection:
+        cookies = connection.execute(opened.limit(_MOST_BELIEVED // 2)).scalars()
+        keys = [f"session {each}" for each in cookies]
+        return keys + list(connection.execute(kept.limit(_MOST_BELIEVED // 2)).scalars())
+
+
 class Rates:
     """A token bucket for each project: requests above its rate are refused, bursts of ten seconds' worth are not.
 
@@ -288,7 +298,7 @@ class FirstTokens(NamedTuple):
 
 
 def first_start(engine: sa.Engine, keep: Callable[[FirstTokens], object] = lambda made: None) -> FirstTokens | None:
-    """Where no operator has a token: the project `main` and the first tokens; else None.
+    """Where no operator has a token that is valid: the project `main` and the first tokens; else None.
 
     Args:
         engine: The database.
@@ -298,7 +308,12 @@ def first_start(engine: sa.Engine, keep: Callable[[FirstTokens], object] = lambd
     Raises:
         OSError: They could not be written down; none of them counts.
     """
-    operators = (tokens.c.project_id.is_(None), tokens.c.revoked_at.is_(None))
+    operators = (
+        tokens.c.project_id.is_(None),
+        tokens.c.scopes.contains("operate"),
+        tokens.c.revoked_at.is_(None),
+        sa.func.coalesce(tokens.c.expires_at, 1e18) > time.time(),
+    )
     with engine.connect() as connection:
         if connection.execute(sa.select(tokens.c.id).where(*operators).limit(1)).first() is not None:
             return None

@@ -66,7 +66,7 @@ def work_out(engine: sa.Engine, caller: Caller, since: float) -> Insights:
         at=at,
         hosts=host_facts(named, hosts, living, last_repair),
         functions=function_facts(seen, living),
-        trends=trend_facts(seen, living),
+        trends=trend_facts([onset for onset in seen if onset.at >= since], living),
         slower=slower,
     )
 

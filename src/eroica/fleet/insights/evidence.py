@@ -15,11 +15,16 @@ SURE = 0.5
 
 
 class Life(NamedTuple):
-    """A run from its start until it was last heard of, seconds since 1970."""
+    """A run from its start until it was last heard of, seconds since 1970.
+
+    Attributes:
+        devices: On each of its hosts, at least 1.
+    """
 
     job: str
     began: float
     heard: float
+    devices: float = 1.0
 
 
 class Naming(NamedTuple):
@@ -58,15 +63,19 @@ class Onset(NamedTuple):
 
 def lives(connection: sa.Connection, caller: Caller, since: float) -> dict[int, Life]:
     """Runs that were heard of since then."""
-    question = sa.select(runs.c.id, runs.c.job, runs.c.began_at, runs.c.heard_at)
+    question = sa.select(runs.c.id, runs.c.job, runs.c.began_at, runs.c.heard_at, runs.c.workers, runs.c.hosts)
     rows = connection.execute(question.where(caller.sees(runs), runs.c.heard_at >= since))
-    return {row.id: Life(row.job, row.began_at, max(row.heard_at, row.began_at)) for row in rows}
+    return {
+        row.id: Life(row.job, row.began_at, max(row.heard_at, row.began_at), max(1.0, row.workers / max(row.hosts, 1)))
+        for row in rows
+    }
 
 
 def namings(connection: sa.Connection, caller: Caller, since: float) -> list[Naming]:
     """Which run named which host since then.
 
-    A run's final verdict says once more what its windows found: it dates nothing where one of them named the host.
+    A run's final verdict says once more what its windows found: it dates nothing where one of them named the host,
+    however long ago.
     """
     is_final = (findings.c.window_id == 0).label("is_final")
     names = culprits.c.run_id, culprits.c.host, culprits.c.device, findings.c.cause, is_final
@@ -74,7 +83,7 @@ def namings(connection: sa.Connection, caller: Caller, since: float) -> list[Nam
     rows = connection.execute(
         sa.select(*names, sa.func.min(judged_at).label("first"), sa.func.max(judged_at).label("last"))
         .join(findings, findings.c.id == culprits.c.finding_id)
-        .where(caller.sees(culprits), judged_at >= since, findings.c.confidence >= SURE)
+        .where(caller.sees(culprits), _of_runs_since(caller, since), findings.c.confidence >= SURE)
         .group_by(*names)
     )
     devices: dict[tuple[int, str], set[str]] = defaultdict(set)
@@ -89,12 +98,20 @@ def namings(connection: sa.Connection, caller: Caller, since: float) -> list[Nam
     found = []
     for (run, host), what in causes.items():
         dates = times.get((run, host)) or finals[run, host]
+        if max(dates) < since:
+            continue
         found.append(Naming(run, host, frozenset(devices[run, host]), frozenset(what), min(dates), max(dates)))
     return found
 
 
+def _of_runs_since(caller: Caller, since: float) -> sa.ColumnElement[bool]:
+    """All findings of the runs that have one of since then."""
+    recent = sa.select(findings.c.run_id).where(caller.sees(findings), findings.c.judged_at >= since)
+    return findings.c.run_id.in_(recent)
+
+
 def onsets(connection: sa.Connection, caller: Caller, since: float) -> list[Onset]:
-    """Which cause was seen in which run, and since when."""
+    """Which cause was seen in which run since then, and since when: it may have begun earlier."""
     rows = connection.execute(
         sa.select(
             findings.c.run_id,
@@ -104,10 +121,11 @@ def onsets(connection: sa.Connection, caller: Caller, since: float) -> list[Onse
             sa.func.max(findings.c.judged_at).label("last"),
             sa.func.max(findings.c.gain).label("gain"),
         )
-        .where(caller.sees(findings), findings.c.judged_at >= since, findings.c.confidence >= SURE)
+        .where(_of_runs_since(caller, since), findings.c.confidence >= SURE)
         .group_by(findings.c.run_id, findings.c.cause, findings.c.function)
     )
-    return [Onset(row.run_id, row.cause, row.function, row.at, row.last, row.gain or 0.0) for row in rows]
+    found = [Onset(row.run_id, row.cause, row.function, row.at, row.last, row.gain or 0.0) for row in rows]
+    return [onset for onset in found if onset.last >= since]
 
 
 def hosts_of(connection: sa.Connection, caller: Caller, run_ids: set[int]) -> dict[int, set[str]]:

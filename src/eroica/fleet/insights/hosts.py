@@ -29,6 +29,8 @@ class HostFact(msgspec.Struct, frozen=True, kw_only=True):
         suspicious: `of_any` is below 1 %, and several jobs named it.
         causes: What it was named for, the most frequent first.
         devices: Device -> runs that named it.
+        device_chances: Device -> probability that chance picks one of the host's devices as often, in the runs that
+            named the host.
         repaired_at: When it was last repaired, None if never.
         again: It was named before that repair, and is named again.
         last_at: When it was named last.
@@ -44,6 +46,7 @@ class HostFact(msgspec.Struct, frozen=True, kw_only=True):
     suspicious: bool
     causes: list[str]
     devices: dict[str, int]
+    device_chances: dict[str, float]
     repaired_at: float | None
     again: bool
     last_at: float
@@ -97,7 +100,7 @@ def _fact(
     of_any = min(1.0, chance * hosts)
     jobs = len({lives[naming.run].job for naming in counting})
     causes = Counter(cause for naming in counting or mine for cause in naming.causes)
-    devices = Counter(device for naming in counting for device in naming.devices)
+    devices = dict(Counter(device for naming in counting for device in naming.devices).most_common(16))
     return HostFact(
         host=host,
         runs=len(trials),
@@ -108,8 +111,18 @@ def _fact(
         of_any=of_any,
         suspicious=of_any < SUSPICIOUS and jobs >= _FEWEST_JOBS,
         causes=[cause for cause, _ in causes.most_common(5)],
-        devices=dict(devices.most_common(16)),
+        devices=devices,
+        device_chances=_device_chances(devices, [naming for naming in counting if naming.devices], lives),
         repaired_at=repaired_at,
         again=bool(repaired_at and counting and any(naming.at <= after for naming in mine)),
         last_at=max(naming.last for naming in mine),
     )
+
+
+def _device_chances(
+    devices: Mapping[str, int], namings: Sequence[Naming], lives: Mapping[int, Life]
+) -> dict[str, float]:
+    """In a run that names k of a host's D devices, chance names any one of them with k/D; all D count."""
+    odds = [min(1.0, len(naming.devices) / lives[naming.run].devices) for naming in namings]
+    most = max((lives[naming.run].devices for naming in namings), default=1.0)
+    return {device: min(1.0, at_least(times, odds) * most) for device, times in devices.items()}

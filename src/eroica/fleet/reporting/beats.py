@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +31,8 @@ class Seen(NamedTuple):
         status: As the collector wrote it last; None where it cannot be read.
         history: Iteration times; None where they cannot be read.
         over: The run's final verdict is there.
-        is_another: The collector that counts here now began anew: status and iteration times are of another run.
+        ends_at: When another run began in this directory, seconds since 1970: status, iteration times and all that was
+            written later are its. Infinite where none did.
         signature: Changes when a file of this run does; "" without any.
         written_at: When the newest of them was written, seconds since 1970; 0 without any.
     """
@@ -38,17 +40,36 @@ class Seen(NamedTuple):
     status: JobStatus | None
     history: IterationHistory | None
     over: bool
-    is_another: bool
+    ends_at: float
     signature: str
     written_at: float
+
+    @property
+    def is_another(self) -> bool:
+        """The collector that counts here now began anew."""
+        return self.ends_at < math.inf
+
+
+def watch(spool: Spool, facts: RunFacts) -> Seen:
+    """Look for a run, and remember since when its iterations are counted.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+    state = spool.state(facts.run)
+    seen = look(spool.run, state)
+    if seen.history is not None and not state.began:
+        spool.save_state(msgspec.structs.replace(state, began=seen.history.began))
+    return seen
 
 
 def look(run: Path, state: SendState) -> Seen:
     """Look into a run directory for the run that a state is of."""
     verdict, status, history = (run / name for name in ("verdict.json", "status.json", "history.json"))
-    over = signature_of([verdict]) not in ("", state.stale)
     times = read_history(run)
-    is_another = times is not None and state.began not in (0.0, times.began)
+    ends_at = math.inf if times is None or state.began in (0.0, times.began) else times.began
+    is_another = ends_at < math.inf
+    over = signature_of([verdict], ends_at) not in ("", state.stale)
     ours = [*([verdict] if over else []), *([] if is_another else [status, history])]
     written = []
     for path in ours:
@@ -58,20 +79,19 @@ def look(run: Path, state: SendState) -> Seen:
         status=None if is_another else _status(status),
         history=None if is_another else times,
         over=over,
-        is_another=is_another,
+        ends_at=ends_at,
         signature=signature_of(ours),
         written_at=max(written, default=0.0),
     )
 
 
-def beat_of(facts: RunFacts, seen: Seen, state: SendState, orders: tuple[int, ...] = ()) -> Beat:
+def beat_of(facts: RunFacts, seen: Seen, state: SendState) -> Beat:
     """A beat that tells what is new since the last one that was taken.
 
     Args:
         facts: Who the run is.
         seen: How it is.
         state: What the service has of it.
-        orders: Windows that were asked for and that the job has heard of.
     """
     status = seen.status
     hosts = status.hosts if status is not None else ()
@@ -87,18 +107,21 @@ def beat_of(facts: RunFacts, seen: Seen, state: SendState, orders: tuple[int, ..
         workers=len(status.workers) if status is not None else 0,
         hosts=hosts if hosts and digest_of(hosts) != state.hosts else None,
         points=points_after(seen.history, state.until_s),
-        orders=orders,
+        orders=state.heard,
     )
 
 
-def keep_last(spool: Spool, facts: RunFacts) -> None:
+def keep_last(spool: Spool, facts: RunFacts, seen: Seen) -> None:
     """Keep what is left to be told of a run that nobody reports any more, as one beat, until the service has it.
+
+    A beat that was kept before another run began in the directory knows more, and stays.
 
     Raises:
         OSError: The directory cannot be read or written.
     """
     state = spool.state(facts.run)
-    seen = look(spool.run, state)
+    if seen.is_another and spool.keeps_beat(facts.run):
+        return
     if seen.signature and (seen.signature != state.told or not spool.is_empty()):
         spool.keep_beat(KeptBeat(beat=aged(beat_of(facts, seen, state), seen), told=seen.signature))
 

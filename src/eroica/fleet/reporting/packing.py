@@ -48,15 +48,27 @@ class Packer:
         facts: Who the run is.
         most_bytes: While more waits than this, patterns stay where they are.
         longest_s: Patterns that would be begun later than so many seconds after the others stay where they are.
+        before: What was written from then on is another run's, seconds since 1970.
+
+    Attributes:
+        left_out: What can never be reported; the files stay, and `fleet/refused` says why.
     """
 
-    def __init__(self, spool: Spool, facts: RunFacts, most_bytes: int, longest_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        facts: RunFacts,
+        most_bytes: int,
+        longest_s: float = math.inf,
+        before: float = math.inf,
+    ) -> None:
         self._spool = spool
         self._facts = facts
         self._most_bytes = most_bytes
         self._longest_s = longest_s
+        self._before = before
         self._run = spool.run
-        self._broken: set[tuple[str, str]] = set()
+        self.left_out: set[tuple[str, str]] = set()
         self._packed: dict[int, tuple[int, ...]] = {}
 
     def pack(self, status: JobStatus | None, *, everything: bool = False) -> None:
@@ -97,7 +109,7 @@ class Packer:
     # ------------------------------------------------------------------ verdicts and standstills
 
     def _verdict(self, path: Path, window_id: int, places: dict[int, Place], window: Window | None) -> None:
-        signature = signature_of([path])
+        signature = signature_of([path], self._before)
         key = f"verdict/{window_id}"
         if not signature or self._is_known(key, signature):
             return
@@ -117,7 +129,7 @@ class Packer:
         self._keep("verdict", key, body, signature)
 
     def _standstill(self, path: Path, window_id: int) -> None:
-        signature = signature_of([path])
+        signature = signature_of([path], self._before)
         key = f"standstill/{window_id}"
         if not signature or self._is_known(key, signature):
             return
@@ -134,7 +146,8 @@ class Packer:
         with contextlib.ExitStack() as stack:
             blocks: dict[int, list[_Kept]] = {}
             for rank, kept in sorted(_kept_patterns(directory, stack).items()):
-                blocks.setdefault(rank // BLOCK, []).append(kept)
+                if kept.written_at < self._before:
+                    blocks.setdefault(rank // BLOCK, []).append(kept)
             for number, some in sorted(blocks.items()):
                 key = f"patterns/{window_id}/{number}"
                 signature = f"{len(some)}-{max(one.stamp for one in some)[0]}-{sum(one.stamp[1] for one in some)}"
@@ -164,11 +177,11 @@ class Packer:
     # ------------------------------------------------------------------
 
     def _is_known(self, key: str, signature: str) -> bool:
-        return self._spool.is_packed(key, signature) or (key, signature) in self._broken
+        return self._spool.is_packed(key, signature) or (key, signature) in self.left_out
 
     def _give_up(self, key: str, signature: str, error: Exception) -> None:
-        self._broken.add((key, signature))
-        log.warning("%s is not reported: %s", key, error)
+        self.left_out.add((key, signature))
+        self._spool.say_why(key, str(error))
 
     def _keep(self, kind: Kind, key: str, body: msgspec.Struct, signature: str) -> None:
         try:
@@ -289,11 +302,12 @@ def _private_bundle(path: Path) -> Bundle | None:
         return None
 
 
-def signature_of(paths: Sequence[Path]) -> str:
-    """Changes when one of the files does, or when there are more; "" if none is there."""
+def signature_of(paths: Sequence[Path], before: float = math.inf) -> str:
+    """Changes when one of the files does, or when there are more; "" if none is there that was written before then."""
     facts = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             found = path.stat()
-            facts.append((found.st_mtime_ns, found.st_size))
+            if found.st_mtime < before:
+                facts.append((found.st_mtime_ns, found.st_size))
     return f"{len(facts)}-{max(facts)[0]}-{sum(size for _, size in facts)}" if facts else ""

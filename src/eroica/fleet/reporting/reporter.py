@@ -16,10 +16,10 @@ import msgspec
 
 from eroica.errors import InputError
 from eroica.fleet.records import Beat, RunFacts, WindowOrder
-from eroica.fleet.reporting.beats import Seen, aged, beat_of, keep_last, look, read_history
+from eroica.fleet.reporting.beats import Seen, aged, beat_of, keep_last, read_history, watch
 from eroica.fleet.reporting.packing import Packer, signature_of
 from eroica.fleet.reporting.sending import Sender, client_for
-from eroica.fleet.reporting.spool import SendState, Spool, has_spool, now
+from eroica.fleet.reporting.spool import Spool, has_spool, now
 from eroica.settings import Settings
 from eroica.wire.address import read_address
 from eroica.wire.messages import ProfileRequest
@@ -67,8 +67,6 @@ class Reporter:
         self._identity = (job, host)
         self._next_beat = 0.0
         self._gone_at: float | None = None if collector else -_GONE_S
-        self._told_the_end = False
-        self._heard: set[int] = set()
 
     def work(self) -> bool:
         """Report until the run is over and everything is handed over; False if something still waits."""
@@ -77,22 +75,26 @@ class Reporter:
             return True  # the collector is gone, and whoever has the lock goes on
         try:
             facts = self._facts()
-            self._spool.drop_beat(facts.run)  # we tell more
+            before: Seen | None = None
             packer = Packer(self._spool, facts, self._settings.fleet_spool_bytes)
-            while not self._spool.is_knocked() and self._spool.known_facts() == facts:
-                seen = self._look(facts)
+            while self._spool.known_facts() == facts:
+                seen = watch(self._spool, facts)
                 if seen.is_another:
-                    facts = self._begin_anew(facts)
+                    facts, before = self._begin_anew(facts, before or seen, seen.ends_at), None
                     packer = Packer(self._spool, facts, self._settings.fleet_spool_bytes)
                     continue
+                if before is None:
+                    self._spool.drop_beat(facts.run)  # we tell more
+                before = seen
                 self._once(facts, packer, seen)
-                if self._is_done(seen):
+                if self._ended(seen) and self._is_done(facts):
                     self._hand_over_others()
                     return True
-                if self._gave_up():
+                if self._gave_up() or self._spool.is_knocked():
+                    keep_last(self._spool, facts, seen)
                     break
                 time.sleep(_POLL_S)
-            return self._spool.is_empty()
+            return self._spool.is_knocked() or self._spool.is_empty()
         finally:
             self._client.close()
             if lock >= 0:
@@ -112,37 +114,19 @@ class Reporter:
         job, host = self._identity
         return facts_of(self._spool, job, host)
 
-    def _begin_anew(self, facts: RunFacts) -> RunFacts:
-        """Another run began in this directory, and nobody closed the one before: what lies here is still the latter's.
-
-        The journal of what was packed stays, so that the new run's are files that are written from now on.
-        """
-        with contextlib.suppress(OSError):
-            Packer(self._spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
-        with contextlib.suppress(OSError):
-            keep_last(self._spool, facts)
-        self._spool.close_run(with_journal=False)
-        anew = self._facts()
-        self._spool.save_state(SendState(run=anew.run, stale=signature_of([self._run / "verdict.json"])))
-        self._told_the_end, self._next_beat = False, 0.0
-        return anew
+    def _begin_anew(self, facts: RunFacts, seen: Seen, ends_at: float) -> RunFacts:
+        self._next_beat = 0.0
+        job, host = self._identity
+        return begin_anew(self._spool, msgspec.structs.replace(facts, job=job, host=host), seen, ends_at)
 
     # ------------------------------------------------------------------ one round
 
-    def _look(self, facts: RunFacts) -> Seen:
-        state = self._spool.state(facts.run)
-        seen = look(self._run, state)
-        if seen.history is not None and not state.began:
-            self._spool.save_state(msgspec.structs.replace(state, began=seen.history.began))
-        return seen
-
     def _once(self, facts: RunFacts, packer: Packer, seen: Seen) -> None:
         try:
-            packer.pack(seen.status, everything=seen.over or self._is_gone())
+            packer.pack(seen.status, everything=self._ended(seen))
         except OSError as error:
             log.warning("something could not be packed: %s", error)
-        final = seen.over and not self._told_the_end
-        due = self._clock() >= self._next_beat or final
+        due = self._clock() >= self._next_beat or (self._ended(seen) and not self._is_told(facts, seen))
         while self._sender.may and (due or self._sender.has_work(self._spool)):
             beat = self._beat(facts, seen) if due else None
             sent = self._sender.send(self._spool, beat)
@@ -150,22 +134,23 @@ class Reporter:
                 return
             if beat is not None and sent.beat:
                 self._next_beat = self._clock() + self._settings.fleet_report_s
-                self._told_the_end = seen.over
-                self._heard -= set(beat.orders or ())
                 self._spool.taken(beat, seen.signature)
             due = False
 
     def _beat(self, facts: RunFacts, seen: Seen) -> Beat:
-        beat = beat_of(facts, seen, self._spool.state(facts.run), tuple(sorted(self._heard)))
+        beat = beat_of(facts, seen, self._spool.state(facts.run))
         return aged(beat, seen) if self._is_gone() else beat
 
     def _order(self, order: WindowOrder) -> None:
         """Somebody asks for a window: the collector decides, as for anybody else.
 
-        The next beat says that it was heard of; where the collector is not there, it is told once more.
+        The next beat says that it was heard of; where the collector does not take it, it is told once more.
         """
-        address = read_address(self._run)
-        if address is None or order.order in self._heard:
+        facts, address = self._spool.known_facts(), read_address(self._run)
+        if facts is None or address is None or not (self._collector and _lives(self._collector)):
+            return  # another collector may be another run's
+        state = self._spool.state(facts.run)
+        if order.order in state.heard:
             return
         asked = ProfileRequest(seconds=order.seconds, reason=order.reason)
         headers = {"Authorization": f"Bearer {address.token}"}
@@ -175,9 +160,10 @@ class Reporter:
         except httpx.HTTPError as error:
             log.warning("a window that the fleet asks for was not opened: %s", type(error).__name__)
             return
-        self._heard.add(order.order)
         if not answer.is_success:
             log.warning("a window that the fleet asks for was not opened: it answers %d", answer.status_code)
+            return
+        self._spool.save_state(msgspec.structs.replace(state, heard=(*state.heard, order.order)))
 
     # ------------------------------------------------------------------ the end
 
@@ -187,9 +173,16 @@ class Reporter:
             self._gone_at = self._clock()
         return self._gone_at is not None and self._clock() - self._gone_at >= _GONE_S
 
-    def _is_done(self, seen: Seen) -> bool:
-        over = self._told_the_end or (self._is_gone() and not seen.over)
-        return over and self._spool.is_empty()
+    def _ended(self, seen: Seen) -> bool:
+        return seen.over or self._is_gone()
+
+    def _is_told(self, facts: RunFacts, seen: Seen) -> bool:
+        return self._spool.state(facts.run).told == seen.signature
+
+    def _is_done(self, facts: RunFacts) -> bool:
+        """What lies there now is told: iteration times are written after the final verdict."""
+        seen = watch(self._spool, facts)
+        return self._ended(seen) and self._is_told(facts, seen) and self._spool.is_empty()
 
     def _gave_up(self) -> bool:
         if not self._collector:  # one try for each piece is enough: somebody waits for us
@@ -205,13 +198,35 @@ class Reporter:
                     hand_over(run, self._settings)
 
 
-def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
+def begin_anew(spool: Spool, facts: RunFacts, seen: Seen, ends_at: float) -> RunFacts:
+    """The facts of another run, which began in this directory where nobody closed the one before.
+
+    What was written until then is packed for the earlier run. The facts come last, in one step: whoever is killed
+    before it begins anew once more.
+
+    Args:
+        spool: Of the directory.
+        facts: Of the earlier run.
+        seen: How that one was last.
+        ends_at: When the other one began, seconds since 1970.
+    """
+    with contextlib.suppress(OSError):
+        Packer(spool, facts, 2**62, _CLOSING_S, ends_at).pack(None, everything=True)
+    with contextlib.suppress(OSError):
+        keep_last(spool, facts, seen)
+    verdict = spool.run / "verdict.json"
+    left = signature_of([verdict])
+    stale = left if spool.is_packed("verdict/0", left) else signature_of([verdict], ends_at)
+    return spool.begin(facts.job, facts.host, commit_of(os.environ), ends_at, stale)
+
+
+def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
     """Hand over what still waits in a run directory whose job is over; False if something could not be, or is refused.
 
     Args:
         run: The run directory.
         settings: Where to.
-        refused: Try what was refused once more, too.
+        by_hand: A person asks: what was refused is tried once more, and so is a run that nobody reported.
 
     Raises:
         UsageError: The service's address cannot be used.
@@ -223,16 +238,21 @@ def hand_over(run: Path, settings: Settings, *, refused: bool = False) -> bool:
         return True  # its own reporter is at it
     try:
         facts, whole = spool.known_facts(), True
+        if by_hand:
+            spool.readmit()
         if facts is not None:
-            seen = look(run, spool.state(facts.run))
+            seen = watch(spool, facts)
+            if seen.is_another and by_hand:
+                facts = begin_anew(spool, facts, seen, seen.ends_at)
+                seen = watch(spool, facts)
             try:
-                Packer(spool, facts, settings.fleet_spool_bytes).pack(seen.status, everything=True)
+                packer = Packer(spool, facts, settings.fleet_spool_bytes, before=seen.ends_at)
+                packer.pack(seen.status, everything=True)
+                whole = not packer.left_out
             except OSError as error:  # one file costs no other
                 log.warning("something in %s could not be packed: %s", run, error)
                 whole = False
-            keep_last(spool, facts)
-        if refused:
-            spool.readmit()
+            keep_last(spool, facts, seen)
         with client_for(settings) as client:
             sender = Sender(client)
             while sender.has_work(spool):
@@ -272,12 +292,12 @@ def close_run(run: Path) -> None:
         return
     spool = Spool(run)
     facts = spool.known_facts()
-    try:
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(spool.close_run)  # whatever could not be packed must not become the next run's
         if facts is not None:
-            keep_last(spool, facts)
-            Packer(spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
-    finally:  # whatever could not be packed must not become the next run's
-        spool.close_run()
+            seen = watch(spool, facts)
+            leaving.callback(keep_last, spool, facts, seen)  # it dates pieces, so it looks whether any wait
+            Packer(spool, facts, 2**62, _CLOSING_S, seen.ends_at).pack(None, everything=True)
 
 
 def whose(settings: Settings) -> str:

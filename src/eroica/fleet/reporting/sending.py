@@ -134,7 +134,7 @@ class Sender:
         for path, piece in waiting:
             if piece.name in why:
                 self._refuse(spool, path, why[piece.name])
-        for order in receipt.orders:
+        for order in receipt.orders if kept is None else ():  # nobody opens windows for a run that is over
             self._ordered(order)
         self.not_before = self._clock() + min(receipt.pause_s, _LONGEST_S)
         return Sent(True, beat is not None)

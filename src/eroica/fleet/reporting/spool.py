@@ -49,6 +49,7 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
         told: Signature of the files that the last beat was made from.
         began: When the collector began to count this run's iterations, as its iteration times say; 0 before they did.
         stale: Signature of the final verdict that an earlier run left in this directory.
+        heard: Windows that were asked for and that the job has heard of, which the service does not know yet.
     """
 
     run: str = ""
@@ -56,6 +57,13 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
     hosts: str = ""
     told: str = ""
     began: float = 0.0
+    stale: str = ""
+    heard: tuple[int, ...] = ()
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """What `run.json` says beside the facts: see `SendState`."""
+
     stale: str = ""
 
 
@@ -129,13 +137,14 @@ class Spool:
 
     def facts(self, job: str, host: str, commit: str, began: float) -> RunFacts:
         """The run's facts, drawn once and kept until another run begins in this directory."""
-        known = self.known_facts()
-        if known is not None:
-            return known
+        return self.known_facts() or self.begin(job, host, commit, began)
+
+    def begin(self, job: str, host: str, commit: str, began: float, stale: str = "") -> RunFacts:
+        """Draw the facts of another run; the journal of what was packed of the one before stays."""
         facts = RunFacts(
             run=secrets.token_hex(16), job=job, began=began, host=host, commit=commit, eroica_version=__version__
         )
-        write_whole(self.root / "run.json", msgspec.json.encode(facts))
+        write_whole(self.root / "run.json", msgspec.json.encode({**msgspec.structs.asdict(facts), "stale": stale}))
         return facts
 
     def known_facts(self) -> RunFacts | None:
@@ -163,7 +172,13 @@ class Spool:
             state = msgspec.json.decode(read_private(self.root / "state.json"), type=SendState)
         except (OSError, *UNDECODABLE):
             state = SendState()
-        return state if state.run == run else SendState(run=run)
+        if state.run == run:
+            return state
+        try:
+            begun = msgspec.json.decode(read_private(self.root / "run.json"), type=_Begun)
+        except (OSError, *UNDECODABLE):
+            begun = _Begun()
+        return SendState(run=run, stale=begun.stale)
 
     def save_state(self, state: SendState) -> None:
         """Write that down."""
@@ -180,20 +195,16 @@ class Spool:
             until_s=beat.points.at_s[-1] if beat.points.at_s else state.until_s,
             hosts=digest_of(beat.hosts) if beat.hosts is not None else state.hosts,
             told=told,
+            heard=tuple(order for order in state.heard if order not in (beat.orders or ())),
         )
         if changed != state:
             self.save_state(changed)
 
-    def close_run(self, *, with_journal: bool = True) -> None:
-        """The next run in this directory is another one; pieces and beats that wait stay.
-
-        Args:
-            with_journal: What lies in the directory now goes, too; else it was packed, and is not the next run's.
-        """
-        for name in ("run.json", "state.json", *(["packed"] if with_journal else [])):
+    def close_run(self) -> None:
+        """The next run in this directory is another one, and what lies there goes; pieces and beats that wait stay."""
+        for name in ("run.json", "state.json", "packed"):
             (self.root / name).unlink(missing_ok=True)
-        if with_journal:
-            self._packed = {}
+        self._packed = {}
 
     # ------------------------------------------------------------------ last beats
 
@@ -212,6 +223,10 @@ class Spool:
             except OSError as error:
                 log.warning("the last beat of a run cannot be read: %s", error)
         return None
+
+    def keeps_beat(self, run: str) -> bool:
+        """The last beat of this run waits."""
+        return (self.root / "beats" / run).exists()
 
     def drop_beat(self, run: str) -> None:
         """The last beat of this run needs not be told."""
@@ -276,11 +291,15 @@ class Spool:
 
     def refuse(self, path: Path, why: str) -> None:
         """The service will never take this one; it is kept aside with the reason."""
-        aside = private_directory(self.root / "refused")
-        write_whole(aside / f"{path.name}.why", why.encode("utf-8", "replace"))
+        self.say_why(path.name, why)
         with contextlib.suppress(FileNotFoundError):
-            path.replace(aside / path.name)
-        log.warning("the service refuses %s: %s", path.name, why)
+            path.replace(self.root / "refused" / path.name)
+
+    def say_why(self, name: str, why: str) -> None:
+        """Write down why something is not reported."""
+        aside = private_directory(self.root / "refused")
+        write_whole(aside / f"{name.replace('/', '-')}.why", why.encode("utf-8", "replace"))
+        log.warning("%s is not reported: %s", name, why)
 
     def readmit(self) -> None:
         """What was refused waits again: a person says so, after something was mended."""
