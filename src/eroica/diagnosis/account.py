@@ -91,7 +91,8 @@ def largest_part(view: View, told: Set[int] = frozenset()) -> Part | None:
     cells = [cell for cell in _tree(keys, root) if _may_stand_out(view, cell)]
     judged = [part for cell in cells if (part := _judged(view, cell)) is not None]
     parts = [part for part in judged if is_concentrated(view, root, part)]
-    within = [part for part in parts if part.gain >= _HOLDS * max(one.gain for one in parts)]
+    most = max((part.gain for part in (parts if told else judged)), default=0.0)  # what others leave may be in pieces
+    within = [part for part in parts if part.gain >= _HOLDS * most]
     return min(within, key=lambda part: len(part.cell.rows), default=None)
 
 
