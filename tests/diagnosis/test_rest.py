@@ -11,7 +11,7 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowPython, synthesize, synthesize_window
+from eroica.testing import FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
 from eroica.testing.fleet import Draft
 
 TRACING = FunctionKey(kind="compute", name="bytecode_tracing (dynamo_timed)", phase="forward", thread="training")
@@ -94,7 +94,7 @@ def test_an_operator_that_nobody_knows_is_named_with_its_gain(seed: int) -> None
 def test_what_a_named_cause_leaves_is_told_beside_it(seed: int) -> None:
     """A function and an operator hold two fifths of the slowdown each, another operator the rest."""
     before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
-    added = [SlowPython(48), Scan(48), Scan(24, FOLD)]
+    added: list[Trouble] = [SlowPython(48), Scan(48), Scan(24, FOLD)]
     patterns = synthesize(FleetPlan(workers=4, seed=seed, draw=1), added, 2)
     verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
     told = {one.function.name: one.gain for one in verdict.findings if one.role == "cause"}
