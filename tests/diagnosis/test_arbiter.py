@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from eroica.diagnosis.arbiter import _is_vaguer
+from eroica.diagnosis.arbiter import _is_vaguer, select_causes
 from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.frames import NOTHING, Focus
+from eroica.diagnosis.view import View
+from eroica.localize import localize
 from eroica.model.causes import CATALOG
+from eroica.settings import Settings
+from eroica.testing import FleetPlan, synthesize, synthesize_window
 
 WORKERS = 4
 
@@ -33,6 +39,13 @@ def accused(cause: str, focus: Focus = NOTHING, workers: tuple[int, ...] = (0, 1
         "agreement": 1.0, "least_gain": 0.05,
     }  # fmt: skip
     return Candidate(cause=cause, workers=workers, focus=focus, removed_us=removed_WI, **(fields | more))
+
+
+def view() -> View:
+    patterns = synthesize(FleetPlan(workers=WORKERS, iterations=20), (), 1)
+    settings = Settings()
+    context = WindowContext(job="job", window=synthesize_window(patterns, "manual"), expected_workers=WORKERS)
+    return View(localize(patterns, (), settings), context, settings)
 
 
 def told(one: Candidate, other: Candidate) -> bool:
@@ -62,6 +75,33 @@ def test_a_cause_of_some_is_not_explained_by_a_crowd_of_all() -> None:
     crowd = accused("cpu-contention", stands_for=frozenset({"compute-slow"}), gain=0.4, each_us=40_000.0)
     assert told(accused("compute-slow", function("aten::mm", 1), kind="compute"), crowd)
     assert not told(accused("compute-slow", function("aten::mm", 1), (2,), kind="compute"), crowd)
+
+
+def test_what_gains_too_little_to_be_told_takes_no_other_cause_with_it() -> None:
+    window = view()
+    iteration_us = window.iteration_us
+    settings: dict[str, Any] = {"reference": "expectation", "least_gain": 0.03}
+    loading = accused("slow-data-loading", function("next", 1), each_us=0.06 * iteration_us, **settings)
+    reading = accused(
+        "slow-storage-read", function("read", 1), functions=(1,), each_us=0.045 * iteration_us, **settings
+    )
+    assert told(loading, reading)
+    assert [one.candidate.cause for one in select_causes(window, [loading, reading])] == ["slow-storage-read"]
+    small = msgspec.structs.replace(reading, least_gain=0.1)
+    assert [one.candidate.cause for one in select_causes(window, [loading, small])] == ["slow-data-loading"]
+    assert [one.decision for one in window.weighed if one.candidate is small] == [
+        "it gains less than the 10 % from which it counts"
+    ]
+
+
+def test_a_link_that_gains_too_little_hides_no_slow_collective() -> None:
+    window = view()
+    settings: dict[str, Any] = {"kind": "collective", "reference": "expectation", "each_us": 0.2 * window.iteration_us}
+    common = accused("slow-collective-everywhere", function("nccl:all_reduce", 1), **settings)
+    link = accused("slow-link", function("nccl:all_reduce", 2), (2,), hosts=("node-1",), **settings)
+    assert [one.candidate.cause for one in select_causes(window, [common, link])] == ["slow-link"]
+    small = msgspec.structs.replace(link, removed_us=link.removed_us / 20)
+    assert [one.candidate.cause for one in select_causes(window, [common, small])] == ["slow-collective-everywhere"]
 
 
 def test_what_holds_little_of_the_time_does_not_tell_it() -> None:

@@ -11,12 +11,13 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, synthesize, synthesize_window
+from eroica.testing import FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
 from eroica.testing.fleet import Draft
 
 TRACING = FunctionKey(kind="compute", name="bytecode_tracing (dynamo_timed)", phase="forward", thread="training")
 GUARDS = FunctionKey(kind="compute", name="build_guards (dynamo_timed)", phase="forward", thread="training")
 SCAN = FunctionKey(kind="compute", name="custom::scan", phase="forward", thread="training")
+FOLD = FunctionKey(kind="compute", name="custom::fold", phase="backward", thread="training")
 COMPILER = (
     "CatchErrorsWrapper.__call__ (torch/_dynamo/convert_frame.py:2522)",
     "_compile (torch/_dynamo/convert_frame.py:1633)",
@@ -42,11 +43,11 @@ class Compiling:
 class Scan:
     """An operator that was not there before, on all workers, beside no Python."""
 
-    def __init__(self, ms: float) -> None:
-        self.ms = ms
+    def __init__(self, ms: float, key: FunctionKey = SCAN) -> None:
+        self.ms, self.key = ms, key
 
     def apply(self, draft: Draft) -> None:
-        draft.add(SCAN, np.full(draft.shape, self.ms * 1e3), 1.0, 0.95)
+        draft.add(self.key, np.full(draft.shape, self.ms * 1e3), 1.0, 0.95)
 
 
 def sampled_inside(patterns: list[WorkerPattern], mean_ms: float) -> list[WorkerPattern]:
@@ -87,6 +88,19 @@ def test_an_operator_that_nobody_knows_is_named_with_its_gain(seed: int) -> None
     assert (found.function.name, found.scope) == ("custom::scan", "all"), verdict.summary
     usual, now = judge(None, seed).iteration.current_ms, verdict.iteration.current_ms
     assert usual is not None and now is not None and found.gain == pytest.approx(1 - usual / now, abs=0.06)
+
+
+@seeds
+def test_what_a_named_cause_leaves_is_told_beside_it(seed: int) -> None:
+    """A function and an operator hold two fifths of the slowdown each, another operator the rest."""
+    before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
+    added: list[Trouble] = [SlowPython(48), Scan(48), Scan(24, FOLD)]
+    patterns = synthesize(FleetPlan(workers=4, seed=seed, draw=1), added, 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
+    told = {one.function.name: one.gain for one in verdict.findings if one.role == "cause"}
+    assert set(told) == {"_score_tokens", "custom::scan"}, verdict.summary
+    now = verdict.iteration.current_ms
+    assert now is not None and all(gain == pytest.approx(48 / now, abs=0.06) for gain in told.values())
 
 
 def test_the_order_of_iterations_tells_what_a_mean_with_few_long_ones_does_not() -> None:

@@ -10,18 +10,18 @@ Array suffixes: W workers, I iterations, R rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.lateness import (
-    JOB_WIDE,
     LEAST_STRENGTH,
     Lateness,
     Spent,
     late_against_peers,
+    late_together,
     lateness_of,
     measure,
 )
@@ -71,7 +71,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     gain: float
 
 
-def largest_part(view: View) -> Part | None:
+def largest_part(view: View, told: Set[int] = frozenset()) -> Part | None:
     """Find the block of own time whose excess costs most, as deep in the tree as it stays one block.
 
     All cells of the tree are judged, for the noise of a large one hides a small one inside. Cells are compared with
@@ -79,17 +79,20 @@ def largest_part(view: View) -> Part | None:
 
     Args:
         view: A window with a baseline window.
+        told: Rows that are left out.
 
     Returns:
         None where no own time is surely longer, and where nobody waits for the slower workers.
     """
     keys = view.fleet.keys
-    rows = [at for at in np.flatnonzero(view.fleet.critical_us.max(axis=1) > 0) if is_own_time(keys[at])]
+    busy = [at for at in np.flatnonzero(view.fleet.critical_us.max(axis=1) > 0) if at not in told]
+    rows = [at for at in busy if is_own_time(keys[at])]
     root = Cell(name="", phases=frozenset(keys[at].phase for at in rows), rows=tuple(map(int, rows)))
     cells = [cell for cell in _tree(keys, root) if _may_stand_out(view, cell)]
-    parts = [part for cell in cells if (part := _judged(view, cell)) is not None]
-    most = max((part.gain for part in parts), default=0.0)
-    within = [part for part in parts if part.gain >= _HOLDS * most and is_concentrated(view, root, part)]
+    judged = [part for cell in cells if (part := _judged(view, cell)) is not None]
+    parts = [part for part in judged if is_concentrated(view, root, part)]
+    most = max((part.gain for part in (parts if told else judged)), default=0.0)  # what others leave may be in pieces
+    within = [part for part in parts if part.gain >= _HOLDS * most]
     return min(within, key=lambda part: len(part.cell.rows), default=None)
 
 
@@ -153,11 +156,12 @@ def _since_healthy(view: View, spent: Spent) -> Iterator[Lateness]:
     before_WJ = view.before(spent.functions) + view.uncovered(spent.functions)[:, None]
     excess = excess_over_baseline(spent.time_us, before_WJ)
     strength_W = np.maximum(np.nan_to_num(excess.strength), rank_strength(spent.time_us, before_WJ))
-    late_W = stands_out(view, excess, _LEAST_RATIO, 0.0) & (strength_W > 0)
-    strength = float(strength_W[late_W].sum() / max(late_W.sum(), 1) ** 0.5)
-    if late_W.mean() < JOB_WIDE or strength < LEAST_STRENGTH:
-        return
-    yield msgspec.structs.replace(lateness_of("baseline", excess, spent, late_W, None), strength=strength)
+    over_W = stands_out(view, excess, _LEAST_RATIO, 0.0) & (strength_W > 0)
+    late_W, agreement = late_together(excess, over_W, view.wait_rise_us)
+    strength = float(strength_W[over_W].sum() / max(over_W.sum(), 1) ** 0.5)
+    if late_W.any() and strength >= LEAST_STRENGTH:
+        late = lateness_of("baseline", excess, spent.steady_us, late_W, agreement)
+        yield msgspec.structs.replace(late, strength=strength)
 
 
 def rank_strength(now_WI: Floats, then_WJ: Floats) -> Floats:

@@ -64,7 +64,7 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
         view: The window; what is not selected is noted in it with the reason.
         candidates: Of all rules, in any order.
     """
-    weighed = _weigh_candidates(view, list(_keep_exact(view, list(_keep_believed(view, candidates)))))
+    weighed = _weigh_exact(view, list(_keep_believed(view, candidates)))
     account = _Account(view, weighed)
     for cause in sorted(weighed, key=lambda one: one.weight, reverse=True):
         reason = account.refusal(cause)
@@ -100,9 +100,8 @@ class _Account:
 
     def refusal(self, cause: Cause) -> str:
         """Say why a cause does not count beside those taken; "" if it does."""
-        least = _least_gain(self._view, cause.candidate)
-        if cause.gain < least:
-            return f"it gains less than the {percent(least)} from which it counts"
+        if cause.gain < _least_gain(self._view, cause.candidate):
+            return _too_little(self._view, cause.candidate)
         same = next((one for one in self.taken if _is_same_time(cause.candidate, one.candidate)), None)
         if same is not None:
             return f"{same.candidate.focus.label} tells the same time"
@@ -131,16 +130,36 @@ def is_told_by(one: Candidate, other: Candidate) -> bool:
     return _is_vaguer(one, other) or _is_same_time(one, other)
 
 
-def _keep_exact(view: View, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Keep candidates but those whose time another one tells more exactly."""
-    hosts = any(one.hosts for one in candidates if one.kind == "collective" and one.gain is None)
-    for one in candidates:
-        if any(_is_vaguer(one, other) and not _is_vaguer(other, one) for other in candidates if other is not one):
-            view.refuse(one, "a more specific cause tells the same time", one.gain)
-        elif hosts and one.kind == "collective" and one.gain is None and not one.hosts:
-            view.refuse(one, "a link that stands out explains the time better")
-        else:
-            yield one
+def _weigh_exact(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
+    """Weigh candidates but those whose time another one tells more exactly, which must gain enough to be told."""
+    told = {id(one): _more_exact(one, candidates) for one in candidates}
+    weighed = _weigh_candidates(view, [one for one in candidates if not told[id(one)]])
+    exact = {id(other) for others in told.values() for other in others}
+    small = [one for one in weighed if id(one.candidate) in exact and one.gain < _least_gain(view, one.candidate)]
+    for one in small:
+        view.refuse(one.candidate, _too_little(view, one.candidate), one.gain)
+    if small:
+        gone = {id(one.candidate) for one in small}
+        return _weigh_exact(view, [one for one in candidates if id(one) not in gone])
+    for vague in (one for one in candidates if told[id(one)]):
+        view.refuse(vague, "a more specific cause tells the same time", vague.gain)
+    return weighed
+
+
+def _more_exact(one: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """List the candidates that tell a candidate's time more exactly; of collectives, links that stand out do."""
+    others = [other for other in candidates if other is not one]
+    links = [other for other in others if other.hosts and _is_plain_transfer(other)]
+    exact = [other for other in others if _is_vaguer(one, other) and not _is_vaguer(other, one)]
+    return exact + (links if _is_plain_transfer(one) and not one.hosts else [])
+
+
+def _is_plain_transfer(candidate: Candidate) -> bool:
+    return candidate.kind == "collective" and candidate.gain is None
+
+
+def _too_little(view: View, candidate: Candidate) -> str:
+    return f"it gains less than the {percent(_least_gain(view, candidate))} from which it counts"
 
 
 def _is_vaguer(one: Candidate, other: Candidate) -> bool:

@@ -20,7 +20,8 @@ from eroica.diagnosis.lateness import (
     agreement_with,
     is_hidden,
     late_roles,
-    time_above,
+    lateness_of,
+    waited_for,
 )
 from eroica.diagnosis.limits import HELD, MOST, SAME_COUNT
 from eroica.diagnosis.more_data import (
@@ -41,7 +42,7 @@ from eroica.diagnosis.speed import (
 )
 from eroica.diagnosis.stopped_or_throttled import find_held
 from eroica.diagnosis.view import View
-from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
+from eroica.localize.excess import Excess, excess_over_baseline
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
@@ -96,7 +97,7 @@ def _slow_workers(view: View, rows: list[int]) -> Iterator[Candidate]:
     backward = view.speed_by_pass[1]
     slower_W = _is_slower(view, speed) | _is_slower(view, backward)
     time_WI = _of_like_workers(view, slower_W, lambda near: _affected(view, rows, near))
-    excess = excess_over_peers(time_WI, fleet.roles)
+    excess = fleet.above_usual(time_WI)
     factor_W = np.fmax(np.fmax(speed.factor, backward.factor), 1.0)
     removed_W = np.minimum(excess.mean_us * (1 - 1 / factor_W), excess.excess_us)
     strong_W = (
@@ -193,8 +194,7 @@ def _slow_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
         late = _lateness("baseline", members, excess, excess.reference_us, time_WI, agreement_W)
         cause, evidence = _why_slower(view, members, speed)
         text = (*_speed_evidence(members, speed, "in the baseline window"), *evidence, _UNLIKE_OTHERS)
-        found = _candidate(view, cause, late, float(np.nanmean(speed.agreeing[members])), text)
-        yield msgspec.structs.replace(found, is_general=False)
+        yield _candidate(view, cause, late, float(np.nanmean(speed.agreeing[members])), text)
 
 
 def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
@@ -204,9 +204,7 @@ def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
     """
     speed = view.speed_change
     late_W = _is_slower(view, speed)
-    if view.suspects.baseline is None or not view.is_slow or late_W.mean() < _MAJORITY:
-        return
-    if has_more_data_since(view).mean() >= JOB_WIDE:
+    if view.suspects.baseline is None or not view.is_slow or has_more_data_since(view).mean() >= JOB_WIDE:
         return
     time_WI = view.fleet.series(rows)
     excess = excess_over_baseline(time_WI, view.before(rows))
@@ -218,7 +216,8 @@ def _slow_job(view: View, rows: list[int]) -> Iterator[Candidate]:
 
 def _job_candidate(view: View, members: NDArray[np.intp], speed: Speed, time_WI: Floats, excess: Excess) -> Candidate:
     cause, evidence = _why_slower(view, members, speed)
-    late = _lateness("baseline", members, excess, excess.reference_us, time_WI, None)
+    agreement = waited_for(np.isin(np.arange(view.workers), members), excess.excess_us, view.wait_rise_us)
+    late = _lateness("baseline", members, excess, excess.reference_us, time_WI, agreement)
     return _candidate(
         view,
         cause,
@@ -242,7 +241,7 @@ def _split_by_queue(
 ) -> Iterator[tuple[NDArray[np.intp], str, tuple[str, ...]]]:
     """Split slow workers into those whose threads wait for a core, and the others."""
     queue_W = queued_share(view.fleet)
-    more_W = queue_W - np.nan_to_num(median_of_others(queue_W, view.fleet.roles))
+    more_W = queue_W - np.nan_to_num(view.fleet.usual(queue_W))
     lost_W = 1 - 1 / np.fmax(speed.factor, 1.0)
     waiting_W = np.nan_to_num(more_W, nan=0.0) >= EXPLAINED_BY_QUEUE * np.maximum(lost_W, 1e-9)
     queued = members[waiting_W[members] & (held_share(view.fleet)[members] <= HELD)]
@@ -310,7 +309,7 @@ def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
     fleet, speed = view.fleet, view.speed
     more_W, mostly_W = _additional_work(speed)
     time_WI = _of_like_workers(view, mostly_W, lambda near: fleet.series(rows, near))
-    excess = excess_over_peers(time_WI, fleet.roles)
+    excess = fleet.above_usual(time_WI)
     removed_W = np.minimum(more_W * excess.mean_us, np.nan_to_num(excess.excess_us))
     over_W = mostly_W & (excess.strength >= LEAST_STRENGTH * view.strictness)
     agreement_W = agreement_with(view, removed_W, rows, over_W)
@@ -320,7 +319,7 @@ def _more_work(view: View, rows: list[int]) -> Iterator[Candidate]:
         return
     reference_W = excess.mean_us - removed_W
     count = fleet.count[rows].sum(axis=0)
-    usual = median_of_others(count, fleet.roles)
+    usual = fleet.usual(count)
     late = _lateness("peers", members, excess, reference_W, time_WI, agreement_W)
     work, longer = more_W[members], np.maximum(np.nan_to_num(speed.slower[members]), 0.0)
     evidence = (
@@ -355,8 +354,7 @@ def _more_work_of_roles(view: View, rows: list[int]) -> Iterator[Candidate]:
             f"{count[members].mean():.0f} operators per iteration against {np.nanmean(before[members]):.0f} in the "
             f"baseline window; {percent(share)} of their time is the additional work, at normal speed."
         )
-        found = _candidate(view, "load-imbalance", late, share, (evidence,))
-        yield msgspec.structs.replace(found, is_general=False)
+        yield _candidate(view, "load-imbalance", late, share, (evidence,))
 
 
 def _lateness(
@@ -365,19 +363,11 @@ def _lateness(
     excess: Excess,
     reference_W: Floats,
     time_WI: Floats,
-    agreement_W: Floats | None,
+    agreement_W: Floats | float | None,
 ) -> Lateness:
     """Build the lateness of workers above the reference, like that of any other group."""
     late_W = np.isin(np.arange(time_WI.shape[0]), members)
-    return Lateness(
-        reference=reference,
-        workers=tuple(int(worker) for worker in members),
-        removed_us=time_above(time_WI, reference_W, late_W),
-        mean_us=float(excess.mean_us[members].mean()),
-        reference_us=float(reference_W[members].mean()),
-        strength=float(np.median(excess.strength[members])),
-        agreement=None if agreement_W is None else float(np.clip(agreement_W[members], 0, 1).min()),
-    )
+    return lateness_of(reference, excess, time_WI, late_W, agreement_W, reference_W)
 
 
 def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence: tuple[str, ...]) -> Candidate:
@@ -389,8 +379,8 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
     sure = _corroboration(view, late.workers)
     if cause == "compute-slow" and not may_have_more_data(view)[list(late.workers)].any():
         sure = max(sure, _by_executions(view, late.workers, rows, coverage))
-    hidden, before = late.reference == "peers" and is_hidden(view, late), late.reference == "baseline"
-    return msgspec.structs.replace(candidate, corroboration=sure, is_hidden=hidden, is_general=before)
+    hidden = late.reference == "peers" and is_hidden(view, late)
+    return msgspec.structs.replace(candidate, corroboration=sure, is_hidden=hidden, is_general=late.agreement is None)
 
 
 def _by_executions(view: View, workers: Sequence[int], rows: list[int], agreeing: float) -> float:

@@ -20,7 +20,6 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -180,7 +179,7 @@ def _usual_runs(view: View, row: int, members: list[int], since: bool) -> tuple[
     """Return a row's executions in an iteration, and microseconds each, on the peers or before; 0 if unknown."""
     if not since:
         own = view.fleet.count[row], view.fleet.total_us[row]
-        counted, spent = (median_of_others(of_W, view.fleet.roles) for of_W in own)
+        counted, spent = (view.fleet.usual(of_W) for of_W in own)
     elif then := view.rows_before([row]):
         counted, spent = view.then(lambda past: past.count[then[0]]), view.then(lambda past: past.total_us[then[0]])
     else:

@@ -23,7 +23,7 @@ from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.view import View, noise_factor
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
 from eroica.localize.chains import Chain, began_late, blame_of, chain_executions, held_up, time_since, without
-from eroica.localize.excess import mean_error, median_of_others
+from eroica.localize.excess import mean_error
 
 #: Others wait at least this share of the iteration, mean over them; in a single one healthy workers wait for each other
 #: now and then for 5 %.
@@ -269,7 +269,7 @@ def _runs_more(view: View, row: int, workers: tuple[int, ...]) -> bool:
     if not any(set(workers) <= set(remark.workers) and row in remark.functions for remark in find_uneven_work(view)):
         return False
     count_W = view.fleet.count[row]
-    usual_W = np.nan_to_num(median_of_others(count_W, view.fleet.roles), nan=np.inf)
+    usual_W = np.nan_to_num(view.fleet.usual(count_W), nan=np.inf)
     return bool((count_W > (1 + _MORE) * usual_W)[list(workers)].all())
 
 

@@ -12,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind, Reference
-from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.frames import NOTHING, Focus
 from eroica.diagnosis.margins import excuse, ratio_to_differ, stands_out, use_of_core
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
-from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, mean_error, median_of_others
+from eroica.diagnosis.words import format_ms
+from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
 from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 #: Excess in standard errors from which it is no accident.
-LEAST_STRENGTH = 3.0
+LEAST_STRENGTH = SURE
 #: Excess relative to the reference from which a group differs: healthy workers on shared cores differ by 30 %.
 LEAST_RATIO = 0.5
 #: Share of the workers from which a change against the baseline is the whole job's.
@@ -97,6 +98,50 @@ def accuse(
         is_hidden=late.is_hidden,
         least_gain=least_gain,
         evidence=evidence,
+    )
+
+
+def growth_strength(view: View, before_us: float) -> float:
+    """Return the standard errors by which iterations are longer than in the baseline window, else than `before_us`."""
+    past, before_WJ = view.suspects.baseline, np.full((view.workers, 2), before_us)
+    if past is not None:
+        before_WJ = np.tile(past.iteration_us.mean(axis=0), (view.workers, 1))
+    excess = excess_over_baseline(view.fleet.iteration_us, before_WJ)
+    return max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5)
+
+
+def accuse_growth(
+    view: View, cause: str, workers: tuple[int, ...], lost: float, share: float, evidence: Sequence[str], sentence: str
+) -> Candidate:
+    """Build a candidate of `cause` for a share of what iterations have lost since the job was healthy.
+
+    Args:
+        view: The window.
+        cause: Slug in the catalog.
+        workers: The accused (indices).
+        lost: Growth of the iteration as a fraction of itself, 0-1.
+        share: Share of the growth that the cause accounts for, 0-1.
+        evidence: Sentences.
+        sentence: The summary's first one, after the two times.
+    """
+    mean_us, removed_WI = view.iteration_us, np.zeros_like(view.fleet.iteration_us)
+    removed_WI[list(workers)] = lost * share * view.fleet.iteration_us[list(workers)]
+    return Candidate(
+        cause=cause,
+        scope="all" if len(workers) == view.workers else "some",
+        workers=workers,
+        focus=NOTHING,
+        kind="other",
+        removed_us=removed_WI,
+        mean_us=mean_us,
+        reference_us=mean_us * (1 - lost),
+        reference="baseline" if view.suspects.baseline is not None else "expectation",
+        strength=growth_strength(view, mean_us * (1 - lost)),
+        coverage=share,
+        least_gain=view.settings.min_gain,
+        evidence=tuple(evidence),
+        gain=lost * share,
+        sentence=f"Iterations take {format_ms(mean_us)} instead of {format_ms(mean_us * (1 - lost))} {sentence}.",
     )
 
 
@@ -180,15 +225,15 @@ def late_against_peers(
     """
     use_W, queued_W = use_of_core(view, spent.functions, "peers"), queued_share(view.fleet)
     allowed_W = excuse(view, "peers", use_W) if excused else None
-    excess = _with_sampling(view, spent, excess_over_peers(spent.time_us, view.fleet.roles, allowed_W))
-    ratio_W = ratio_to_differ(view, excess, least_ratio, use_W, median_of_others(queued_W, view.fleet.roles))
+    excess = _with_sampling(view, spent, view.fleet.above_usual(spent.time_us, allowed_W))
+    ratio_W = ratio_to_differ(view, excess, least_ratio, use_W, view.fleet.usual(queued_W))
     over_W = stands_out(view, excess, ratio_W, least_strength)
     agreement_W = agreement_with(view, excess.excess_us, spent.functions, over_W)
     all_W = over_W & (agreement_W >= LEAST_AGREEMENT)
     late_W = _without_waiters(view, all_W, np.nan_to_num(excess.excess_us))
     for these_W in (late_W, all_W & ~late_W):  # workers that wait for the first ones are next, once these are in time
         if these_W.any():
-            late = lateness_of("peers", excess, spent, these_W, float(np.clip(agreement_W[these_W], 0, 1).min()))
+            late = lateness_of("peers", excess, spent.steady_us, these_W, agreement_W)
             yield msgspec.structs.replace(late, is_hidden=is_hidden(view, late))
 
 
@@ -246,16 +291,15 @@ def _hidden_us(view: View, here: list[int], *, by_means: bool = False) -> Floats
 
 def _without_clear(view: View, rows: list[int], by_means: bool) -> tuple[Floats, NDArray[np.bool_]]:
     """Return how much longer others would wait without what some clearly have too much of beside rows, and who. [W]."""
-    roles, busy_W = view.fleet.roles, view.fleet.busy_us.mean(axis=1)
+    usual, busy_W = view.fleet.usual, view.fleet.busy_us.mean(axis=1)
     if by_means:
         mean_W = view.whole.busy_us.mean(axis=1) - view.fleet.critical_us[rows].sum(axis=0)
-        beside = Excess(mean_us=mean_W, reference_us=median_of_others(mean_W, roles), error_us=np.zeros_like(mean_W))
+        beside = Excess(mean_us=mean_W, reference_us=usual(mean_W), error_us=np.zeros_like(mean_W))
     else:
-        beside = excess_over_peers(view.fleet.busy_us - view.fleet.series(rows), roles)
+        beside = view.fleet.above_usual(view.fleet.busy_us - view.fleet.series(rows))
     clear_W = stands_out(view, beside, 0.0, LEAST_STRENGTH)
     less_W = busy_W - np.where(clear_W, beside.excess_us, 0.0)
-    usual_W, without_W = (median_of_others(one, roles) for one in (busy_W, less_W))
-    return np.maximum(np.nan_to_num(usual_W - without_W), 0.0), clear_W
+    return np.maximum(np.nan_to_num(usual(busy_W) - usual(less_W)), 0.0), clear_W
 
 
 def _without_waiters(view: View, late_W: NDArray[np.bool_], excess_W: Floats) -> NDArray[np.bool_]:
@@ -284,7 +328,8 @@ def late_against_baseline(
     A role that others are seen to wait for more than then is accused alone: its workers, if there are several, are no
     measure for each other. Arguments as for `late_against_peers`.
     """
-    if view.suspects.baseline is None or not _is_longer(view):
+    least_us = (view.baseline_us or np.inf) * (1 + view.settings.min_gain)
+    if view.suspects.baseline is None or view.iteration_us < least_us:
         return
     before_WJ = view.before(spent.functions) + view.uncovered(spent.functions)[:, None]
     use_W = use_of_core(view, spent.functions, "baseline")
@@ -293,13 +338,13 @@ def late_against_baseline(
     excess = _with_sampling(view, spent, excess)
     ratio_W = ratio_to_differ(view, excess, least_ratio, use_W, view.then(queued_share))
     over_W = stands_out(view, excess, ratio_W, least_strength)
-    late_W = _job_wide(excess, over_W)
+    late_W, agreement = late_together(excess, over_W, view.wait_rise_us)
     if late_W.any():
-        yield lateness_of("baseline", excess, spent, late_W, None)
+        yield lateness_of("baseline", excess, spent.steady_us, late_W, agreement)
         return
     agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     for role_W in late_roles(view, over_W, agreement_W):
-        yield lateness_of("baseline", excess, spent, role_W, float(np.clip(agreement_W[role_W], 0, 1).min()))
+        yield lateness_of("baseline", excess, spent.steady_us, role_W, agreement_W)
 
 
 def late_as_all(view: View, spent: Spent, late_W: NDArray[np.bool_], strength: float, share: float | None) -> Lateness:
@@ -320,7 +365,7 @@ def late_as_all(view: View, spent: Spent, late_W: NDArray[np.bool_], strength: f
     else:
         reference, limit_W = "expectation", np.full(view.workers, share * view.iteration_us)
         excess = _share_of_rest(view, Excess(mean_us=mean_W, reference_us=limit_W, error_us=mean_W), share)
-    late = lateness_of(reference, excess, spent, late_W, None)
+    late = lateness_of(reference, excess, spent.steady_us, late_W, None)
     return msgspec.structs.replace(late, strength=strength)
 
 
@@ -351,17 +396,38 @@ def _with_sampling(view: View, spent: Spent, excess: Excess) -> Excess:
     return msgspec.structs.replace(excess, error_us=join(excess.error_us, spent.sampling_us))
 
 
-def _job_wide(excess: Excess, late_W: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark nobody unless most workers are late; then also those that are about as late, noise or not. bool [W]."""
-    if late_W.mean() < JOB_WIDE:
-        return np.zeros_like(late_W)
-    amount_W = np.nan_to_num(excess.excess_us)
-    return np.asarray(late_W | (amount_W >= float(np.median(amount_W[late_W])) / 2), dtype=np.bool_)
+def late_together(excess: Excess, over_W: NDArray[np.bool_], waits_W: Floats) -> tuple[NDArray[np.bool_], float | None]:
+    """Find most workers late, those that are about as late included, noise or not.
+
+    Where all others wait for them, they are some, however many; else they stand for the whole job from `JOB_WIDE` on.
+
+    Args:
+        excess: Of all workers.
+        over_W: Workers with a clear excess. bool [W].
+        waits_W: Waiting, or by how much it has risen. float64 [W].
+
+    Returns:
+        The late, bool [W]; and the share of their excess that the others wait for, None where they are the job.
+    """
+    amount_W, none_W = np.nan_to_num(excess.excess_us), np.zeros_like(over_W)
+    if 2 * over_W.sum() <= over_W.size:  # so that the usual worker is not late
+        return none_W, None
+    late_W = np.asarray(over_W | (amount_W >= float(np.median(amount_W[over_W])) / 2), dtype=np.bool_)
+    agreement = waited_for(late_W, amount_W, waits_W)
+    return (late_W if agreement is not None or over_W.mean() >= JOB_WIDE else none_W), agreement
 
 
-def _is_longer(view: View) -> bool:
-    before_us = view.baseline_us
-    return before_us is not None and view.iteration_us >= before_us * (1 + view.settings.min_gain)
+def waited_for(late_W: NDArray[np.bool_], amount_W: Floats, waits_W: Floats) -> float | None:
+    """Return the share of their excess that all others wait for, 0-1; None where there are none, or they wait less.
+
+    Args:
+        late_W: The late. bool [W].
+        amount_W: Their excess. float64 [W].
+        waits_W: Waiting, or by how much it has risen. float64 [W].
+    """
+    longer_W = float(np.nan_to_num(waits_W)[~late_W].min(initial=np.inf)) - np.nan_to_num(waits_W)
+    agreement = float((longer_W / np.maximum(np.nan_to_num(amount_W), 1e-9))[late_W].min())
+    return min(agreement, 1.0) if agreement >= LEAST_AGREEMENT and not late_W.all() else None
 
 
 def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterator[Lateness]:
@@ -377,11 +443,11 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
     excess = Excess(mean_us=spent.time_us.mean(axis=1), reference_us=limit_W, error_us=mean_error(spent.time_us))
     excess = _with_sampling(view, spent, excess)
     over_W = stands_out(view, excess, 0.0, LEAST_STRENGTH)
-    late_W = _job_wide(excess, over_W)
+    late_W, agreement = late_together(excess, over_W, view.wait_us)
     aim = _share_of_rest(view, excess, share)
     aim = msgspec.structs.replace(aim, reference_us=np.maximum(aim.reference_us, before_W))
     if late_W.any():
-        yield lateness_of("expectation", aim, spent, late_W, None)
+        yield lateness_of("expectation", aim, spent.steady_us, late_W, agreement)
         return
     for own_W in (view.fleet.roles == role for role in np.unique(view.fleet.roles[over_W])):
         if own_W.all():
@@ -389,7 +455,7 @@ def _late_against_expectation(view: View, spent: Spent, share: float) -> Iterato
         waits = float(np.median(view.wait_us[~own_W])) - view.wait_us
         agreement_W = np.clip(waits / np.maximum(excess.excess_us, 1e-9), 0.0, 1.0)
         for role_W in late_roles(view, over_W, np.where(own_W, agreement_W, 0.0)):
-            yield lateness_of("expectation", aim, spent, role_W, float(agreement_W[role_W].min()))
+            yield lateness_of("expectation", aim, spent.steady_us, role_W, agreement_W)
 
 
 def _before_it_got_slow(view: View, functions: list[int]) -> Floats:
@@ -407,25 +473,33 @@ def _share_of_rest(view: View, excess: Excess, share: float) -> Excess:
 
 
 def lateness_of(
-    reference: Reference, excess: Excess, spent: Spent, late_W: NDArray[np.bool_], agreement: float | None
+    reference: Reference,
+    excess: Excess,
+    time_WI: Floats,
+    late_W: NDArray[np.bool_],
+    agreement_W: Floats | float | None,
+    reference_W: Floats | None = None,
 ) -> Lateness:
     """Put together the lateness of some workers; its strength is the median of theirs.
 
     Args:
         reference: The measure.
         excess: Of all workers, in the group of rows.
-        spent: Their time in it.
+        time_WI: Their time in it.
         late_W: The accused, at least one. bool [W].
-        agreement: Share of the excess that others wait for or hide, 0-1; None where everybody is accused.
+        agreement_W: Share of each one's excess that others wait for or hide; None where everybody is accused.
+        reference_W: Time to compare with, where it is not that of the excess. float64 [W].
     """
+    reference_W = excess.reference_us if reference_W is None else reference_W
+    agreement = None if agreement_W is None else np.clip(np.broadcast_to(agreement_W, late_W.shape)[late_W], 0.0, 1.0)
     return Lateness(
         reference=reference,
         workers=tuple(int(worker) for worker in np.flatnonzero(late_W)),
-        removed_us=time_above(spent.steady_us, excess.reference_us, late_W),
+        removed_us=time_above(time_WI, reference_W, late_W),
         mean_us=float(excess.mean_us[late_W].mean()),
-        reference_us=float(excess.reference_us[late_W].mean()),
+        reference_us=float(reference_W[late_W].mean()),
         strength=float(np.median(excess.strength[late_W])),
-        agreement=agreement,
+        agreement=None if agreement is None else float(agreement.min()),
     )
 
 

@@ -21,7 +21,6 @@ from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, launching_rows, queued_sh
 from eroica.diagnosis.under_operators import Caller, find_caller, host_us, phases_called_in, usual_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import BESIDE_INPUT, LAUNCHING, Phase
 from eroica.model.shares import percent
@@ -101,7 +100,7 @@ def _launches(view: View, rows: Sequence[int], late: Lateness) -> tuple[float, f
     members, places = list(late.workers), list(rows)
     count_W = view.fleet.count[places].sum(axis=0)
     if late.reference == "peers":
-        usual_W = median_of_others(count_W, view.fleet.roles)
+        usual_W = view.fleet.usual(count_W)
     else:
         phases = {view.fleet.keys[row].phase for row in rows}
         usual_W = view.then(lambda past: past.count[_same_rows(past, phases)].sum(axis=0))
@@ -136,7 +135,7 @@ def _caller(view: View, late: Lateness, parts: Sequence[list[int]], usual_FW: Fl
 def _why_slower(view: View, late: Lateness) -> tuple[str, tuple[str, ...]]:
     """Choose the cause by whether the training thread's waits for a core explain that each launch takes longer."""
     queue_W = queued_share(view.fleet)
-    usual_W = median_of_others(queue_W, view.fleet.roles) if late.reference == "peers" else view.then(queued_share)
+    usual_W = view.fleet.usual(queue_W) if late.reference == "peers" else view.then(queued_share)
     more = float(np.nan_to_num(queue_W - usual_W)[list(late.workers)].mean())
     if more * view.iteration_us < EXPLAINED_BY_QUEUE * (late.mean_us - late.reference_us):
         return "host-bound", ("Each launch takes longer: the host's cores are slower, or something beside it runs.",)

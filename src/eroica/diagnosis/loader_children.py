@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
 from eroica.diagnosis.view import View
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ThreadRole
 
@@ -111,7 +110,7 @@ def _in_rows(view: View, rows: list[int], members: Sequence[int], reference: str
     time_R = total_RW[:, list(members)].mean(axis=1)
     usual_R = np.zeros(len(rows))
     if reference == "peers":
-        usual_R = np.nan_to_num(median_of_others(total_RW, view.fleet.roles)[:, list(members)]).mean(axis=1)
+        usual_R = np.nan_to_num(view.fleet.usual(total_RW)[:, list(members)]).mean(axis=1)
     elif reference == "baseline" and view.suspects.baseline is not None:
         usual_R = _before_in_children(view, rows, members)
     found = find_focus(keys, rows, time_R - usual_R, time_R)

@@ -51,6 +51,7 @@ def find_slow_loading(view: View) -> list[Candidate]:
     expected = _expected_share(view)
     found = [_joined(view, rows, late, expected) for late in judge_group(view, rows, expected, _LEAST_STRENGTH)]
     once = {(late.workers, late.agreement is None): late for late in found}
+    once |= {(late.workers, False): late for late in reversed(found) if late.agreement is not None}  # peers tell more
     return [_candidate(view, rows, late) for late in once.values()]
 
 
@@ -64,7 +65,7 @@ def _joined(view: View, rows: list[int], late: Lateness, expected_share: float |
     batch_W = np.nan_to_num(batch_us(view.fleet))
     as_slow_W = (busy_share(view.fleet) >= MOSTLY_BUSY) & (batch_W >= _AS_LONG * batch_W[members_W].min())
     joined_W = members_W | as_slow_W
-    if late.reference != "peers" or not as_slow_W[members_W].all() or not (as_slow_W & ~members_W).any():
+    if late.agreement is None or not as_slow_W[members_W].all() or not (as_slow_W & ~members_W).any():
         return late
     spent = measure(view, rows)
     if joined_W.mean() < JOB_WIDE:

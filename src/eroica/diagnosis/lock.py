@@ -25,7 +25,6 @@ from eroica.diagnosis.loader_children import OWN_THREADS, frame_in_threads
 from eroica.diagnosis.speed import held_share, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
@@ -113,7 +112,7 @@ def _waits_about_as_long(view: View, busy_W: Floats) -> NDArray[np.bool_]:
 def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
     """Measure the excess over the peers or over the baseline window, whichever of these is less. float64 [W]."""
     now_W = measured(view.fleet)
-    return np.asarray(now_W - np.fmin(median_of_others(now_W, view.fleet.roles), view.then(measured)))
+    return np.asarray(now_W - np.fmin(view.fleet.usual(now_W), view.then(measured)))
 
 
 def _would_run(fleet: Fleet) -> list[int]:
@@ -140,7 +139,7 @@ def _idle_us(fleet: Fleet) -> Floats:
 
 def _usual(view: View, busy_W: Floats) -> Floats:
     """Return the core use of such a thread on the peers or in the baseline window, whichever is less. float64 [W]."""
-    peers_W = median_of_others(busy_W, view.fleet.roles)
+    peers_W = view.fleet.usual(busy_W)
     return np.asarray(np.fmin(peers_W, view.then(_busy_beside)))
 
 

@@ -18,7 +18,7 @@ from eroica.diagnosis.limits import HELD
 from eroica.diagnosis.more_data import has_more_data, has_more_data_since
 from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, held_share, queued_share
 from eroica.diagnosis.view import View
-from eroica.localize.excess import Excess, median_of_others
+from eroica.localize.excess import Excess
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -46,7 +46,7 @@ def use_of_core(view: View, functions: Sequence[int], reference: str) -> Floats:
     if any(key.kind != "python" or key.thread != "training" or key.phase == "input" for key in keys):
         return np.ones(view.workers)
     use_W = _measured(view.fleet, functions)
-    usual_W = median_of_others(use_W, view.fleet.roles)
+    usual_W = view.fleet.usual(use_W)
     if reference == "baseline":
         usual_W = view.then(lambda past: _measured(past, view.rows_before(functions)))
     most_W = np.where(held_share(view.fleet) <= HELD, np.fmax(use_W, usual_W), 1.0)

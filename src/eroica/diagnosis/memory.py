@@ -19,7 +19,6 @@ from eroica.diagnosis.limits import LISTED, MOST
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, short_name
-from eroica.localize.excess import median_of_others
 from eroica.trace.schema import ALLOCATIONS
 
 Floats = NDArray[np.float64]
@@ -89,7 +88,7 @@ def _usual_counts(view: View, rows: Sequence[int], late: Lateness) -> Floats | N
     """Count executions per iteration on the reference of the accused. float64 [R]."""
     members = list(late.workers)
     if late.reference == "peers":
-        usual_RW = median_of_others(view.fleet.count[list(rows)], view.fleet.roles)
+        usual_RW = view.fleet.usual(view.fleet.count[list(rows)])
         return np.asarray(np.nan_to_num(usual_RW[:, members]).mean(axis=1))
     past = view.suspects.baseline
     if late.reference != "baseline" or past is None:

@@ -23,7 +23,6 @@ from eroica.diagnosis.speed import (
     speed_against_baseline,
 )
 from eroica.diagnosis.view import View
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -49,9 +48,9 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
     """
     more_W, grows_W = _more_than_peers(view)
     busy_W = running_us(view.fleet)
-    more_W &= _computes(busy_W / median_of_others(busy_W, view.fleet.roles), grows_W)
+    more_W &= _computes(busy_W / view.fleet.usual(busy_W), grows_W)
     if more_W.any():
-        usual_W = median_of_others(queued_share(view.fleet), view.fleet.roles)
+        usual_W = view.fleet.usual(queued_share(view.fleet))
         more_W &= ~_waits_for_cores(view, usual_W, grows_W)
     return np.asarray(more_W & (held_share(view.fleet) <= HELD) & _runs_at_full_speed(view), dtype=np.bool_)
 
@@ -158,7 +157,7 @@ def _runs_at_full_speed(view: View) -> NDArray[np.bool_]:
     if not view.fleet.has_accelerator:
         return np.ones(view.workers, dtype=np.bool_)
     mean_W = _mean_use(view.fleet)
-    usual_W = median_of_others(mean_W, view.fleet.roles)
+    usual_W = view.fleet.usual(mean_W)
     return np.asarray((mean_W > 0) & (mean_W >= (1 - _SAME_SPEED) * usual_W), dtype=np.bool_)
 
 

@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.hosts import Compared, Hosts, Others, fact, name_use
-from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.lateness import accuse_growth
 from eroica.diagnosis.limits import HELD, LISTED
 from eroica.diagnosis.neighbor_use import (
     LARGE,
@@ -29,9 +28,7 @@ from eroica.diagnosis.neighbor_use import (
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.speed import host_fact
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.excess import excess_over_baseline, median_of_others
-from eroica.localize.fleet import Fleet
+from eroica.diagnosis.words import name_workers
 from eroica.model.pattern import WorkerPattern
 
 CAUSE = "sibling-process"
@@ -82,7 +79,7 @@ def find_sibling_processes(view: View) -> list[Candidate]:
     members = tuple(sorted(at for one in taken for at in hosts.workers[one.host]))
     if not taken:
         return []
-    return [_job_candidate(view, past, taken, members, lost)]
+    return [_job_candidate(view, taken, members, lost)]
 
 
 def unexplained_neighbors(view: View) -> Iterator[str]:
@@ -148,7 +145,7 @@ def _instead_of_turns(hosts: Hosts, candidate: Candidate) -> Candidate:
     known = [one for one in taken if one is not None]
     if len(known) < len(taken):
         return candidate
-    found = _job_candidate(view, past, known, tuple(range(view.workers)), lost)
+    found = _job_candidate(view, known, tuple(range(view.workers)), lost)
     if (found.gain or 0.0) < _LEAST_LOST:
         return candidate
     return msgspec.structs.replace(found, evidence=(*found.evidence, *candidate.evidence))
@@ -202,7 +199,7 @@ def _taken_by_device(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], 
 def _clock_ratio(view: View, candidate: Candidate) -> float:
     """Return the ratio of the reference devices' clock to that of the accused; at least 1, also where unknown."""
     own_W = host_fact(view.fleet, "gpu_sm_clock")
-    usual_W = median_of_others(own_W, view.fleet.roles)
+    usual_W = view.fleet.usual(own_W)
     if candidate.reference == "baseline":
         usual_W = view.then(lambda past: host_fact(past, "gpu_sm_clock"))
     members = list(candidate.workers)
@@ -255,37 +252,11 @@ def _work_then(hosts: Hosts, before: Sequence[WorkerPattern]) -> float:
     return cores * past.mean_iteration_us if past is not None and cores > 0 else np.inf
 
 
-def _job_candidate(
-    view: View, past: Fleet | None, taken: Sequence[Taken], members: tuple[int, ...], lost: float
-) -> Candidate:
-    mean_us, share = view.iteration_us, min(one.share for one in taken)
-    before_WJ = np.full((view.workers, 2), mean_us * (1 - lost))
-    if past is not None:
-        before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
-    excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
-    everybody = len(members) == view.workers
-    beside = " and ".join(one.short for one in taken[:2])
-    removed_WI = np.zeros_like(view.fleet.iteration_us)
-    removed_WI[list(members)] = lost * share * view.fleet.iteration_us[list(members)]
-    sentence = f"Iterations take {format_ms(mean_us)} instead of {format_ms(mean_us * (1 - lost))} beside {beside}."
-    return Candidate(
-        cause=CAUSE,
-        scope="all" if everybody else "some",
-        workers=members,
-        focus=NOTHING,
-        kind="other",
-        removed_us=removed_WI,
-        mean_us=mean_us,
-        reference_us=mean_us * (1 - lost),
-        reference="baseline" if past is not None else "expectation",
-        strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
-        coverage=share,
-        least_gain=view.settings.min_gain,
-        evidence=tuple(one.what for one in taken),
-        gain=lost * share,
-        sentence=sentence,
-        doubt=min(one.doubt for one in taken),
-    )
+def _job_candidate(view: View, taken: Sequence[Taken], members: tuple[int, ...], lost: float) -> Candidate:
+    beside = f"beside {' and '.join(one.short for one in taken[:2])}"
+    share, what = min(one.share for one in taken), [one.what for one in taken]
+    found = accuse_growth(view, CAUSE, members, lost, share, what, beside)
+    return msgspec.structs.replace(found, doubt=min(one.doubt for one in taken))
 
 
 # --- merging ---

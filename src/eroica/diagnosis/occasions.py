@@ -21,7 +21,6 @@ from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.reading import library_frame
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.model.shares import percent
 from eroica.model.window import SLOWER
@@ -170,7 +169,7 @@ def agreement_of(found: Occasions) -> float | None:
         more = wait_WI.max(axis=0) - wait_WI.min(axis=0)
         return float(np.clip(more.sum() / max(float(time_WI.max(axis=0).sum()), 1e-9), 0.0, 1.0))
     wait_W = wait_WI.sum(axis=1)
-    deficit_W = np.nan_to_num(median_of_others(wait_W, found.fleet.roles) - wait_W)
+    deficit_W = np.nan_to_num(found.fleet.usual(wait_W) - wait_W)
     beyond_W = np.maximum(deficit_W, wait_W[found.is_other].mean() - wait_W)
     share_W = beyond_W[found.accused] / np.maximum(time_WI[found.accused].sum(axis=1), 1e-9)
     return float(np.clip(share_W, 0.0, 1.0).min())

@@ -22,14 +22,13 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.communication import common_wait
 from eroica.diagnosis.cores import Cores
 from eroica.diagnosis.frames import Focus, find_focus
-from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.lateness import growth_strength
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.setup_rules import number
 from eroica.diagnosis.simulate import simulated_gain
 from eroica.diagnosis.speed import host_fact, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.localize.excess import excess_over_baseline
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -115,14 +114,12 @@ def _change(view: View, kind: _Kind) -> _Change | None:
         return None
     taken_W, queued_W = kind.taken_us(view.fleet), _queued_us(view.fleet)
     sampled_W = _sampled_us(view.fleet, kind) - np.nan_to_num(view.then(lambda past: _sampled_us(past, kind)))
-    before_WJ, carried_us = np.full((view.workers, 2), before_us), 0.0
+    carried_us = 0.0
     if past is not None:
         taken_W = taken_W - view.then(kind.taken_us)
         queued_W = queued_W - view.then(_queued_us)
-        before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
         if not view.fleet.has_accelerator:
             carried_us = max(float(common_wait(view.fleet.wait_us).mean() - common_wait(past.wait_us).mean()), 0.0)
-    excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
     return _Change(
         reference="expectation" if past is None else "baseline",
         lost_us=view.iteration_us - before_us,
@@ -130,7 +127,7 @@ def _change(view: View, kind: _Kind) -> _Change | None:
         sampled_us=sampled_W,
         queued_us=queued_W,
         carried_us=carried_us,
-        strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
+        strength=growth_strength(view, before_us),
     )
 
 

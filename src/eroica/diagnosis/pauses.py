@@ -27,7 +27,7 @@ from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.occasions import WOULD_SHOW, Occasions, agreement_of, candidate_of, find_occasions, may_be_older
 from eroica.diagnosis.reading import describe, doing, python_cause
 from eroica.diagnosis.view import View, noise_factor
-from eroica.localize.excess import median_of_others, standard_error
+from eroica.localize.excess import standard_error
 from eroica.model.pattern import BESIDE_INPUT
 from eroica.summarize.phases import is_engine_frame
 
@@ -121,7 +121,7 @@ def _judge(view: View, focus: Focus) -> Iterator[Candidate]:
 def _longer_than_others(view: View, focus: Focus, found: Occasions) -> Iterator[Candidate]:
     """Accuse workers that take longer than their peers, who wait for them, in what everybody has always done."""
     time_WO = found.time_us[:, found.hit]
-    usual_WO = median_of_others(time_WO.T, found.fleet.roles).T
+    usual_WO = found.fleet.usual(time_WO.T).T
     beyond_WO = np.nan_to_num(time_WO - usual_WO)
     more_W, usual_W = beyond_WO.mean(axis=1), np.nan_to_num(usual_WO).mean(axis=1)
     error_W = noise_factor(beyond_WO.shape[1] - 1) * standard_error(beyond_WO)

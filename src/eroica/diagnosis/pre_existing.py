@@ -14,7 +14,6 @@ from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.localize.excess import median_of_others
 from eroica.model.window import SLOWER
 
 #: Of what something costs, at least this share must have come since, if it is not most of the growth.
@@ -52,7 +51,7 @@ def without_older(view: View, found: Candidate) -> Candidate | None:
     now_W = view.fleet.critical_us[rows].sum(axis=0)
     then_W = np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0)
     if found.reference == "peers":
-        now_W, then_W = (one - np.nan_to_num(median_of_others(one, view.fleet.roles)) for one in (now_W, then_W))
+        now_W, then_W = (one - np.nan_to_num(view.fleet.usual(one)) for one in (now_W, then_W))
     now_us, then_us = float(now_W[members].mean()), float(then_W[members].mean())
     more_us, tells = now_us - then_us, now_us >= _HOLDS * found.excess_us
     if not (tells and more_us < _MOSTLY_NEW * now_us and is_older(view, now_us, then_us)):

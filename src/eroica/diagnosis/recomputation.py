@@ -21,7 +21,6 @@ from eroica.diagnosis.python_code import accuse_python
 from eroica.diagnosis.rows import reference_of_rows
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
 
@@ -137,7 +136,7 @@ def _accounts(view: View, found: Candidate, more_us: float) -> bool:
 def _usual_us(view: View, found: Candidate, again_W: Floats) -> float | None:
     members = list(found.workers)
     if found.reference == "peers":
-        usual_W = median_of_others(again_W, view.fleet.roles)
+        usual_W = view.fleet.usual(again_W)
     elif found.reference == "baseline":
         usual_W = view.then(_again_us)
     else:

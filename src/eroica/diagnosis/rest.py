@@ -6,7 +6,7 @@ Array suffixes: R rows, W workers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import msgspec
 import numpy as np
@@ -49,11 +49,21 @@ def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
     candidate = None if part is None else _candidate(view, part)
     found = select_causes(view, [candidate] if candidate is not None else _find_later(view, named))
     if not found or found[0].gain < max(HALF * grown, explained):
-        return list(causes)
+        return _with_second(view, causes, grown - explained)
     inside = [cause for cause in named if _is_inside(cause, found[0])]
     if any(cause.candidate.doubt < 1 for cause in inside):
         return list(causes)
     return [*found, *(cause for cause in named if cause not in inside)]
+
+
+def _with_second(view: View, causes: Sequence[Cause], left: float) -> list[Cause]:
+    """Add the largest block beside the rows that causes have, where it holds most of what these leave."""
+    told = frozenset(at for one in causes for at in (*one.candidate.functions, *one.candidate.focus.functions))
+    part = largest_part(view, told) if told else None
+    candidate = None if part is None else _candidate(view, part, told)
+    found = select_causes(view, [] if candidate is None else [candidate])
+    worth = [one for one in found if one.gain >= max(HALF * left, LEAST_LEFT)]
+    return sorted([*causes, *worth], key=lambda one: one.weight, reverse=True) if worth else list(causes)
 
 
 def _find_later(view: View, named: Sequence[Cause]) -> list[Candidate]:
@@ -84,9 +94,9 @@ def _grown(view: View) -> float:
     return max(1 - past.mean_iteration_us / view.iteration_us, 0.0) if view.is_slow else 0.0
 
 
-def _candidate(view: View, part: Part) -> Candidate | None:
+def _candidate(view: View, part: Part, told: Set[int] = frozenset()) -> Candidate | None:
     """Build a block's candidate: of the function that holds it, else of the operator; None where nothing holds it."""
-    focus = _function(view, part)
+    focus = _function(view, part, told)
     if focus is not None:
         rows = tuple(sorted({*part.cell.rows, *focus.functions}))
         own = accuse_python(view, rows, focus, part.late, with_operators=True)
@@ -111,11 +121,11 @@ def _where(part: Part) -> str:
     )
 
 
-def _function(view: View, part: Part) -> Focus | None:
+def _function(view: View, part: Part, told: Set[int]) -> Focus | None:
     """Find the frame under which the accused spend most of the block's excess, operators that it calls included.
 
     Samples of stacks hold the time inside operators, so all frames are one tree. Only where stacks were sampled while
-    operators ran.
+    operators ran; rows that are told count no more.
     """
     past, fleet = view.suspects.baseline, view.fleet
     if past is None or not view.sees_callers:
@@ -123,14 +133,20 @@ def _function(view: View, part: Part) -> Focus | None:
     rows = [
         at
         for at, key in enumerate(fleet.keys)
-        if key.kind == "python" and key.thread == "training" and key.phase in part.cell.phases and is_own_time(key)
+        if key.kind == "python"
+        and key.thread == "training"
+        and key.phase in part.cell.phases
+        and is_own_time(key)
+        and at not in told
     ]
     members = list(part.late.workers)
     whole_R = fleet.critical_us[rows][:, members].mean(axis=1)
     time_R = fleet.total_us[rows][:, members].mean(axis=1) * counted_share(view, rows, part.late, whole_R)
     then = _total_before(view, members)
     excess_R = time_R - np.asarray([then.get(fleet.keys[at], 0.0) for at in rows])
-    gone = sum(time for key, time in then.items() if key.phase in part.cell.phases) - (time_R - excess_R).sum()
+    named = {fleet.keys[at] for at in told}
+    before = (time for key, time in then.items() if key.phase in part.cell.phases and key not in named)
+    gone = sum(before) - (time_R - excess_R).sum()
     whole = _loop(past)
     bare = {at: _without(fleet.keys[at], whole) for at in rows}
     keys = [bare.get(at, key) for at, key in enumerate(fleet.keys)]

@@ -52,7 +52,6 @@ from eroica.diagnosis.uneven import find_uneven_work
 from eroica.diagnosis.unexplained import find_unexplained
 from eroica.diagnosis.view import View
 from eroica.diagnosis.without_core import find_without_core
-from eroica.localize.excess import median_of_others
 
 #: Causes of some workers that hold less than this share of what the others wait for these do not explain it.
 _ACCOUNTS = 0.5
@@ -147,7 +146,7 @@ def _with_hidden(view: View, cause: Cause, late: Cause) -> Cause:
         return cause
     rows, workers = list(found.functions), list(found.workers)
     hidden_W = np.maximum(view.fleet.total_us - view.fleet.critical_us, 0.0)[rows].sum(axis=0)
-    own_us = float(np.nan_to_num(hidden_W - median_of_others(hidden_W, view.fleet.roles))[workers].mean())
+    own_us = float(np.nan_to_num(hidden_W - view.fleet.usual(hidden_W))[workers].mean())
     gain = min(most, cause.gain + max(own_us, 0.0) / max(view.iteration_us, 1e-9))
     return msgspec.structs.replace(cause, gain=gain)
 

@@ -14,17 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.frames import NOTHING
-from eroica.diagnosis.lateness import JOB_WIDE, LEAST_STRENGTH
+from eroica.diagnosis.lateness import JOB_WIDE, accuse_growth
 from eroica.diagnosis.limits import LISTED
 from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.setup_everywhere import known_bad
 from eroica.diagnosis.setup_rules import ALL, RULES, TOLD, Loss, Rule, number
 from eroica.diagnosis.speed import queued_share
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.excess import excess_over_baseline
-from eroica.localize.fleet import Fleet
+from eroica.diagnosis.words import name_workers
 
 CAUSE = "misconfiguration"
 _MOST_DIFFERENCES = 3
@@ -143,7 +140,7 @@ def find_misconfiguration(view: View) -> list[Candidate]:
     found = [one for one in _against_baseline(view, everybody, ALL, loss) if one.is_proof]
     if not found or lost <= 0:
         return []
-    return [_job_candidate(view, view.suspects.baseline, everybody, found, lost)]
+    return [_job_candidate(view, everybody, found, lost)]
 
 
 def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
@@ -317,34 +314,12 @@ def _ranks(view: View, workers: Sequence[int]) -> str:
 # --- the whole job, and notes ---
 
 
-def _job_candidate(
-    view: View, past: Fleet, members: tuple[int, ...], found: Sequence[Difference], lost: float
-) -> Candidate:
-    first, now, then = found[0], view.iteration_us, f"in the {view.past_window}"
-    before_WJ = np.broadcast_to(past.iteration_us.mean(axis=0), (view.workers, past.iteration_us.shape[1]))
-    excess = excess_over_baseline(view.fleet.iteration_us, np.asarray(before_WJ))
-    name = first.rule.name
-    return Candidate(
-        cause=CAUSE,
-        scope="all",
-        workers=members,
-        focus=NOTHING,
-        kind="other",
-        removed_us=lost * view.fleet.iteration_us,
-        mean_us=now,
-        reference_us=now * (1 - lost),
-        reference="baseline",
-        strength=max(float(np.nanmedian(excess.strength)), LEAST_STRENGTH * 0.5),
-        coverage=0.5,
-        least_gain=view.settings.min_gain,
-        evidence=tuple(one.sentence(_ranks(view, members), then) for one in found[:LISTED]),
-        gain=lost,
-        sentence=(
-            f"Iterations take {format_ms(now)} instead of {format_ms(now * (1 - lost))} since {name} became "
-            f"{first.own} ({first.other} {view.back_then})."
-        ),
-        doubt=0.8,
-    )
+def _job_candidate(view: View, members: tuple[int, ...], found: Sequence[Difference], lost: float) -> Candidate:
+    first, then = found[0], f"in the {view.past_window}"
+    evidence = [one.sentence(_ranks(view, members), then) for one in found[:LISTED]]
+    since = f"since {first.rule.name} became {first.own} ({first.other} {view.back_then})"
+    job = accuse_growth(view, CAUSE, members, lost, 1.0, evidence, since)
+    return msgspec.structs.replace(job, coverage=0.5, doubt=0.8)
 
 
 def _differing(view: View) -> list[str]:

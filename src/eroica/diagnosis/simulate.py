@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.direct_waits import DirectWaits
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.localize.replay import Replay
 
@@ -97,7 +96,7 @@ def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Float
 def _also_removed(fleet: Fleet, removed_WI: Floats) -> Floats:
     """Return the part of each worker's removed time that its peers are to lack as well. float64 [W, I]."""
     removed_WI = np.maximum(removed_WI, 0.0)
-    usual_WI = np.nan_to_num(median_of_others(removed_WI.T, fleet.roles).T)
+    usual_WI = np.nan_to_num(fleet.usual(removed_WI.T).T)
     return np.asarray(np.minimum(usual_WI, removed_WI))
 
 

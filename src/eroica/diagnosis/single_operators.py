@@ -20,7 +20,6 @@ from eroica.diagnosis.more_data import has_more_data, more_data_evidence
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.localize.excess import median_of_others
 
 Floats = NDArray[np.float64]
 #: With more workers than cores, an operator takes twice as long by luck; on devices healthy ones differ by little.
@@ -85,7 +84,7 @@ def _least_ratio(view: View) -> Floats:
 
 def _runs_longer(view: View, row: int) -> NDArray[np.bool_]:
     """Mark workers on which this operator runs equally often, and longer. bool [W]."""
-    usual_W = np.nan_to_num(median_of_others(view.fleet.count[row], view.fleet.roles))
+    usual_W = np.nan_to_num(view.fleet.usual(view.fleet.count[row]))
     same_W = (usual_W > 0) & (np.abs(view.fleet.count[row] - usual_W) <= SAME_COUNT * usual_W)
     peers_W = view.suspects.peers_us[row]
     over_W = view.fleet.critical_us[row] - peers_W >= _least_ratio(view) * peers_W
@@ -136,7 +135,7 @@ def _evidence(view: View, members: tuple[int, ...], row: int) -> str:
     fleet, own = view.fleet, list(members)
     count = float(fleet.count[row, own].mean())
     each = float((fleet.total_us[row, own] / np.maximum(fleet.count[row, own], 1e-9)).mean())
-    usual_W = median_of_others(fleet.total_us[row] / np.maximum(fleet.count[row], 1e-9), fleet.roles)
+    usual_W = fleet.usual(fleet.total_us[row] / np.maximum(fleet.count[row], 1e-9))
     return (
         f"{fleet.keys[row].name} runs {count:.0f} times per iteration as on the peers, but takes {format_ms(each)} "
         f"each time and there {format_ms(float(np.nanmean(usual_W[own])))}; other operators run at normal speed."

@@ -84,7 +84,7 @@ def running_us(fleet: Fleet) -> Floats:
 
 
 def speed_against_peers(fleet: Fleet, phases: frozenset[str] | None = None) -> Speed:
-    """Compare operators of some phases, or of all, with the median of the role's other workers."""
+    """Compare operators of some phases, or of all, with the median of the role's others, whoever waits."""
     rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
     total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
     duration_FW = _mean_duration(total_FW, count_FW)

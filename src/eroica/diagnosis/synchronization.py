@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import NOTHING, Focus, is_own_frame, split_frame
-from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, time_above
+from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH, accuse, lateness_of, waited_for
 from eroica.diagnosis.limits import LISTED
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
-from eroica.localize.excess import mean_error, median_of_others
+from eroica.localize.excess import Excess, mean_error
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import Synchronization, WorkerPattern
 from eroica.model.shares import percent
@@ -73,36 +74,25 @@ def _series(pattern: WorkerPattern, columns: NDArray[np.intp]) -> Floats:
 
 
 def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_W: Floats) -> Iterator[Candidate]:
-    is_all = float(late_W.mean()) >= JOB_WIDE
-    agreement = None
-    if not is_all:
-        usual_W = np.nan_to_num(median_of_others(lost_WI.mean(axis=1), view.fleet.roles))
-        excess_W = np.maximum(lost_WI.mean(axis=1) - usual_W, 1e-9)
-        late_W = late_W & (view.deficit_us / excess_W >= LEAST_AGREEMENT)
+    mean_W = lost_WI.mean(axis=1)
+    agreement_W: Floats | None = None
+    if late_W.mean() < JOB_WIDE or waited_for(late_W, mean_W - allowed_W, view.wait_us) is not None:
+        agreement_W = view.deficit_us / np.maximum(mean_W - np.nan_to_num(view.fleet.usual(mean_W)), 1e-9)
+        late_W = late_W & (agreement_W >= LEAST_AGREEMENT)
         if not late_W.any():
             return
-        agreement = float(np.clip(view.deficit_us / excess_W, 0, 1)[late_W].min())
-    workers = tuple(int(worker) for worker in np.flatnonzero(late_W))
-    syncs = _together(view, workers)
+    excess = Excess(mean_us=mean_W, reference_us=allowed_W, error_us=mean_error(lost_WI))
+    late = lateness_of("expectation", excess, lost_WI, late_W, agreement_W)
+    syncs = _together(view, late.workers)
     focus = _focus(view, syncs)
-    mean_us = float(lost_WI[late_W].mean())
-    strength = (lost_WI.mean(axis=1) - allowed_W)[late_W] / np.maximum(mean_error(lost_WI)[late_W], 1e-9)
-    yield Candidate(
-        cause="host-device-sync",
-        scope="all" if is_all else "some",
-        workers=workers,
-        functions=focus.functions,
-        focus=focus,
-        kind="python" if focus.stack else "other",
-        removed_us=np.minimum(time_above(lost_WI, allowed_W, late_W), view.fleet.busy_us),
-        mean_us=mean_us,
-        reference_us=float(allowed_W[late_W].mean()),
-        reference="expectation",
-        strength=min(float(np.median(strength)), 99.0),
-        agreement=agreement,
-        least_gain=view.settings.min_gain,
-        evidence=tuple(_evidence(view, workers, syncs)),
-        sentence=_sentence(view, workers, focus, syncs, mean_us),
+    kind: FindingKind = "python" if focus.stack else "other"
+    evidence = tuple(_evidence(view, late.workers, syncs))
+    yield msgspec.structs.replace(
+        accuse(late, "host-device-sync", kind, focus, focus.functions, view.settings.min_gain, evidence),
+        removed_us=np.minimum(late.removed_us, view.fleet.busy_us),
+        strength=min(late.strength, 99.0),
+        coverage=1.0,
+        sentence=_sentence(view, late.workers, focus, syncs, late.mean_us),
         doubt=_DOUBT if view.is_trace else 1.0,
     )
 

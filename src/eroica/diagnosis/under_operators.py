@@ -19,7 +19,6 @@ from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
 from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.python_code import is_judged_elsewhere
 from eroica.diagnosis.view import View
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
 
@@ -75,7 +74,7 @@ class Peers(NamedTuple):
         return self._usual(rows_under(self.fleet, focus))
 
     def _usual(self, rows: list[int]) -> Floats:
-        return np.nan_to_num(median_of_others(self.measure(self.fleet, rows), self.fleet.roles))
+        return np.nan_to_num(self.fleet.usual(self.measure(self.fleet, rows)))
 
 
 class Past(NamedTuple):

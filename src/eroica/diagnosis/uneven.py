@@ -13,7 +13,6 @@ from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
-from eroica.localize.excess import median_of_others
 
 Floats = NDArray[np.float64]
 #: Executions above the peers' from which work is unequal, and the peers' own spread, which it must exceed by far.
@@ -32,8 +31,8 @@ def find_uneven_work(view: View) -> list[Candidate]:
         return []
     count_FW = view.fleet.count[rows]
     count_W = count_FW.sum(axis=0)
-    usual_W = median_of_others(count_W, view.fleet.roles)
-    spread_W = median_of_others(np.abs(count_W - usual_W), view.fleet.roles)
+    usual_W = view.fleet.usual(count_W)
+    spread_W = view.fleet.usual(np.abs(count_W - usual_W))
     more_W = np.nan_to_num(count_W - usual_W)
     members = np.flatnonzero(more_W > np.maximum(_MORE * np.nan_to_num(usual_W), _SPREADS * np.nan_to_num(spread_W)))
     if not members.size or 2 * members.size >= view.workers:
@@ -43,7 +42,7 @@ def find_uneven_work(view: View) -> list[Candidate]:
 
 def _candidate(view: View, rows: list[int], members: NDArray[np.intp], more_W: Floats, usual_W: Floats) -> Candidate:
     count_FW, total_FW = view.fleet.count[rows], view.fleet.total_us[rows]
-    extra_FW = np.maximum(count_FW - np.nan_to_num(median_of_others(count_FW, view.fleet.roles)), 0.0)
+    extra_FW = np.maximum(count_FW - np.nan_to_num(view.fleet.usual(count_FW)), 0.0)
     each_FW = np.divide(total_FW, count_FW, out=np.zeros_like(total_FW), where=count_FW > 0)
     price_F = (extra_FW * each_FW)[:, members].mean(axis=1)
     top = int(np.argmax(price_F))
@@ -86,7 +85,7 @@ def _candidate(view: View, rows: list[int], members: NDArray[np.intp], more_W: F
 def _most_repeated(view: View, rows: list[int], members: NDArray[np.intp]) -> tuple[str, ...]:
     """Name the operator whose executions multiply most."""
     count_FW = view.fleet.count[rows]
-    usual_FW = np.nan_to_num(median_of_others(count_FW, view.fleet.roles))
+    usual_FW = np.nan_to_num(view.fleet.usual(count_FW))
     extra_F = (count_FW - usual_FW)[:, members].mean(axis=1)
     top = int(np.argmax(extra_F))
     own, usual = count_FW[top, members].mean(), usual_FW[top, members].mean()

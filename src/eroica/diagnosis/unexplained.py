@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate, FindingKind, Reference
 from eroica.diagnosis.frames import NOTHING, Focus, is_whole_step, split_frame
-from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, late_roles, time_above
+from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, accuse, late_roles, lateness_of
 from eroica.diagnosis.view import View
-from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers, median_of_others
+from eroica.localize.excess import Excess, excess_over_baseline
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
@@ -38,7 +39,7 @@ def find_unexplained(view: View, explained: set[int]) -> list[Candidate]:
         explained: Workers (indices) that a cause was found for.
     """
     busy_WI = view.fleet.busy_us
-    excess = excess_over_peers(busy_WI, view.fleet.roles)
+    excess = view.fleet.above_usual(busy_WI)
     agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     late_W = _far_busier(view, excess, _BUSIER_CROWDED) & (agreement_W >= LEAST_AGREEMENT)
     late_W[list(explained)] = False
@@ -69,32 +70,19 @@ def _candidate(
     usual_FW = view.suspects.peers_us if reference == "peers" else view.suspects.before_us
     over_F = np.nan_to_num(view.fleet.critical_us - usual_FW)[:, members].mean(axis=1)
     focus, kind = _focus(view, over_F)
-    amount = float(excess.excess_us[members].mean())
-    covered = float(over_F[list(focus.functions)].sum()) / amount if focus.functions else 0.0
-    return Candidate(
-        cause="unknown",
-        scope="some",
-        workers=tuple(int(worker) for worker in members),
-        functions=focus.functions,
-        focus=focus,
-        kind=kind,
-        removed_us=time_above(view.fleet.busy_us, excess.reference_us, late_W),
-        mean_us=float(excess.mean_us[members].mean()),
-        reference_us=float(excess.reference_us[members].mean()),
-        reference=reference,
-        strength=float(np.median(excess.strength[members])),
-        coverage=min(max(covered, 0.0), 1.0),
-        agreement=float(np.clip(agreement_W[members], 0, 1).min()),
-        least_gain=max(_LEAST_GAIN, view.settings.min_gain),
-        evidence=tuple(_hardware(view, members)) if reference == "peers" else (),
-    )
+    late = lateness_of(reference, excess, view.fleet.busy_us, late_W, agreement_W)
+    covered = float(over_F[list(focus.functions)].sum()) / max(late.mean_us - late.reference_us, 1e-9)
+    focus = msgspec.structs.replace(focus, share=float(np.clip(covered, 0.0, 1.0)) if focus.functions else 0.0)
+    least_gain = max(_LEAST_GAIN, view.settings.min_gain)
+    evidence = tuple(_hardware(view, members)) if reference == "peers" else ()
+    return accuse(late, "unknown", kind, focus, focus.functions, least_gain, evidence)
 
 
 def _hardware(view: View, members: NDArray[np.intp]) -> Iterator[str]:
     """Say where the late use their hardware otherwise than their peers, in functions that both run: no cause alone."""
     fleet = view.fleet
     mu_FW = np.where(fleet.pattern[:, :, 0] > view.settings.beta_gate, fleet.pattern[:, :, 1], np.nan)
-    usual_FW = median_of_others(mu_FW, fleet.roles)
+    usual_FW = fleet.usual(mu_FW)
     for row in np.argsort(-fleet.critical_us[:, members].mean(axis=1), kind="stable"):
         seen = [one for worker in members if (one := fleet.row(int(row), int(worker))) is not None]
         own, usual = mu_FW[row, members], usual_FW[row, members]

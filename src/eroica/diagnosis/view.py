@@ -21,7 +21,6 @@ from eroica.diagnosis.speed import (
     speed_against_baseline,
     speed_against_peers,
 )
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
@@ -46,11 +45,6 @@ FEWEST_ITERATIONS = 2
 def noise_factor(freedom: int) -> float:
     """Return Student's quantile over the normal one at three standard errors, by degrees of freedom; at least 1."""
     return _STUDENT.get(freedom, 1.0)
-
-
-def _less_than_others(value_W: Floats, roles_W: NDArray[np.intp]) -> Floats:
-    """Return by how much each worker has less than the median of its role's others; 0 without any. float64 [W]."""
-    return np.asarray(np.nan_to_num(median_of_others(value_W, roles_W) - value_W))
 
 
 def _hidden_us(fleet: Fleet) -> Floats:
@@ -219,12 +213,15 @@ class View:
         Workers that meet every so many iterations only wait in those, which are so long that they hardly count here.
         A worker whose own iterations take longer is waited for then, as far as waiting in all iterations tells.
         """
-        less_W = _less_than_others(self.wait_us, self.fleet.roles)
-        longer_W = np.maximum(-_less_than_others(self.fleet.own_iteration_us, self.fleet.roles), 0.0)
+        less_W = self._less_than_usual(self.wait_us)
+        longer_W = np.maximum(-self._less_than_usual(self.fleet.own_iteration_us), 0.0)
         if not longer_W.any():
             return less_W
-        in_all_W = _less_than_others(self.whole.wait_us.mean(axis=1), self.fleet.roles)
+        in_all_W = self._less_than_usual(self.whole.wait_us.mean(axis=1))
         return np.asarray(less_W + np.minimum(longer_W, np.maximum(in_all_W - less_W, 0.0)))
+
+    def _less_than_usual(self, value_W: Floats) -> Floats:
+        return np.asarray(np.nan_to_num(self.fleet.usual(value_W) - value_W))
 
     def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
         """Return a measurement of each of these workers in the baseline window.
@@ -240,12 +237,17 @@ class View:
         return np.asarray([known.get(rank, np.nan) for rank in self.fleet.ranks], dtype=np.float64)
 
     @cached_property
+    def wait_rise_us(self) -> Floats:
+        """Time by which each worker waits longer than in the baseline window; NaN without one. float64 [W]."""
+        return self.wait_us - self.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
+
+    @cached_property
     def deficit_since_us(self) -> Floats:
         """Time by which each worker's waiting rose less since the baseline window than that of other roles' workers.
 
         For roles that have nobody to compare with inside; 0 without a baseline or another role. float64 [W].
         """
-        rise_W = self.wait_us - self.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
+        rise_W = self.wait_rise_us
         deficit_W = np.zeros(self.workers)
         for role in np.unique(self.fleet.roles):
             own_W = self.fleet.roles == role
@@ -428,8 +430,7 @@ class View:
         It is 0 where collectives are hidden as before and waited for no longer: operators run beside Python, too.
         """
         bared_W = self.then(_hidden_us) - _hidden_us(self.fleet)
-        longer_W = self.wait_us - self.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
-        return np.asarray(np.nan_to_num(np.maximum(bared_W, longer_W)).clip(0.0))
+        return np.asarray(np.nan_to_num(np.maximum(bared_W, self.wait_rise_us)).clip(0.0))
 
     @cached_property
     def uncovered_us(self) -> Floats:

@@ -10,17 +10,17 @@ Array suffixes: W workers.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING, find_focus
-from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, time_above
+from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, accuse, lateness_of
 from eroica.diagnosis.neighbor_use import LEAST_CORES
 from eroica.diagnosis.speed import EXPLAINED_BY_QUEUE, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
-from eroica.localize.excess import excess_over_peers, median_of_others
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
@@ -41,9 +41,9 @@ def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
     if view.is_trace or view.fleet.has_accelerator:
         return []
     queued_W, before_W = queued_share(view.fleet), view.then(queued_share)
-    usual_W = median_of_others(queued_W, view.fleet.roles)
+    usual_W = view.fleet.usual(queued_W)
     more_W = np.nan_to_num(queued_W - np.fmax(usual_W, before_W))
-    excess = excess_over_peers(view.fleet.busy_us, view.fleet.roles)
+    excess = view.fleet.above_usual(view.fleet.busy_us)
     excess_W = np.nan_to_num(excess.excess_us)
     unsure_W = view.is_crowded & np.isnan(before_W)
     late_W = np.asarray(more_W >= np.where(unsure_W, _LEAST_MORE_CROWDED, _LEAST_MORE), dtype=np.bool_)
@@ -54,24 +54,12 @@ def find_without_core(view: View, explained: set[int]) -> list[Candidate]:
     late_W[list(explained)] = False
     if not late_W.any():
         return []
-    members = np.flatnonzero(late_W)
-    candidate = Candidate(
-        cause=CAUSE,
-        scope="some",
-        workers=tuple(members.tolist()),
-        focus=NOTHING,
-        kind="other",
-        removed_us=time_above(view.fleet.busy_us, excess.reference_us, late_W),
-        mean_us=float(excess.mean_us[members].mean()),
-        reference_us=float(excess.reference_us[members].mean()),
-        reference="peers",
-        strength=float(np.median(excess.strength[members])),
-        coverage=float(np.clip(more_W * view.iteration_us / np.maximum(excess_W, 1e-9), 0, 1)[members].min()),
-        agreement=float(np.clip(view.deficit_us / np.maximum(excess_W, 1e-9), 0, 1)[members].min()),
-        least_gain=view.settings.min_gain,
-        evidence=(_waiting(view, queued_W, usual_W, before_W, members), *_started(view, members)),
-    )
-    return [candidate]
+    members, excess_W = np.flatnonzero(late_W), np.maximum(excess_W, 1e-9)
+    late = lateness_of("peers", excess, view.fleet.busy_us, late_W, view.deficit_us / excess_W)
+    share = float(np.clip(more_W * view.iteration_us / excess_W, 0, 1)[members].min())
+    evidence = (_waiting(view, queued_W, usual_W, before_W, members), *_started(view, members))
+    focus = msgspec.structs.replace(NOTHING, share=share)
+    return [accuse(late, CAUSE, "other", focus, (), view.settings.min_gain, evidence)]
 
 
 def _waiting(view: View, queued_W: Floats, usual_W: Floats, before_W: Floats, members: NDArray[np.intp]) -> str:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from eroica.engine import HERE, Engine
 from eroica.errors import InputError
 from eroica.localize.arrivals import Arrivals, read_arrivals
-from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.localize.folding import Reading, all_alike, fold_rare_stacks
 from eroica.localize.group_names import tell_groups_apart
@@ -65,7 +64,7 @@ def localize(
         past = None
     moved = find_moved(fleet, past) if past is not None else ()
     before = align_baseline(fleet, past, moved)
-    peers = median_of_others(fleet.critical_us, fleet.roles)
+    peers = fleet.usual(fleet.critical_us)
     arrivals = read_arrivals(fleet, engine)
     return Suspects(
         fleet=msgspec.structs.replace(fleet, replay=arrivals.replay),

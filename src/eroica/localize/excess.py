@@ -21,6 +21,8 @@ UNKNOWN_NOISE = 0.3
 _FEWEST_PAIRED = 8
 #: Where everybody has the same long iterations, pairing leaves less than this share of the error.
 _MOSTLY_COMMON = 0.5
+#: Difference in standard errors from which it is no accident.
+SURE = 3.0
 
 
 class Excess(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -48,12 +50,36 @@ class Excess(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return np.nan_to_num(ratio, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def median_of_others(values: Floats, roles_W: NDArray[np.intp]) -> Floats:
+def find_measure(wait_WI: Floats, roles_W: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Mark the workers of each role that tell what is usual in it: all, or those that wait where most are late.
+
+    A job is as fast as its slowest workers, so that whoever waits is not late, and a median over all is that of workers
+    in time while fewer than half are late. Where only a minority waits, surely longer than all others and alike, it is
+    the measure alone. Of a single one nobody tells whether it just has less to do.
+
+    Args:
+        wait_WI: Time in which each worker waits for others. float64 [W, I].
+        roles_W: Role of each worker. intp [W].
+    """
+    mean_W, error_W, found_W = wait_WI.mean(axis=1), mean_error(wait_WI), np.ones(roles_W.size, dtype=np.bool_)
+    for members in members_of(roles_W):
+        order = members[np.argsort(mean_W[members], kind="stable")]
+        gaps = np.diff(mean_W[order])
+        late, waiting = np.split(order, [int(gaps.argmax()) + 1] if gaps.size else [0])
+        if 1 < waiting.size < late.size:
+            spread = mean_W[waiting[-1]] - mean_W[waiting[0]]
+            noise = SURE * np.hypot(error_W[late].max(), error_W[waiting].max())
+            found_W[late] = gaps.max() <= max(spread, noise)
+    return found_W
+
+
+def median_of_others(values: Floats, roles_W: NDArray[np.intp], measure_W: NDArray[np.bool_] | None = None) -> Floats:
     """Take for each worker the median over the other workers of its role.
 
     Args:
         values: Any leading axes, workers last. float64 or float32 [..., W].
         roles_W: Role of each worker. intp [W].
+        measure_W: The workers that count; None for all. bool [W].
 
     Returns:
         [..., W], of the type of `values`; NaN for a worker alone in its role.
@@ -62,10 +88,16 @@ def median_of_others(values: Floats, roles_W: NDArray[np.intp]) -> Floats:
     lines, medians = values.reshape(-1, values.shape[-1]), result.reshape(-1, values.shape[-1])
     together = max(_BLOCK_VALUES // max(values.shape[-1], 1), 1)
     for members in members_of(roles_W):
-        if members.size > 1:
+        counted_W = np.ones(members.size, dtype=np.bool_) if measure_W is None else measure_W[members]
+        counted, beside = members[counted_W], members[~counted_W]
+        if counted.size > 1:
             for first in range(0, lines.shape[0], together):
                 block = slice(first, first + together)
-                medians[block, members] = _leave_one_out_median(lines[block, members])
+                found = lines[block, counted]
+                medians[block, counted] = _leave_one_out_median(found)
+                if beside.size:  # of whom all that count are others
+                    nobody = np.full((found.shape[0], 1), np.nan, dtype=found.dtype)
+                    medians[block, beside] = _leave_one_out_median(np.hstack([found, nobody]))[:, -1:]
     return result
 
 
@@ -90,7 +122,12 @@ def _of_others(values: Floats, at: Floats, beyond: Floats) -> Floats:
     return np.where(values <= at[..., None], beyond[..., None], at[..., None])
 
 
-def excess_over_peers(time_WI: Floats, roles_W: NDArray[np.intp], factor_W: Floats | None = None) -> Excess:
+def excess_over_peers(
+    time_WI: Floats,
+    roles_W: NDArray[np.intp],
+    factor_W: Floats | None = None,
+    measure_W: NDArray[np.bool_] | None = None,
+) -> Excess:
     """Time above the median of the peers of the same role.
 
     Args:
@@ -98,14 +135,16 @@ def excess_over_peers(time_WI: Floats, roles_W: NDArray[np.intp], factor_W: Floa
         roles_W: Role of each worker. intp [W].
         factor_W: By how much a worker's peers' time is scaled first (a worker on which everything takes 1.5 times as
             long is allowed 1.5 times its peers' time here). float64 [W].
+        measure_W: The peers that count; None for all. bool [W].
     """
     mean_W = time_WI.mean(axis=1)
     error_W = mean_error(time_WI)
-    reference_W = median_of_others(mean_W, roles_W)
-    peers_error_W = np.nan_to_num(median_of_others(error_W, roles_W), posinf=np.inf)
+    reference_W = median_of_others(mean_W, roles_W, measure_W)
+    peers_error_W = np.nan_to_num(median_of_others(error_W, roles_W, measure_W), posinf=np.inf)
     scale_W = np.ones_like(mean_W) if factor_W is None else factor_W
     error_W = np.hypot(error_W, peers_error_W * scale_W)
-    paired_W = _paired_error(time_WI, roles_W, scale_W)
+    usual_WI = median_of_others(time_WI.T, roles_W, measure_W).T
+    paired_W = _paired_error(time_WI, usual_WI * scale_W[:, None])
     return Excess(mean_us=mean_W, reference_us=reference_W * scale_W, error_us=_with_less_common(error_W, paired_W))
 
 
@@ -114,7 +153,7 @@ def _with_less_common(error_W: Floats, paired_W: Floats) -> Floats:
     return np.asarray(np.where(paired_W < _MOSTLY_COMMON * error_W, paired_W, error_W))
 
 
-def _paired_error(time_WI: Floats, roles_W: NDArray[np.intp], scale_W: Floats) -> Floats:
+def _paired_error(time_WI: Floats, usual_WI: Floats) -> Floats:
     """Standard error of the distance from the peers in the same iterations; NaN where it is not known. float64 [W].
 
     What one iteration has more of on everybody (an evaluation) is no noise of that distance. Many peers have a steadier
@@ -122,8 +161,7 @@ def _paired_error(time_WI: Floats, roles_W: NDArray[np.intp], scale_W: Floats) -
     """
     if time_WI.shape[1] < _FEWEST_PAIRED:
         return np.full(time_WI.shape[0], np.nan)
-    distance_WI = time_WI - median_of_others(time_WI.T, roles_W).T * scale_W[:, None]
-    return np.asarray(standard_error(distance_WI) * np.sqrt(2))
+    return np.asarray(standard_error(time_WI - usual_WI) * np.sqrt(2))
 
 
 def excess_over_baseline(time_WI: Floats, before_WJ: Floats, factor_W: Floats | None = None) -> Excess:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.entries import Entries, gather_entries
+from eroica.localize.excess import Excess, excess_over_peers, find_measure, median_of_others
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
 from eroica.localize.skew_floors import Carriers
@@ -74,6 +75,19 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         if self.iteration_us.shape[1] < _FEWEST_OF_ITS_OWN:
             return np.zeros(self.iteration_us.shape[0])
         return np.asarray(self.iteration_us.mean(axis=1))
+
+    @cached_property
+    def measure(self) -> NDArray[np.bool_]:
+        """Workers that tell what is usual in their role: not the late ones, where these are most. bool [W]."""
+        return find_measure(self.wait_us, self.roles)
+
+    def usual(self, values: Floats) -> Floats:
+        """Take for each worker the median over its role's others that tell what is usual. [..., W]; NaN without any."""
+        return median_of_others(values, self.roles, self.measure)
+
+    def above_usual(self, time_WI: Floats, factor_W: Floats | None = None) -> Excess:
+        """Measure the time of workers above what is usual in their role, times a factor. See `excess_over_peers`."""
+        return excess_over_peers(time_WI, self.roles, factor_W, self.measure)
 
     @cached_property
     def has_accelerator(self) -> bool:
