@@ -45,11 +45,13 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         candidate: The cause.
         gain: Gain of its removal, as a fraction of the iteration, 0-1.
         is_growth: The gain is by how much the iteration has grown, not what the window run again shows.
+        why: What decided for it, a clause.
     """
 
     candidate: Candidate
     gain: float
     is_growth: bool = False
+    why: str = ""
 
     @property
     def weight(self) -> float:
@@ -66,13 +68,33 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
     """
     weighed = _weigh_candidates(view, list(_keep_exact(view, list(_keep_believed(view, candidates)))))
     account = _Account(view, weighed)
-    for cause in sorted(weighed, key=lambda one: one.weight, reverse=True):
+    ranked = sorted(weighed, key=lambda one: one.weight, reverse=True)
+    for at, cause in enumerate(ranked, 1):
         reason = account.refusal(cause)
         if reason:
             view.refuse(cause.candidate, reason, cause.gain)
         else:
-            account.book(cause)
+            account.book(msgspec.structs.replace(cause, why=_why(cause, account.taken, ranked[at:])))
     return account.taken
+
+
+def _why(cause: Cause, taken: Sequence[Cause], later: Sequence[Cause]) -> str:
+    if taken:
+        return f"beside {_names(taken)} it gains {percent(cause.gain)} of the iteration"
+    half = ", which counts half as it is slower everywhere" if cause.candidate.is_general else ""
+    rival = f"; next is {_names(later[:1])} with {percent(later[0].gain)}" if later else ", and nothing else gains any"
+    return f"it gains most, {percent(cause.gain)} of the iteration{half}{rival}"
+
+
+def _names(causes: Sequence[Cause]) -> str:
+    return ", ".join(f"{one.candidate.cause} ({one.candidate.focus.label})" for one in causes)
+
+
+def drop(view: View, causes: Sequence[Cause], kept: Sequence[Cause], decision: str) -> None:
+    """Note why some causes are not among those that are kept."""
+    for one in causes:
+        if all(one.candidate is not other.candidate for other in kept):
+            view.refuse(one.candidate, decision, one.gain)
 
 
 class _Account:
@@ -105,10 +127,10 @@ class _Account:
             return f"it gains less than the {percent(least)} from which it counts"
         same = next((one for one in self.taken if _is_same_time(cause.candidate, one.candidate)), None)
         if same is not None:
-            return f"{same.candidate.focus.label} tells the same time"
+            return f"{_names([same])} tells the same time"
         is_rival = self._booked_any and not _is_measured(cause.candidate)
         if is_rival and self._added_gain(cause) < self._view.settings.min_gain:
-            return "beside the causes that are named it gains nothing more"
+            return f"beside {_names(self.taken)} it gains nothing more"
         return ""
 
     def _added_gain(self, cause: Cause) -> float:
@@ -135,8 +157,10 @@ def _keep_exact(view: View, candidates: Sequence[Candidate]) -> Iterator[Candida
     """Keep candidates but those whose time another one tells more exactly."""
     hosts = any(one.hosts for one in candidates if one.kind == "collective" and one.gain is None)
     for one in candidates:
-        if any(_is_vaguer(one, other) and not _is_vaguer(other, one) for other in candidates if other is not one):
-            view.refuse(one, "a more specific cause tells the same time", one.gain)
+        others = (other for other in candidates if other is not one)
+        exact = next((other for other in others if _is_vaguer(one, other) and not _is_vaguer(other, one)), None)
+        if exact is not None:
+            view.refuse(one, f"{exact.cause} ({exact.focus.label}) tells the same time more exactly", one.gain)
         elif hosts and one.kind == "collective" and one.gain is None and not one.hosts:
             view.refuse(one, "a link that stands out explains the time better")
         else:

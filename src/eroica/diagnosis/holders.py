@@ -15,7 +15,7 @@ from eroica.diagnosis.limits import LISTED, LOOP
 from eroica.diagnosis.new_code import inclusive_times
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.model.verdict import Hypothesis
+from eroica.model.verdict import UNMEASURED, Hypothesis
 
 
 def find_holders(view: View) -> tuple[Hypothesis, ...]:
@@ -45,7 +45,7 @@ def find_holders(view: View) -> tuple[Hypothesis, ...]:
                 workers=tuple(fleet.ranks[at] for at in members),
                 scope="all" if members.size == view.workers else "some",
                 gain=None,
-                decision="how long it took at the best pace is not known",
+                decision=UNMEASURED,
                 met=(f"takes {format_ms(most_us)} of each iteration, enough to hold the slowdown",),
                 unknown=("how long it takes in a healthy job (eroica diff)",),
             )
@@ -53,9 +53,3 @@ def find_holders(view: View) -> tuple[Hypothesis, ...]:
         kin = {other for at in rows if frame in fleet.keys[at].stack for other in fleet.keys[at].stack}
         long = {other: time_W for other, time_W in long.items() if other not in kin}
     return tuple(found)
-
-
-def name_holders(view: View) -> str:
-    """Name them in a sentence; "" without any."""
-    named = [one.function for one in find_holders(view)]
-    return f" Long enough to be it: {', '.join(named)}." if named else ""

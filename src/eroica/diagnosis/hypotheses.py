@@ -29,27 +29,28 @@ _REFERENCES = {
 }
 
 
-def list_hypotheses(view: View, causes: Sequence[Cause]) -> tuple[Hypothesis, ...]:
+def list_hypotheses(view: View, causes: Sequence[Cause], is_open: bool) -> tuple[Hypothesis, ...]:
     """List the causes that were considered, the named ones first, then by what they would gain.
 
     Args:
         view: The window; rules and selection have noted in it what they weighed.
         causes: Causes that the verdict names.
+        is_open: The verdict is undetermined.
     """
     found: dict[tuple[Any, ...], Hypothesis] = {}
     for cause in causes:
-        found[_identity(cause.candidate)] = _hypothesis(view, cause.candidate, cause.gain, NAMED)
+        found[_identity(cause.candidate)] = _hypothesis(view, cause.candidate, cause.gain, NAMED, cause.why)
     weighed = sorted(view.weighed, key=lambda one: -(one.gain or 0.0))
     for one in weighed:
         found.setdefault(_identity(one.candidate), _hypothesis(view, one.candidate, one.gain, one.decision))
-    return (*tuple(found.values())[:_MOST], *(() if causes else find_holders(view)))
+    return (*tuple(found.values())[:_MOST], *(find_holders(view) if is_open else ()))
 
 
 def _identity(candidate: Candidate) -> tuple[Any, ...]:
     return candidate.cause, candidate.scope, candidate.workers, candidate.focus.label
 
 
-def _hypothesis(view: View, candidate: Candidate, gain: float | None, decision: str) -> Hypothesis:
+def _hypothesis(view: View, candidate: Candidate, gain: float | None, decision: str, why: str = "") -> Hypothesis:
     signs = list(_signs(view, candidate))
     return Hypothesis(
         cause=candidate.cause,
@@ -58,6 +59,7 @@ def _hypothesis(view: View, candidate: Candidate, gain: float | None, decision: 
         scope=candidate.scope,
         gain=None if gain is None else round(gain, 4),
         decision=decision,
+        why=why,
         met=tuple(text for word, text in signs if word == "met"),
         missing=tuple(text for word, text in signs if word == "missing"),
         unknown=tuple(text for word, text in signs if word == "unknown"),
