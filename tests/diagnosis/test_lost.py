@@ -85,6 +85,8 @@ def test_no_purpose_is_excused_from_the_best_pace(purpose: WindowPurpose) -> Non
     assert slow.verdict == "undetermined", slow.summary
     outside = judge(purpose, scale=1.6, past=False, baseline_iteration_s=0.065, current_iteration_s=0.07)
     assert outside.verdict == "healthy", "capturing may have made the difference"
+    meanwhile = judge(purpose, scale=2.4, past=False, baseline_iteration_s=0.065, current_iteration_s=0.066)
+    assert meanwhile.verdict == "undetermined", "it got slow as the window opened"
     unknown = judge(purpose, scale=1.6, past=False, baseline_iteration_s=0.065, current_iteration_s=None)
     assert unknown.verdict == "undetermined", unknown.summary
 
@@ -96,13 +98,26 @@ def test_what_healthy_windows_may_differ_by_is_told_with_both_numbers() -> None:
 
 
 def test_a_cause_of_more_than_half_does_not_hide_the_rest() -> None:
-    """Of 84 ms a loader takes 45; all else takes 1.6 times as long, which no rule can name."""
-    verdict, alone = judge("slow", SlowLoader((2,), 45), scale=1.6), judge("slow", SlowLoader((2,), 45))
+    """A loader takes 45 of some 77 ms; all else takes 1.5 times as long, which nobody can name without a past."""
+    verdict = judge(
+        "slow", SlowLoader((2,), 52), scale=1.5, past=False, baseline_iteration_s=0.062, current_iteration_s=0.145
+    )
+    alone = judge("slow", SlowLoader((2,), 50))
     for one in (verdict, alone):
-        assert one.cause is not None and (one.cause.cause, one.cause.workers) == ("slow-data-loading", (2,)), (
-            one.summary
-        )
+        assert one.cause is not None and one.cause.workers == (2,), one.summary
+    now, found = verdict.iteration.current_ms, verdict.cause
+    assert now is not None and found is not None and found.gain is not None
+    assert found.gain * now > 0.5 * (now - 62), "the first design told the rest of less than half only"
     told = verdict.summary, [(one.cause, one.gain) for one in verdict.findings], verdict.iteration
-    assert verdict.iteration.rest_ms == pytest.approx(39, abs=9) and "nothing the rest" in verdict.summary, told
+    assert verdict.iteration.rest_ms == pytest.approx(now * (1 - found.gain) - 62, abs=4), told
+    assert verdict.iteration.rest_ms > 20 and "nothing the rest" in verdict.summary, told
     assert alone.iteration.rest_ms == 0.0 and "nothing the rest" not in alone.summary
     assert Verdict.from_json(verdict.to_json()).iteration == verdict.iteration
+
+
+def test_a_window_of_too_few_workers_tells_what_they_suggest() -> None:
+    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1), [SlowLoader((0, 1, 2, 3), 60)], 2)[:1]
+    verdict = analyze("job", synthesize_window(patterns, "slow", BEFORE), patterns, BEFORE, 4)
+    assert verdict.verdict == "undetermined" and "Too little" in verdict.summary, verdict.summary
+    nearest = [one for one in verdict.considered if one.gain]
+    assert nearest and nearest[0].workers in ((0,), ()) and nearest[0].gain > 0.2, verdict.considered

@@ -86,8 +86,7 @@ def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
     is_rest = loss is not None and loss.rest(explained_us) > 0
     if not causes or (not is_rest and (explained >= HALF * inside or inside - explained < LEAST_LEFT)):
         return None
-    more_us = loss.now - loss.before if loss is not None else 0.0
-    return Remainder(explained_us=explained_us, grown_us=max(grown_us, more_us))
+    return Remainder(explained_us, max(grown_us, loss.now - loss.before if loss is not None else 0.0))
 
 
 def explained_of(view: View, causes: Sequence[Cause]) -> float:

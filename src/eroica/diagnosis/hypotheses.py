@@ -40,8 +40,7 @@ def list_hypotheses(view: View, causes: Sequence[Cause], is_open: bool) -> tuple
     found: dict[tuple[Any, ...], Hypothesis] = {}
     for cause in causes:
         found[_identity(cause.candidate)] = _hypothesis(view, cause.candidate, cause.gain, NAMED, cause.why)
-    weighed = sorted(view.weighed, key=lambda one: -(one.gain or 0.0))
-    for one in weighed:
+    for one in sorted(view.weighed, key=lambda one: -(one.gain or 0.0)):
         found.setdefault(_identity(one.candidate), _hypothesis(view, one.candidate, one.gain, one.decision))
     return (*tuple(found.values())[:_MOST], *(find_holders(view) if is_open else ()))
 

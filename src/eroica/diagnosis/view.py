@@ -332,14 +332,16 @@ class View:
     def _compare_with_past(self) -> Iterator[Lost]:
         """Compare with the baseline window own work, all of the iteration, and pauses; with the best pace, the whole.
 
-        Capturing may double an iteration, so the pace is that of the window or that before it, whichever is faster.
+        Capturing may make iterations longer, so the pace is the faster of that inside and that before; but without a
+        device it does not double them: those got slow as the window opened.
         """
         past, best_us, told_s = self.suspects.baseline, self.stated_baseline_us, self.context.window.current_iteration_s
         kept_I, now_I = self.fleet.iteration_us.mean(axis=0), self.whole.busy_us.max(axis=0)
         if best_us:
-            shorter = min(1.0, (told_s or np.inf) * 1e6 / self.iteration_us)
-            least = LEAST if past is None and not self.fleet.has_accelerator else FAR_SLOWER - 1
-            yield lost((kept_I * shorter).tolist(), [best_us], least, FAR_SLOWER - 1)
+            on_cpu = not self.fleet.has_accelerator
+            shorter = 1.0 if on_cpu and self.is_slower_than_told else (told_s or np.inf) * 1e6 / self.iteration_us
+            least = LEAST if past is None and on_cpu else FAR_SLOWER - 1
+            yield lost((kept_I * min(shorter, 1.0)).tolist(), [best_us], least, FAR_SLOWER - 1)
         if past is not None:
             then = with_all_iterations(past)
             before_J = then.busy_us.max(axis=0)
