@@ -458,3 +458,19 @@ def test_a_history_whose_columns_do_not_fit_is_refused(columns: dict[str, tuple[
     text = msgspec.json.encode({"job": "j", "began": 0.0, **sound, **columns})
     with pytest.raises(InputError):
         decode_history(text)
+
+
+@pytest.mark.parametrize(("slow_s", "is_sure"), [(0.05, False), (0.17, True)])
+def test_the_end_of_a_job_is_compared_with_its_best_level_but_for_what_windows_made_longer(
+    slow_s: float, is_sure: bool
+) -> None:
+    job = Job()
+    job.train(25.0, 0.05)
+    job.show("window", window(job.done, job.done + 140))
+    job.train(25.0, 0.17)
+    job.show("done", window(job.done - 140, job.done), verdict())
+    job.train(25.0, 0.05)
+    job.train(25.0, slow_s)
+    loss = job.pace.loss(is_traced=False)
+    assert loss is not None and loss.is_sure == is_sure, loss
+    assert loss.now == pytest.approx(1e3 * slow_s, rel=0.05) and loss.before == pytest.approx(50, rel=0.05)

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from eroica.cli.report import report
-from eroica.model.verdict import Coverage, Hypothesis, IterationTimes, Verdict
+from eroica.model.verdict import UNMEASURED, Coverage, Hypothesis, IterationTimes, Verdict
 from eroica.pipeline import analyze
 from eroica.report.text import render_verdict
+from eroica.report.why import nearest_of
 from eroica.testing import FleetPlan, SlowLoader, synthesize, synthesize_window
 
 HOSTILE = Hypothesis(
@@ -81,3 +82,34 @@ def test_the_page_folds_it_and_takes_names_as_text(tmp_path: Path) -> None:
     text = page.read_text()
     assert "1 explanation considered" in text and "unknown: whether the others wait for it" in text
     assert "<script>alert(1)" not in text and "\x1b" not in text
+
+
+def test_a_named_cause_says_what_decided_for_it_and_the_others_what_took_their_place(tmp_path: Path) -> None:
+    verdict = judged()
+    first = verdict.considered[0]
+    assert first.why.startswith("it gains most, ") and "% of the iteration" in first.why, first.why
+    path, page = tmp_path / "verdict.json", tmp_path / "page.html"
+    path.write_bytes(verdict.to_json())
+    done = CliRunner().invoke(report, [str(path), "--why", "--html", str(page)])
+    assert "named: it gains most" in " ".join(done.output.split()), done.output
+    assert "named: it gains most" in page.read_text()
+    told = [one.decision for one in verdict.considered if "tells the same time" in one.decision]
+    assert all(f"({verdict.cause.function.name})" in one for one in told if verdict.cause), told
+
+
+def test_code_that_may_be_all_of_it_stands_among_the_nearest_explanations() -> None:
+    holder = msgspec.structs.replace(HOSTILE, function="scan", gain=None, decision=UNMEASURED, unknown=("how long",))
+    refused = msgspec.structs.replace(HOSTILE, function="old", gain=None, decision="it was so, too")
+    verdict = msgspec.structs.replace(undetermined(), considered=(refused, holder))
+    assert [one.function for one in nearest_of(verdict)] == ["scan"]
+    assert "scan" in drawn(verdict)
+
+
+def test_the_time_that_no_cause_explains_is_one_number_in_all_views(tmp_path: Path) -> None:
+    times = IterationTimes(baseline_ms=100.0, current_ms=145.0, rest_ms=45.0)
+    verdict = msgspec.structs.replace(undetermined(), iteration=times)
+    assert "ms of that unexplained" in " ".join(drawn(verdict).split())
+    path, page = tmp_path / "verdict.json", tmp_path / "page.html"
+    path.write_bytes(verdict.to_json())
+    CliRunner().invoke(report, [str(path), "--html", str(page)])
+    assert "no cause explains it" in page.read_text() and b'"rest_ms": 45.0' in path.read_bytes()

@@ -11,11 +11,13 @@ import msgspec
 from eroica import __version__
 from eroica.collector.cause_tracking import Course, Sighting, follow_causes, same_place
 from eroica.collector.recurrence import believe, courses_in, recurrence_of
+from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Coverage, Finding, IterationTimes, Recurrence, Verdict
 from eroica.report.words import history, plural, window_list, worker_list
 
-#: Iterations that end so many times longer than the best are not called healthy, though nobody looked at them.
+#: Last means that are so many times the lowest one are not called healthy, though nobody looked: the lowest of many
+#: lies far below what a job does for long.
 _NOT_HEALTHY = 1.5
 #: From here on it is said.
 _WORTH_A_WORD = 1.1
@@ -37,6 +39,7 @@ class Hints(NamedTuple):
         missed: Why the last window that was opened for a slowdown came to nothing; "" if none did.
         failure: How the command failed, and who ended first; "" if it did not.
         gaps: Which workers were not watched all along, and why (`eroica.collector.attendance`).
+        pace: The job's end against its best level, over its whole life, milliseconds; None where it was too short.
     """
 
     slowed: float = 1.0
@@ -45,11 +48,22 @@ class Hints(NamedTuple):
     missed: str = ""
     failure: str = ""
     gaps: tuple[str, ...] = ()
+    pace: Lost | None = None
+
+    @property
+    def longer(self) -> float:
+        """Ratio of iterations at the end to those at the best; agents forget what was before a new pattern."""
+        return self.slowed if self.pace is None else max(self.slowed, self.pace.now / self.pace.before)
+
+    @property
+    def ended_slow(self) -> bool:
+        """Iterations ended longer than at their best by more than noise."""
+        return self.slowed >= _NOT_HEALTHY or (self.pace is not None and self.pace.is_sure)
 
     @property
     def is_doubtful(self) -> bool:
         """Without a window that says so, such a job is not called healthy."""
-        return self.slowed >= _NOT_HEALTHY or bool(self.loss)
+        return self.ended_slow or bool(self.loss)
 
 
 NO_HINTS = Hints()
@@ -129,10 +143,12 @@ def _found(
     told = {window_id: one for window_id, one in counting.items() if one.coverage.workers_reported} or counting
     if told:  # a window that the end cut off before it opened takes back nothing
         final = told[max(told)]
-        if final.verdict != "healthy" or hints.slowed < _NOT_HEALTHY:
+        if final.verdict != "healthy" or not hints.ended_slow:
             return final
         looked = f"window {max(told)} found nothing wrong"
-        return _nothing_looked_wrong(job, workers_expected, workers_seen, 0, hints, looked)
+        found = _nothing_looked_wrong(job, workers_expected, workers_seen, 0, hints, looked)
+        weighed = (one.considered for _, one in sorted(told.items(), reverse=True) if one.considered)
+        return msgspec.structs.replace(found, considered=next(weighed, ()))
     if hints.suspicion is not None and not hints.is_doubtful:
         return _unconfirmed(hints.suspicion)
     return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), hints)
@@ -291,25 +307,27 @@ def _nothing_looked_wrong(
     job: str, workers_expected: int, workers_seen: int, stood_still: int, hints: Hints, looked: str = ""
 ) -> Verdict:
     notes: tuple[str, ...] = ()
-    if workers_seen and hints.slowed >= _NOT_HEALTHY:
+    ended = f"ended {hints.longer:.2g} times as long as the job's best" if hints.longer >= _WORTH_A_WORD else ""
+    if workers_seen and hints.ended_slow:
         came = f"the window opened for it came to nothing ({hints.missed})" if hints.missed else ""
         why = "; ".join(filter(None, (looked, came))) or "no window was opened"
-        longer = f"{hints.slowed:.1f} times as long as the job's best"
+        longer = f"{hints.longer:.1f} times as long as the job's best"
         summary = f"Iterations ended {longer}; why was not seen: {why}."
     elif workers_seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
     elif workers_seen and stood_still:
         times = "once" if stood_still == 1 else f"{stood_still} times"
         summary = (
-            f"Healthy: {plural(workers_seen, 'worker')} never looked slow; the job stood still {times}, and went on."
+            f"Healthy: {plural(workers_seen, 'worker')} never looked slow; the job stood still {times}, and went on"
+            f"{f'; iterations {ended}' if ended else ''}."
         )
     elif workers_seen:
         who = f"{workers_seen} of {workers_expected} workers" if hints.gaps else plural(workers_seen, "worker")
         summary = f"Healthy: iterations of {who} never got slower, so no window was opened."
-        if hints.slowed >= _WORTH_A_WORD:
+        if ended:
             summary = (
                 f"Healthy: iterations of {who} never got slower by more than they vary, so no window "
-                f"was opened; they ended {hints.slowed:.2g} times as long as the job's best."
+                f"was opened; they {ended}."
             )
         notes = (
             "a job that is slow on all workers alike from its first iteration on shows no change; `eroica profile` "
@@ -329,9 +347,16 @@ def _nothing_looked_wrong(
         verdict="healthy" if workers_seen and not hints.is_doubtful else "undetermined",
         summary=summary,
         window=None,
-        iteration=IterationTimes(),
+        iteration=_times(hints.pace),
         coverage=Coverage(workers_expected=workers_expected, workers_reported=workers_seen, notes=notes),
     )
+
+
+def _times(pace: Lost | None) -> IterationTimes:
+    if pace is None:
+        return IterationTimes()
+    rest_ms = round(pace.rest(0.0), 3)
+    return IterationTimes(baseline_ms=round(pace.before, 3), current_ms=round(pace.now, 3), rest_ms=rest_ms)
 
 
 def lost_verdict(job: str, problems: Sequence[str], *, was_watched: bool = True) -> Verdict:

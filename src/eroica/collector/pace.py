@@ -2,7 +2,7 @@
 
 Reports come a few times a second from each host and say how long the iterations since the one before took. They are
 added up worker by worker until a stretch of about a second is full, or, where iterations are longer, until everybody
-has completed one. Views draw it; nothing is concluded from it.
+has completed one. Views draw it, and it says whether the job ended slower than it had been.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from eroica.collector.participants import WorkerKey
 from eroica.collector.rounds import Round
 from eroica.collector.thinned_times import Stretch, Stretches
 from eroica.model.history import IterationHistory
+from eroica.model.lost import Lost, lost_at_end
 from eroica.wire.messages import WorkerStatus
 
 #: A stretch that lasts so long is due: it ends a moment later, after about a second.
@@ -25,6 +26,8 @@ _DUE_S = 0.75
 _PATIENCE_S, _PATIENCE_SHARE = 0.75, 0.25
 #: ...nor after this, however long iterations are said to be.
 _LONGEST_PATIENCE_S = 10.0
+#: A stretch that ends so long after a window was in it, or in what follows the window.
+_AFTER_WINDOW_S = 2.0
 
 
 class PaceUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +131,20 @@ class Pace:
     def latest(self) -> Stretch | None:
         """The newest stretch."""
         return self._stretches.last
+
+    def loss(self, *, is_traced: bool) -> Lost | None:
+        """Compare the end of the job with its best level, milliseconds; None where it was too short.
+
+        Stretches in which windows were open do not count.
+
+        Args:
+            is_traced: A window traced devices, which leaves iterations longer: what was before it is no past.
+        """
+        opened = (mark for mark in self._marks.all() if mark.kind in ("window", "baseline"))
+        spans = [(mark.at_s, mark.until_s + _AFTER_WINDOW_S) for mark in opened if mark.until_s is not None]
+        since = min((end for _, end in spans), default=0.0) if is_traced else 0.0
+        free = (one for one in self._stretches.all() if not any(start <= one.at_s <= end for start, end in spans))
+        return lost_at_end([one.mean_ms for one in free if one.at_s >= since])
 
     def history(self) -> IterationHistory:
         """Everything, as it is kept on disk."""

@@ -503,6 +503,7 @@ class Collector:
                 self.windows.missed,
                 self.blockages.failure,
                 attendance.gaps,
+                self.pace.loss(is_traced=any(one.has_accelerator for one in self.windows.baseline)),
             ),
             former=self._former,
         )

@@ -7,8 +7,7 @@ from eroica.diagnosis.call_sites import tell_callers
 from eroica.diagnosis.conclusion import conclude
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
-from eroica.diagnosis.gains import doubt_small_causes, settle_gains
-from eroica.diagnosis.holders import find_holders
+from eroica.diagnosis.gains import doubt_small_causes, explained_of, settle_gains
 from eroica.diagnosis.hypotheses import list_hypotheses
 from eroica.diagnosis.recomputation import tell_recomputation
 from eroica.diagnosis.rest import with_rest
@@ -39,11 +38,10 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
     view = View(suspects, context, settings)
     causes = settle_gains(view, with_rest(view, find_causes(view))) if view.has_enough else []
     causes = doubt_small_causes(view, tell_recomputation(view, tell_callers(view, causes)))
-    view.holders = () if causes else find_holders(view)
     findings = build_findings(view, causes)
     doubted = find_doubted(view, causes) if view.has_enough else None
     word, summary, notes = conclude(view, causes, findings, doubted)
-    if word == "undetermined" and view.has_enough and not causes:
+    if word == "undetermined" and view.iterations >= view.fewest_iterations:
         weigh_weak(view)
     window = context.window
     return Verdict(
@@ -61,6 +59,7 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         iteration=IterationTimes(
             baseline_ms=round(view.baseline_us / 1e3, 3) if view.baseline_us else None,
             current_ms=round(view.iteration_us / 1e3, 3),
+            rest_ms=None if view.loss is None else round(view.loss.rest(explained_of(view, causes)) / 1e3, 3),
         ),
         coverage=Coverage(
             workers_expected=context.expected_workers,
@@ -71,5 +70,5 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         findings=findings,
         cost=context.cost,
         waits=read_waits(suspects),
-        considered=list_hypotheses(view, causes),
+        considered=list_hypotheses(view, causes, word == "undetermined"),
     )

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.account import rank_strength
 from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.gains import HALF, find_remainder
 from eroica.diagnosis.growth import describe_growth, describe_more_to_do, has_grown, has_more_to_do
-from eroica.diagnosis.lateness import LEAST_STRENGTH
+from eroica.diagnosis.holders import find_holders
 from eroica.diagnosis.lateness_by_iteration import BEYOND_TURN
 from eroica.diagnosis.missing_workers import (
     ALL_OF_THEM,
@@ -28,27 +27,20 @@ from eroica.diagnosis.seldom import describe_seldom
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_long_stage, has_lost_peers
 from eroica.diagnosis.uneven import find_uneven_work
-from eroica.diagnosis.view import View, noise_factor
+from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import summarize_cause
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.excess import mean_error
-from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.model.causes import CATALOG
+from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
 
 #: Advice where an iteration or a comparison is lacking.
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
+LEAVE_ON = "leave the baseline window on, or compare with a healthy run (eroica diff)"
 #: Where most did not report, this much is worth a word.
 _SOME_WAIT = 0.2
-#: Iterations that last so many times those of the baseline window are slow, whoever asked for the window.
-_FAR_FROM_BASELINE = 1.2
-#: Pauses, by which the mean iteration exceeds the median one, may cost this share of an iteration more than in the
-#: baseline window before they want an explanation (means as such differ by up to 16 % between healthy jobs)...
-_MORE_PAUSES = 0.10
-#: ...if the difference is so many standard errors: four pauses among twenty iterations are, four among two hundred not.
-_LEAST_ERRORS = 2.1
 #: An iteration so many times as long as the usual one had a pause.
 _PAUSE = 1.5
 #: Workers that run the same operators so many times as fast as most, as often, and wait this share of the iteration.
@@ -58,6 +50,8 @@ _SAME_WORK = 0.1
 _WAITS_MUCH = 0.1
 #: Waiting for the slowest of each iteration is told from this share on.
 _IN_TURN = 0.1
+#: Iterations that are so many times as long as before are told, though that may be noise.
+_TOLD = 1.1
 #: Below so many iterations the reader is told.
 _FEW = 5
 
@@ -79,7 +73,8 @@ def conclude(
         return "undetermined", f"Too little to tell: {missing}.", notes
     absence = find_absence(view)
     if causes:
-        return _with_causes(view, causes, findings, absence, (*notes, *_besides(view, doubted)))
+        besides = (f"Besides: {_doubted(view, doubted)}",) if doubted is not None else ()
+        return _with_causes(view, causes, findings, absence, (*notes, *besides))
     if view.suspects.arrivals.contradicted:
         return "undetermined", _contradiction(view), notes
     if absence is not None and absence.is_most:
@@ -97,8 +92,8 @@ def conclude(
         return "undetermined", _unexplained(view), notes
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
         return "undetermined", _no_iterations(view), notes
-    if _is_longer_than_before(view):
-        return "undetermined", _longer(view), notes
+    if view.loss is not None and view.loss.is_sure:
+        return "undetermined", _longer(view, view.loss), notes
     if has_lost_peers(view):
         return "undetermined", _long_without_peers(view), notes
     faster = _faster_few(view)
@@ -128,11 +123,6 @@ def _beside(view: View, absence: Absence | None) -> Iterator[str]:
     """Note the wait of all for workers that did not report, where the verdict is not about it."""
     if absence is not None and not view.is_trace:
         yield note_absence(view, absence)
-
-
-def _besides(view: View, doubted: Cause | None) -> Iterator[str]:
-    if doubted is not None:
-        yield f"Besides: {_doubted(view, doubted)}"
 
 
 def _no_iterations(view: View) -> str:
@@ -192,7 +182,7 @@ def _unexplained(view: View) -> str:
     lacking, wanted = [], []
     if view.suspects.baseline is None:
         lacking.append("there is no baseline window of the healthy job to compare with")
-        wanted.append("leave the baseline window on, or compare with a healthy run (eroica diff)")
+        wanted.append(LEAVE_ON)
     if not any(pattern.samples_used for pattern in view.fleet.patterns):
         lacking.append("there are no Python stacks")
         wanted.append("let stacks be sampled")
@@ -204,8 +194,9 @@ def _unexplained(view: View) -> str:
     if new:
         missing = f" Besides, {why}." if lacking else ""
         return f"{text}, but no single function accounts for it. {new}{missing} {what[0].upper()}{what[1:]}."
-    named = f" Long enough to be it: {', '.join(one.function for one in view.holders)}." if view.holders else ""
-    return f"{text}, but no function accounts for it: {why}.{named} {what[0].upper()}{what[1:]}."
+    held = ", ".join(one.function for one in find_holders(view))
+    long = f" Long enough to be it: {held}." if held else ""
+    return f"{text}, but no function accounts for it: {why}.{long} {what[0].upper()}{what[1:]}."
 
 
 def _contradiction(view: View) -> str:
@@ -247,42 +238,15 @@ def _most_are_slow(view: View, faster: NDArray[np.intp]) -> str:
     )
 
 
-def _is_longer_than_before(view: View) -> bool:
-    """True if all captured iterations, the slowest too, are clearly longer than the baseline window's, or pause more.
-
-    The time that even the last worker waits does not count: transfers vary between windows, and have their own rules.
-    """
-    if view.is_trace or view.context.window.purpose == "baseline" or view.suspects.baseline is None:
-        return False
-    now_I, before_I = (_without_transfers(fleet) for fleet in (view.whole, with_all_iterations(view.suspects.baseline)))
-    if min(now_I.size, before_I.size) < 2:
-        return False
-    error = float(np.hypot(*(mean_error(each[None])[0] for each in (now_I, before_I))))
-    surely = _LEAST_ERRORS * noise_factor(now_I.size - 1) * error
-    more = float(now_I.mean() - before_I.mean())
-    more_pauses = more - float(np.median(now_I) - np.median(before_I))
-    usual = float(before_I.mean())
-    is_far = more >= (_FAR_FROM_BASELINE - 1) * usual
-    has_pauses = min(more, more_pauses) >= max(_MORE_PAUSES, view.settings.min_gain) * usual
-    in_order = float(rank_strength(now_I[None], before_I[None])[0])  # a few very long ones leave a mean uncertain
-    return (more >= surely or in_order >= LEAST_STRENGTH) and (is_far or has_pauses)
-
-
-def _without_transfers(fleet: Fleet) -> NDArray[np.float64]:
-    """Return iterations less the collective time of the worker that waits least. float64 [I]."""
-    return np.asarray(fleet.busy_us.max(axis=0))
-
-
-def _longer(view: View) -> str:
-    before, whole = view.suspects.baseline, view.whole
-    past = with_all_iterations(before).mean_iteration_us if before is not None else 0.0
-    busy_I = _without_transfers(whole)
+def _longer(view: View, loss: Lost) -> str:
+    busy_I = view.whole.busy_us.max(axis=0)
     long = int((busy_I >= _PAUSE * np.median(busy_I)).sum())
     what = f", {long} of {busy_I.size} at least half as long again as the usual one" if long else ""
+    when = "in the baseline window" if loss.is_inside else "at the job's best"
+    again = f"{LONGER_WINDOW}, to see whether and how often that comes again" if loss.is_inside else LEAVE_ON
     return (
-        f"Iterations take {format_ms(whole.mean_iteration_us)} on average{what}, in the baseline window "
-        f"{format_ms(past)}, and no function accounts for it. {LONGER_WINDOW.capitalize()}, to see whether and how "
-        "often that comes again."
+        f"Iterations take {format_ms(loss.now)} on average{what}, {when} {format_ms(loss.before)}, and no function "
+        f"accounts for it. {again[0].upper()}{again[1:]}."
     )
 
 
@@ -322,6 +286,8 @@ def _healthy(view: View) -> str:
         return f"No cause found: no worker is slower than its peers. {structure}{_unjudged(view)}"
     text = f"No cause found: no worker is slower than its peers, and no function stands out ({now} per iteration)."
     text += _unjudged(view)
+    if view.loss is not None and view.loss.now >= _TOLD * view.loss.before:
+        text += f" Before, iterations took {format_ms(view.loss.before)}; healthy windows differ by as much."
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
         return f"{text} The slowdown was over when the window opened."
     return text

@@ -8,13 +8,15 @@ baseline window, and in which one cause accounts for most of that, says itself w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from eroica.diagnosis.arbiter import Cause
+from eroica.diagnosis.arbiter import Cause, drop
 from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.speed import held_share
 from eroica.diagnosis.view import View
+from eroica.model.shares import percent
 from eroica.model.window import SLOWER
 
 #: Who lacks cores lacks them for what is no work of its own, too: threads that send, receive and load, and those that
@@ -42,7 +44,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
         view: The window.
         causes: In order of falling gain.
     """
-    inside, growth = _growth(view)
+    inside, growth = growth_of(view)
     if not causes or inside <= 0:
         return list(causes)
     first, found = causes[0], causes[0].candidate
@@ -51,7 +53,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     held = float(held_W.mean()) if held_W.size and found.cause in _OF_PROCESSES else 0.0
     seen = max(first.gain, min(max(excess, held), inside))
     left = inside - seen if seen >= MOST * inside else inside
-    causes = [first, *_within(causes[1:], left)]
+    causes = [first, *_within(view, causes[1:], left)]
     others = sum(cause.gain for cause in causes[1:])
     rivals = sum(cause.gain for cause in causes[1:] if not _is_longer_everywhere(cause))
     rest, is_known = growth - others, found.gain is not None and view.context.window.purpose not in SLOWER
@@ -60,38 +62,36 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     is_minor = seen < max(accounts * inside, MINOR * growth)
     if is_known or first.gain >= rest or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return list(causes)
-    return [msgspec.structs.replace(first, gain=rest, is_growth=True), *causes[1:]]
+    why = f"{first.why}; iterations have grown by {percent(rest)} beyond the others, most of which it accounts for"
+    return [msgspec.structs.replace(first, gain=rest, is_growth=True, why=why), *causes[1:]]
 
 
-class Remainder(msgspec.Struct, frozen=True, kw_only=True):
-    """Growth of the iterations that causes do not account for.
-
-    Attributes:
-        explained_us: Gain of all causes together, or added time of those of all workers, per iteration.
-        grown_us: By how much iterations of the window are longer than when the job was healthy.
-    """
+class Remainder(NamedTuple):
+    """Time that causes explain of the growth of iterations, and that growth; microseconds per iteration."""
 
     explained_us: float
     grown_us: float
 
-    @property
-    def belief(self) -> float:
-        """Factor on the confidence in each of the causes, 0.5 (they explain nothing) to 1 (half of it)."""
-        return HALF + self.explained_us / self.grown_us
-
 
 def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
-    """Find the part of a slowdown that causes leave unexplained; None where that is less than half of it, or little.
+    """Find what causes leave unexplained of the time lost; None where it is noise, and neither most of it nor little.
 
     Args:
         view: The window.
         causes: With their settled gains.
     """
-    inside, _ = _growth(view)
-    explained = sum(max(cause.gain, _takes_us(cause) / max(view.iteration_us, 1e-9)) for cause in causes)
-    if not causes or explained >= HALF * inside or inside - explained < LEAST_LEFT:
+    inside, _ = growth_of(view)
+    explained_us = explained_of(view, causes)
+    explained, grown_us, loss = explained_us / max(view.iteration_us, 1e-9), inside * view.iteration_us, view.loss
+    is_rest = loss is not None and loss.rest(explained_us) > 0
+    if not causes or (not is_rest and (explained >= HALF * inside or inside - explained < LEAST_LEFT)):
         return None
-    return Remainder(explained_us=explained * view.iteration_us, grown_us=inside * view.iteration_us)
+    return Remainder(explained_us, max(grown_us, loss.now - loss.before if loss is not None else 0.0))
+
+
+def explained_of(view: View, causes: Sequence[Cause]) -> float:
+    """Return what all causes together account for: their gains, or the added time of those of all workers; us."""
+    return sum(max(cause.gain * view.iteration_us, _takes_us(cause)) for cause in causes)
 
 
 def _takes_us(cause: Cause) -> float:
@@ -110,15 +110,15 @@ def doubt_small_causes(view: View, causes: Sequence[Cause]) -> list[Cause]:
     remainder = find_remainder(view, causes)
     if remainder is None:
         return list(causes)
-    return [one if one.candidate.reference == "slowdown" else _doubted(one, remainder.belief) for one in causes]
+    belief = min(HALF + remainder.explained_us / remainder.grown_us, 1.0)
+    doubted = [msgspec.structs.replace(one.candidate, doubt=one.candidate.doubt * belief) for one in causes]
+    return [
+        one if one.candidate.reference == "slowdown" else msgspec.structs.replace(one, candidate=found)
+        for one, found in zip(causes, doubted, strict=True)
+    ]
 
 
-def _doubted(cause: Cause, belief: float) -> Cause:
-    found = msgspec.structs.replace(cause.candidate, doubt=cause.candidate.doubt * belief)
-    return msgspec.structs.replace(cause, candidate=found)
-
-
-def _within(causes: Sequence[Cause], left: float) -> list[Cause]:
+def _within(view: View, causes: Sequence[Cause], left: float) -> list[Cause]:
     """Bound the gain of collectives that are longer on everybody by what the first cause leaves of the growth.
 
     They may be longer because of it; what is left may be nothing worth a cause.
@@ -126,14 +126,16 @@ def _within(causes: Sequence[Cause], left: float) -> list[Cause]:
     bounded = [
         msgspec.structs.replace(one, gain=min(one.gain, left)) if _is_longer_everywhere(one) else one for one in causes
     ]
-    return [one for one in bounded if not _is_longer_everywhere(one) or one.gain >= one.candidate.least_gain]
+    kept = [one for one in bounded if not _is_longer_everywhere(one) or one.gain >= one.candidate.least_gain]
+    drop(view, bounded, kept, "the first cause leaves too little of what iterations have grown by")
+    return kept
 
 
 def _is_longer_everywhere(cause: Cause) -> bool:
     return cause.candidate.kind == "collective" and cause.candidate.is_general
 
 
-def _growth(view: View) -> tuple[float, float]:
+def growth_of(view: View) -> tuple[float, float]:
     """Return the growth of the iteration as a share of itself, where somebody finds the job slow; else 0.
 
     Returns:

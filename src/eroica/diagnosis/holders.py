@@ -15,15 +15,18 @@ from eroica.diagnosis.limits import LISTED, LOOP
 from eroica.diagnosis.new_code import inclusive_times
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.model.verdict import Hypothesis
+from eroica.model.verdict import UNMEASURED, Hypothesis
 
 
 def find_holders(view: View) -> tuple[Hypothesis, ...]:
-    """Find the most specific of the user's functions that take at least half of what iterations have grown by.
+    """Find the most specific of the user's functions that take at least half of what iterations have grown by, once.
 
     Of functions that call each other the one with the least time is offered; of the others the shortest first. Empty
     where iterations have not grown, or no stacks tell.
     """
+    if view.holders is not None:
+        return view.holders
+    view.holders = ()
     best_us, fleet, past = view.stated_baseline_us or view.baseline_us, view.fleet, view.suspects.baseline
     if not (view.is_slow and view.sees_callers and best_us and view.iteration_us > best_us):
         return ()
@@ -45,11 +48,12 @@ def find_holders(view: View) -> tuple[Hypothesis, ...]:
                 workers=tuple(fleet.ranks[at] for at in members),
                 scope="all" if members.size == view.workers else "some",
                 gain=None,
-                decision="how long it took at the best pace is not known",
+                decision=UNMEASURED,
                 met=(f"takes {format_ms(most_us)} of each iteration, enough to hold the slowdown",),
                 unknown=("how long it takes in a healthy job (eroica diff)",),
             )
         )
         kin = {other for at in rows if frame in fleet.keys[at].stack for other in fleet.keys[at].stack}
         long = {other: time_W for other, time_W in long.items() if other not in kin}
-    return tuple(found)
+    view.holders = tuple(found)
+    return view.holders

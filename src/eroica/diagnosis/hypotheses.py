@@ -11,6 +11,7 @@ from eroica.diagnosis.arbiter import Cause
 from eroica.diagnosis.behavior import describe_row, flagged_row, is_read_by_rule
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.confidence import believed_strength
+from eroica.diagnosis.holders import find_holders
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
 from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.view import View
@@ -28,27 +29,21 @@ _REFERENCES = {
 }
 
 
-def list_hypotheses(view: View, causes: Sequence[Cause]) -> tuple[Hypothesis, ...]:
-    """List the causes that were considered, the named ones first, then by what they would gain.
-
-    Args:
-        view: The window; rules and selection have noted in it what they weighed.
-        causes: Causes that the verdict names.
-    """
+def list_hypotheses(view: View, causes: Sequence[Cause], is_open: bool) -> tuple[Hypothesis, ...]:
+    """List what was considered: the causes named, then others by gain; at last, in an undetermined verdict, holders."""
     found: dict[tuple[Any, ...], Hypothesis] = {}
     for cause in causes:
-        found[_identity(cause.candidate)] = _hypothesis(view, cause.candidate, cause.gain, NAMED)
-    weighed = sorted(view.weighed, key=lambda one: -(one.gain or 0.0))
-    for one in weighed:
+        found[_identity(cause.candidate)] = _hypothesis(view, cause.candidate, cause.gain, NAMED, cause.why)
+    for one in sorted(view.weighed, key=lambda one: -(one.gain or 0.0)):
         found.setdefault(_identity(one.candidate), _hypothesis(view, one.candidate, one.gain, one.decision))
-    return (*tuple(found.values())[:_MOST], *view.holders)
+    return (*tuple(found.values())[:_MOST], *(find_holders(view) if is_open else ()))
 
 
 def _identity(candidate: Candidate) -> tuple[Any, ...]:
     return candidate.cause, candidate.scope, candidate.workers, candidate.focus.label
 
 
-def _hypothesis(view: View, candidate: Candidate, gain: float | None, decision: str) -> Hypothesis:
+def _hypothesis(view: View, candidate: Candidate, gain: float | None, decision: str, why: str = "") -> Hypothesis:
     signs = list(_signs(view, candidate))
     return Hypothesis(
         cause=candidate.cause,
@@ -57,6 +52,7 @@ def _hypothesis(view: View, candidate: Candidate, gain: float | None, decision: 
         scope=candidate.scope,
         gain=None if gain is None else round(gain, 4),
         decision=decision,
+        why=why,
         met=tuple(text for word, text in signs if word == "met"),
         missing=tuple(text for word, text in signs if word == "missing"),
         unknown=tuple(text for word, text in signs if word == "unknown"),

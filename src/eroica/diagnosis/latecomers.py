@@ -20,10 +20,11 @@ from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_whole_step, spli
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.reading import doing, python_cause
 from eroica.diagnosis.uneven import find_uneven_work
-from eroica.diagnosis.view import View, noise_factor
+from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
 from eroica.localize.chains import Chain, began_late, blame_of, chain_executions, held_up, time_since, without
 from eroica.localize.excess import mean_error
+from eroica.model.lost import noise_factor
 
 #: Others wait at least this share of the iteration, mean over them; in a single one healthy workers wait for each other
 #: now and then for 5 %.

@@ -16,10 +16,11 @@ from eroica.diagnosis.communication import collectives
 from eroica.diagnosis.frames import whole_rows
 from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.limits import MOST
-from eroica.diagnosis.view import View, noise_factor
+from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet
+from eroica.model.lost import noise_factor
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]

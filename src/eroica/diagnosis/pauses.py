@@ -26,8 +26,9 @@ from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH
 from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.occasions import WOULD_SHOW, Occasions, agreement_of, candidate_of, find_occasions, may_be_older
 from eroica.diagnosis.reading import describe, doing, python_cause
-from eroica.diagnosis.view import View, noise_factor
+from eroica.diagnosis.view import View
 from eroica.localize.excess import standard_error
+from eroica.model.lost import noise_factor
 from eroica.model.pattern import BESIDE_INPUT
 from eroica.summarize.phases import is_engine_frame
 

@@ -6,16 +6,16 @@ Array suffixes: R rows, W workers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 
 import msgspec
 import numpy as np
 
 from eroica.diagnosis.account import Part, is_own_time, largest_part
-from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, select_causes
+from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, drop, select_causes
 from eroica.diagnosis.candidate import Candidate, FindingKind
 from eroica.diagnosis.frames import Focus, find_focus, is_whole_step, whole_rows
-from eroica.diagnosis.gains import HALF, LEAST_LEFT
+from eroica.diagnosis.gains import HALF, LEAST_LEFT, growth_of
 from eroica.diagnosis.lateness import accuse
 from eroica.diagnosis.limits import LOOP
 from eroica.diagnosis.python_code import accuse_python, counted_share
@@ -25,6 +25,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
+from eroica.model.shares import percent
 
 #: The function holds this share of the block, or none is named.
 _MOSTLY = 0.5
@@ -49,11 +50,15 @@ def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
     candidate = None if part is None else _candidate(view, part)
     found = select_causes(view, [candidate] if candidate is not None else _find_later(view, named))
     if not found or found[0].gain < max(HALF * grown, explained):
+        drop(view, found, causes, "it holds less than half of what iterations have grown by, or less than the causes")
         return _with_second(view, causes, grown - explained)
     inside = [cause for cause in named if _is_inside(cause, found[0])]
     if any(cause.candidate.doubt < 1 for cause in inside):
         return list(causes)
-    return [*found, *(cause for cause in named if cause not in inside)]
+    why = f"it holds most of what iterations have grown by ({percent(grown)}), and the causes found explain less of it"
+    kept = [cause for cause in named if cause not in inside]
+    drop(view, causes, kept, f"{found[0].candidate.focus.label} holds more of what iterations have grown by")
+    return [msgspec.structs.replace(found[0], why=why), *found[1:], *kept]
 
 
 def _with_second(view: View, causes: Sequence[Cause], left: float) -> list[Cause]:
@@ -69,13 +74,10 @@ def _with_second(view: View, causes: Sequence[Cause], left: float) -> list[Cause
 def _find_later(view: View, named: Sequence[Cause]) -> list[Candidate]:
     """List accused workers that are late by far more than what they are accused of takes."""
     late = with_culprits(view, find_unexplained(view, set())) if named else []
-    return [one for one in late if 0 < sum(_excess_on(one, named)) < HALF * one.excess_us]
-
-
-def _excess_on(late: Candidate, named: Sequence[Cause]) -> Iterator[float]:
-    for cause in named:
-        if set(cause.candidate.workers) & set(late.workers):
-            yield cause.candidate.excess_us
+    told = [
+        sum(each.candidate.excess_us for each in named if {*each.candidate.workers} & {*one.workers}) for one in late
+    ]
+    return [one for one, us in zip(late, told, strict=True) if 0 < us < HALF * one.excess_us]
 
 
 def _is_inside(cause: Cause, whole: Cause) -> bool:
@@ -86,30 +88,23 @@ def _is_inside(cause: Cause, whole: Cause) -> bool:
 
 def _grown(view: View) -> float:
     """Return the growth of the iteration since the baseline window, as a share; 0 where nobody finds the job slow."""
-    past = view.suspects.baseline
-    if view.is_trace or past is None or view.iteration_us <= 0 or view.iterations <= MOST_DOUBTED:
-        return 0.0
-    if view.context.window.purpose == "seldom":  # it is about its longest iterations, which means say little of
-        return 0.0
-    return max(1 - past.mean_iteration_us / view.iteration_us, 0.0) if view.is_slow else 0.0
+    if view.suspects.baseline is None or view.iterations <= MOST_DOUBTED:
+        return 0.0  # a seldom window is about its longest iterations, which means say little of
+    return growth_of(view)[0] if view.context.window.purpose != "seldom" else 0.0
 
 
 def _candidate(view: View, part: Part, told: Set[int] = frozenset()) -> Candidate | None:
     """Build a block's candidate: of the function that holds it, else of the operator; None where nothing holds it."""
-    focus = _function(view, part, told)
+    focus, least = _function(view, part, told), max(LEAST_LEFT, view.settings.min_gain)
     if focus is not None:
         rows = tuple(sorted({*part.cell.rows, *focus.functions}))
         own = accuse_python(view, rows, focus, part.late, with_operators=True)
-        return msgspec.structs.replace(own, evidence=(*own.evidence, _where(part)), least_gain=_least(view))
+        return msgspec.structs.replace(own, evidence=(*own.evidence, _where(part)), least_gain=least)
     name = _operator(view, part)
     if name is None:
         return None
     kind: FindingKind = "compute" if view.fleet.keys[name.functions[0]].kind == "compute" else "other"
-    return accuse(part.late, "unknown", kind, name, part.cell.rows, _least(view), (_where(part),))
-
-
-def _least(view: View) -> float:
-    return max(LEAST_LEFT, view.settings.min_gain)
+    return accuse(part.late, "unknown", kind, name, part.cell.rows, least, (_where(part),))
 
 
 def _where(part: Part) -> str:

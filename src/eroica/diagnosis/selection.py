@@ -10,7 +10,7 @@ import numpy as np
 
 from eroica.diagnosis.accumulation import find_exchange_per_pass
 from eroica.diagnosis.affinity import find_narrow_affinity
-from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, is_believed, is_told_by, select_causes
+from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, drop, is_believed, is_told_by, select_causes
 from eroica.diagnosis.blocking import find_blocking
 from eroica.diagnosis.callers import name_callers
 from eroica.diagnosis.candidate import Candidate
@@ -20,7 +20,7 @@ from eroica.diagnosis.confidence import believed_strength
 from eroica.diagnosis.denormals import find_denormals
 from eroica.diagnosis.fragmented import find_fragmented
 from eroica.diagnosis.fragmented_messages import find_cut_up
-from eroica.diagnosis.gains import MINOR
+from eroica.diagnosis.gains import MINOR, growth_of
 from eroica.diagnosis.garbage import find_collections
 from eroica.diagnosis.host import find_host_bound
 from eroica.diagnosis.inside import put_operators_inside
@@ -98,11 +98,16 @@ def find_causes(view: View) -> list[Cause]:
         late = find_without_core(view, explained) or find_unexplained(view, explained)
         causes += select_causes(view, with_culprits(view, late))
     plain = [cause for cause in causes if not is_concealing(cause.candidate)]
-    if not plain or _are_minor(view, plain):
+    # where cores are short, some function is always slower, too
+    if not plain or sum(cause.gain for cause in plain) < MINOR * growth_of(view)[0]:
         beside = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view))
-        causes = [*beside, *(one for one in causes if not beside or waits_rather(view, one.candidate))]
+        kept = [one for one in causes if not beside or waits_rather(view, one.candidate)]
+        drop(view, causes, kept, "it accounts for little of the slowdown, and what runs beside the job for more")
+        causes = [*beside, *kept]
     if all(cause.candidate.cause in INPUT_CAUSES for cause in causes):
-        causes = _widest(causes, select_causes(view, find_saturated_loading(view)))
+        widest = _widest(causes, select_causes(view, find_saturated_loading(view)))
+        drop(view, causes, widest, "the limit that the loaders of all set is wider, and gains more")
+        causes = widest
     return [*causes, *(_remarks(view, causes) if view.is_trace else _smaller(view, causes))]
 
 
@@ -122,7 +127,7 @@ def _with_lateness(view: View, causes: Sequence[Cause]) -> list[Cause]:
                 view.refuse(one.candidate, "the others wait far longer for these workers than that takes", one.gain)
             raised = [_as_known(view, late)]
         found = [one for one in found if one not in same] + raised
-    return sorted(found, key=_by_weight, reverse=True)
+    return sorted(found, key=lambda one: one.weight, reverse=True)
 
 
 def _as_known(view: View, late: Cause) -> Cause:
@@ -149,17 +154,6 @@ def _with_hidden(view: View, cause: Cause, late: Cause) -> Cause:
     own_us = float(np.nan_to_num(hidden_W - view.fleet.usual(hidden_W))[workers].mean())
     gain = min(most, cause.gain + max(own_us, 0.0) / max(view.iteration_us, 1e-9))
     return msgspec.structs.replace(cause, gain=gain)
-
-
-def _are_minor(view: View, causes: Sequence[Cause]) -> bool:
-    """True if a job is slower than in its baseline window, or than expected, by far more than the causes gain.
-
-    Where cores are short, some function is always slower, too.
-    """
-    before_us = view.baseline_us
-    if not view.is_slow or not before_us:
-        return False
-    return sum(cause.gain for cause in causes) < MINOR * (1 - before_us / max(view.iteration_us, 1e-9))
 
 
 def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
@@ -215,7 +209,7 @@ def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
     least = max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain, sum(cause.gain for cause in causes))
     known = [cause.candidate for cause in causes]
     large = [one for one in found if one.gain >= least and not _is_told(one.candidate, known)]
-    return max(large, key=_by_weight, default=None)
+    return max(large, key=lambda one: one.weight, default=None)
 
 
 def weigh_weak(view: View) -> None:
@@ -235,7 +229,3 @@ def _remarks(view: View, causes: Sequence[Cause]) -> list[Cause]:
 
 def _is_told(candidate: Candidate, known: Sequence[Candidate]) -> bool:
     return any(is_told_by(candidate, other) for other in known)
-
-
-def _by_weight(cause: Cause) -> float:
-    return cause.weight

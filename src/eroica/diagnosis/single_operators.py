@@ -20,6 +20,7 @@ from eroica.diagnosis.more_data import has_more_data, more_data_evidence
 from eroica.diagnosis.speed import operators
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
+from eroica.localize.excess import median_of_others
 
 Floats = NDArray[np.float64]
 #: With more workers than cores, an operator takes twice as long by luck; on devices healthy ones differ by little.
@@ -83,10 +84,10 @@ def _least_ratio(view: View) -> Floats:
 
 
 def _runs_longer(view: View, row: int) -> NDArray[np.bool_]:
-    """Mark workers on which this operator runs equally often, and longer. bool [W]."""
+    """Mark workers on which this operator runs equally often, and longer than on most others. bool [W]."""
     usual_W = np.nan_to_num(view.fleet.usual(view.fleet.count[row]))
     same_W = (usual_W > 0) & (np.abs(view.fleet.count[row] - usual_W) <= SAME_COUNT * usual_W)
-    peers_W = view.suspects.peers_us[row]
+    peers_W = median_of_others(view.fleet.critical_us[row], view.fleet.roles)
     over_W = view.fleet.critical_us[row] - peers_W >= _least_ratio(view) * peers_W
     return np.asarray(same_W & over_W, dtype=np.bool_)
 

@@ -12,7 +12,7 @@ from eroica.diagnosis.candidate import Candidate, FindingKind, Reference
 from eroica.diagnosis.frames import NOTHING, Focus, is_whole_step, split_frame
 from eroica.diagnosis.lateness import LEAST_AGREEMENT, LEAST_STRENGTH, accuse, late_roles, lateness_of
 from eroica.diagnosis.view import View
-from eroica.localize.excess import Excess, excess_over_baseline
+from eroica.localize.excess import Excess, excess_over_baseline, excess_over_peers
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
@@ -39,7 +39,7 @@ def find_unexplained(view: View, explained: set[int]) -> list[Candidate]:
         explained: Workers (indices) that a cause was found for.
     """
     busy_WI = view.fleet.busy_us
-    excess = view.fleet.above_usual(busy_WI)
+    excess = excess_over_peers(busy_WI, view.fleet.roles)  # few may just have faster hardware
     agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     late_W = _far_busier(view, excess, _BUSIER_CROWDED) & (agreement_W >= LEAST_AGREEMENT)
     late_W[list(explained)] = False
@@ -73,9 +73,8 @@ def _candidate(
     late = lateness_of(reference, excess, view.fleet.busy_us, late_W, agreement_W)
     covered = float(over_F[list(focus.functions)].sum()) / max(late.mean_us - late.reference_us, 1e-9)
     focus = msgspec.structs.replace(focus, share=float(np.clip(covered, 0.0, 1.0)) if focus.functions else 0.0)
-    least_gain = max(_LEAST_GAIN, view.settings.min_gain)
     evidence = tuple(_hardware(view, members)) if reference == "peers" else ()
-    return accuse(late, "unknown", kind, focus, focus.functions, least_gain, evidence)
+    return accuse(late, "unknown", kind, focus, focus.functions, max(_LEAST_GAIN, view.settings.min_gain), evidence)
 
 
 def _hardware(view: View, members: NDArray[np.intp]) -> Iterator[str]:

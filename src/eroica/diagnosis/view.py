@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +24,7 @@ from eroica.diagnosis.speed import (
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
+from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost, noise_factor
 from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import Hypothesis
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE
@@ -34,17 +35,10 @@ _CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 
 #: Share of a function's time in the baseline window that something else ran beside, from which that is no noise.
 _BESIDE = 0.2
-#: Student's quantile at p = 0.99865 over three, by degrees of freedom; beyond them the difference no longer matters.
-_STUDENT = {1: 78.6, 2: 6.4, 3: 3.07, 4: 2.21, 5: 1.84, 6: 1.63, 7: 1.51, 8: 1.43, 9: 1.36}
 
 #: Fewer workers than this share of the job, or fewer iterations, do not tell which worker is late.
 LEAST_REPORTED = 0.5
 FEWEST_ITERATIONS = 2
-
-
-def noise_factor(freedom: int) -> float:
-    """Return Student's quantile over the normal one at three standard errors, by degrees of freedom; at least 1."""
-    return _STUDENT.get(freedom, 1.0)
 
 
 def _hidden_us(fleet: Fleet) -> Floats:
@@ -62,7 +56,7 @@ class View:
         settings: All tunables.
         strictness: Share of the standard errors that rules ask for otherwise; below 1 to see what may be there.
         weighed: Candidates that were considered and not named, as selection met them.
-        holders: Where there is no cause, code that may hold the slowdown (`holders`).
+        holders: Code that may hold the slowdown (`holders`); None where nobody has looked.
     """
 
     def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings, strictness: float = 1.0) -> None:
@@ -71,7 +65,7 @@ class View:
         self.context = context
         self.settings = settings
         self.weighed: list[Weighed] = []
-        self.holders: tuple[Hypothesis, ...] = ()
+        self.holders: tuple[Hypothesis, ...] | None = None
 
     def refuse(self, candidate: Candidate, decision: str, gain: float | None = None) -> None:
         """Note why a candidate is not named.
@@ -331,22 +325,52 @@ class View:
             return False
         return self.pace_us >= best_us + max(self.slowdown_us / 2, self.settings.slowdown * best_us)
 
+    @cached_property
+    def _losses(self) -> tuple[Lost, ...]:
+        return () if self.is_trace or self.iteration_us <= 0 else tuple(self._compare_with_past())
+
+    @property
+    def loss(self) -> Lost | None:
+        """Time lost against the reference that iterations are furthest beyond, us; None without any."""
+        return max(self._losses, key=lambda one: one.beyond, default=None)
+
+    def _compare_with_past(self) -> Iterator[Lost]:
+        """Compare with the baseline window own work, all of the iteration, and pauses; with the best pace, the whole.
+
+        Capturing may make iterations longer, so the pace is the faster of that inside and that before; but without a
+        device it does not double them: those got slow as the window opened.
+        """
+        past, best_us, told_s = self.suspects.baseline, self.stated_baseline_us, self.context.window.current_iteration_s
+        kept_I, now_I = self.fleet.iteration_us.mean(axis=0), self.whole.busy_us.max(axis=0)
+        if best_us:
+            on_cpu = not self.fleet.has_accelerator
+            shorter = 1.0 if on_cpu and self.is_slower_than_told else (told_s or np.inf) * 1e6 / self.iteration_us
+            least = LEAST if past is None and on_cpu else FAR_SLOWER - 1
+            yield lost((kept_I * min(shorter, 1.0)).tolist(), [best_us], least, FAR_SLOWER - 1)
+        if past is not None:
+            then = with_all_iterations(past)
+            before_J = then.busy_us.max(axis=0)
+            pauses_I = now_I - max(float(np.median(now_I) - np.median(before_J)), 0.0)
+            beyond = max(
+                lost(kept_I.tolist(), past.iteration_us.mean(axis=0).tolist(), LEAST, FAR_SLOWER - 1).beyond,
+                lost(now_I.tolist(), before_J.tolist(), LEAST_OWN).beyond,
+                lost(pauses_I.tolist(), before_J.tolist(), max(LEAST_PAUSES, self.settings.min_gain)).beyond,
+            )
+            now, before = self.whole.mean_iteration_us, then.mean_iteration_us
+            yield Lost(now=now, before=before, noise=now - before - beyond, is_inside=True)
+
     @property
     def is_slow(self) -> bool:
         """True if somebody finds this job slow, and the window's own iterations are.
 
         By trigger: the window shows the slowdown. By expectation: it was asked for so. Whoever asked: it is far slower
-        than the baseline window or, inside of it and outside, than the best mean.
+        than the job's own past.
         """
-        window, past = self.context.window, self.suspects.baseline
-        if window.purpose == "expected":
+        if self.context.window.purpose == "expected":
             return self.iteration_us > self.settings.expected_iteration_s * 1e6
-        if self.shows_slowdown or window.purpose == "baseline":
+        if self.shows_slowdown or self.context.window.purpose == "baseline":
             return self.shows_slowdown
-        if past is not None and self.iteration_us >= FAR_SLOWER * past.mean_iteration_us:
-            return True
-        outside_us = (window.current_iteration_s or 0.0) * 1e6  # for capturing alone may double an iteration
-        return min(self.iteration_us, outside_us) >= FAR_SLOWER * (self.stated_baseline_us or np.inf)
+        return any(one.is_sure and one.now >= FAR_SLOWER * one.before for one in self._losses)
 
     def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
         """List rows with critical time of some kinds in some phases (indices into the fleet's keys)."""

@@ -1,4 +1,4 @@
-"""A job's iteration times from its first iteration on, and what happened when: for pictures, never a conclusion."""
+"""A job's iteration times from its first iteration on, and what happened when: for pictures and the job's end."""
 
 from __future__ import annotations
 

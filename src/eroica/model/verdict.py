@@ -13,6 +13,8 @@ SCHEMA_VERSION = 1
 NO_FUNCTION = "no function"
 #: What became of a hypothesis that is a cause of the verdict.
 NAMED = "named"
+#: What became of one whose time in the healthy job nobody has measured; it may be all of the slowdown.
+UNMEASURED = "how long it took at the best pace is not known"
 
 VerdictWord = Literal["slow", "blocked", "healthy", "undetermined"]
 
@@ -42,10 +44,18 @@ class VerdictWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IterationTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean iteration before and now, milliseconds; None where unknown."""
+    """Mean iteration before and now, milliseconds; None where unknown.
+
+    Attributes:
+        baseline_ms: Of the healthy window, else of the job's best stretch.
+        current_ms: Of the window.
+        rest_ms: Time that iterations lost against their reference and no cause explains; 0 where that is noise. It
+            counts all iterations of both, the slowest too.
+    """
 
     baseline_ms: float | None = None
     current_ms: float | None = None
+    rest_ms: float | None = None
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,10 +237,11 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
         workers: Who would be accused (global ranks); empty where it is another one each time.
         scope: On some workers, on all, or changing from iteration to iteration.
         gain: Fraction of the iteration that its removal would save, 0-1; None where that was not worked out.
-        decision: "named", or why it is not.
+        decision: "named", or why it is not, with what took its place.
         met: Signs that speak for it.
         missing: Signs that it should have and has not.
         unknown: Signs that this window cannot tell: what would settle it.
+        why: Of a named one, what decided for it; "" where nobody noted it.
     """
 
     cause: str
@@ -242,12 +253,13 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     met: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    why: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one window, or on a whole job.
 
-    `considered` holds what was named and what was not, the likeliest first; empty where nothing was weighed. `found_by`
+    `considered` holds what was named first, what was not by falling gain; empty where nothing was weighed. `found_by`
     says whether it rests on a window (or looks, or traces), or on communication alone; then `communication` has class,
     place and matrix.
     """

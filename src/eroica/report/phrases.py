@@ -68,7 +68,9 @@ def pace_facts(verdict: Verdict) -> list[str]:
         return []
     if not before:
         return [f"{milliseconds(now)} per iteration"]
-    return [f"{milliseconds(now)} per iteration, {milliseconds(before)} before ({change(before, now)})"]
+    rest = verdict.iteration.rest_ms
+    unexplained = [f"{milliseconds(rest)} of that unexplained"] if rest else []
+    return [f"{milliseconds(now)} per iteration, {milliseconds(before)} before ({change(before, now)})", *unexplained]
 
 
 def whereabouts(finding: Finding, *, everybody: bool = True) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.model.shares import percent
-from eroica.model.verdict import NAMED, NO_FUNCTION, Hypothesis, Verdict
+from eroica.model.verdict import NAMED, NO_FUNCTION, UNMEASURED, Hypothesis, Verdict
 from eroica.report.words import clean, sentence, worker_list
 
 _NEAREST = 2
@@ -28,7 +28,7 @@ def build_why(verdict: Verdict) -> list[RenderableType]:
 
 
 def build_nearest(verdict: Verdict) -> list[RenderableType]:
-    """Of an undetermined verdict the likeliest explanations, and what would settle them; else nothing."""
+    """Of an undetermined verdict the nearest explanations, and what would settle them; else nothing."""
     nearest = nearest_of(verdict)
     if not nearest:
         return []
@@ -37,10 +37,14 @@ def build_nearest(verdict: Verdict) -> list[RenderableType]:
 
 
 def nearest_of(verdict: Verdict) -> Sequence[Hypothesis]:
-    """The two hypotheses of an undetermined verdict that would gain most; none of others."""
+    """The two best hypotheses of an undetermined verdict; none of others.
+
+    Those that would gain most, then those whose gain nobody can know yet.
+    """
     if verdict.verdict != "undetermined":
         return ()
-    return [one for one in verdict.considered if one.gain and one.decision != NAMED][:_NEAREST]
+    known = [one for one in verdict.considered if one.gain and one.decision != NAMED]
+    return [*known, *(one for one in verdict.considered if one.decision == UNMEASURED)][:_NEAREST]
 
 
 def describe_nearest(one: Hypothesis) -> str:
@@ -57,6 +61,11 @@ def describe(one: Hypothesis) -> str:
     return f"{clean(one.cause, 60)}{where} on {whom}{gain}"
 
 
+def fate(one: Hypothesis) -> str:
+    """One clause: what became of it, and why."""
+    return f"{one.decision}: {one.why}" if one.why else one.decision
+
+
 def signs_of(one: Hypothesis) -> Iterator[tuple[str, str]]:
     """Mark and text of each sign: + met, - missing, ? unknown."""
     for mark, signs in (("+", one.met), ("-", one.missing), ("?", one.unknown)):
@@ -67,7 +76,7 @@ def signs_of(one: Hypothesis) -> Iterator[tuple[str, str]]:
 def _hypothesis(one: Hypothesis) -> RenderableType:
     named = one.decision == NAMED
     title = Text(describe(one), style="bold" if named else "")
-    title.append(f": {sentence(one.decision)}" if not named else ": named", style="green" if named else "dim")
+    title.append(f": {sentence(fate(one))}", style="green" if named else "dim")
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(ratio=1, overflow="fold")

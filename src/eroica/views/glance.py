@@ -67,6 +67,11 @@ def pace_bars(verdict: Verdict) -> list[PaceBar]:
     if before:
         note = f"now {change(before, now)}" if now > before else ""
         rows.append(PaceBar(label="before", bar=_bar(before, longest, "bar"), value=milliseconds(before), note=note))
+    rest = verdict.iteration.rest_ms
+    if rest:
+        note = "longer than before, and no cause explains it"
+        bar = _bar(min(rest, longest), longest, "bar")
+        rows.append(PaceBar(label="unexplained", bar=bar, value=milliseconds(rest), note=note))
     return rows
 
 

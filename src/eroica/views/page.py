@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from eroica.model.shares import percent
 from eroica.report.phrases import opening
-from eroica.report.why import describe, signs_of
+from eroica.report.why import describe, fate, signs_of
 from eroica.report.words import clean, sentence
 from eroica.views.findings import left_out, shown_causes, shown_symptoms
 from eroica.views.glance import key_facts, meter, pace_bars, word_sign
@@ -68,7 +68,7 @@ def build_page(material: Material) -> str:
         symptoms=shown_symptoms(verdict),
         left_out=left_out(verdict),
         considered=[
-            {"title": describe(one), "decision": one.decision, "signs": list(signs_of(one))}
+            {"title": describe(one), "decision": fate(one), "signs": list(signs_of(one))}
             for one in verdict.considered
         ],
         has_letters=any(one.finding.pattern is not None for one in causes),

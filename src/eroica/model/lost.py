@@ -1,0 +1,126 @@
+"""Time lost per iteration against a reference, and how much of it noise accounts for: one rule for windows and jobs."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, median, stdev
+
+import msgspec
+
+#: Iterations of healthy jobs take up to this share longer in one window than in another by what workers do themselves:
+#: processors change their clocks (1.17 synthetic, 1.11 in the corpus). No scatter inside a window shows that...
+LEAST_OWN = 0.2
+#: ...up to this with transfers, and at a job's end against its best level (1.25 in the corpus)...
+LEAST = 0.3
+#: ...and by pauses alone.
+LEAST_PAUSES = 0.1
+#: Means of so many consecutive parts of a series tell its scatter: what lasts for a while is one deviation, not many.
+_PARTS = 10
+#: A difference is noise up to so many standard errors, of means or of ranks.
+_ERRORS = 3.0
+#: Student's quantile at p = 0.99865 over three, by degrees of freedom; beyond them the difference no longer matters.
+_STUDENT = {1: 78.6, 2: 6.4, 3: 3.07, 4: 2.21, 5: 1.84, 6: 1.63, 7: 1.51, 8: 1.43, 9: 1.36}
+#: Stretches of about a second that make a level, and levels without which a job has no past.
+_LEVEL = 10
+_FEWEST = 3
+#: A level must be so many times the highest one that the job has come back from.
+_LIVED = 1.1
+
+
+def noise_factor(freedom: int) -> float:
+    """Return Student's quantile over the normal one at three standard errors, by degrees of freedom; at least 1."""
+    return _STUDENT.get(freedom, 1.0)
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean iteration now and before, and the difference that noise accounts for; all in the same unit of time.
+
+    Attributes:
+        now: Mean iteration now.
+        before: Mean iteration of the reference.
+        noise: The difference that noise accounts for.
+        is_inside: The reference is another window, not the job's pace outside of windows.
+    """
+
+    now: float
+    before: float
+    noise: float
+    is_inside: bool = False
+
+    @property
+    def beyond(self) -> float:
+        """What is lost beyond noise; negative where less is lost."""
+        return self.now - self.before - self.noise
+
+    @property
+    def is_sure(self) -> bool:
+        """True if iterations take longer than before by more than noise."""
+        return self.beyond > 0
+
+    def rest(self, explained: float) -> float:
+        """Return the time lost that causes leave unexplained; 0 where noise accounts for it.
+
+        Args:
+            explained: What causes account for, in the same unit.
+        """
+        rest = self.now - self.before - explained
+        return max(rest, 0.0) if rest > self.noise else 0.0
+
+
+def lost(now: Sequence[float], before: Sequence[float], least: float, most: float = math.inf) -> Lost:
+    """Compare iterations with those of a reference.
+
+    Noise is what healthy windows differ by, and what the scatter of both leaves uncertain. A few very long iterations
+    make a mean uncertain, but not the order: where that is sure, the scatter does not count.
+
+    Args:
+        now: Times of iterations in their order, at least one.
+        before: The same of the reference; a single one is a mean of unknown scatter, taken to be that of `now`.
+        least: Share of the reference that is noise in any case.
+        most: Share of it that scatter may make at most: so much longer is longer, however few iterations show it.
+    """
+    usual = fmean(before)
+    error = math.hypot(_error(now), _error(before if len(before) > 1 else now))
+    scatter = 0.0 if _rank_errors(now, before) >= _ERRORS else _ERRORS * error
+    return Lost(now=fmean(now), before=usual, noise=max(least * usual, min(scatter, most * usual)))
+
+
+def lost_at_end(stretches: Sequence[float]) -> Lost | None:
+    """Compare the end of a job with its best level; None where it was too short.
+
+    Levels that the job has come back from are noise, but for those before it first was about as fast as at its best.
+
+    Args:
+        stretches: Mean iteration of each stretch of about a second, in order, without those in which windows were open.
+    """
+    count = len(stretches) // _LEVEL
+    if count < _FEWEST:
+        return None
+    first = len(stretches) - count * _LEVEL
+    levels = [median(stretches[at : at + _LEVEL]) for at in range(first, len(stretches), _LEVEL)]
+    best = min(levels)
+    good = [at for at, level in enumerate(levels) if level <= (1 + LEAST) * best]
+    lived = max(levels[good[0] : good[-1] + 1])
+    return Lost(now=levels[-1], before=best, noise=max(LEAST * best, _LIVED * lived - best))
+
+
+def _error(times: Sequence[float]) -> float:
+    """Return the standard error of a mean, by the means of consecutive parts; infinite for a single time."""
+    count = min(len(times), _PARTS)
+    if count < 2:
+        return math.inf
+    edges = [round(at * len(times) / count) for at in range(count + 1)]
+    means = [fmean(times[start:end]) for start, end in pairwise(edges)]
+    return noise_factor(count - 1) * stdev(means) / math.sqrt(count)
+
+
+def _rank_errors(now: Sequence[float], before: Sequence[float]) -> float:
+    """Return by how many standard errors times now rank above those before (Mann and Whitney); 0 for single ones."""
+    n, m, ordered = len(now), len(before), sorted(before)
+    if min(n, m) < 2:
+        return 0.0
+    below = sum(bisect_left(ordered, one) + bisect_right(ordered, one) for one in now) / 2
+    return (below - n * m / 2) / math.sqrt(n * m * (n + m + 1) / 12)

@@ -1,0 +1,122 @@
+"""Time lost is told from noise by one rule: for a window against the job's own past, and for a job at its end."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from eroica.model.lost import LEAST, lost, lost_at_end
+from eroica.model.verdict import Verdict
+from eroica.model.window import WindowPurpose
+from eroica.pipeline import analyze
+from eroica.settings import Settings
+from eroica.testing import FleetPlan, SlowLink, SlowLoader, synthesize, synthesize_window
+
+BEFORE = synthesize(FleetPlan(workers=4, seed=1), (), 1)
+
+
+def varied(mean: float, share: float, count: int, seed: int = 0) -> list[float]:
+    draw = random.Random(seed)
+    return [mean * (1 + draw.uniform(-share, share)) for _ in range(count)]
+
+
+def judge(
+    purpose: WindowPurpose, *troubles: object, scale: float = 1.0, past: bool = True, **stated: float | None
+) -> Verdict:
+    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1, scale=scale), troubles, 2)
+    before = BEFORE if past else []
+    window = msgspec.structs.replace(synthesize_window(patterns, purpose, before), **stated)
+    return analyze("job", window, patterns, before, settings=Settings(expected_iteration_s=0.5))
+
+
+def test_what_healthy_windows_differ_by_is_noise_and_more_is_not() -> None:
+    before = varied(100, 0.1, 40)
+    assert not lost(varied(125, 0.1, 40, 1), before, LEAST).is_sure
+    assert lost(varied(145, 0.1, 40, 1), before, LEAST).is_sure
+
+
+def test_a_scatter_that_hides_the_difference_is_noise_unless_the_order_is_sure() -> None:
+    rare = [100.0] * 36 + [2500.0, 100.0, 100.0, 100.0]
+    assert not lost(rare, varied(100, 0.1, 40), LEAST).is_sure
+    assert lost(rare, varied(100, 0.1, 40), LEAST, 0.5).is_sure  # so much longer is longer, whatever the scatter
+    often = [100.0, 600.0, 130.0, 900.0] * 5
+    assert lost(often, [99.0] * 20, LEAST).is_sure
+
+
+def test_what_causes_leave_of_the_loss_is_the_rest_and_nothing_where_it_is_noise() -> None:
+    loss = lost([160.0] * 20, [100.0] * 20, LEAST)
+    assert loss.rest(0.0) == pytest.approx(60) and loss.rest(25.0) == pytest.approx(35) and loss.rest(40.0) == 0.0
+
+
+def test_a_job_that_ends_slower_than_its_best_level_has_lost_time_and_one_that_varies_has_not() -> None:
+    start, fast, slow = varied(90, 0.1, 10), varied(54, 0.1, 40), varied(180, 0.1, 30)
+    found = lost_at_end([*start, *fast, *slow])
+    assert found is not None and found.is_sure and found.now / found.before == pytest.approx(3.4, rel=0.1)
+    rounds = [*varied(54, 0.1, 20), *varied(90, 0.1, 20)] * 3
+    varies, steady = lost_at_end(rounds), lost_at_end(varied(54, 0.2, 100))
+    assert varies is not None and not varies.is_sure and steady is not None and not steady.is_sure
+    begun_slow = lost_at_end([*varied(300, 0.1, 20), *fast, *slow])
+    assert begun_slow is not None and begun_slow.is_sure, "what was slower at first was never healthy"
+    assert lost_at_end(fast[:20]) is None
+
+
+@pytest.mark.parametrize("purpose", ["manual", "early", "communication"])
+def test_a_window_whose_transfers_take_far_longer_than_before_is_not_healthy(purpose: WindowPurpose) -> None:
+    verdict = judge(purpose, SlowLink(30))
+    now, before = verdict.iteration.current_ms, verdict.iteration.baseline_ms
+    assert now is not None and before is not None and 1.3 < now / before < 1.5
+    assert verdict.verdict == "undetermined", verdict.summary
+    assert "in the baseline window" in verdict.summary
+    assert verdict.iteration.rest_ms == pytest.approx(now - before, abs=6)
+
+
+def test_a_window_nearer_to_the_best_than_to_the_slow_pace_is_not_healthy_by_that() -> None:
+    verdict = judge("slow", scale=1.45, past=False, baseline_iteration_s=0.065, current_iteration_s=0.2)
+    assert verdict.verdict == "undetermined" and "at the job's best 65 ms" in verdict.summary, verdict.summary
+    over = judge("slow", past=False, baseline_iteration_s=0.065, current_iteration_s=0.2)
+    assert over.verdict == "healthy" and "slowdown was over" in over.summary and over.iteration.rest_ms == 0.0
+
+
+@pytest.mark.parametrize("purpose", ["baseline", "early", "manual", "expected"])
+def test_no_purpose_is_excused_from_the_best_pace(purpose: WindowPurpose) -> None:
+    slow = judge(purpose, scale=1.6, past=False, baseline_iteration_s=0.065, current_iteration_s=0.11)
+    assert slow.verdict == "undetermined", slow.summary
+    outside = judge(purpose, scale=1.6, past=False, baseline_iteration_s=0.065, current_iteration_s=0.07)
+    assert outside.verdict == "healthy", "capturing may have made the difference"
+    meanwhile = judge(purpose, scale=2.4, past=False, baseline_iteration_s=0.065, current_iteration_s=0.066)
+    assert meanwhile.verdict == "undetermined", "it got slow as the window opened"
+    unknown = judge(purpose, scale=1.6, past=False, baseline_iteration_s=0.065, current_iteration_s=None)
+    assert unknown.verdict == "undetermined", unknown.summary
+
+
+def test_what_healthy_windows_may_differ_by_is_told_with_both_numbers() -> None:
+    verdict = judge("manual", scale=1.16)
+    assert verdict.verdict == "healthy" and "Before, iterations took" in verdict.summary, verdict.summary
+    assert verdict.iteration.rest_ms == 0.0
+
+
+def test_what_a_cause_leaves_of_the_loss_is_told_as_a_number() -> None:
+    """A loader takes 41 of some 84 ms; all else takes 1.65 times as long, which nobody can name without a past."""
+    verdict = judge(
+        "slow", SlowLoader((2,), 50), scale=1.65, past=False, baseline_iteration_s=0.062, current_iteration_s=0.155
+    )
+    alone = judge("slow", SlowLoader((2,), 50))
+    for one in (verdict, alone):
+        assert one.cause is not None and one.cause.workers == (2,), one.summary
+    now, found = verdict.iteration.current_ms, verdict.cause
+    assert now is not None and found is not None and found.gain is not None
+    told = verdict.summary, [(one.cause, one.gain) for one in verdict.findings], verdict.iteration
+    assert verdict.iteration.rest_ms == pytest.approx(now * (1 - found.gain) - 62, abs=4), told
+    assert verdict.iteration.rest_ms > 20 and "nothing the rest" in verdict.summary, told
+    assert alone.iteration.rest_ms == 0.0 and "nothing the rest" not in alone.summary
+    assert Verdict.from_json(verdict.to_json()).iteration == verdict.iteration
+
+
+def test_a_window_of_too_few_workers_tells_what_they_suggest() -> None:
+    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1), [SlowLoader((0, 1, 2, 3), 60)], 2)[:1]
+    verdict = analyze("job", synthesize_window(patterns, "slow", BEFORE), patterns, BEFORE, 4)
+    assert verdict.verdict == "undetermined" and "Too little" in verdict.summary, verdict.summary
+    nearest = [one for one in verdict.considered if one.gain]
+    assert nearest and nearest[0].workers in ((0,), ()) and nearest[0].gain > 0.2, verdict.considered
