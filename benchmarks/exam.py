@@ -47,6 +47,12 @@ def command_of(folder: Path, job: Job, python: Path) -> list[str]:
     return [str(beside) if beside.exists() else words[0], *words[1:]]
 
 
+def name_of(folder: Path) -> str:
+    """A folder of jobs as records call it: beneath `benchmarks`, else its own name."""
+    here = Path(__file__).resolve().parent
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else folder.name
+
+
 def truth_of(job: Job) -> Truth:
     """Its truth as the corpus states it."""
     if job["verdict"] == "healthy":
@@ -92,7 +98,8 @@ def run(folder: Path, job: Job, seed: int, options: argparse.Namespace) -> dict[
                 done.terminate()
                 done.wait()
         line = {
-            "job": job["job"], "seed": seed, "wall_s": round(time.monotonic() - began, 1), "status": done.returncode,
+            "folder": name_of(folder), "job": job["job"], "seed": seed, "fault": job["fault_kind"],
+            "truth": job["verdict"], "wall_s": round(time.monotonic() - began, 1), "status": done.returncode,
             **judged(place / "verdict.json", truth_of(job)), **printed(place / "log"),
             "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "revision": revision(),
             "machine": machine_facts(), "load": os.getloadavg()[0],
@@ -149,16 +156,16 @@ def delays(run_directory: Path, onset: int | None) -> dict[str, Any]:
         history = json.loads((run_directory / "history.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    marks_ = [(one["kind"], round(one["at_s"], 1), one["iteration"]) for one in history["marks"]]
+    events = [(one["kind"], round(one["at_s"], 1), one["iteration"]) for one in history["marks"]]
     if not onset:
-        return {"marks": marks_}
+        return {"events": events}
     reached = next(
         (at for at, number in zip(history["at_s"], history["iteration"], strict=True) if number >= onset), None
     )
-    found: dict[str, Any] = {"marks": marks_, "onset_s": reached}
+    found: dict[str, Any] = {"events": events, "onset_s": reached}
     if reached is not None:
         for kind in ("trigger", "verdict"):
-            at = next((at for what, at, number in marks_ if what == kind and number >= onset), None)
+            at = next((at for what, at, number in events if what == kind and number >= onset), None)
             found[f"onset_to_{kind}_s"] = None if at is None else round(at - reached, 1)
     return found
 
