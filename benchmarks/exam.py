@@ -66,6 +66,28 @@ def truth_of(job: Job) -> Truth:
     return Truth(verdict=job["verdict"], words=words, scope=scope, workers=named, hosts=tuple(job.get("hosts", ())))  # type: ignore[arg-type]
 
 
+#: Words in a job's code that say how it is spread, first match first.
+_LAYOUTS = (
+    ("fully_shard", "fsdp2"),
+    ("FullyShardedDataParallel", "fsdp"),
+    ("deepspeed.initialize", "deepspeed zero"),
+    ("DistributedDataParallel", "ddp"),
+    ("Trainer(", "ddp"),
+    ("Accelerator(", "ddp"),
+    ("Fabric(", "ddp"),
+)
+
+
+def layout_of(folder: Path, job: Job) -> str:
+    """How a job is spread, as the corpus calls it: as its truth states, else by what its code uses."""
+    if job.get("layout") or job.get("nproc") == 1:
+        return str(job.get("layout") or "single process")
+    words = command_of(folder, job, Path(sys.executable))
+    script = next((Path(word) for word in words if word.endswith(".py")), None)
+    text = script.read_text() if script is not None and script.exists() else ""
+    return next((layout for word, layout in _LAYOUTS if word in text), "own collectives" if text else "unknown")
+
+
 def onset_of(job: Job, environment: Mapping[str, str]) -> int | None:
     """First iteration with the fault, None for a healthy job."""
     if job["verdict"] == "healthy":
@@ -106,19 +128,30 @@ def run(folder: Path, job: Job, seed: int, options: argparse.Namespace) -> dict[
         }  # fmt: skip
         line |= delays(place / "run", onset_of(job, environment))
         if options.corpus:
-            with contextlib.suppress(EroicaError, OSError):
-                write_entry(
-                    kept_run(
-                        place / "run", name=f"{folder.name}-{job['job']}-{seed}", origin=job.get("source", folder.name),
-                        fault=job["fault_kind"], layout=job.get("launch", "torchrun"), truth=truth_of(job),
-                        onset=onset_of(job, environment), use="exam",
-                    )
-                )  # fmt: skip
+            keep(folder, job, seed, place / "run", onset_of(job, environment))
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
             place.rename(options.keep / f"{job['job']}-{seed}-{time.strftime('%H%M%S')}")
             place.mkdir()
     return line
+
+
+def keep(folder: Path, job: Job, seed: int, run_directory: Path, onset: int | None) -> None:
+    """Put the windows of a run into the corpus, as an exam; nothing where it holds none."""
+    known = str(name_of(folder))
+    with contextlib.suppress(EroicaError, OSError):
+        entry = kept_run(
+            run_directory,
+            name=f"{folder.name}-{job['job']}-{seed}",
+            origin=job.get("source") or (f"benchmarks/{known}" if known != folder.name else known),
+            fault=job["fault_kind"],
+            layout=layout_of(folder, job),
+            launch=job.get("launch", "torchrun"),
+            truth=truth_of(job),
+            onset=onset,
+            use="exam",
+        )
+        write_entry(entry)
 
 
 def judged(path: Path, truth: Truth) -> dict[str, Any]:
