@@ -127,11 +127,11 @@ def test_without_a_healthy_window_what_a_training_computes_beside_its_step_is_na
     assert verdict.cause is not None and verdict.cause.gain == pytest.approx(0.6, abs=0.15)
 
 
-def line_said(word: str, cause: str = "", among: bool = False, **right: bool) -> dict[str, Any]:
+def line_said(word: str, said: str = "", among: bool = False, **right: bool) -> dict[str, Any]:
     """A judged window with a fault."""
     marked = {**dict.fromkeys(("right", "cause", "workers", "file"), False), **right}
     return {
-        "is_healthy": False, "verdict": word, "cause": cause, "is_among_best": among, "marks": marked, "gain": None,
+        "is_healthy": False, "verdict": word, "cause": said, "is_among_best": among, "marks": marked, "gain": None,
         "true_gain": None, "confidence": None,
     }  # fmt: skip
 
