@@ -380,6 +380,7 @@ def corpus(lines: Sequence[Line]) -> Iterator[str]:
     if not lines:
         return
     revisions = ", ".join(sorted({line["revision"] for line in lines}))
+    by_use = groups(lines, "use")
     names = {line["key"].partition("/")[0] for line in lines}
     yield "## Windows of the corpus\n"
     yield (
@@ -388,22 +389,41 @@ def corpus(lines: Sequence[Line]) -> Iterator[str]:
         "*Tuned on*: rules were looked at with the entry. *Exam*: no change of a rule is known that was made with "
         "it in sight. Windows were judged one by one, without what a job remembers of earlier ones.\n"
     )
-    parts = [*groups(lines, "use").items(), ("all", list(lines))]
+    used = ", ".join(f"{name}: {len(mine)}" for name, mine in by_use.items())
+    spread = ", ".join(f"{name} {len(mine)}" for name, mine in groups(lines, "layout").items())
+    yield (
+        f"Windows by use: {used}. By layout: {spread}. The aims were 400 windows, 40 faults and 8 layouts; there are "
+        f"{len(lines)}, {len({line['fault'] for line in lines} - {'none'})} kinds of fault and "
+        f"{len({line['layout'] for line in lines})}.\n"
+    )
+    by_job = groups([{**line, "job": _whose(line)} for line in lines], "job")
+    parts = [*(by_use.items() if len(by_use) > 1 else ()), *by_job.items(), ("all", list(lines))]
     yield from _table(
         ("entries", *_HEADS, "alarms in healthy ones", "Brier", "gain off, median", "gain off by more than 40 %"),
         [_row(name, figures(mine)) for name, mine in parts],
     )
     bad = [line for line in lines if not line["is_healthy"] and outcome(line) in ("missed", "wrong")]
     said = [f"`{line['key']}` ({line['cause'] or line['verdict']}{_true_gain(line)})" for line in bad]
-    yield f"Healthy although slow, or wrong, with the true gain: {'; '.join(said) or 'none'}.\n"
+    early = sum(line["purpose"] == "baseline" for line in bad if not line["cause"])
+    yield (
+        f"Healthy although slow, or wrong, with the true gain: {'; '.join(said) or 'none'}. {early} of those called healthy "
+        "are baseline windows of jobs that were slow already, which have nothing to be compared with.\n"
+    )
     yield (
         "Aims: 99 % right of what rules were tuned on, a Brier score of 0.05, a median error of the gain of 15 %, no "
         "gain off by more than 40 %.\n"
     )
 
 
+def _whose(line: Line) -> str:
+    if line["key"].startswith("device-"):
+        return "jobs on one GPU"
+    return "faults of the benchmark" if line["origin"] == "benchmark" else "jobs of others, on CPUs"
+
+
 def _true_gain(line: Line) -> str:
-    return f", {100 * line['true_gain']:.0f} %" if line.get("true_gain") is not None else ""
+    gain = f", {100 * line['true_gain']:.0f} %" if line.get("true_gain") is not None else ""
+    return f"{gain}, {line['purpose']} window"
 
 
 def _row(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:

@@ -148,7 +148,8 @@ def outcome(full: Verdict, verdict: Verdict, right: bool, among: bool, one: Corp
     if right:
         return "right"
     if found is None:
-        near = any((it.function, it.workers) == (known.function.name, known.workers) for it in verdict.considered[:2])
+        named = (known.function.name, known.workers)  # a hypothesis' function has its place behind it
+        near = any((it.function.partition(" (")[0], it.workers) == named for it in verdict.considered[:2])
         if verdict.verdict == "healthy":
             return "healthy"
         return "considered" if among or near else "undetermined"
