@@ -406,8 +406,8 @@ def corpus(lines: Sequence[Line]) -> Iterator[str]:
     said = [f"`{line['key']}` ({line['cause'] or line['verdict']}{_true_gain(line)})" for line in bad]
     early = sum(line["purpose"] == "baseline" for line in bad if not line["cause"])
     yield (
-        f"Healthy although slow, or wrong, with the true gain: {'; '.join(said) or 'none'}. {early} of those called healthy "
-        "are baseline windows of jobs that were slow already, which have nothing to be compared with.\n"
+        f"Healthy although slow, or wrong, with the true gain: {'; '.join(said) or 'none'}. {early} of those called "
+        "healthy are baseline windows of jobs that were slow already, which have nothing to be compared with.\n"
     )
     yield (
         "Aims: 99 % right of what rules were tuned on, a Brier score of 0.05, a median error of the gain of 15 %, no "
