@@ -80,8 +80,9 @@ bench-engines: $(READY)  ## windows judged here and on Ray, which is installed f
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[ray]'
 	$(BIN)/python benchmarks/engines.py --json benchmarks/results/engines.json
 
-corpus: $(READY)  ## every kept window judged by the present rules: minutes
-	$(BIN)/python benchmarks/corpus_judge.py
+AGAINST ?=
+corpus: $(READY)  ## every kept window judged by the present rules, and with AGAINST=COMMIT compared with that one's: minutes
+	$(BIN)/python benchmarks/corpus_judge.py $(if $(AGAINST),--against $(AGAINST))
 
 bench-hosts: $(READY)  ## the same for faults of one of three hosts, which are network namespaces: needs root
 	mkdir -p benchmarks/results/faults

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corpus_entry import entry_files, read_entry
-from corpus_judge import _verdict
+from corpus_judge import verdict_of
 from eroica.archive.load import read_verdict
 from eroica.cli.answers import source_answer
 from eroica.errors import UsageError
@@ -92,7 +92,7 @@ def from_corpus() -> Iterator[Case]:
         culprits, source = (tuple(exam[job]), EXAM / "jobs") if job in exam else (own, TRAINING)
         if not any(definitions(culprits, (source,))):
             continue
-        verdict = _verdict(entry, last, by_number.get(last.compared_with))
+        verdict = verdict_of(entry, last, by_number.get(last.compared_with))
         if verdict is not None:
             yield Case(entry.name, verdict, culprits, (source,))
 

@@ -36,7 +36,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         verdict: "slow", "blocked" or "healthy".
         causes: Slugs, any of which is right; empty for a healthy window, or where any cause with the right function is.
-        words: Any of them in the finding's function, stack, cause or sentence is right, too; empty = only the slug.
+        words: Any of them in the finding's function, stack or cause is right, too; empty = only the slug.
         scope: "some" = exactly `workers`; "any" = whoever suffers most: no set of workers is the only right one.
         workers: Global ranks with the fault; empty where `scope` is not "some".
         hosts: Hosts whose name is as good as that of their workers.
@@ -93,7 +93,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         name: Its own, as the file's.
         origin: Where the job comes from: "benchmark", or the public report or framework that it was made after.
         fault: Name of the fault's kind, "none" for a healthy job.
-        layout: How the job is spread: "ddp", "fsdp2", "pipeline", "dp-pipeline", "single", a framework's name.
+        layout: How the job is spread: "single process", "ddp", "fsdp", "fsdp2", "pipeline", "dp-pipeline",
+            "own collectives" (the job calls them itself), or "unknown".
+        launch: What starts it, with the framework if there is one; empty for the benchmark's jobs.
         workers: World size.
         settings: "default", or what was set.
         use: "exam" = nothing was tuned to it before it was judged first; "tuned on" = it may have been.
@@ -112,6 +114,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
     fault: str
     layout: str
+    launch: str = ""
     workers: int
     settings: str
     use: Use

@@ -1,8 +1,9 @@
 """Judge every window of the corpus by the present rules, or by those of another revision, and compare two revisions.
 
     python benchmarks/corpus_judge.py --out now.jsonl
-    python benchmarks/corpus_judge.py --revision v1.0 --out old.jsonl
-    python benchmarks/corpus_judge.py --compare old.jsonl now.jsonl
+    python benchmarks/corpus_judge.py --against v1.0                  # this checkout against another revision
+    python benchmarks/corpus_judge.py --revision A --against B        # two revisions
+    python benchmarks/corpus_judge.py --compare old.jsonl now.jsonl   # what was kept of two
 
 A revision is checked out beside this checkout and judged with the same reader and the same settings: the defaults.
 """
@@ -41,6 +42,8 @@ _KNOWS_DOUBTED = "doubted" in inspect.signature(analyze).parameters
 COMPARED = ("verdict", "cause", "workers", "scope", "function")
 #: A gain that is off by more than this share of the true one is far off.
 FAR_OFF = 0.4
+#: What becomes of a faulty window, best first.
+OUTCOMES = ("right", "considered", "undetermined", "missed", "wrong")
 #: Gains that differ by more are told.
 GAIN_APART = 0.05
 
@@ -48,12 +51,13 @@ GAIN_APART = 0.05
 def judged(path: Path) -> list[Line]:
     """One line for each window of an entry."""
     entry = read_entry(path)
-    by_number = {one.window.window_id: one for one in entry.windows}
-    return [
-        _line(entry, one, one.truth, by_number.get(one.compared_with), _doubted(entry, one))
-        for one in entry.windows
-        if one.truth is not None
-    ]
+    return [_line(entry, one, one.truth) for one in entry.windows if one.truth is not None]
+
+
+def baselines(entry: Entry, one: CorpusWindow) -> tuple[CorpusWindow | None, CorpusWindow | None]:
+    """The window that one is compared with, and the baseline window that was not trusted; None where there is none."""
+    by_number = {it.window.window_id: it for it in entry.windows}
+    return by_number.get(one.compared_with), _doubted(entry, one)
 
 
 def _doubted(entry: Entry, one: CorpusWindow) -> CorpusWindow | None:
@@ -65,11 +69,10 @@ def _doubted(entry: Entry, one: CorpusWindow) -> CorpusWindow | None:
     return earlier[-1] if earlier else None
 
 
-def _line(
-    entry: Entry, one: CorpusWindow, truth: Truth, baseline: CorpusWindow | None, doubted: CorpusWindow | None
-) -> Line:
+def _line(entry: Entry, one: CorpusWindow, truth: Truth) -> Line:
+    baseline, doubted = baselines(entry, one)
     start = time.perf_counter()
-    verdict = _verdict(entry, one, baseline, doubted)
+    verdict = verdict_of(entry, one, baseline, doubted)
     found = verdict.cause if verdict is not None else None
     line: Line = {
         "key": f"{entry.name}/{one.window.window_id}",
@@ -98,9 +101,10 @@ def _line(
     return line
 
 
-def _verdict(
+def verdict_of(
     entry: Entry, one: CorpusWindow, baseline: CorpusWindow | None, doubted: CorpusWindow | None
 ) -> Verdict | None:
+    """What the rules say of a window; None where there was nothing to judge."""
     if one.blockage is not None:
         return diagnose_blockage(one.blockage, entry.name, Settings())
     before = baseline.worker_patterns() if baseline is not None else ()
@@ -123,18 +127,33 @@ def judge_all(directory: Path, processes: int) -> list[Line]:
     return lines
 
 
+def outcome(line: Line) -> str:
+    """What became of a faulty window, or run: one of `OUTCOMES`.
+
+    "right": verdict, cause, workers and file. "considered": undetermined, but the true cause, on the right workers, is
+    one of the two likeliest hypotheses, or what an undetermined verdict shows first. "undetermined": without it.
+    "missed": called healthy, or nothing was said. "wrong": another cause, other workers or another place.
+    """
+    found = line["marks"]
+    if found["right"]:
+        return "right"
+    shown = found["cause"] and found["workers"] and found["file"]
+    if line["verdict"] == "undetermined" and (shown or not line.get("cause")):
+        return "considered" if shown or line.get("is_among_best") else "undetermined"
+    return "wrong" if line.get("cause") else "missed"
+
+
 def figures(lines: Sequence[Line]) -> dict[str, Any]:
     """What a set of judged windows amounts to.
 
     Returns:
-        "windows", "right"; of faulty ones "undetermined" (no cause named), "considered" (those of them whose true cause
-        is one of the two likeliest hypotheses) and "wrong" (another cause); of healthy ones "alarms"; "brier" of the
-        confidence in causes; "gain_error" (median) and "gain_worst", shares of the iteration; "gain_off" (median), the
-        same as a share of the true gain, and "gain_far", how many of "gains" are off by more than 40 % of it.
+        "windows"; of "faulty" ones how many have each outcome (see `outcome`): "right", "considered", "undetermined",
+        "missed", "wrong"; of "healthy" ones "alarms"; "brier" of the confidence in causes; "gain_error" (median) and
+        "gain_worst", shares of the iteration; "gain_off" (median), the same as a share of the true gain, and
+        "gain_far", how many of "gains" are off by more than 40 % of it.
     """
     faulty, healthy = _split(lines)
-    silent = [line for line in faulty if not line["marks"]["right"] and not line["cause"]]
-    right = sum(line["marks"]["right"] for line in faulty)
+    outcomes = [outcome(line) for line in faulty]
     named = [line for line in lines if line["cause"] and line["confidence"] is not None]
     gains = [
         (line["gain"], line["true_gain"])
@@ -146,10 +165,7 @@ def figures(lines: Sequence[Line]) -> dict[str, Any]:
     return {
         "windows": len(lines),
         "faulty": len(faulty),
-        "right": right,
-        "undetermined": len(silent),
-        "considered": sum(line.get("is_among_best", False) for line in silent),
-        "wrong": len(faulty) - right - len(silent),
+        **{name: outcomes.count(name) for name in OUTCOMES},
         "healthy": len(healthy),
         "alarms": sum(not line["marks"]["right"] for line in healthy),
         "brier": _mean((line["confidence"] - line["marks"]["right"]) ** 2 for line in named),
@@ -197,8 +213,12 @@ def show(lines: Sequence[Line]) -> None:
 
 def _in_words(found: Mapping[str, Any]) -> str:
     parts = [f"{found['right']} of {found['faulty']} faulty right"] if found["faulty"] else []
-    if found["undetermined"]:
-        parts.append(f"{found['undetermined']} undetermined ({found['considered']} with the right one of the two best)")
+    named = {
+        "considered": "undetermined with the right one of the two best",
+        "undetermined": "undetermined",
+        "missed": "called healthy",
+    }
+    parts += [f"{found[name]} {words}" for name, words in named.items() if found[name]]
     parts += [f"{found['wrong']} wrong"] if found["wrong"] else []
     parts += [f"{found['alarms']} alarms in {found['healthy']} healthy"] if found["healthy"] else []
     parts += [f"Brier {found['brier']}"] if found["brier"] is not None else []
@@ -229,18 +249,43 @@ def compare(old: Sequence[Line], new: Sequence[Line]) -> int:
     return lost
 
 
-def at_revision(name: str, options: argparse.Namespace) -> int:
-    """Run this script on the code of another revision."""
+def at_revision(name: str, out: Path, options: argparse.Namespace) -> int:
+    """Run this script on the code of another revision; returns its status."""
     root = HERE.parent
     with tempfile.TemporaryDirectory(prefix="eroica-corpus-") as directory:
         code = Path(directory) / "code"
         subprocess.run(["git", "worktree", "add", "--detach", "--quiet", str(code), name], cwd=root, check=True)
         try:
-            command = [sys.executable, __file__, "--out", str(options.out), "--entries", str(options.entries)]
+            command = [sys.executable, __file__, "--out", str(out), "--entries", str(options.entries)]
             environment = {**os.environ, REVISION: name, "PYTHONPATH": str(code / "src")}
             return subprocess.run(command, env=environment, check=False).returncode
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(code)], cwd=root, check=True)
+
+
+def against(options: argparse.Namespace) -> int:
+    """Judge by two revisions and print what differs; returns how many windows the later one lost."""
+    with tempfile.TemporaryDirectory(prefix="eroica-corpus-") as directory:
+        old, new = Path(directory) / "old.jsonl", options.out or Path(directory) / "new.jsonl"
+        status = at_revision(options.against, old, options)
+        status = status or (
+            at_revision(options.revision, new, options) if options.revision else judge_here(new, options)
+        )
+        if status:
+            raise SystemExit(status)
+        return compare(read_lines(old), read_lines(new))
+
+
+def judge_here(out: Path | None, options: argparse.Namespace) -> int:
+    """Judge by the rules of this checkout, or those that the environment brings; returns 0."""
+    began = time.monotonic()
+    lines = judge_all(options.entries, options.processes)
+    code = os.environ.get(REVISION) or revision()
+    if out:
+        out.write_text("".join(json.dumps(line | {"revision": code}) + "\n" for line in lines))
+    show(lines)
+    print(f"{len(lines)} windows in {time.monotonic() - began:.0f} s, revision {code}")
+    return 0
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -253,23 +298,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="one JSON object a window")
     parser.add_argument("--entries", type=Path, default=ENTRIES)
     parser.add_argument("--revision", help="judge by the rules of this commit")
+    parser.add_argument("--against", help="judge by those of this commit, too, and print what differs")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.compare:
         return 1 if compare(*map(read_lines, options.compare)) else 0
+    if options.against:
+        return 1 if against(options) else 0
     if options.revision:
-        return at_revision(options.revision, options)
-    began = time.monotonic()
-    lines = judge_all(options.entries, options.processes)
-    if options.out:
-        stated = {"revision": os.environ.get(REVISION) or revision()}
-        options.out.write_text("".join(json.dumps(line | stated) + "\n" for line in lines))
-    show(lines)
-    print(
-        f"{len(lines)} windows in {time.monotonic() - began:.0f} s, revision {os.environ.get(REVISION) or revision()}"
-    )
-    return 0
+        if not options.out:
+            parser.error("--revision wants --out, or --against to compare with")
+        return at_revision(options.revision, options.out, options)
+    return judge_here(options.out, options)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ def kept_run(  # noqa: PLR0913 - what an entry states
     onset: int | None,
     settings: str = "default",
     use: Use = "tuned on",
+    launch: str = "",
 ) -> Entry:
     """An entry made of a run directory.
 
@@ -58,6 +59,7 @@ def kept_run(  # noqa: PLR0913 - what an entry states
         onset: First iteration with it; None = never.
         settings: "default", or what was set.
         use: Whether rules may have been tuned to it.
+        launch: What starts it, with the framework if there is one.
 
     Raises:
         InputError: There is no window in it that can be used.
@@ -80,7 +82,7 @@ def kept_run(  # noqa: PLR0913 - what an entry states
         raise InputError(f"{run} holds no window that can be kept")
     today = time.strftime("%Y-%m-%d")
     return Entry(
-        name=name, origin=origin, fault=fault, layout=layout, settings=settings, use=use, recorded=today,
+        name=name, origin=origin, fault=fault, layout=layout, launch=launch, settings=settings, use=use, recorded=today,
         since="" if use == "exam" else today, workers=max(one.workers_expected or 0 for one in windows),
         revision=revision(), machine={**machine_facts(), "load": round(os.getloadavg()[0], 2)}, onset=onset,
         windows=tuple(windows), history=saved.history,
@@ -151,7 +153,8 @@ def read_options() -> Any:
     parser.add_argument("run", type=Path, help="run directory of Eroica")
     parser.add_argument("--name", required=True)
     parser.add_argument("--fault", required=True, help='kind of the fault; "none" for a healthy job')
-    parser.add_argument("--layout", required=True)
+    parser.add_argument("--layout", required=True, help="how the job is spread: see corpus_entry.Entry")
+    parser.add_argument("--launch", default="", help="what starts it, with the framework: torchrun, Lightning")
     parser.add_argument("--origin", required=True, help="where the job comes from: a public report, a framework")
     parser.add_argument("--truth", type=Path, help="fields of corpus_entry.Truth as JSON; left out for a healthy job")
     parser.add_argument("--onset", type=int, help="first iteration with the fault; left out for a healthy job")
@@ -167,6 +170,7 @@ def main() -> int:
         truth = msgspec.json.decode(options.truth.read_bytes(), type=Truth) if options.truth else HEALTHY
         entry = kept_run(
             options.run, name=options.name, origin=options.origin, fault=options.fault, layout=options.layout,
+            launch=options.launch,
             truth=truth, onset=options.onset, settings=options.settings, use="exam" if options.exam else "tuned on",
         )  # fmt: skip
     except (InputError, OSError, msgspec.DecodeError) as error:

@@ -47,6 +47,12 @@ def command_of(folder: Path, job: Job, python: Path) -> list[str]:
     return [str(beside) if beside.exists() else words[0], *words[1:]]
 
 
+def name_of(folder: Path) -> str:
+    """A folder of jobs as records call it: beneath `benchmarks`, else its own name."""
+    here = Path(__file__).resolve().parent
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else folder.name
+
+
 def truth_of(job: Job) -> Truth:
     """Its truth as the corpus states it."""
     if job["verdict"] == "healthy":
@@ -58,6 +64,28 @@ def truth_of(job: Job) -> Truth:
         scope, named = "any", ()
     words = (*job.get("function_contains", ()), *job.get("cause_contains", ()))
     return Truth(verdict=job["verdict"], words=words, scope=scope, workers=named, hosts=tuple(job.get("hosts", ())))  # type: ignore[arg-type]
+
+
+#: Words in a job's code that say how it is spread, first match first.
+_LAYOUTS = (
+    ("fully_shard", "fsdp2"),
+    ("FullyShardedDataParallel", "fsdp"),
+    ("deepspeed.initialize", "deepspeed zero"),
+    ("DistributedDataParallel", "ddp"),
+    ("Trainer(", "ddp"),
+    ("Accelerator(", "ddp"),
+    ("Fabric(", "ddp"),
+)
+
+
+def layout_of(folder: Path, job: Job) -> str:
+    """How a job is spread, as the corpus calls it: as its truth states, else by what its code uses."""
+    if job.get("layout") or job.get("nproc") == 1:
+        return str(job.get("layout") or "single process")
+    words = command_of(folder, job, Path(sys.executable))
+    script = next((Path(word) for word in words if word.endswith(".py")), None)
+    text = script.read_text() if script is not None and script.exists() else ""
+    return next((layout for word, layout in _LAYOUTS if word in text), "own collectives" if text else "unknown")
 
 
 def onset_of(job: Job, environment: Mapping[str, str]) -> int | None:
@@ -92,26 +120,38 @@ def run(folder: Path, job: Job, seed: int, options: argparse.Namespace) -> dict[
                 done.terminate()
                 done.wait()
         line = {
-            "job": job["job"], "seed": seed, "wall_s": round(time.monotonic() - began, 1), "status": done.returncode,
+            "folder": name_of(folder), "job": job["job"], "seed": seed, "fault": job["fault_kind"],
+            "truth": job["verdict"], "wall_s": round(time.monotonic() - began, 1), "status": done.returncode,
             **judged(place / "verdict.json", truth_of(job)), **printed(place / "log"),
             "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "revision": revision(),
             "machine": machine_facts(), "load": os.getloadavg()[0],
         }  # fmt: skip
         line |= delays(place / "run", onset_of(job, environment))
         if options.corpus:
-            with contextlib.suppress(EroicaError, OSError):
-                write_entry(
-                    kept_run(
-                        place / "run", name=f"{folder.name}-{job['job']}-{seed}", origin=job.get("source", folder.name),
-                        fault=job["fault_kind"], layout=job.get("launch", "torchrun"), truth=truth_of(job),
-                        onset=onset_of(job, environment), use="exam",
-                    )
-                )  # fmt: skip
+            keep(folder, job, seed, place / "run", onset_of(job, environment))
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
             place.rename(options.keep / f"{job['job']}-{seed}-{time.strftime('%H%M%S')}")
             place.mkdir()
     return line
+
+
+def keep(folder: Path, job: Job, seed: int, run_directory: Path, onset: int | None) -> None:
+    """Put the windows of a run into the corpus, as an exam; nothing where it holds none."""
+    known = str(name_of(folder))
+    with contextlib.suppress(EroicaError, OSError):
+        entry = kept_run(
+            run_directory,
+            name=f"{folder.name}-{job['job']}-{seed}",
+            origin=job.get("source") or (f"benchmarks/{known}" if known != folder.name else known),
+            fault=job["fault_kind"],
+            layout=layout_of(folder, job),
+            launch=job.get("launch", "torchrun"),
+            truth=truth_of(job),
+            onset=onset,
+            use="exam",
+        )
+        write_entry(entry)
 
 
 def judged(path: Path, truth: Truth) -> dict[str, Any]:
@@ -149,16 +189,16 @@ def delays(run_directory: Path, onset: int | None) -> dict[str, Any]:
         history = json.loads((run_directory / "history.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    marks_ = [(one["kind"], round(one["at_s"], 1), one["iteration"]) for one in history["marks"]]
+    events = [(one["kind"], round(one["at_s"], 1), one["iteration"]) for one in history["marks"]]
     if not onset:
-        return {"marks": marks_}
+        return {"events": events}
     reached = next(
         (at for at, number in zip(history["at_s"], history["iteration"], strict=True) if number >= onset), None
     )
-    found: dict[str, Any] = {"marks": marks_, "onset_s": reached}
+    found: dict[str, Any] = {"events": events, "onset_s": reached}
     if reached is not None:
         for kind in ("trigger", "verdict"):
-            at = next((at for what, at, number in marks_ if what == kind and number >= onset), None)
+            at = next((at for what, at, number in events if what == kind and number >= onset), None)
             found[f"onset_to_{kind}_s"] = None if at is None else round(at - reached, 1)
     return found
 

@@ -1,8 +1,14 @@
-"""Two faults at once in real jobs at default settings: are both told, each with its workers and a gain?
+"""Two faults at once in real jobs at default settings: are both told, each with its workers and its gain, and no third?
 
-    python benchmarks/mixed_faults.py --out benchmarks/results/faults/mixed.jsonl --seeds 0,1
+    python benchmarks/mixed_faults.py --out benchmarks/results/mixed.jsonl --seeds 0,1
 
-Goes on where it was stopped. Each job is data-parallel, four workers, both faults from iteration 300 on.
+Goes on where it was stopped. Jobs are data-parallel, four workers, both faults from iteration 300 on; of a heavy stage,
+a pipeline that is slow from its start and is told what an iteration should take. What each fault costs is measured:
+beside the job with both, the same training runs with each alone, without Eroica. A fault's cost is the larger of what
+goes when it alone is taken out, and what it adds to a job without the other; faults on two workers hide each other.
+
+`link-and-collections` needs root: six workers on three network namespaces, whose windows are shortened
+(`benchmarks/host_faults.py`). What the link alone costs is not measured there, so any gain above 0 is right.
 """
 
 from __future__ import annotations
@@ -13,38 +19,104 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import host_faults
 from corpus_collect import watch
-from eroica.faults.expected import MIXED, judge_mixed, mixed_plans
-from eroica.faults.rehearsal import MIDDLE, Rehearsal
+from eroica.faults.expected import MIXED, is_gain, judge_mixed, mixed_plans, strange_causes
+from eroica.faults.plan import VARIABLE, FaultPlan
+from eroica.faults.rehearsal import MIDDLE, Rehearsal, running
+from eroica.model.verdict import Finding, Verdict
+from eroica.testing.hosts import Hosts, available
+from eroica.testing.node_jobs import end_job, start_job, wait_for_status
+from faults import PACE_LINES, START, paces
 from machine import machine_facts, revision
 
 WORKERS = 4
 #: Windows with the faults that are waited for.
 WINDOWS = 2
+#: Lines of the training are printed after so many iterations.
+LOG_EVERY = 50
+#: A job with one fault alone, or none, has it from here on, and is watched for so long at most, s.
+ALONE_FROM, ALONE_S = 50, 90.0
+#: The mixture that takes three hosts: iteration from which garbage is collected, and its faults.
+ON_HOSTS, COLLECT_FROM = "link-and-collections", 150
+LINK, COLLECTIONS = "slow-link", "gc-pause"
+
+
+class Job(NamedTuple):
+    """How a mixture's job differs: its layout, its arguments, the same without what lies in them."""
+
+    layout: str = "ddp"
+    onset: int = MIDDLE
+    arguments: tuple[str, ...] = ()
+    calm: tuple[str, ...] = ()
+    in_arguments: str = ""
+
+
+JOBS = {
+    "stage-and-compute": Job(
+        "pipeline", START, ("--layers", "5", "--first-layers", "4"), ("--layers", "5"), in_arguments="heavy-stage"
+    )
+}
 
 
 def run(name: str, seed: int, directory: Path) -> dict[str, Any]:
-    """One job; what was told of each fault by the final verdict."""
-    worker = 1 + seed % (WORKERS - 1)
-    plans = mixed_plans(name, worker, WORKERS, MIDDLE)
+    """One job and those with each fault alone; what was told of each fault by the final verdict."""
+    worker, job = 1 + seed % (WORKERS - 1), JOBS.get(name, Job())
+    plans = mixed_plans(name, worker, WORKERS, job.onset)
     case = Rehearsal(
-        "none", worker, WORKERS, directory,
-        layout="ddp", from_iteration=MIDDLE, seed=seed, settings={}, plans=plans,
+        "none", worker, WORKERS, directory / "both",
+        layout=job.layout, from_iteration=job.onset, seed=seed, settings={}, plans=plans, job=job.arguments,
     )  # fmt: skip
-    watch(case, MIDDLE, WINDOWS, blocks=False)
-    verdict = case.verdict()
-    told = judge_mixed(verdict, name, worker) if verdict is not None else dict.fromkeys((p.name for p in plans), False)
+    alone = {
+        plan.name: pace_of(
+            replace(
+                case,
+                directory=directory / plan.name,
+                plans=(replace(plan, from_iteration=ALONE_FROM),),
+                job=job.arguments if plan.name == job.in_arguments else job.calm,
+            )
+        )
+        for plan in plans
+    }
+    healthy_ms = 0.0
+    if job.onset < MIDDLE:
+        healthy_ms = pace_of(replace(case, directory=directory / "calm", plans=(), job=job.calm))
+        case = replace(case, expected_iteration_s=healthy_ms / 1e3)
+    case.directory.mkdir()
+    watch(case, job.onset, WINDOWS, blocks=False)
+    verdict, seen = case.verdict(), paces(case.log)
+    calm = job.onset // LOG_EVERY
+    healthy_ms = healthy_ms or median(seen[1:calm])
+    gains = true_gains(healthy_ms, alone, median(seen[calm + 1 :]))
+    told = dict.fromkeys(alone, False) if verdict is None else judge_mixed(verdict, name, worker, gains)
+    strange = () if verdict is None else strange_causes(verdict, name, worker)
+    return {
+        **line(name, seed, verdict, told, strange),
+        "gains": gains,
+        "paces_ms": {"healthy": healthy_ms, **alone, "both": seen},
+        "plans": [json.loads(plan.to_json()) for plan in plans],
+    }
+
+
+def line(
+    name: str, seed: int, verdict: Verdict | None, told: Mapping[str, bool], strange: tuple[str, ...]
+) -> dict[str, Any]:
+    """What every line holds; "wrong" lists what is missing and what is too much."""
     causes = [one for one in verdict.findings if one.role == "cause"] if verdict is not None else []
     return {
         "key": f"{name}/{seed}",
-        "told": told,
-        "right": all(told.values()),
+        "told": dict(told),
+        "strange": list(strange),
+        "right": all(told.values()) and not strange,
+        "wrong": [*(f"{fault} not told" for fault, so in told.items() if not so), *(f"{one} told" for one in strange)],
+        "verdict": verdict.verdict if verdict is not None else "none",
         "summary": verdict.summary if verdict is not None else "",
         "causes": [[one.cause, one.function.name, list(one.workers), one.scope, one.gain] for one in causes],
-        "plans": [json.loads(plan.to_json()) for plan in plans],
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "revision": revision(),
         "machine": machine_facts(),
@@ -52,27 +124,94 @@ def run(name: str, seed: int, directory: Path) -> dict[str, Any]:
     }
 
 
+def true_gains(healthy_ms: float, alone_ms: Mapping[str, float], both_ms: float) -> dict[str, float]:
+    """What each of two faults costs, as a share of an iteration with both, 0-1.
+
+    Args:
+        healthy_ms: An iteration without either.
+        alone_ms: With each of them alone.
+        both_ms: With both.
+    """
+    gains = {}
+    for fault, own_ms in alone_ms.items():
+        other_ms = next(ms for name, ms in alone_ms.items() if name != fault)
+        gains[fault] = round(max(1 - other_ms / both_ms, (own_ms - healthy_ms) / both_ms, 0.0), 4)
+    return gains
+
+
+def median(values: list[float]) -> float:
+    """Raises: ValueError: there are none."""
+    if not values:
+        raise ValueError("the job printed no pace")
+    return sorted(values)[len(values) // 2]
+
+
+def pace_of(case: Rehearsal) -> float:
+    """An iteration of a job without Eroica, ms."""
+    case.directory.mkdir()
+    skipped = 1 + ALONE_FROM // LOG_EVERY
+    until = time.monotonic() + ALONE_S
+    with case.log.open("wb") as log, running(case, log, watched=False):
+        while time.monotonic() < until and len(paces(case.log)) < skipped + PACE_LINES:
+            time.sleep(0.5)
+    return median(paces(case.log)[skipped:])
+
+
+def run_on_hosts(seed: int, directory: Path) -> dict[str, Any]:
+    """A slow link of one host, and garbage collection on all: the same for jobs on network namespaces."""
+    plan = FaultPlan(COLLECTIONS, None, COLLECT_FROM)
+    options = (*host_faults.TRAINING, "--seed", str(seed), "--iterations", "20000")
+    with Hosts(3) as hosts:
+        variables = {VARIABLE: plan.to_json()}
+        started = start_job(hosts, directory, *options, settings=host_faults.SETTINGS, variables=variables)
+        report = directory / "node0" / "report"
+        wait_for_status(report, 120, lambda status: status.iteration >= COLLECT_FROM, started[0])
+        host_faults.answer(hosts, host_faults.FAULTS[LINK], report, started[0])
+        verdict = end_job(directory, started, 60)[0].verdict
+    causes = [one for one in verdict.findings if one.role == "cause"] if verdict is not None else []
+    told = {
+        fault: verdict is not None
+        and verdict.verdict == "slow"
+        and any(_tells_on_hosts(one, fault) and is_gain(one.gain, None) for one in causes)
+        for fault in (LINK, COLLECTIONS)
+    }
+    strange = tuple(one.cause for one in causes if not any(_tells_on_hosts(one, fault) for fault in told))
+    return {**line(ON_HOSTS, seed, verdict, told, strange), "settings": host_faults.SETTINGS, "gains": None}
+
+
+def _tells_on_hosts(one: Finding, fault: str) -> bool:
+    if fault == COLLECTIONS:
+        return one.cause == "garbage-collection" and one.scope == "rotating"
+    return one.cause == "slow-link" and (
+        one.hosts == (f"node{host_faults.HOST}",) or one.workers == host_faults.WORKERS
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="one JSON object a run; appended to")
-    parser.add_argument("--faults", default=",".join(MIXED), help="with commas between them")
+    parser.add_argument("--faults", default=",".join((*MIXED, ON_HOSTS)), help="with commas between them")
     parser.add_argument("--seeds", default="0")
     options = parser.parse_args()
     done = set()
     if options.out.exists():
-        done = {json.loads(line)["key"] for line in options.out.read_text().splitlines()}
+        done = {json.loads(text)["key"] for text in options.out.read_text().splitlines()}
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    possible, why = available()
     for seed in map(int, options.seeds.split(",")):
         for name in options.faults.split(","):
             if f"{name}/{seed}" in done:
                 continue
+            if name == ON_HOSTS and not possible:
+                print(f"{name}/{seed}: not run: {why}")
+                continue
             with tempfile.TemporaryDirectory(prefix="eroica-mixed-") as directory:
-                line = run(name, seed, Path(directory))
+                place = Path(directory)
+                found = run_on_hosts(seed, place) if name == ON_HOSTS else run(name, seed, place)
             with options.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(
-                f"{line['key']}: {'right' if line['right'] else 'WRONG'} {line['told']}: {line['summary']}", flush=True
-            )
+                file.write(json.dumps(found) + "\n")
+            word = "right" if found["right"] else f"WRONG ({', '.join(found['wrong'])})"
+            print(f"{found['key']}: {word}: {found['summary']}", flush=True)
     return 0
 
 

@@ -13,8 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import corpus_judge  # noqa: E402
+import families  # noqa: E402
 from corpus_entry import ENTRIES, Truth, entry_files, marks, read_entry, write_entry  # noqa: E402
-from corpus_judge import figures, judged  # noqa: E402
+from corpus_judge import OUTCOMES, baselines, figures, judged, outcome  # noqa: E402
+from eroica.diagnosis import selection  # noqa: E402
 from eroica.model.verdict import (  # noqa: E402
     Coverage,
     Finding,
@@ -44,6 +47,7 @@ def test_every_entry_can_be_read_and_says_what_is_true() -> None:
         assert all(one.worker_patterns()[0].functions for one in entry.windows if one.patterns), entry.name
         true = [one.truth.verdict for one in entry.windows if one.truth is not None]
         assert set(true) <= {"slow", "blocked", "healthy"}, entry.name
+        assert entry.origin and "torchrun" not in entry.layout, entry.name
         assert entry.fault != "none" or set(true) == {"healthy"}, entry.name
         compared = {one.compared_with for one in entry.windows}
         assert all(one.window.window_id in compared for one in entry.windows if one.truth is None), entry.name
@@ -92,7 +96,7 @@ def test_the_example_of_the_page_runs_without_our_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ENTRIES / "README.md").read_text(), re.DOTALL)
-    assert "eroica" not in example
+    assert "eroica" not in example and len(list(filter(str.strip, example.splitlines()))) <= 10
     monkeypatch.chdir(ROOT)
     exec(compile(example, "README.md", "exec"), {})
     assert " ms" in capsys.readouterr().out
@@ -121,3 +125,41 @@ def test_without_a_healthy_window_what_a_training_computes_beside_its_step_is_na
             verdict = analyze("job", kept.window, kept.worker_patterns())
             assert verdict.cause is None or verdict.cause.function.name == "AveragedWeights.update"
     assert verdict.cause is not None and verdict.cause.gain == pytest.approx(0.6, abs=0.15)
+
+
+def line_said(word: str, said: str = "", among: bool = False, **right: bool) -> dict[str, Any]:
+    """A judged window with a fault."""
+    marked = {**dict.fromkeys(("right", "cause", "workers", "file"), False), **right}
+    return {
+        "is_healthy": False, "verdict": word, "cause": said, "is_among_best": among, "marks": marked, "gain": None,
+        "true_gain": None, "confidence": None,
+    }  # fmt: skip
+
+
+def test_a_faulty_window_called_healthy_is_no_undetermined_one() -> None:
+    lines = [
+        line_said("slow", "slow-link", right=True),
+        line_said("undetermined", among=True),
+        line_said("undetermined", "slow-link", cause=True, workers=True, file=True),
+        line_said("undetermined"),
+        line_said("healthy", among=True),
+        line_said("slow", "slow-link", among=True),
+        line_said("undetermined", "slow-link"),
+    ]
+    told = ["right", "considered", "considered", "undetermined", "missed", "wrong", "wrong"]
+    assert list(map(outcome, lines)) == told
+    found = figures(lines)
+    assert sum(found[name] for name in OUTCOMES) == found["faulty"] == len(lines)
+
+
+def test_without_a_familys_signs_its_cause_is_not_named_and_everything_is_as_before_afterwards() -> None:
+    entry = read_entry(ENTRIES / "gc-pause-ddp-middle-0.msgpack.xz")
+    one = next(it for it in entry.windows if it.truth is not None and it.truth.verdict == "slow")
+    before, rules = corpus_judge.verdict_of(entry, one, *baselines(entry, one)), selection._RULES
+    with families.without("garbage-collection"):
+        without = corpus_judge.verdict_of(entry, one, *baselines(entry, one))
+    again = corpus_judge.verdict_of(entry, one, *baselines(entry, one))
+    assert before is not None and before.cause is not None and without is not None and again is not None
+    assert before.cause.cause == "garbage-collection" == again.findings[0].cause
+    assert all(found.cause != "garbage-collection" for found in without.findings)
+    assert selection._RULES is rules

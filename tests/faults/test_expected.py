@@ -4,7 +4,16 @@ import msgspec
 import pytest
 
 from eroica.faults import FAULTS
-from eroica.faults.expected import EXPECTED, MIXED, demo_plan, judge, judge_mixed, mixed_parts, mixed_plans
+from eroica.faults.expected import (
+    EXPECTED,
+    MIXED,
+    demo_plan,
+    judge,
+    judge_mixed,
+    mixed_parts,
+    mixed_plans,
+    strange_causes,
+)
 from eroica.faults.injection import build_fault
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 
@@ -108,3 +117,30 @@ def test_a_mixture_is_told_only_if_both_are() -> None:
     assert judge_mixed(both, "loader-and-compute", 2) == {"slow-loader": True, "slow-compute": True}
     assert judge_mixed(one, "loader-and-compute", 2) == {"slow-loader": True, "slow-compute": False}
     assert judge_mixed(both, "loader-and-compute", 1) == {"slow-loader": False, "slow-compute": False}
+
+
+def with_causes(*causes: tuple[str, int, float]) -> Verdict:
+    """A verdict with several causes: slug, worker and gain of each."""
+    found = [
+        msgspec.structs.replace(verdict(cause, workers=(worker,)).findings[0], gain=gain)
+        for cause, worker, gain in causes
+    ]
+    return msgspec.structs.replace(verdict("compute-slow"), findings=tuple(found))
+
+
+def test_a_gain_of_a_mixture_must_be_near_what_was_measured() -> None:
+    said = with_causes(("slow-data-loading", 2, 0.2), ("compute-slow", 3, 0.02))
+    name = "loader-and-compute"
+    assert all(judge_mixed(said, name, 2).values())
+    assert all(judge_mixed(said, name, 2, {"slow-loader": 0.38, "slow-compute": 0.05}).values())
+    far = judge_mixed(said, name, 2, {"slow-loader": 0.45, "slow-compute": 0.3})
+    assert far == {"slow-loader": False, "slow-compute": False}
+    doubted = msgspec.structs.replace(said, verdict="undetermined")
+    assert not any(judge_mixed(doubted, name, 2).values())
+
+
+def test_a_third_cause_of_a_mixture_is_a_stranger_unless_it_tells_one_of_them_again() -> None:
+    both = (("slow-data-loading", 2, 0.2), ("compute-slow", 3, 0.2))
+    assert strange_causes(with_causes(*both, ("slow-data-loading", 2, 0.1)), "loader-and-compute", 2) == ()
+    third = with_causes(*both, ("load-imbalance", 1, 0.1), ("compute-slow", 1, 0.1))
+    assert strange_causes(third, "loader-and-compute", 2) == ("load-imbalance", "compute-slow")

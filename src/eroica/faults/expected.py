@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -212,7 +213,11 @@ MIXED: dict[str, tuple[tuple[str, int], ...]] = {
     "python-and-loader": (("slow-python", 0), ("slow-loader", 0)),
     "collectives-and-compute": (("tiny-collectives", 0), ("slow-compute", 0)),
     "collections-and-loader": (("gc-pause", 0), ("slow-loader", 0)),
+    "stage-and-compute": (("heavy-stage", 0), ("slow-compute", 0)),
 }
+#: A told gain of one of several faults is right within this factor of what the fault costs, or within so much of it.
+GAIN_FACTOR = 2.0
+GAIN_APART = 0.05
 #: What the demo can show: a job that is healthy first, in the simplest layout.
 IN_DEMO = tuple(
     name
@@ -262,29 +267,58 @@ def mixed_plans(name: str, worker: int, workers: int, from_iteration: int) -> tu
     return tuple(FaultPlan(fault, one if EXPECTED[fault].one_worker else None, from_iteration) for fault, one in parts)
 
 
-def judge_mixed(verdict: Verdict, name: str, worker: int) -> dict[str, bool]:
+def judge_mixed(verdict: Verdict, name: str, worker: int, gains: Mapping[str, float] | None = None) -> dict[str, bool]:
     """Which faults of a mixture a verdict tells, by name: cause, workers and file of one of its causes, with a gain.
 
     Args:
-        verdict: What Eroica said.
+        verdict: What Eroica said; one that is not "slow" tells none.
         name: A key of `MIXED`.
         worker: Who was asked to have the first one.
+        gains: What each fault costs of an iteration, 0-1; a gain that is told must be as much within a factor of
+            `GAIN_FACTOR`, or within `GAIN_APART`. None = any gain above 0 will do.
     """
     told: dict[str, bool] = {}
-    left = [one for one in verdict.findings if one.role == "cause" and one.gain]
+    left = list(_causes(verdict)) if verdict.verdict == "slow" else []
     for fault, own in mixed_parts(name, worker, verdict.coverage.workers_expected):
-        wanted = EXPECTED[fault]
-        found = next(
-            (
-                one
-                for one in left
-                if one.cause in wanted.causes and _right_workers(one, wanted, own) and _shows(one, wanted.file)
-            ),
-            None,
-        )
+        true = None if gains is None else gains[fault]
+        found = next((one for one in left if tells(one, fault, own) and is_gain(one.gain, true)), None)
         told[fault] = found is not None
         left = [one for one in left if one is not found]
     return told
+
+
+def strange_causes(verdict: Verdict, name: str, worker: int) -> tuple[str, ...]:
+    """Slugs of causes in a verdict that tell neither fault of a mixture; see `judge_mixed`."""
+    parts = mixed_parts(name, worker, verdict.coverage.workers_expected)
+    return tuple(one.cause for one in _causes(verdict) if not any(tells(one, fault, own) for fault, own in parts))
+
+
+def tells(found: Finding, fault: str, worker: int) -> bool:
+    """Whether a cause is that of a fault, on the right workers and in the right file.
+
+    Args:
+        found: A finding that is a cause.
+        fault: A key of `EXPECTED`.
+        worker: Global rank of the worker that has it.
+    """
+    wanted = EXPECTED[fault]
+    return found.cause in wanted.causes and _right_workers(found, wanted, worker) and _shows(found, wanted.file)
+
+
+def is_gain(told: float | None, true: float | None) -> bool:
+    """Whether a gain that is told is that of a fault, within a factor of `GAIN_FACTOR` or within `GAIN_APART`.
+
+    Args:
+        told: Share of the iteration, 0-1.
+        true: The same as it was measured; None = not known, so any above 0 is right.
+    """
+    if not told:
+        return False
+    return true is None or true / GAIN_FACTOR <= told <= true * GAIN_FACTOR or abs(told - true) <= GAIN_APART
+
+
+def _causes(verdict: Verdict) -> Iterator[Finding]:
+    return (one for one in verdict.findings if one.role == "cause")
 
 
 def judge(verdict: Verdict, fault: str, worker: int) -> Judgement:
