@@ -34,7 +34,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def instructions() -> Dataset:
     random = torch.Generator().manual_seed(SEED)
-    ids = torch.randint(WORDS - 2, (64, LENGTH), generator=random).tolist()
+    ids = torch.randint(WORDS - 2, (6400, LENGTH), generator=random).tolist()
     return Dataset.from_dict({"input_ids": ids})
 
 
