@@ -63,7 +63,7 @@ def main() -> None:
     sparse = torch.optim.SGD(shard.parameters(), lr=0.05)
     dense = torch.optim.Adam(top.parameters(), lr=1e-3)
     random = torch.Generator().manual_seed(SEED + rank)
-    tempo = Tempo("dlrm_wide_tables", 800, 340)
+    tempo = Tempo("dlrm_wide_tables", 900, 350)
     for step in tempo:
         if tempo.after_onset(step) and widths[1] == WIDTH:
             widths[1] = WIDTH * history[1]

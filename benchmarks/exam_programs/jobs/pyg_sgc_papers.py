@@ -15,7 +15,7 @@ from torch_geometric.nn import SGConv
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
-PAPERS, CITED, WIDTH, TOPICS, HOPS = 1500, 6, 48, 12, 6
+PAPERS, CITED, WIDTH, TOPICS, HOPS = 2200, 6, 48, 12, 6
 
 
 def papers() -> Data:
@@ -59,7 +59,7 @@ def main() -> None:
     data, model = papers(), DistributedDataParallel(TopicModel())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     mask = torch.arange(rank, PAPERS, world)
-    tempo = Tempo("pyg_sgc_papers", 900, 350)
+    tempo = Tempo("pyg_sgc_papers", 1010, 380)
     for step in tempo:
         if tempo.after_onset(step):
             model.module.refresh()

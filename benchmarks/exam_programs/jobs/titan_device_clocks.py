@@ -84,7 +84,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
     trainer = ForwardBackward(model, clock)
     text = torch.randint(WORDS, (64, LENGTH + 1), generator=torch.Generator().manual_seed(SEED + rank))
-    tempo = Tempo("titan_device_clocks", 720, 260)
+    tempo = Tempo("titan_device_clocks", 700, 270)
     for step in tempo:
         if tempo.after_onset(step) and rank in (2, 3):
             clock.share = 0.57

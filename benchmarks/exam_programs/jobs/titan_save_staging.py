@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
-WORDS, WIDTH, BATCH = 120_000, 96, 256
+WORDS, WIDTH, BATCH = 200_000, 96, 256
 
 
 class Tagger(nn.Module):
@@ -21,10 +21,6 @@ class Tagger(nn.Module):
         super().__init__()
         self.table = nn.EmbeddingBag(WORDS, WIDTH, sparse=True, mode="mean")
         self.head = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 20))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        device_wait(60)
-        return self.head(self.table(ids))
 
 
 class Stager:
@@ -58,7 +54,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     stager = Stager(400)
     random = torch.Generator().manual_seed(SEED + rank)
-    tempo = Tempo("titan_save_staging", 900, 340)
+    tempo = Tempo("titan_save_staging", 930, 360)
     for step in tempo:
         if tempo.after_onset(step):
             stager.interval = 1
