@@ -15,7 +15,7 @@ from torch_geometric.nn import SGConv
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
-PAPERS, CITED, WIDTH, TOPICS, HOPS = 2200, 6, 48, 12, 6
+PAPERS, CITED, WIDTH, TOPICS, HOPS = 1500, 6, 48, 12, 6
 
 
 def papers() -> Data:

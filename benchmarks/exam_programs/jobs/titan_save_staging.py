@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
-WORDS, WIDTH, BATCH = 200_000, 96, 256
+WORDS, WIDTH, BATCH = 120_000, 96, 256
 
 
 class Tagger(nn.Module):

@@ -50,7 +50,7 @@ class MetricLogger:
 class LowRankState:
     """For PowerSGD (Vogels and others, 2019): rank, errors to be made good in the next step, when to begin."""
 
-    def __init__(self, start_iter: int, rank: int = 64) -> None:
+    def __init__(self, start_iter: int, rank: int = 32) -> None:
         self.start_iter, self.rank, self.iter = start_iter, rank, 0
         self.errors: dict[int, Tensor] = {}
         self.random = torch.Generator().manual_seed(SEED)
@@ -102,7 +102,7 @@ class MlpHead(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 4, 4)
-        self.features = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(10)))
+        self.features = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(6)))
         self.fc = nn.Linear(256, 20)
 
     def forward(self, image: Tensor) -> Tensor:
