@@ -78,7 +78,7 @@ def main() -> None:
     for step in tempo:
         if tempo.after_onset(step) and rank == 0 and not others:
             core = str(max(os.sched_getaffinity(0)))
-            others = [subprocess.Popen([sys.executable, "-S", "-c", THUMBNAILS, core]) for _ in range(5)]
+            others = [subprocess.Popen([sys.executable, "-S", "-c", THUMBNAILS, core]) for _ in range(4)]
         points, kinds = next(batches)
         out = model(points)
         device_wait(105)
