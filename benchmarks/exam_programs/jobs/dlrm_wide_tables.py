@@ -13,7 +13,7 @@ from torch.distributed.nn.functional import all_to_all_single
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
-BATCH, WIDTH, ROWS, HISTORY, LONGEST = 96, 32, 2000, 4, 520
+BATCH, WIDTH, ROWS, HISTORY, LONGEST = 96, 32, 2000, 4, 760
 
 
 class TableShard(nn.Module):
@@ -64,7 +64,7 @@ def main() -> None:
     sparse = torch.optim.SGD(shard.parameters(), lr=0.05)
     dense = torch.optim.Adam(top.parameters(), lr=1e-3)
     random = torch.Generator().manual_seed(SEED + rank)
-    tempo = Tempo("dlrm_wide_tables", 900, 350)
+    tempo = Tempo("dlrm_wide_tables", 810, 310)
     for step in tempo:
         if tempo.after_onset(step) and widths[1] == WIDTH:
             widths[1] = WIDTH * LONGEST

@@ -103,7 +103,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(SEED)
-    tempo = Tempo("timm_shared_cache", 750, 300)
+    tempo = Tempo("timm_shared_cache", 710, 280)
     pictures = SharedPictures()
     context = multiprocessing.get_context("fork")
     refresher = context.Process(target=refresh, args=(pictures, os.getpid()), daemon=True)

@@ -54,7 +54,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     stager = Stager(400)
     random = torch.Generator().manual_seed(SEED + rank)
-    tempo = Tempo("titan_save_staging", 930, 360)
+    tempo = Tempo("titan_save_staging", 810, 350)
     for step in tempo:
         if tempo.after_onset(step):
             stager.interval = 1
