@@ -67,7 +67,7 @@ def main() -> None:
     torch.set_num_threads(1)
     accelerator = Accelerator(cpu=True)
     torch.manual_seed(SEED)
-    tempo = Tempo("accelerate_pairs_in_order", 900, 310)
+    tempo = Tempo("accelerate_pairs_in_order", 770, 270)
     loader = DataLoader(Pairs(BATCH * accelerator.num_processes * tempo.iters), batch_size=BATCH)
     model = PairModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)

@@ -66,7 +66,7 @@ def main() -> None:
     pids[rank] = os.getpid()
     dist.all_reduce(pids)
     agent: subprocess.Popen[bytes] | None = None
-    tempo = Tempo("asr_power_manager", 690, 290)
+    tempo = Tempo("asr_power_manager", 550, 230)
     for step in tempo:
         if agent is None and tempo.after_onset(step) and rank == 0:
             agent = subprocess.Popen([sys.executable, "-S", "-c", AGENT, str(int(pids[2])), "0.06", "0.045"])

@@ -56,11 +56,11 @@ def main() -> None:
         nn.init.orthogonal_(block.inner.weight, gain=1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     pool = 0.1 * torch.randn(256, WIDTH, generator=torch.Generator().manual_seed(SEED + rank))
-    tempo = Tempo("ddp_dense_blocks", 850, 340)
+    tempo = Tempo("ddp_dense_blocks", 800, 320)
     for step in tempo:
         if tempo.after_onset(step) and rank == 3:
             for block in model.module.blocks:
-                block.most = 48
+                block.most = 80
         rows = torch.randint(0, len(pool), (BATCH,))
         out = model(pool[rows])
         device_wait(58)

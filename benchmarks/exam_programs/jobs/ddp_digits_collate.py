@@ -59,7 +59,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(SEED)
-    tempo = Tempo("ddp_digits_collate", 850, 330)
+    tempo = Tempo("ddp_digits_collate", 860, 350)
     collate = CollateFromMount(0.004)
     loader = DataLoader(Digits(SEED + rank, BATCH * tempo.iters), BATCH, collate_fn=collate)
     model = DistributedDataParallel(DigitNet())

@@ -92,7 +92,7 @@ def main() -> None:
     model = ClickModel()
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
     random = torch.Generator().manual_seed(SEED + rank)
-    tempo = Tempo("dlrm_row_refresh", 780, 330)
+    tempo = Tempo("dlrm_row_refresh", 760, 330)
     for step in tempo:
         if tempo.after_onset(step):
             rows.keep = world

@@ -13,20 +13,22 @@ from torch.distributed.nn.functional import all_to_all_single
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
-BATCH, WIDTH, ROWS = 96, 32, 2000
+BATCH, WIDTH, ROWS, HISTORY, LONGEST = 96, 32, 2000, 4, 760
 
 
 class TableShard(nn.Module):
-    """Tables of one worker. `pooled`: the rows of a person's history are added up before they are sent."""
+    """Tables of one worker. `pooled`: the rows of a person's history are added up before they are sent, else padded."""
 
-    def __init__(self, history: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(ROWS, WIDTH, sparse=True)
-        self.history, self.pooled = history, True
+        self.pooled = True
 
     def lookup(self, ids: Tensor) -> Tensor:
         rows = self.table(ids)
-        return rows.sum(2) if self.pooled else rows.flatten(2)
+        if self.pooled:
+            return rows.sum(2)
+        return nn.functional.pad(rows, (0, 0, 0, LONGEST - HISTORY)).flatten(2)
 
 
 class OutputDist:
@@ -57,18 +59,17 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(SEED)
-    history = [4, 260, 4, 4]
-    shard, widths = TableShard(history[rank]), [WIDTH] * world
+    shard, widths = TableShard(), [WIDTH] * world
     output, top = OutputDist(widths), Interaction(world)
     sparse = torch.optim.SGD(shard.parameters(), lr=0.05)
     dense = torch.optim.Adam(top.parameters(), lr=1e-3)
     random = torch.Generator().manual_seed(SEED + rank)
-    tempo = Tempo("dlrm_wide_tables", 800, 340)
+    tempo = Tempo("dlrm_wide_tables", 810, 310)
     for step in tempo:
         if tempo.after_onset(step) and widths[1] == WIDTH:
-            widths[1] = WIDTH * history[1]
+            widths[1] = WIDTH * LONGEST
             shard.pooled = rank != 1
-        ids = torch.randint(ROWS, (world, BATCH, history[rank]), generator=random)
+        ids = torch.randint(ROWS, (world, BATCH, HISTORY), generator=random)
         parts = output.exchange(shard.lookup(ids))
         out = top(parts)
         device_wait(60)

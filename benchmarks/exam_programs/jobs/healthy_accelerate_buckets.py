@@ -62,7 +62,7 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 200))
     model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
     buckets, held_out = Buckets(accelerator.process_index), Buckets(accelerator.process_index)
-    tempo = Tempo("healthy_accelerate_buckets", 900, None)
+    tempo = Tempo("healthy_accelerate_buckets", 860, None)
     losses: list[float] = []
     with tempfile.TemporaryDirectory(prefix="lm-") as name:
         for step in tempo:

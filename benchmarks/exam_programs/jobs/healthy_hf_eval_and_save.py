@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
 WORDS = 300
-tempo = Tempo("healthy_hf_eval_and_save", 900, None)
+tempo = Tempo("healthy_hf_eval_and_save", 820, None)
 
 
 class Articles(Dataset[dict[str, Tensor]]):

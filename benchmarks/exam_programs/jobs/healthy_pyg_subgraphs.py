@@ -61,7 +61,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     random = torch.Generator().manual_seed(SEED + rank)
     best = 0.0
-    tempo = Tempo("healthy_pyg_subgraphs", 1100, None)
+    tempo = Tempo("healthy_pyg_subgraphs", 1240, None)
     for step in tempo:
         x, edges, seeds, kinds = sample(data, random)
         loss = nn.functional.cross_entropy(model(x, edges)[seeds], kinds)

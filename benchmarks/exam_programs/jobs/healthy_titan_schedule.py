@@ -74,7 +74,7 @@ def main() -> None:
     text = torch.randint(WORDS, (64, LENGTH + 1), generator=torch.Generator().manual_seed(SEED + rank))
     folder = [tempfile.mkdtemp(prefix="titan-") if rank == 0 else ""]
     dist.broadcast_object_list(folder, src=0)
-    tempo = Tempo("healthy_titan_schedule", 800, None)
+    tempo = Tempo("healthy_titan_schedule", 680, None)
     for step in tempo:
         collector.run(step)
         tokens = text[torch.randint(0, 64, (BATCH,))]

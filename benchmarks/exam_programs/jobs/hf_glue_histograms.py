@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
 WORDS, LENGTH = 800, 48
-tempo = Tempo("hf_glue_histograms", 700, 260)
+tempo = Tempo("hf_glue_histograms", 640, 240)
 
 
 class Sentences(Dataset[dict[str, Tensor]]):

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
 BATCH = 8
-tempo = Tempo("lightning_batch_capture", 770, 300)
+tempo = Tempo("lightning_batch_capture", 780, 320)
 
 
 class Clips(Dataset[tuple[Tensor, Tensor]]):

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
 CLASSES, BATCH = 8, 16
-tempo = Tempo("lightning_metric_sync", 700, 280)
+tempo = Tempo("lightning_metric_sync", 800, 290)
 
 
 class Tiles(Dataset[tuple[Tensor, Tensor]]):

@@ -79,7 +79,7 @@ def main() -> None:
     scrubber = LogScrubber()
     scrubber.start()
     text = torch.randint(WORDS, (64, LENGTH + 1), generator=torch.Generator().manual_seed(SEED + rank))
-    tempo = Tempo("megatron_log_scrubber", 800, 330)
+    tempo = Tempo("megatron_log_scrubber", 690, 260)
     for step in tempo:
         loss = train_step(model, optimizer, text[torch.randint(0, 64, (BATCH,))])
         scrubber.log(f"iteration {step} | lm loss: {loss:.4f} | {time.time():.1f}")

@@ -67,7 +67,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(SEED)
-    tempo = Tempo("pointcloud_loader_cores", 560, 190)
+    tempo = Tempo("pointcloud_loader_cores", 550, 220)
     scans = Scans(SEED + rank, BATCH * tempo.iters)
     bound = bind_loader if rank == 0 else None
     loader = DataLoader(scans, BATCH, num_workers=1, worker_init_fn=bound, prefetch_factor=2)
@@ -81,7 +81,7 @@ def main() -> None:
             others = [subprocess.Popen([sys.executable, "-S", "-c", THUMBNAILS, core]) for _ in range(5)]
         points, kinds = next(batches)
         out = model(points)
-        device_wait(105)
+        device_wait(92)
         loss = nn.functional.cross_entropy(out, kinds)
         optimizer.zero_grad()
         loss.backward()

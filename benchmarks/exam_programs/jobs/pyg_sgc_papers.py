@@ -59,7 +59,7 @@ def main() -> None:
     data, model = papers(), DistributedDataParallel(TopicModel())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     mask = torch.arange(rank, PAPERS, world)
-    tempo = Tempo("pyg_sgc_papers", 900, 350)
+    tempo = Tempo("pyg_sgc_papers", 1010, 380)
     for step in tempo:
         if tempo.after_onset(step):
             model.module.refresh()

@@ -103,7 +103,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(SEED)
-    tempo = Tempo("timm_shared_cache", 690, 290)
+    tempo = Tempo("timm_shared_cache", 710, 280)
     pictures = SharedPictures()
     context = multiprocessing.get_context("fork")
     refresher = context.Process(target=refresh, args=(pictures, os.getpid()), daemon=True)
@@ -111,8 +111,9 @@ def main() -> None:
     world = dist.get_world_size()
     dataset = ImageCache(pictures, BATCH * world * tempo.iters)
     loader = DataLoader(
-        dataset, BATCH, sampler=DistributedSampler(dataset), num_workers=1, multiprocessing_context="fork"
-    )
+        dataset, BATCH, sampler=DistributedSampler(dataset), num_workers=1, prefetch_factor=1,
+        multiprocessing_context="fork",
+    )  # fmt: skip
     train_one_epoch(tempo, DistributedDataParallel(create_model()), loader, pictures)
     refresher.terminate()
     tempo.report(dist.get_rank())

@@ -109,7 +109,7 @@ def main() -> None:
     torch.manual_seed(SEED)
     client = CompletionClient() if rank == 0 else None
     trainer = GroupTrainer(client)
-    tempo = Tempo("trl_completion_server", 690, 290)
+    tempo = Tempo("trl_completion_server", 680, 290)
     for step in tempo:
         if client is not None and tempo.after_onset(step):
             client.queue = "shared"

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tempo import SEED, Tempo, device_wait  # noqa: E402
 
 WORDS, LENGTH = 300, 32
-tempo = Tempo("trl_sft_object_census", 600, 240)
+tempo = Tempo("trl_sft_object_census", 470, 240)
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

@@ -65,7 +65,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
     text = torch.randint(WORDS, (BATCH, SEGMENT * 64 + 1), generator=torch.Generator().manual_seed(SEED + rank))
     memories = Memories(2, 2 * SEGMENT)
-    tempo = Tempo("xl_recurrence", 950, 370)
+    tempo = Tempo("xl_recurrence", 820, 340)
     for step in tempo:
         if tempo.after_onset(step):
             memories.reach = DOCUMENT * SEGMENT
