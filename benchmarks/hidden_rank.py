@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -141,7 +142,11 @@ def measured(log: Path) -> dict[str, Any]:
     """The slowdown that the job itself saw."""
     own = printed(log)
     before, after = own.get("before_ms"), own.get("after_ms")
-    return {**own, "slowdown_measured": round(after / before, 2) if before and after else None}
+    cores = re.findall(r'"job": "hidden".*"cpu": ([0-9.]+)', log.read_text(errors="replace"))
+    return {
+        **own, "slowdown_measured": round(after / before, 2) if before and after else None,
+        "cores_of_rank_0": float(cores[-1]) if cores else None,
+    }  # fmt: skip
 
 
 def answer(place: Path, plan: Plan) -> dict[str, Any]:
@@ -189,7 +194,8 @@ def all_runs(seeds: list[int], options: argparse.Namespace) -> None:
 
 def one_line(line: dict[str, Any]) -> str:
     what = f"{line['seed']}: {line['fault']} on {line['rank']} of {line['ranks']}, {line['layout']}"
-    pace = f"{line.get('before_ms')} to {line.get('after_ms')} ms ({line['slowdown']} planned), {line['wall_s']} s"
+    pace = f"{line.get('before_ms')} to {line.get('after_ms')} ms "
+    pace += f"(x {line['slowdown_measured']}, {line['slowdown']} planned), {line['wall_s']} s"
     if line["kind"] == "plain":
         return f"{what}: {pace}"
     words = [
