@@ -55,8 +55,9 @@ class Soak:
         wish = {"quota_bytes": options.quota_bytes}
         self.service.ask("PUT", "/v1/projects/1", self.service.operator, wish)
         self.samples: list[dict[str, float]] = []
-        self.totals = {"jobs": 0, "verdicts": 0, "patterns": 0, "without_window": 0}
+        self.totals = {"jobs": 0, "verdicts": 0, "patterns": 0, "without_window": 0, "not_handed_over": 0}
         self.wrong: list[str] = []
+        self.kept: list[str] = []
 
     async def run(self) -> None:
         """Jobs come and go, and are compared with the database once they are over."""
@@ -83,9 +84,14 @@ class Soak:
             except TimeoutError:  # machine too busy for its window: nothing that could be lost
                 self.totals["without_window"] += 1
                 return
-            await job.handed_over(300)
+            if not await job.handed_over(300):  # a reporter that got no processor for so long has lost nothing yet
+                self.totals["not_handed_over"] += 1
+                self.kept += [f"{job.name}: {line}" for line in log_of(job.run)]
+                return
             told = await asyncio.to_thread(compared, self.url, [job], with_patterns=False)  # retention may be quicker
-            self.wrong += told["lost"] + told["doubled"] + told["without"]
+            wrong = told["lost"] + told["doubled"] + told["without"]
+            self.wrong += wrong
+            self.kept += [f"{job.name}: {line}" for line in log_of(job.run)] if wrong else []
             for what in ("verdicts", "patterns"):
                 self.totals[what] += told[what]
         finally:
@@ -112,6 +118,13 @@ class Soak:
         self.service.stop()
         if self.database is not None:
             self.database.stop()
+
+
+def log_of(run: Path) -> list[str]:
+    """What the reporter of a run wrote down."""
+    with contextlib.suppress(OSError):
+        return (run / "log" / "fleet.log").read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
+    return ["no fleet.log"]
 
 
 def _private(process: psutil.Process) -> float:
@@ -150,7 +163,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         return {
             "machine": machine_facts(), "revision": revision(), "database": options.database,
             "seconds": options.seconds, "every_s": options.every_s, "at_once": options.at_once,
-            "quota_mb": options.quota_bytes / 1e6, **soak.totals, "lost_or_doubled": soak.wrong,
+            "quota_mb": options.quota_bytes / 1e6, **soak.totals, "lost_or_doubled": soak.wrong, "logs": soak.kept,
             "after_settling": grown(soak.samples, options.settle), "settled_after_s": options.settle,
             "samples": soak.samples,
         }  # fmt: skip
