@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import subprocess
 import threading
@@ -278,6 +279,53 @@ def test_the_last_times_of_a_collector_that_is_killed_are_told(
     server.answer = killed
     assert Reporter(directory.path, "llm", "h", settings_for(server), collector.pid).work()
     assert list(told(server).values()) == [directory.means]
+
+
+def ended() -> int:
+    """The process id of a collector that is gone."""
+    collector = subprocess.Popen(["true"])
+    collector.wait()
+    return collector.pid
+
+
+def test_a_reporter_whose_collector_is_gone_waits_for_a_neighbor_that_looks_into_its_directory(
+    server: Server, tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.end(a_verdict())
+    reporter = Reporter(directory.path, "llm", "h", settings_for(server), ended())
+    neighbor = Spool(directory.path).claim()
+    assert neighbor is not None
+    leaving = threading.Timer(1.0, os.close, [neighbor])
+    leaving.start()
+    assert reporter.work()
+    leaving.join()
+    assert [piece.key for batch in server.heard for piece in batch.pieces] == ["verdict/0"]
+
+
+def test_a_lock_that_nobody_gives_back_is_waited_for_as_long_as_patience_lasts(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eroica.fleet.reporting.reporter._GONE_S", 0.1)
+    directory = RunDirectory(tmp_path / "run")
+    settings = dataclasses.replace(settings_for(server), fleet_patience_s=0.5)
+    reporter = Reporter(directory.path, "llm", "h", settings, ended())
+    lock = Spool(directory.path).claim()
+    assert lock is not None and not reporter.work()
+    os.close(lock)
+
+
+def test_who_hands_over_others_runs_takes_no_directory_whose_reporter_has_not_begun(
+    server: Server, tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.end(a_verdict())
+    Reporter(directory.path, "llm", "h", settings_for(server), os.getpid())  # it has its directory, no facts yet
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Spool, "claim", lambda _: pytest.fail("its own reporter would find the lock held"))
+        assert hand_over(directory.path, settings_for(server)) and not server.heard
+    assert hand_over(directory.path, settings_for(server), by_hand=True)
+    assert [piece.key for batch in server.heard for piece in batch.pieces] == ["verdict/0"]
 
 
 def test_times_that_are_written_after_the_final_verdict_are_told(server: Server, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Reporting:
         self._keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._keeping
-        if not self._process:
+        if not self._process or not self._runs():
             self._start()
         end = asyncio.get_running_loop().time() + patience_s
         while self._process and self._runs() and asyncio.get_running_loop().time() < end:

@@ -72,7 +72,7 @@ class Reporter:
         """Report until the run is over and everything is handed over; False if something still waits."""
         lock = self._wait_for_lock()
         if lock is None:
-            return True  # the collector is gone, and whoever has the lock goes on
+            return not self._collector  # by hand: whoever has the lock is at it
         try:
             facts = self._facts()
             before: Seen | None = None
@@ -101,10 +101,18 @@ class Reporter:
                 os.close(lock)
 
     def _wait_for_lock(self) -> int | None:
+        """Claim the run: whoever has it is asked to leave, or, as a neighbor that hands it over, will do so by itself.
+
+        Without a collector it is waited for, too: nobody comes after us. None if it takes longer than patience lasts.
+        """
         while (lock := self._spool.claim()) is None:
-            if not self._collector or not _lives(self._collector):
+            if not self._collector:
                 return None
-            self._spool.knock()
+            if self._gave_up():
+                log.warning("another process has kept %s for too long; what is there waits", self._spool.root)
+                return None
+            if _lives(self._collector):
+                self._spool.knock()
             time.sleep(_POLL_S / 5)
         self._spool.settle()
         self._spool.read()
@@ -233,6 +241,8 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         OSError: The directory cannot be read or written.
     """
     spool = Spool(run)
+    if not by_hand and spool.known_facts() is None and spool.is_empty():
+        return True  # its own reporter has not begun, and must find nobody there
     lock = spool.claim()
     if lock is None:
         return True  # its own reporter is at it
@@ -240,6 +250,7 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         facts, whole = spool.known_facts(), True
         if by_hand:
             spool.readmit()
+            facts = facts_of(spool, run.resolve().name, "") if facts is None else facts
         if facts is not None:
             seen = watch(spool, facts)
             if seen.is_another and by_hand:
