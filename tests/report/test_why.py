@@ -108,7 +108,7 @@ def test_code_that_may_be_all_of_it_stands_among_the_nearest_explanations() -> N
 def test_the_time_that_no_cause_explains_is_one_number_in_all_views(tmp_path: Path) -> None:
     times = IterationTimes(baseline_ms=100.0, current_ms=145.0, rest_ms=45.0)
     verdict = msgspec.structs.replace(undetermined(), iteration=times)
-    assert "ms of that unexplained" in " ".join(drawn(verdict).split())
+    assert "ms longer without a cause" in " ".join(drawn(verdict).split())
     path, page = tmp_path / "verdict.json", tmp_path / "page.html"
     path.write_bytes(verdict.to_json())
     CliRunner().invoke(report, [str(path), "--html", str(page)])

@@ -286,7 +286,7 @@ def _healthy(view: View) -> str:
         return f"No cause found: no worker is slower than its peers. {structure}{_unjudged(view)}"
     text = f"No cause found: no worker is slower than its peers, and no function stands out ({now} per iteration)."
     text += _unjudged(view)
-    if view.loss is not None and view.loss.now >= _TOLD * view.loss.before:
+    if view.loss is not None and view.iteration_us >= _TOLD * view.loss.before:
         text += f" Before, iterations took {format_ms(view.loss.before)}; healthy windows differ by as much."
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
         return f"{text} The slowdown was over when the window opened."

@@ -74,7 +74,7 @@ class Remainder(NamedTuple):
 
 
 def find_remainder(view: View, causes: Sequence[Cause]) -> Remainder | None:
-    """Find what causes leave unexplained of the time lost; None where it is noise, and neither most of it nor little.
+    """Find what causes leave unexplained of the time lost; None where that is noise, and half or most is explained.
 
     Args:
         view: The window.

@@ -174,10 +174,11 @@ def _program(stack: Sequence[str]) -> str:
 
 def _running(view: View, rows: Sequence[int]) -> Floats:
     """Return the share of its own time, less the wait for a core, in which a training thread runs. float64 [W]."""
-    time_RW = view.fleet.critical_us[list(rows)]
-    used_W = (time_RW * np.nan_to_num(view.fleet.pattern[list(rows), :, 1])).sum(axis=0)
+    mu_RW = view.fleet.pattern[list(rows), :, 1]
+    time_RW = np.where(np.isnan(mu_RW), 0.0, view.fleet.critical_us[list(rows)])
+    used_W = 1e-9 + (time_RW * np.nan_to_num(mu_RW)).sum(axis=0)  # of what nobody sampled nobody knows that it waits
     queued_W = np.nan_to_num(queued_share(view.fleet)) * view.fleet.iteration_us.mean(axis=1)
-    return np.asarray(used_W / np.maximum(time_RW.sum(axis=0) - queued_W, 1e-9 + used_W))
+    return np.asarray(used_W / np.maximum(time_RW.sum(axis=0) - queued_W, used_W))
 
 
 def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> Candidate | None:

@@ -51,7 +51,7 @@ def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
     found = select_causes(view, [candidate] if candidate is not None else _find_later(view, named))
     if not found or found[0].gain < max(HALF * grown, explained):
         drop(view, found, causes, "it holds less than half of what iterations have grown by, or less than the causes")
-        return _with_second(view, causes, grown - explained)
+        return _with_second(view, causes, named, grown - explained)
     inside = [cause for cause in named if _is_inside(cause, found[0])]
     if any(cause.candidate.doubt < 1 for cause in inside):
         return list(causes)
@@ -61,14 +61,14 @@ def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
     return [msgspec.structs.replace(found[0], why=why), *found[1:], *kept]
 
 
-def _with_second(view: View, causes: Sequence[Cause], left: float) -> list[Cause]:
-    """Add the largest block beside the rows that causes have, where it holds most of what these leave."""
+def _with_second(view: View, causes: Sequence[Cause], named: Sequence[Cause], left: float) -> list[Cause]:
+    """Add the largest block beside the rows of causes, for lateness without any, where it holds most of the rest."""
     told = frozenset(at for one in causes for at in (*one.candidate.functions, *one.candidate.focus.functions))
     part = largest_part(view, told) if told else None
     candidate = None if part is None else _candidate(view, part, told)
     found = select_causes(view, [] if candidate is None else [candidate])
     worth = [one for one in found if one.gain >= max(HALF * left, LEAST_LEFT)]
-    return sorted([*causes, *worth], key=lambda one: one.weight, reverse=True) if worth else list(causes)
+    return sorted([*named, *worth], key=lambda one: one.weight, reverse=True) if worth else list(causes)
 
 
 def _find_later(view: View, named: Sequence[Cause]) -> list[Candidate]:

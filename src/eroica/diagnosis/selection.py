@@ -213,7 +213,7 @@ def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
 
 
 def weigh_weak(view: View) -> None:
-    """Note in a window without a cause what its rules see that is too weak to be named, with what it would gain."""
+    """Note in an undetermined window what its rules see, with what it would gain, and how sure that is."""
     lenient = View(view.suspects, view.context, view.settings, strictness=_DOUBTED)
     for cause in select_causes(lenient, [candidate for rule in _RULES for candidate in rule(lenient)]):
         strength = believed_strength(view, cause.candidate)

@@ -75,8 +75,8 @@ def _series(pattern: WorkerPattern, columns: NDArray[np.intp]) -> Floats:
 
 def _candidates(view: View, lost_WI: Floats, late_W: NDArray[np.bool_], allowed_W: Floats) -> Iterator[Candidate]:
     mean_W = lost_WI.mean(axis=1)
-    agreement_W: Floats | None = None
-    if late_W.mean() < JOB_WIDE or waited_for(late_W, mean_W - allowed_W, view.wait_us) is not None:
+    agreement_W: Floats | float | None = waited_for(late_W, mean_W - allowed_W, view.wait_us)
+    if agreement_W is None and late_W.mean() < JOB_WIDE:
         agreement_W = view.deficit_us / np.maximum(mean_W - np.nan_to_num(view.fleet.usual(mean_W)), 1e-9)
         late_W = late_W & (agreement_W >= LEAST_AGREEMENT)
         if not late_W.any():

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.excess import median_of_others
 from eroica.localize.families import likeness_of_groups
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import FunctionKey
@@ -32,7 +31,7 @@ class LikeRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         rows: Rows of the fleet behind each (indices into its keys).
         pattern: float64 [F, W, 3].
         critical_us: float64 [F, W].
-        peers_us: Median of the other workers of the role. float64 [F, W].
+        peers_us: What is usual in the role. float64 [F, W].
         before_us: The same worker's in the baseline window. float64 [F, W].
     """
 
@@ -71,7 +70,7 @@ def join_like(fleet: Fleet, peers_us: Floats, before_us: Floats) -> LikeRows:
             rows = list(part)
             made.pattern[at] = _joined(fleet.pattern[rows])
             made.critical_us[at] = fleet.critical_us[rows].sum(axis=0)
-            made.peers_us[at] = median_of_others(made.critical_us[at], fleet.roles)
+            made.peers_us[at] = fleet.usual(made.critical_us[at])
             made.before_us[at] = before_us[rows].sum(axis=0)
     return made
 

@@ -39,7 +39,7 @@ class Behavior(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         keys: The functions.
         pattern: (β, μ, σ), as `Fleet.pattern`. float64 or float32 [F, W, 3].
         critical_us: Critical time per iteration. float64 or float32 [F, W].
-        peers_us: Median of the other workers of the same role; NaN without any. [F, W].
+        peers_us: What is usual in the role (`Fleet.usual`); NaN without any. [F, W].
         before_us: The same worker's time in the baseline window; NaN without one. [F, W].
         roles: Role of each worker. intp [W].
         mean_iteration_us: Mean iteration, which β is a share of.

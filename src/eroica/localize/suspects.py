@@ -45,7 +45,7 @@ class Suspects(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         baseline: The job's healthy window, None if there was none to use.
         before_us: Critical time per iteration in the baseline window, on the fleet's functions and workers; NaN where a
             worker has no baseline. float64 [F, W].
-        peers_us: Median of the other workers of the same role. float64 [F, W]; NaN for a worker alone in its role.
+        peers_us: What is usual in the role (`Fleet.usual`). float64 [F, W]; NaN for a worker alone in it.
         excess_us: Above the baseline where there is one, else above the peers. float64 [F, W].
         moved: Functions with other callers than in the baseline window.
         abnormal: Rows that eq. 11 flags, in order of falling excess.

@@ -69,7 +69,7 @@ def pace_facts(verdict: Verdict) -> list[str]:
     if not before:
         return [f"{milliseconds(now)} per iteration"]
     rest = verdict.iteration.rest_ms
-    unexplained = [f"{milliseconds(rest)} of that unexplained"] if rest else []
+    unexplained = [f"{milliseconds(rest)} longer without a cause"] if rest else []
     return [f"{milliseconds(now)} per iteration, {milliseconds(before)} before ({change(before, now)})", *unexplained]
 
 

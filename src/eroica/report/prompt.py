@@ -134,7 +134,7 @@ def _circumstances(verdict: Verdict) -> Iterator[str]:
     if times.current_ms is not None:
         past = times.baseline_ms
         before = f"; {milliseconds(past)} before ({change(past, times.current_ms)})" if past else ""
-        rest = f"; {milliseconds(times.rest_ms)} of that unexplained" if times.rest_ms else ""
+        rest = f"; {milliseconds(times.rest_ms)} longer without a cause" if times.rest_ms else ""
         yield f"- Iteration: {milliseconds(times.current_ms)}{before}{rest}"
 
 
