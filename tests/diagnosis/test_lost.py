@@ -41,6 +41,7 @@ def test_a_scatter_that_hides_the_difference_is_noise_unless_the_order_is_sure()
     rare = [100.0] * 36 + [2500.0, 100.0, 100.0, 100.0]
     assert not lost(rare, varied(100, 0.1, 40), LEAST).is_sure
     assert lost(rare, varied(100, 0.1, 40), LEAST, 0.5).is_sure  # so much longer is longer, whatever the scatter
+    assert not lost([*varied(108, 0.03, 24), 1400.0], varied(100, 0.03, 40), LEAST).is_sure  # one evaluation
     often = [100.0, 600.0, 130.0, 900.0] * 5
     assert lost(often, [99.0] * 20, LEAST).is_sure
 

@@ -370,7 +370,7 @@ class View:
             return self.iteration_us > self.settings.expected_iteration_s * 1e6
         if self.shows_slowdown or self.context.window.purpose == "baseline":
             return self.shows_slowdown
-        return any(one.is_sure and one.now >= FAR_SLOWER * one.before for one in self._losses)
+        return any(one.is_sure and min(one.now, self.iteration_us) >= FAR_SLOWER * one.before for one in self._losses)
 
     def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
         """List rows with critical time of some kinds in some phases (indices into the fleet's keys)."""

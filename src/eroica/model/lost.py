@@ -74,7 +74,7 @@ def lost(now: Sequence[float], before: Sequence[float], least: float, most: floa
     """Compare iterations with those of a reference.
 
     Noise is what healthy windows differ by, and what the scatter of both leaves uncertain. A few very long iterations
-    make a mean uncertain, but not the order: where that is sure, the scatter does not count.
+    make a mean uncertain, but not the order: where the order is sure beyond the least, the scatter does not count.
 
     Args:
         now: Times of iterations in their order, at least one.
@@ -84,7 +84,8 @@ def lost(now: Sequence[float], before: Sequence[float], least: float, most: floa
     """
     usual = fmean(before)
     error = math.hypot(_error(now), _error(before if len(before) > 1 else now))
-    scatter = 0.0 if _rank_errors(now, before) >= _ERRORS else _ERRORS * error
+    beyond_least = _rank_errors(now, [one + least * usual for one in before])
+    scatter = 0.0 if beyond_least >= _ERRORS else _ERRORS * error
     return Lost(now=fmean(now), before=usual, noise=max(least * usual, min(scatter, most * usual)))
 
 
