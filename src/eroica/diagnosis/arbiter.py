@@ -82,7 +82,7 @@ def _why(cause: Cause, taken: Sequence[Cause], later: Sequence[Cause]) -> str:
         return f"beside {_names(taken)} it gains {percent(cause.gain)} of the iteration"
     half = ", which counts half as it is slower everywhere" if cause.candidate.is_general else ""
     rival = f"; next is {_names(later[:1])} with {percent(later[0].gain)}" if later and later[0].gain else ""
-    return f"it gains {'most, ' if rival else ''}{percent(cause.gain)} of the iteration{half}{rival}"
+    return f"it gains most, {percent(cause.gain)} of the iteration{half}{rival}"
 
 
 def _names(causes: Sequence[Cause]) -> str:

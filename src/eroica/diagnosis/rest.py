@@ -68,6 +68,7 @@ def _with_second(view: View, causes: Sequence[Cause], named: Sequence[Cause], le
     candidate = None if part is None else _candidate(view, part, told)
     found = select_causes(view, [] if candidate is None else [candidate])
     worth = [one for one in found if one.gain >= max(HALF * left, LEAST_LEFT)]
+    worth = [msgspec.structs.replace(one, why="it holds most of what the other causes leave") for one in worth]
     return sorted([*named, *worth], key=lambda one: one.weight, reverse=True) if worth else list(causes)
 
 
