@@ -250,7 +250,8 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         facts, whole = spool.known_facts(), True
         if by_hand:
             spool.readmit()
-            facts = facts_of(spool, run.resolve().name, "") if facts is None else facts
+            if facts is None and spool.is_empty() and (run / "verdict.json").exists():  # its reporter never began
+                facts = facts_of(spool, run.resolve().name, "")
         if facts is not None:
             seen = watch(spool, facts)
             if seen.is_another and by_hand:
