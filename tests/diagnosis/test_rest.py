@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.diagnosis.account import rank_strength
+from eroica.model.lost import rank_errors
 from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
@@ -108,7 +108,7 @@ def test_the_order_of_iterations_tells_what_a_mean_with_few_long_ones_does_not()
     then = np.zeros((3, 10))
     then[1] = 1.0
     then[2] = np.nan
-    found = rank_strength(now, then)
+    found = [rank_errors(*each) for each in zip(now, then, strict=True)]
     assert found[0] > 2.5 and found[1] == found[2] == 0.0
 
 
@@ -116,7 +116,8 @@ def test_ranks_are_as_scipy_would_have_them() -> None:
     """By the definition: how many pairs are in order, less half, over the spread that chance gives."""
     random = np.random.default_rng(1)
     now, then = random.integers(0, 9, (5, 12)).astype(float), random.integers(0, 7, (5, 9)).astype(float)
-    for worker, found in enumerate(rank_strength(now, then)):
+    for worker in range(5):
+        found = rank_errors(now[worker], then[worker])
         pairs = sum((a > b) + (a == b) / 2 for a in now[worker] for b in then[worker])
         ties = np.unique(np.concatenate([now[worker], then[worker]]), return_counts=True)[1]
         spread = 12 * 9 / 12 * (22 - sum(t**3 - t for t in ties) / (21 * 20))

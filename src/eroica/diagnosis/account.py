@@ -30,6 +30,7 @@ from eroica.diagnosis.python_code import enters_collective
 from eroica.diagnosis.simulate import simulated_gain
 from eroica.diagnosis.view import View
 from eroica.localize.excess import excess_over_baseline
+from eroica.model.lost import rank_errors
 from eroica.model.pattern import FunctionKey
 
 Floats = NDArray[np.float64]
@@ -155,39 +156,14 @@ def _since_healthy(view: View, spent: Spent) -> Iterator[Lateness]:
     """
     before_WJ = view.before(spent.functions) + view.uncovered(spent.functions)[:, None]
     excess = excess_over_baseline(spent.time_us, before_WJ)
-    strength_W = np.maximum(np.nan_to_num(excess.strength), rank_strength(spent.time_us, before_WJ))
+    in_order_W = [rank_errors(now_I, then_J) for now_I, then_J in zip(spent.time_us, before_WJ, strict=True)]
+    strength_W = np.maximum(np.nan_to_num(excess.strength), in_order_W)
     over_W = stands_out(view, excess, _LEAST_RATIO, 0.0) & (strength_W > 0)
     late_W, agreement = late_together(excess, over_W, view.wait_rise_us)
     strength = float(strength_W[over_W].sum() / max(over_W.sum(), 1) ** 0.5)
     if late_W.any() and strength >= LEAST_STRENGTH:
         late = lateness_of("baseline", excess, spent.steady_us, late_W, agreement)
         yield msgspec.structs.replace(late, strength=strength)
-
-
-def rank_strength(now_WI: Floats, then_WJ: Floats) -> Floats:
-    """Measure how surely iterations now are longer than those before, in standard errors, by their order alone.
-
-    Mann and Whitney's statistic with its correction for ties, by the normal approximation. A few very long iterations
-    make a mean uncertain, but not the order: what comes in most iterations and never came before is no accident.
-
-    Args:
-        now_WI: float64 [W, I].
-        then_WJ: float64 [W, J]; a row of NaN where nothing is known.
-
-    Returns:
-        float64 [W]; 0 where nothing is known.
-    """
-    found_W = np.zeros(now_WI.shape[0])
-    for worker, (now_I, then_J) in enumerate(zip(now_WI, then_WJ, strict=True)):
-        if np.isnan(then_J).any() or min(now_I.size, then_J.size) < 2:
-            continue
-        ordered = np.sort(then_J)
-        below = np.searchsorted(ordered, now_I, side="left") + np.searchsorted(ordered, now_I, side="right")
-        _, ties = np.unique(np.concatenate([now_I, then_J]), return_counts=True)
-        i, j = now_I.size, then_J.size
-        variance = i * j / 12 * (i + j + 1 - float((ties**3 - ties).sum()) / ((i + j) * (i + j - 1)))
-        found_W[worker] = (float(below.sum()) / 2 - i * j / 2) / max(variance, 1e-9) ** 0.5
-    return found_W
 
 
 def _tree(keys: Sequence[FunctionKey], root: Cell) -> Iterator[Cell]:
