@@ -152,6 +152,15 @@ def test_what_was_there_from_the_start_did_not_begin_for_everybody() -> None:
     assert trend_facts([onset(run, 1060.0) for run in lives], lives) == []
 
 
+def test_a_cause_that_a_run_had_before_the_days_asked_for_did_not_begin_in_them() -> None:
+    """Not even where another function has it since."""
+    lives = {run: Life(f"job{run}", 0.0, 100 * HOUR) for run in range(20)}
+    before = [onset(run, (10 + run) * HOUR, function="open") for run in lives]
+    since = [onset(run, 90 * HOUR + 30 * run) for run in lives]
+    assert trend_facts(since, lives, 80 * HOUR)
+    assert trend_facts(before + since, lives, 80 * HOUR) == []
+
+
 def test_a_function_counts_by_jobs_not_by_runs() -> None:
     lives = {run: Life(f"job{run // 5}", 0, 9) for run in range(15)}
     found = function_facts([onset(run, 5, "python-on-critical-path", "library.step") for run in range(10)], lives)

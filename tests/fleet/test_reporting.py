@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from serving import EROICA, RunDirectory, Serving, a_verdict, command, reporter
 
+from eroica.fleet.reporting import reporter as reporter_module
+from eroica.fleet.reporting import spool as spool_module
+from eroica.fleet.reporting.beats import watch
 from eroica.fleet.reporting.closing import close_run
+from eroica.fleet.reporting.packing import Packer
+from eroica.fleet.reporting.reporter import Reporter, begin_anew, facts_of
 from eroica.fleet.reporting.spool import Spool
+from eroica.settings import load_settings
+from eroica.wire.files import write_whole
 
 ENOUGH_S = 60.0
 
@@ -155,6 +166,90 @@ def test_a_second_run_in_a_directory_that_nobody_closed_is_another_one(service: 
     for course, word in zip(courses, ("first", "second"), strict=True):
         assert course["run"]["state"] == "over"
         assert {line["window_id"]: line["function"] for line in course["verdicts"]} == {0: word, 1: word}
+
+
+def test_what_could_not_be_packed_of_an_earlier_run_is_not_the_next_ones(tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run", "same", began=time.time() - 500)
+    first.course(*[100.0] * 20)
+    spool = Spool(first.path)
+    facts = facts_of(spool, "same", "node0")
+    watch(spool, facts)
+    first.window(1, a_verdict("same"))
+    first.end(a_verdict("same"))
+    verdict = first.path / "windows" / "1" / "verdict.json"
+    whole = verdict.read_bytes()
+    verdict.unlink()
+    verdict.mkdir()  # it cannot be read now
+    began = time.time() + 0.01
+    time.sleep(0.05)
+    second = RunDirectory(tmp_path / "run", "same", began=began)
+    second.course(*[50.0] * 20)
+    seen = watch(spool, facts)
+    anew = begin_anew(spool, facts, seen, seen.ends_at)
+    verdict.rmdir()
+    verdict.write_bytes(whole)
+    os.utime(verdict, (began - 1, began - 1))
+    second.window(2, a_verdict("same"))
+    Packer(Spool(first.path), anew, 2**62).pack(None, everything=True)
+    keys: dict[str, set[str]] = {facts.run: set(), anew.run: set()}
+    for _, piece in spool.waiting(100, 10**9):
+        keys[piece.facts.run].add(piece.key)
+    assert keys == {
+        facts.run: {"patterns/1/0", "verdict/0"},
+        anew.run: {"verdict/2", "patterns/2/0"},
+    }
+
+
+def test_a_disk_that_is_full_for_a_while_costs_rounds_and_not_the_report(
+    service: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(tmp_path / "run", "full")
+    directory.course(*[100.0] * 20)
+    directory.window(1, a_verdict("full"))
+    for name, value in service.environ().items():
+        monkeypatch.setenv(name, value)
+    guardian = subprocess.Popen(["sleep", "600"])
+    begun, full = Spool(directory.path), threading.Event()
+    full.set()
+
+    def written(path: Path, data: bytes, *, on_disk: bool = False) -> None:
+        if full.is_set():
+            refused.append(path.name)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_whole(path, data, on_disk=on_disk)
+
+    refused: list[str] = []
+    monkeypatch.setattr(spool_module, "write_whole", written)
+    monkeypatch.setattr(reporter_module, "_POLL_S", 0.05)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            working = threads.submit(Reporter(directory.path, "full", "node0", load_settings(), guardian.pid).work)
+            wait_for(lambda: len(refused) > 2)
+            full.clear()
+            wait_for(lambda: bool(service.ask("GET", "/v1/runs", job="full")["runs"]))
+            full.set()
+            at = len(refused)
+            directory.course(*[100.0] * 20)
+            directory.end(a_verdict("full"))
+            wait_for(lambda: len(refused) > at + 2)
+            full.clear()
+            assert working.result(ENOUGH_S)
+    finally:
+        full.clear()
+        guardian.kill()
+        guardian.wait()
+    course = only_run(service, "full")
+    assert course["run"]["state"] == "over"
+    assert course["times"]["mean_ms"] == directory.means
+    assert {line["window_id"] for line in course["verdicts"]} == {0, 1}
+    assert begun.is_empty()
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + ENOUGH_S
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("windows", [4, pytest.param(24, marks=pytest.mark.thorough)])

@@ -134,6 +134,18 @@ def test_a_batch_that_breaks_keeps_no_other_out(engine: sa.Engine, store: Patter
     assert len(futures[1].result().receipt.taken) == 1
 
 
+def test_whoever_gives_up_waiting_costs_no_other(engine: sa.Engine, store: PatternStore) -> None:
+    facts = facts_of("llm", 1000.0)
+    ready = [prepare(Batch(pieces=(verdict_piece(facts, at, 2000.0, a_verdict()),)), 1, store) for at in (1, 2)]
+    writer = Writer(engine)
+    with writing(engine).begin():  # the writer waits
+        futures = [writer.submit(one) for one in ready[:1] * 70 + ready[1:]]
+        assert futures[-2].cancel()
+    writer.close()
+    assert len(futures[-1].result(0).receipt.taken) == 1
+    assert count(engine, pieces) == 2
+
+
 @pytest.mark.parametrize(
     ("error", "is_ours"),
     [
@@ -338,6 +350,20 @@ def test_a_final_verdict_dates_nothing_that_windows_before_the_days_asked_for_ha
     assert (found.hosts, found.trends) == ([], [])
     assert found.functions[0].first_at == pytest.approx(now - 7200, abs=1)
     assert work_out(engine, ME, now - DAY).hosts[0].host == "h0"
+
+
+def test_what_had_begun_before_the_days_asked_for_under_another_function_is_no_moment(
+    engine: sa.Engine, store: PatternStore
+) -> None:
+    filling, now = Filling(engine, store), time.time()
+    for number in range(12):
+        job, hosts = f"job{number}", [f"h{number}", f"g{number}"]
+        began = now - 90_000 - 1000 * number
+        facts = filling.run(job, began, now, hosts, hosts[:1], at=began + 20_000, function="open")
+        filling.put(verdict_piece(facts, 2, now - 1000 + number, a_verdict(job, function="read", hosts=hosts[:1])))
+    found = work_out(engine, ME, now - 3600)
+    assert found.trends == []
+    assert [(fact.function, fact.jobs) for fact in found.functions] == [("read", 12)]
 
 
 def insights(at: float, *began: float) -> Insights:

@@ -61,7 +61,8 @@ class Writer:
             while len(work) < _TOGETHER and not self._waiting.empty():
                 work.append(self._waiting.get_nowait())
             over = None in work
-            self._enter([one for one in work if one is not None])
+            asked = [one for one in work if one is not None]
+            self._enter([one for one in asked if one[1].set_running_or_notify_cancel()])  # whoever gave up asks again
 
     def _enter(self, work: list[tuple[Ready, Future[Entered]]]) -> None:
         done: list[tuple[Future[Entered], Entered]] = []

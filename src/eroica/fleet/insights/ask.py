@@ -65,8 +65,8 @@ def work_out(engine: sa.Engine, caller: Caller, since: float) -> Insights:
     return Insights(
         at=at,
         hosts=host_facts(named, hosts, living, last_repair),
-        functions=function_facts(seen, living),
-        trends=trend_facts([onset for onset in seen if onset.at >= since], living),
+        functions=function_facts([onset for onset in seen if onset.last >= since], living),
+        trends=trend_facts(seen, living, since),
         slower=slower,
     )
 

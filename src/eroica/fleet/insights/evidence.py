@@ -111,7 +111,7 @@ def _of_runs_since(caller: Caller, since: float) -> sa.ColumnElement[bool]:
 
 
 def onsets(connection: sa.Connection, caller: Caller, since: float) -> list[Onset]:
-    """Which cause was seen in which run since then, and since when: it may have begun earlier."""
+    """Which cause was seen when, in the runs that have a finding since then; what one had before is among them."""
     rows = connection.execute(
         sa.select(
             findings.c.run_id,
@@ -124,8 +124,7 @@ def onsets(connection: sa.Connection, caller: Caller, since: float) -> list[Onse
         .where(_of_runs_since(caller, since), findings.c.confidence >= SURE)
         .group_by(findings.c.run_id, findings.c.cause, findings.c.function)
     )
-    found = [Onset(row.run_id, row.cause, row.function, row.at, row.last, row.gain or 0.0) for row in rows]
-    return [onset for onset in found if onset.last >= since]
+    return [Onset(row.run_id, row.cause, row.function, row.at, row.last, row.gain or 0.0) for row in rows]
 
 
 def hosts_of(connection: sa.Connection, caller: Caller, run_ids: set[int]) -> dict[int, set[str]]:

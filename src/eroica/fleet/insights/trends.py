@@ -43,7 +43,9 @@ class TrendFact(msgspec.Struct, frozen=True, kw_only=True):
     names: list[str]
 
 
-def trend_facts(onsets: Sequence[Onset], lives: Mapping[int, Life], within_s: float = WITHIN_S) -> list[TrendFact]:
+def trend_facts(
+    onsets: Sequence[Onset], lives: Mapping[int, Life], since: float = 0.0, within_s: float = WITHIN_S
+) -> list[TrendFact]:
     """Moments at which one cause began for at least three jobs, and chance does not account for that.
 
     A moment is compared with the hours around it: of the runs in which the cause began in that time, each has it begin
@@ -53,8 +55,10 @@ def trend_facts(onsets: Sequence[Onset], lives: Mapping[int, Life], within_s: fl
     count.
 
     Args:
-        onsets: First sightings.
+        onsets: First sightings by cause and function, those before `since` as well: a cause that was there already did
+            not begin.
         lives: Runs by id.
+        since: Only what began from then on, seconds since 1970.
         within_s: Length of a moment, seconds.
     """
     first: dict[tuple[str, int], Onset] = {}
@@ -64,7 +68,7 @@ def trend_facts(onsets: Sequence[Onset], lives: Mapping[int, Life], within_s: fl
             first[onset.cause, onset.run] = onset
     of_cause: dict[str, list[Onset]] = defaultdict(list)
     for onset in first.values():
-        if onset.at - lives[onset.run].began > within_s:
+        if onset.at >= since and onset.at - lives[onset.run].began > within_s:
             of_cause[onset.cause].append(onset)
     looked = sum(map(len, of_cause.values()))
     facts = [

@@ -67,6 +67,7 @@ class Packer:
         self._most_bytes = most_bytes
         self._longest_s = longest_s
         self._before = before
+        self._since = spool.state(facts.run).since
         self._run = spool.run
         self.left_out: set[tuple[str, str]] = set()
         self._packed: dict[int, tuple[int, ...]] = {}
@@ -109,7 +110,7 @@ class Packer:
     # ------------------------------------------------------------------ verdicts and standstills
 
     def _verdict(self, path: Path, window_id: int, places: dict[int, Place], window: Window | None) -> None:
-        signature = signature_of([path], self._before)
+        signature = signature_of([path], self._before, self._since)
         key = f"verdict/{window_id}"
         if not signature or self._is_known(key, signature):
             return
@@ -129,7 +130,7 @@ class Packer:
         self._keep("verdict", key, body, signature)
 
     def _standstill(self, path: Path, window_id: int) -> None:
-        signature = signature_of([path], self._before)
+        signature = signature_of([path], self._before, self._since)
         key = f"standstill/{window_id}"
         if not signature or self._is_known(key, signature):
             return
@@ -146,7 +147,7 @@ class Packer:
         with contextlib.ExitStack() as stack:
             blocks: dict[int, list[_Kept]] = {}
             for rank, kept in sorted(_kept_patterns(directory, stack).items()):
-                if kept.written_at < self._before:
+                if self._since <= kept.written_at < self._before:
                     blocks.setdefault(rank // BLOCK, []).append(kept)
             for number, some in sorted(blocks.items()):
                 key = f"patterns/{window_id}/{number}"
@@ -302,12 +303,12 @@ def _private_bundle(path: Path) -> Bundle | None:
         return None
 
 
-def signature_of(paths: Sequence[Path], before: float = math.inf) -> str:
-    """Changes when one of the files does, or when there are more; "" if none is there that was written before then."""
+def signature_of(paths: Sequence[Path], before: float = math.inf, since: float = 0.0) -> str:
+    """Changes when one of the files does, or when there are more; "" if none is there that was written in this time."""
     facts = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             found = path.stat()
-            if found.st_mtime < before:
+            if since <= found.st_mtime < before:
                 facts.append((found.st_mtime_ns, found.st_size))
     return f"{len(facts)}-{max(facts)[0]}-{sum(size for _, size in facts)}" if facts else ""

@@ -9,6 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -33,6 +34,15 @@ _GIT_S = 5.0
 #: A command waits so long for an earlier run's patterns to be packed.
 _CLOSING_S = 2.0
 _ASK_S = 5.0
+
+
+@dataclass
+class _Reported:
+    """The run that is reported now, and how it was last."""
+
+    facts: RunFacts
+    packer: Packer
+    seen: Seen | None = None
 
 
 class Reporter:
@@ -62,11 +72,12 @@ class Reporter:
         self._clock = clock
         self._spool = Spool(run)
         self._client = client_for(settings)
-        self._spool.belongs_to(whose(settings))
         self._sender = Sender(self._client, self._order)
         self._identity = (job, host)
         self._next_beat = 0.0
         self._gone_at: float | None = None if collector else -_GONE_S
+        self._reported: _Reported | None = None
+        self._said = ""
 
     def work(self) -> bool:
         """Report until the run is over and everything is handed over; False if something still waits."""
@@ -74,27 +85,11 @@ class Reporter:
         if lock is None:
             return not self._collector  # by hand: whoever has the lock is at it
         try:
-            facts = self._facts()
-            before: Seen | None = None
-            packer = Packer(self._spool, facts, self._settings.fleet_spool_bytes)
-            while self._spool.known_facts() == facts:
-                seen = watch(self._spool, facts)
-                if seen.is_another:
-                    facts, before = self._begin_anew(facts, before or seen, seen.ends_at), None
-                    packer = Packer(self._spool, facts, self._settings.fleet_spool_bytes)
-                    continue
-                if before is None:
-                    self._spool.drop_beat(facts.run)  # we tell more
-                before = seen
-                self._once(facts, packer, seen)
-                if self._ended(seen) and self._is_done(facts):
-                    self._hand_over_others()
-                    return True
-                if self._gave_up() or self._spool.is_knocked():
-                    keep_last(self._spool, facts, seen)
-                    break
+            while True:
+                whole = self._tried()
+                if whole is not None:
+                    return whole
                 time.sleep(_POLL_S)
-            return self._spool.is_knocked() or self._spool.is_empty()
         finally:
             self._client.close()
             if lock >= 0:
@@ -118,22 +113,67 @@ class Reporter:
         self._spool.read()
         return lock
 
-    def _facts(self) -> RunFacts:
-        job, host = self._identity
-        return facts_of(self._spool, job, host)
-
-    def _begin_anew(self, facts: RunFacts, seen: Seen, ends_at: float) -> RunFacts:
-        self._next_beat = 0.0
-        job, host = self._identity
-        return begin_anew(self._spool, msgspec.structs.replace(facts, job=job, host=host), seen, ends_at)
-
     # ------------------------------------------------------------------ one round
+
+    def _tried(self) -> bool | None:
+        """One round: whether everything is handed over when there is no more to do, else None.
+
+        A full disk, or one that is away for a while, costs a round.
+        """
+        try:
+            whole = self._round()
+            if whole is None and (self._gave_up() or self._spool.is_knocked()):
+                if self._reported is not None and self._reported.seen is not None:
+                    keep_last(self._spool, self._reported.facts, self._reported.seen)
+                return self._is_left()
+        except OSError as error:
+            self._warn(f"nothing can be reported now: {error}")
+            if self._gave_up() or self._spool.is_knocked():
+                return False
+            return None
+        return whole
+
+    def _round(self) -> bool | None:
+        reported = self._reported
+        if reported is None:
+            self._spool.belongs_to(whose(self._settings))
+            reported = self._begun(facts_of(self._spool, *self._identity))
+        elif self._spool.known_facts() != reported.facts:
+            return self._is_left()
+        seen = watch(self._spool, reported.facts)
+        while seen.is_another:
+            job, host = self._identity
+            facts = msgspec.structs.replace(reported.facts, job=job, host=host)
+            reported = self._begun(begin_anew(self._spool, facts, reported.seen or seen, seen.ends_at))
+            self._next_beat = 0.0
+            seen = watch(self._spool, reported.facts)
+        if reported.seen is None:
+            self._spool.drop_beat(reported.facts.run)  # we tell more
+        reported.seen = seen
+        self._once(reported.facts, reported.packer, seen)
+        if self._ended(seen) and self._is_done(reported.facts):
+            self._hand_over_others()
+            return True
+        return None
+
+    def _begun(self, facts: RunFacts) -> _Reported:
+        self._reported = _Reported(facts, Packer(self._spool, facts, self._settings.fleet_spool_bytes))
+        return self._reported
+
+    def _is_left(self) -> bool:
+        """Another reporter goes on, or nothing waits."""
+        return self._spool.is_knocked() or self._spool.is_empty()
+
+    def _warn(self, text: str) -> None:
+        if text != self._said:  # it comes again every second
+            log.warning("%s", text)
+        self._said = text
 
     def _once(self, facts: RunFacts, packer: Packer, seen: Seen) -> None:
         try:
             packer.pack(seen.status, everything=self._ended(seen))
         except OSError as error:
-            log.warning("something could not be packed: %s", error)
+            self._warn(f"something could not be packed: {error}")
         due = self._clock() >= self._next_beat or (self._ended(seen) and not self._is_told(facts, seen))
         while self._sender.may and (due or self._sender.has_work(self._spool)):
             beat = self._beat(facts, seen) if due else None
@@ -219,13 +259,13 @@ def begin_anew(spool: Spool, facts: RunFacts, seen: Seen, ends_at: float) -> Run
         ends_at: When the other one began, seconds since 1970.
     """
     with contextlib.suppress(OSError):
-        Packer(spool, facts, 2**62, _CLOSING_S, ends_at).pack(None, everything=True)
+        Packer(spool, facts, 2**62, before=ends_at).pack(None, everything=True)
     with contextlib.suppress(OSError):
         keep_last(spool, facts, seen)
     verdict = spool.run / "verdict.json"
     left = signature_of([verdict])
     stale = left if spool.is_packed("verdict/0", left) else signature_of([verdict], ends_at)
-    return spool.begin(facts.job, facts.host, commit_of(os.environ), ends_at, stale)
+    return spool.begin(facts.job, facts.host, commit_of(os.environ), ends_at, stale, ends_at)
 
 
 def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:

@@ -49,6 +49,7 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
         told: Signature of the files that the last beat was made from.
         began: When the collector began to count this run's iterations, as its iteration times say; 0 before they did.
         stale: Signature of the final verdict that an earlier run left in this directory.
+        since: What was written before is an earlier run's, seconds since 1970; 0 where nothing of one lies here.
         heard: Windows that were asked for and that the job has heard of, which the service does not know yet.
     """
 
@@ -58,6 +59,7 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
     told: str = ""
     began: float = 0.0
     stale: str = ""
+    since: float = 0.0
     heard: tuple[int, ...] = ()
 
 
@@ -65,6 +67,7 @@ class _Begun(msgspec.Struct, frozen=True):
     """What `run.json` says beside the facts: see `SendState`."""
 
     stale: str = ""
+    since: float = 0.0
 
 
 class KeptBeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,12 +142,13 @@ class Spool:
         """The run's facts, drawn once and kept until another run begins in this directory."""
         return self.known_facts() or self.begin(job, host, commit, began)
 
-    def begin(self, job: str, host: str, commit: str, began: float, stale: str = "") -> RunFacts:
+    def begin(self, job: str, host: str, commit: str, began: float, stale: str = "", since: float = 0.0) -> RunFacts:
         """Draw the facts of another run; the journal of what was packed of the one before stays."""
         facts = RunFacts(
             run=secrets.token_hex(16), job=job, began=began, host=host, commit=commit, eroica_version=__version__
         )
-        write_whole(self.root / "run.json", msgspec.json.encode({**msgspec.structs.asdict(facts), "stale": stale}))
+        beside = {"stale": stale, "since": since}
+        write_whole(self.root / "run.json", msgspec.json.encode({**msgspec.structs.asdict(facts), **beside}))
         return facts
 
     def known_facts(self) -> RunFacts | None:
@@ -178,7 +182,7 @@ class Spool:
             begun = msgspec.json.decode(read_private(self.root / "run.json"), type=_Begun)
         except (OSError, *UNDECODABLE):
             begun = _Begun()
-        return SendState(run=run, stale=begun.stale)
+        return SendState(run=run, stale=begun.stale, since=begun.since)
 
     def save_state(self, state: SendState) -> None:
         """Write that down."""
