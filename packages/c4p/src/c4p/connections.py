@@ -16,7 +16,7 @@ from c4p.wire import Header
 #: Each source port has a way back of its own, which may be dead alone: so many ports are tried before a way is blamed.
 TRIES, TRY_S, CONNECT_S = 3, 0.3, 1.0
 _TCP_INFO_UNACKED = 24
-_TCP_INFO_LAST_ACK = 56
+_TCP_INFO_BYTES_ACKED = 120  # 64 bits
 _TCP_INFO_NOT_SENT = 144
 _TCP_INFO_PEERS_WINDOW = 228
 _TCP_INFO_BYTES = 232
@@ -65,6 +65,8 @@ class Outgoing:
     offset: int = 0
     waits_to_write: bool = True
     incoming: bytearray = field(default_factory=bytearray)
+    acked_bytes: int = -1
+    acked_at: float = 0.0  # when the neighbour's kernel last acknowledged more, or had nothing to acknowledge
 
     @property
     def takes_pieces(self) -> bool:
@@ -107,21 +109,26 @@ class Neighbours:
     previous_rank: int
 
 
-def waits_for_kernel(sock: socket.socket) -> bool:
-    """Whether no acknowledgement comes of what the kernel has sent, or would send if its own link were up.
+def kernel_waits_s(connection: Outgoing, now: float) -> float:
+    """Seconds for which no byte more was acknowledged of what the kernel has sent, or would send if its link were up.
 
-    What it keeps because the receiver has no room is the receiver's doing; kernels before 5.4 do not tell that apart.
+    To be asked at every look. That acknowledgements come tells nothing: the neighbour's own segments carry some, and
+    where only the way there is dead they go on. What the kernel keeps because the receiver has no room is the
+    receiver's doing; kernels before 5.4 do not tell that apart.
     """
     try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        info = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except OSError:
-        return True
+        return now - connection.acked_at
 
-    def field(offset: int) -> int:
-        return int(struct.unpack_from("I", info, offset)[0]) if len(info) >= offset + 4 else 0
+    def field(offset: int, form: str = "I") -> int:
+        return int(struct.unpack_from(form, info, offset)[0]) if len(info) >= offset + struct.calcsize(form) else 0
 
     is_kept = field(_TCP_INFO_NOT_SENT) > 0 and field(_TCP_INFO_PEERS_WINDOW) > 0
-    return field(_TCP_INFO_LAST_ACK) >= 200 and (field(_TCP_INFO_UNACKED) > 0 or is_kept)
+    acked = field(_TCP_INFO_BYTES_ACKED, "Q")
+    if acked != connection.acked_bytes or not (field(_TCP_INFO_UNACKED) or is_kept):
+        connection.acked_bytes, connection.acked_at = acked, now
+    return now - connection.acked_at
 
 
 def close_at_once(sock: socket.socket) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 DEAD_S = 0.3
+KERNEL_S = 0.2  # so long the kernel must have waited, too
 ALL_DEAD_S = 1.0
 SLOW_S = 0.4
 SLOW_SHARE = 0.3

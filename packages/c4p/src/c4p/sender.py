@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from c4p.connections import TRIES, Job, Neighbours, Outgoing, Parcel, close_at_once, waits_for_kernel
+from c4p.connections import TRIES, Job, Neighbours, Outgoing, Parcel, close_at_once, kernel_waits_s
 from c4p.errors import C4PError, GroupBroken
 from c4p.model import Counters, PathEvent, PathRecord, Way
-from c4p.paths import DEAD_S, Key, Path, dead_paths, late_pieces, slow_paths
+from c4p.paths import KERNEL_S, Key, Path, dead_paths, late_pieces, slow_paths
 from c4p.ring import Piece
 from c4p.ways import Ways
 from c4p.wire import HEADER, Header, Kind, parse_header
@@ -411,6 +411,7 @@ class Sender:
         for connection in [*self.slots, *self._retiring]:
             if connection is not None:
                 connection.path.not_seen(unseen_s, now)
+                connection.acked_at = min(connection.acked_at + unseen_s, now)
         for pending in self._pending.values():
             pending.since = min(pending.since + unseen_s, now)
 
@@ -443,8 +444,7 @@ class Sender:
         """Leave paths that are dead or slow."""
         connections = {c.path.name: c for c in self.slots if c is not None}
         accounts = [c.path for c in connections.values()]
-        stalled = [p for p in accounts if p.outstanding and now - p.progress > DEAD_S]
-        unacknowledged = {p.name: waits_for_kernel(connections[p.name].sock) for p in stalled}
+        unacknowledged = {name: kernel_waits_s(c, now) >= KERNEL_S for name, c in connections.items()}
         verdicts = dead_paths(accounts, unacknowledged, now)
         if self._moves and self._ways.known and not verdicts:
             verdicts = slow_paths(accounts, now)
