@@ -25,6 +25,7 @@ class Bed:
 
     def __init__(self) -> None:
         self.cuts: list[tuple[str, str]] = []
+        self.routers = {"spine1": "s1", "spine2": "s2"}
 
     def cut(self, source: str, target: str) -> None:
         self.cuts.append((source, target))
@@ -63,7 +64,7 @@ def test_the_table_and_the_picture_show_the_runs_and_the_failure(
     assert [line[:3] for line in lines if line[:1] == ["random"]] == [["random", "1", "400"], ["random", "2", "400"]]
     assert ["planned", "760", "█" * 38] in lines
     assert "planned / random: 1.90; planned is 95% of the paths' sum" in done.output
-    assert "rank 0: left s1 for s2: dead" in done.output
+    assert "rank 0: leaves the way over spine1 for spine2: nothing comes through" in done.output
     assert "every sum was right: yes" in done.output
     assert bed.cuts == [("spine1", "host1")]
     drawn = texts(picture)

@@ -163,6 +163,14 @@ def test_bad_values_are_refused(tmp_path: Path) -> None:
         c4p.Folder(tmp_path, timeout_s=0.05).get("x")
 
 
+def test_a_folder_of_an_earlier_group_is_refused_at_once(tmp_path: Path) -> None:
+    in_one_process(tmp_path, 2, lambda group: group.barrier())
+    began = time.monotonic()
+    answers = in_one_process(tmp_path, 2, lambda group: group.barrier())
+    assert all(isinstance(one, c4p.BadRequest) and "of an earlier group" in str(one) for one in answers), answers
+    assert time.monotonic() - began < 5
+
+
 def test_a_group_whose_planner_is_away_is_planned_alone_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

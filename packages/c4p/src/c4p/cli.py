@@ -67,7 +67,10 @@ def catalogue(target: str, source: str, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(entry).decode())
         return
-    click.echo(f"{entry.source} to {target}, from {entry.how}")
+    if entry.how == "none":
+        click.echo(f"{entry.source} to {target}: one way, or none that could be told apart; any source port will do")
+        return
+    click.echo(f"{entry.source} to {target}, learned from {entry.how}")
     for way, ports in entry.ways.items():
         click.echo(f"  {' > '.join(way.split('|')) or 'unknown':50} {len(ports):3} ports: {_short(ports)}")
     for way, share in entry.left_out.items():

@@ -46,14 +46,27 @@ def run_demo(seconds: float, draws: int, picture: Path, say: Callable[[str], Non
     series = [(o["end"] - cut, o["busbw_mbit"]) for o in failed.operations]
     for at, mbit in series:
         say(f"  {at:6.2f} s {mbit:6.0f} {_bar(mbit)}")
+    names = {address: name for name, address in bed.routers.items()}
     for rank, member in enumerate(failed.members):
         for event in member["events"]:
-            where, to = " > ".join(event["way"]), " > ".join(event["to_way"])
-            at = event["time"] - cut
-            say(f"  {at:6.2f} s rank {rank}: {event['what']} {where} for {to}: {event['why']}")
+            say(f"  {event['time'] - cut:6.2f} s rank {rank}: {_says(event, names)}")
     say(f"  every sum was right: {'yes' if failed.right and planned.right else 'NO'}")
     picture.write_text(draw(rows, series), encoding="utf-8")
-    say(f"\npicture: {picture}")
+    say(f"\npicture: {picture.absolute()}")
+
+
+def _says(event: dict[str, Any], names: dict[str, str]) -> str:
+    """An event of a path in words."""
+    here, there = (" > ".join(names.get(hop, hop) for hop in event[side]) for side in ("way", "to_way"))
+    whats = {"dead": "nothing comes through", "slow": "it is slow", "lost": "the connection broke"}
+    why = whats.get(event["why"], "")
+    if event["what"] == "returned":
+        return f"back on the way over {there}"
+    if event["what"] == "moved":
+        return f"over {there} by another connection" if here == there else f"from {here} to {there}, as planned"
+    if here == there:
+        return f"another port over {here}: {why}, there or on its way back"
+    return f"leaves the way over {here} for {there}: {why}"
 
 
 def _failing(bed: Testbed, seconds: float) -> tuple[JobResult, float]:

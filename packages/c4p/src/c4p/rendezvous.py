@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from c4p.errors import GroupBroken
+from c4p.errors import BadRequest, GroupBroken
 
 
 class Store(Protocol):
@@ -34,7 +34,16 @@ class Folder:
         self._timeout_s = timeout_s
 
     def set(self, key: str, value: str) -> None:
-        """Write a value, whole or not at all."""
+        """Write a value, whole or not at all.
+
+        Raises:
+            BadRequest: It is there already: another group met in this folder.
+        """
+        if self._file(key).exists():
+            message = (
+                f"{self._path} has {key!r} of an earlier group: give each group, and each start, a folder of its own"
+            )
+            raise BadRequest(message)
         with tempfile.NamedTemporaryFile("w", dir=self._path, delete=False) as file:
             file.write(value)
         Path(file.name).replace(self._file(key))
