@@ -61,7 +61,7 @@ def main() -> None:  # noqa: PLR0915 - one story
         spent.append(time.thread_time_ns() - begin)
 
     directory = Path(tempfile.mkdtemp())
-    guest = answering.Answering(directory, answer)
+    guest = answering.Answering(directory, answer, tells=True)
     assert guest.start()
     words = [sys.executable, "-c", ASKER, str(directory / str(os.getpid())), str(options.hz)]
     asker = subprocess.Popen(words, stdin=subprocess.PIPE, bufsize=0)

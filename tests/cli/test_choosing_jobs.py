@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,10 @@ def test_a_directory_of_runs_is_listed(tmp_path: Path) -> None:
     answer = CliRunner().invoke(group, ["report", str(tmp_path)], standalone_mode=False)
     assert "holds the runs" in str(answer.exception)
     assert "first" in str(answer.exception) and "second" in str(answer.exception)
+
+
+def test_usage_calls_the_program_by_its_name_however_it_was_started() -> None:
+    command = [sys.executable, "-c", "from eroica.cli import main; main()", "fleet", "jobs", "--nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "Usage: eroica fleet jobs" in done.stderr and "Try 'eroica fleet jobs --help'" in done.stderr

@@ -361,6 +361,10 @@ def test_a_blockage_that_lasted_wins_over_slow_windows_and_one_that_passed_count
     assert final_verdict("j", {1: slow, 3: hang}, 2, 2).summary == "slow"  # the job was restarted: as any other
     healthy = final_verdict("j", {3: hang}, 2, 2, passed={3})
     assert healthy.verdict == "healthy" and "stood still once, and went on" in healthy.summary
+    assert healthy.summary.endswith("Window 3 says what held it: hang")
+    looks = {3: hang, 4: verdict("blocked", "twice looked at", cause="dead-worker")}
+    twice = final_verdict("j", looks, 2, 2, passed={3, 4}).summary
+    assert "stood still once, and went on" in twice and twice.endswith("Window 4 says what held it: twice looked at")
 
 
 def test_a_job_that_ended_far_slower_than_its_best_is_not_called_healthy() -> None:

@@ -168,6 +168,27 @@ def test_of_two_that_stand_in_a_message_either_may_hang() -> None:
     assert 0.5 < found.confidence < 0.7
 
 
+def in_two_groups(worker: int, first: int, second: int) -> WorkerOperations:
+    """Inside (1) or behind (0) in each of two groups of all workers."""
+    counts = (GroupCount(group="a", entered=300 + first, completed=300, before=300),)
+    counts += (GroupCount(group="b", entered=305 + second, completed=305, before=305),)
+    return WorkerOperations(worker=worker, counts=counts, state="S")
+
+
+@pytest.mark.parametrize(("few", "confidence"), [((2,), 0.6), ((0, 2, 5), 0.6), ((0, 1, 2, 3), 0.3)])
+def test_of_workers_in_different_collectives_the_few_are_told(few: tuple[int, ...], confidence: float) -> None:
+    """One collective is called under a condition that is not the same on all."""
+    groups = {name: ProcessGroup(name=name, description=name, ranks=tuple(HOSTS)) for name in "ab"}
+    operations = {worker: in_two_groups(worker, worker not in few, worker in few) for worker in HOSTS}
+    busiest = dict.fromkeys(HOSTS, "b")
+    found = find_hang(Scene(operations=operations, groups=groups, hosts=HOSTS, home="node0", busiest=busiest))
+    assert found is not None and found.kind == "non-communication-hang"
+    assert found.confidence == confidence
+    if len(few) < len(HOSTS) / 2:
+        assert sorted(worker for place in found.places for worker in place.workers) == list(few)
+        assert f"Worker {few[-1]} waits in collective number 306 of b." in found.evidence
+
+
 def test_a_stopped_worker_is_told_wherever_it_is_missed() -> None:
     found = find_hang(grid(in_groups(2, tensor=1), in_groups(3, state="T")))
     assert found is not None

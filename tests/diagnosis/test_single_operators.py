@@ -112,11 +112,21 @@ class MoreData:
 @pytest.mark.parametrize("seed", range(4))
 def test_operators_of_forward_and_backward_that_stand_out_are_more_data(seed: int) -> None:
     """Beside a heavy optimizer, the worker is not slower altogether."""
-    verdict = judged(HeavyOptimizer(55.0), MoreData((1,), 2.2), seed=seed)
+    healthy = synthesize(FleetPlan(seed=seed, draw=1), [HeavyOptimizer(55.0)], 1)
+    patterns = synthesize(FleetPlan(seed=seed), [HeavyOptimizer(55.0), MoreData((1,), 2.2)], 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
     found = verdict.cause
     assert found is not None, verdict.summary
     assert (found.cause, found.workers) == ("load-imbalance", (1,)), verdict.summary
     assert any("the tensors are larger" in sentence for sentence in found.evidence)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_data_on_one_worker_and_an_operator_that_is_new_on_all_are_both_told(seed: int) -> None:
+    verdict = judged(HeavyOptimizer(55.0), MoreData((1,), 2.2), seed=seed)
+    causes = [one for one in verdict.findings if one.role == "cause"]
+    assert [(one.cause, one.workers) for one in causes] == [("unknown", (0, 1, 2, 3)), ("load-imbalance", (1,))]
+    assert causes[0].function.name == "aten::lerp_"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -237,7 +237,15 @@ def test_what_is_changed_by_hand_is_changed_by_commands(service: Serving, tmp_pa
         return json.loads(said(*words, "--json"))
 
     run_id = service.ask("GET", "/v1/runs", job="by-hand")["runs"][0]["id"]
-    said("project", "another")
+    only = said("token", "watcher", "--scopes", "read").strip()
+    assert service.ask("GET", "/v1/runs", only)["all"] >= 1
+    assert "node7 counts anew" in said("repaired", "node7", "--note", "x")
+    assert "project another is there" in said("project", "another")
+    with pytest.raises(InputError, match="there are several projects: name one"):
+        said("token", "nobody", "--scopes", "read")
+    sees_all = said("token", "all", "--project", "*", "--scopes", "read").strip()
+    assert service.ask("GET", "/v1/runs", sees_all)["all"] >= 1
+    assert {one["name"]: one["project"] for one in listed("tokens")}.items() >= {"watcher": "main", "all": None}.items()
     made = said("token", "guest", "--project", "another", "--scopes", "read, report", "--days", "2").strip()
     assert service.ask("GET", "/v1/runs", made)["all"] == 0
     guest = next(one for one in listed("tokens") if one["name"] == "guest")
@@ -245,7 +253,8 @@ def test_what_is_changed_by_hand_is_changed_by_commands(service: Serving, tmp_pa
     said("revoke", str(guest["id"]))
     assert "error" in service.ask("GET", "/v1/runs", made, check=False)
     said("repaired", "node1", "--project", "main", "--note", "a new fan")
-    assert [(one["host"], one["note"]) for one in service.ask("GET", "/v1/repairs")] == [("node1", "a new fan")]
+    repaired = [(one["host"], one["note"]) for one in service.ask("GET", "/v1/repairs")]
+    assert sorted(repaired) == [("node1", "a new fan"), ("node7", "x")]
     said("profile", str(run_id), "--seconds", "3", "--reason", "why?")
     with pytest.raises(InputError, match="asked for already"):
         said("profile", str(run_id))
@@ -260,6 +269,9 @@ def test_what_is_changed_by_hand_is_changed_by_commands(service: Serving, tmp_pa
     environ["EROICA_FLEET_TOKEN"] = service.token("read")
     with pytest.raises(InputError, match="may not administer"):
         said("audit")
+    environ["EROICA_FLEET_TOKEN"] = ""
+    with pytest.raises(UsageError, match="EROICA_FLEET_TOKEN"):
+        said("jobs")
 
 
 @pytest.mark.jobs

@@ -83,7 +83,7 @@ def main() -> None:
     """Entry point: errors raised on purpose become one line and an exit status."""
     write_what_the_locale_can()
     try:
-        group()
+        group(prog_name="eroica")
     except EroicaError as error:
         from eroica.cli.output import say_error
         from eroica.report.words import line

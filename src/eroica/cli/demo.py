@@ -31,6 +31,8 @@ from eroica.wire.messages import JobStatus
 
 TIME_LIMIT_S = 120.0
 HEALTHY_S = 40.0
+#: The page is drawn by a process that gives way to all others.
+_PAGE_S = 20.0
 #: Faults of which communication is to tell the place before anybody has looked.
 WATCHED = ("hang",)
 
@@ -63,7 +65,7 @@ def demo(fault: str, worker: int | None, workers: int, json_file: Path | None, d
         verdict, judgement = rehearse_slow_link(case, console) if fault == SLOW_LINK else rehearse(case, console)
         if verdict is not None and json_file is not None:
             json_file.write_bytes(verdict.to_json())
-        page = find_page(case.directory / "node0" / "report" if fault == SLOW_LINK else case.run)
+        page = find_page(case.directory / "node0" / "report" if fault == SLOW_LINK else case.run, _PAGE_S)
         if page is not None:
             _print(console, f"Report: {(page if keep else _saved(page, fault)).absolute().as_uri()}", "dim")
         if not judgement.right and keep is None:

@@ -31,13 +31,13 @@ def fleet() -> None:
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 500))
 @_as_json
 def jobs(q: str, state: str, limit: int, as_json: bool) -> None:
-    """Jobs, the last heard of first."""
+    """Jobs, the last heard of first; RUN of other commands is the number in the first column."""
     found = _ask("GET", "/v1/runs", {"q": q, "state": state, "limit": str(limit)})
-    columns = ("job", "state", "verdict", "cause", "ms", "workers", "hosts", "heard", "commit")
+    columns = ("run", "job", "state", "verdict", "cause", "mean ms", "workers", "hosts", "heard", "commit")
     rows = [
         (
-            run["job"], run["state"], run["verdict"], run["cause"], _ms(run["mean_ms"]), run["workers"], run["hosts"],
-            _ago(run["heard_at"]), run["commit"],
+            run["id"], run["job"], run["state"], run["verdict"], run["cause"], _ms(run["mean_ms"]), run["workers"],
+            run["hosts"], _ago(run["heard_at"]), run["commit"],
         )
         for run in found["runs"]
     ]  # fmt: skip
@@ -50,12 +50,12 @@ def jobs(q: str, state: str, limit: int, as_json: bool) -> None:
 def hosts(days: float, as_json: bool) -> None:
     """Hosts that jobs named as culprits, those first that chance does not account for."""
     found = _ask("GET", "/v1/hosts", {"days": str(days), "limit": "1000"})
-    columns = ("", "host", "named", "of runs", "jobs", "expected", "chance", "for", "devices", "last", "")
+    columns = ("", "host", "named", "of runs", "jobs", "expected", "chance", "for", "devices", "last", "repaired")
     rows = [
         (
             "!" if host["suspicious"] else "", host["host"], host["named"], host["runs"], host["jobs"],
-            f"{host['expected']:.1f}", f"{host['of_any']:.1e}", ", ".join(host["causes"]), _devices(host),
-            _ago(host["last_at"]), "again after its repair" if host["again"] else "",
+            f"{host['expected']:.1f}", _chance(host["of_any"]), ", ".join(host["causes"]), _devices(host),
+            _ago(host["last_at"]), "named again since" if host["again"] else "",
         )
         for host in found["hosts"]
     ]  # fmt: skip
@@ -128,9 +128,12 @@ def alerts(as_json: bool) -> None:
 
 @fleet.command()
 @click.argument("name")
-@click.option("--project", default="", help="The operator: of which project; without one an operator's token.")
+@click.option("--project", default="", help="The operator: of which project, if there are several; * sees all.")
 @click.option(
-    "--scopes", default="report", show_default=True, help="Any of report, read, window, administer, with commas."
+    "--scopes",
+    default="report",
+    show_default=True,
+    help="Any of report, read, window, administer, with commas; operate makes an operator's.",
 )
 @click.option("--days", default=0.0, help="Valid for so many days; 0 = until it is revoked.")
 def token(name: str, project: str, scopes: str, days: float) -> None:
@@ -145,10 +148,13 @@ def tokens(as_json: bool) -> None:
     """Tokens by name and scope; what they are cannot be shown."""
     found = _ask("GET", "/v1/tokens")
     rows = [
-        (one["id"], one["name"], one["scopes"], "revoked" if one["revoked_at"] else "", _ago(one["created_at"]))
+        (
+            one["id"], one["name"], one["project"] or "all", one["scopes"], "revoked" if one["revoked_at"] else "",
+            _ago(one["created_at"]),
+        )
         for one in found
-    ]
-    _show(found, as_json, ("id", "name", "scopes", "", "made"), rows)
+    ]  # fmt: skip
+    _show(found, as_json, ("id", "name", "project", "scopes", "", "made"), rows)
 
 
 @fleet.command()
@@ -156,6 +162,7 @@ def tokens(as_json: bool) -> None:
 def revoke(token_id: int) -> None:
     """End the token with this number (`eroica fleet tokens`)."""
     _ask("DELETE", f"/v1/tokens/{token_id}")
+    say(f"token {token_id} ends within 5 s")
 
 
 @fleet.command()
@@ -163,15 +170,17 @@ def revoke(token_id: int) -> None:
 def project(name: str) -> None:
     """Make a project (the operator)."""
     _ask("POST", "/v1/projects", body={"name": name})
+    say(f"project {clean(name, 100)} is there; `eroica fleet token --project` makes its tokens")
 
 
 @fleet.command()
 @click.argument("host")
 @click.option("--note", default="", help="What was done.")
-@click.option("--project", default="", help="The operator: of which project.")
+@click.option("--project", default="", help="The operator: of which project, if there are several.")
 def repaired(host: str, note: str, project: str) -> None:
     """Say that HOST was repaired or replaced: what it is named for from now on counts anew."""
     _ask("POST", "/v1/repairs", body={"host": host, "note": note, "project": project})
+    say(f"{clean(host, 100)} counts anew from now on")
 
 
 @fleet.command()
@@ -179,8 +188,9 @@ def repaired(host: str, note: str, project: str) -> None:
 @click.option("--seconds", default=0.0, help="Length; 0 = as the job's settings say.")
 @click.option("--reason", default="asked for by the fleet", show_default=True)
 def profile(run_id: int, seconds: float, reason: str) -> None:
-    """Ask for a window on a running job; it opens when the job reports next."""
+    """Ask for a window on a running job, whose number `eroica fleet jobs` shows; it opens when the job reports next."""
     _ask("POST", f"/v1/runs/{run_id}/window", body={"seconds": seconds, "reason": reason})
+    say("asked for; the job hears of it with its next report, up to half a minute from now")
 
 
 @fleet.command()
@@ -272,6 +282,8 @@ def _call(method: str, path: str, query: dict[str, str] | None = None, body: Any
     from eroica.fleet.reporting.sending import client_for
 
     settings = _settings()
+    if not settings.fleet_token:
+        raise UsageError("no token is set; set EROICA_FLEET_TOKEN to one that the service made (eroica fleet token)")
     content = None if body is None else msgspec.json.encode(body)
     try:
         with client_for(settings, _TIMEOUT_S) as client:
@@ -298,11 +310,18 @@ def _show(record: Any, as_json: bool, columns: Sequence[str], rows: Sequence[Seq
         return
     from rich.table import Table
 
+    if not rows:
+        say("none")
+        return
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(clean(str(cell)) for cell in row))
     with on_terminal():
         make_console().print(table, markup=False)
+
+
+def _chance(value: float) -> str:
+    return percent(value) if value >= 0.01 else f"{value:.0e}"
 
 
 def _ms(value: float | None) -> str:

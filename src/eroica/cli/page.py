@@ -24,15 +24,15 @@ def say_page(console: Console, run: Path, settings: Settings) -> None:
     console.print(f"Report: {where}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def find_page(run: Path) -> Path | None:
-    """The page of a run's final verdict, as soon as it is drawn; None if it does not come."""
+def find_page(run: Path, patience_s: float = _PATIENCE_S) -> Path | None:
+    """The page of a run's final verdict, as soon as it is drawn; None if it does not come in so many seconds."""
     page = run / PAGE_FILE
-    return page if _is_drawn(page, run / "verdict.json") else None
+    return page if _is_drawn(page, run / "verdict.json", patience_s) else None
 
 
-def _is_drawn(page: Path, verdict: Path) -> bool:
+def _is_drawn(page: Path, verdict: Path, patience_s: float) -> bool:
     """Whether the page of this verdict is there, now or in a moment."""
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + patience_s
     while time.monotonic() < end:
         try:
             if page.stat().st_mtime_ns >= verdict.stat().st_mtime_ns:

@@ -146,12 +146,12 @@ def _found(
         if final.verdict != "healthy" or not hints.ended_slow:
             return final
         looked = f"window {max(told)} found nothing wrong"
-        found = _nothing_looked_wrong(job, workers_expected, workers_seen, 0, hints, looked)
+        found = _nothing_looked_wrong(job, workers_expected, workers_seen, {}, hints, looked)
         weighed = (one.considered for _, one in sorted(told.items(), reverse=True) if one.considered)
         return msgspec.structs.replace(found, considered=next(weighed, ()))
     if hints.suspicion is not None and not hints.is_doubtful:
         return _unconfirmed(hints.suspicion)
-    return _nothing_looked_wrong(job, workers_expected, workers_seen, len(verdicts), hints)
+    return _nothing_looked_wrong(job, workers_expected, workers_seen, verdicts, hints)
 
 
 @dataclass(frozen=True)
@@ -303,8 +303,25 @@ def _unconfirmed(verdict: Verdict) -> Verdict:
     return msgspec.structs.replace(verdict, coverage=coverage)
 
 
+def _how_often(stood_still: Mapping[int, Verdict]) -> str:
+    """Say how often: several windows may look at one standstill, which has one iteration."""
+    places = {at if one.window is None else one.window.last_iteration for at, one in stood_still.items()}
+    return "once" if len(places) == 1 else f"{len(places)} times"
+
+
+def _last_word(stood_still: Mapping[int, Verdict]) -> str:
+    """Quote the last window that found a cause; "" without any."""
+    told = [at for at, one in stood_still.items() if one.cause is not None]
+    return f"Window {max(told)} says what held it: {stood_still[max(told)].summary}" if told else ""
+
+
 def _nothing_looked_wrong(
-    job: str, workers_expected: int, workers_seen: int, stood_still: int, hints: Hints, looked: str = ""
+    job: str,
+    workers_expected: int,
+    workers_seen: int,
+    stood_still: Mapping[int, Verdict],
+    hints: Hints,
+    looked: str = "",
 ) -> Verdict:
     notes: tuple[str, ...] = ()
     ended = f"ended {hints.longer:.2g} times as long as the job's best" if hints.longer >= _WORTH_A_WORD else ""
@@ -316,10 +333,10 @@ def _nothing_looked_wrong(
     elif workers_seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
     elif workers_seen and stood_still:
-        times = "once" if stood_still == 1 else f"{stood_still} times"
+        times, why = _how_often(stood_still), _last_word(stood_still)
         summary = (
             f"Healthy: {plural(workers_seen, 'worker')} never looked slow; the job stood still {times}, and went on"
-            f"{f'; iterations {ended}' if ended else ''}."
+            f"{f'; iterations {ended}' if ended else ''}.{f' {why}' if why else ''}"
         )
     elif workers_seen:
         who = f"{workers_seen} of {workers_expected} workers" if hints.gaps else plural(workers_seen, "worker")

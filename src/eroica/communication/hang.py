@@ -142,8 +142,8 @@ def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
     complete = [meeting for meeting in meetings if not meeting.absent]
     if complete and not direct:
         return _under_way(scene, complete[0])
-    if not owing:  # they wait for each other in different groups
-        return replace(_not_entered(scene, meetings[0]), confidence=_UNTOLD)
+    if not owing:
+        return _in_another(scene, meetings)
     named = set(direct or owing)
     common = sorted((one for one in meetings if named <= set(one.absent)), key=lambda one: one not in direct.values())
     free = {scene.busiest[worker] for worker in scene.busiest.keys() - waiting - owing}
@@ -157,6 +157,19 @@ def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
     unsure = _not_entered(scene, replace(_meeting_of(meetings, named), absent=tuple(sorted(named))))
     together = {scene.busiest.get(worker, "") for worker in named}
     return unsure if len(together) == 1 and "" not in together else replace(unsure, confidence=_UNTOLD)
+
+
+def _in_another(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
+    """Tell of workers that wait for each other in different collectives: the few may be who went another way."""
+    most = meetings[0]
+    found = replace(_not_entered(scene, most), confidence=_UNTOLD)
+    if not len(most.absent) < len(most.inside):
+        return found
+    inside = {worker: one for one in meetings[1:] for worker in one.inside}
+    instead = [
+        f"Worker {worker} waits in {inside[worker].operation}." for worker in most.absent[:6] if worker in inside
+    ]
+    return replace(found, confidence=_MANY_ASLEEP, evidence=(*found.evidence, *instead))
 
 
 def _are_owed_data(scene: Scene, workers: Collection[int]) -> bool:

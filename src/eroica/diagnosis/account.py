@@ -36,7 +36,7 @@ from eroica.model.pattern import FunctionKey
 Floats = NDArray[np.float64]
 #: A part of the tree stands for what contains it if it gains this share of what that gains.
 _HOLDS = 0.9
-#: Its share of what is longer exceeds its share of the time before by so much.
+#: So much of what takes longer lies in a concentrated part, beyond the pace of the rest.
 _CONCENTRATED = 0.5
 #: Share of an excess that lies outside of its longest iteration.
 _COMES_AGAIN = 0.5
@@ -51,11 +51,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         name: In words; "" for the root, which is all own time.
         phases: Parts of the iteration that it covers.
         rows: Its rows (indices into the fleet's keys).
+        is_leaf: It is one operator, or what lies under one frame.
     """
 
     name: str
     phases: frozenset[str]
     rows: tuple[int, ...]
+    is_leaf: bool = False
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -91,8 +93,11 @@ def largest_part(view: View, told: Set[int] = frozenset()) -> Part | None:
     root = Cell(name="", phases=frozenset(keys[at].phase for at in rows), rows=tuple(map(int, rows)))
     cells = [cell for cell in _tree(keys, root) if _may_stand_out(view, cell)]
     judged = [part for cell in cells if (part := _judged(view, cell)) is not None]
+    whole = max((part.gain for part in judged), default=0.0)
     parts = [part for part in judged if is_concentrated(view, root, part)]
-    most = max((part.gain for part in (parts if told else judged)), default=0.0)  # what others leave may be in pieces
+    if not told:  # one function is a block by itself; several are if they hold nearly all
+        parts = [part for part in parts if part.cell.is_leaf or part.gain >= _HOLDS * whole]
+    most = max((part.gain for part in parts), default=0.0)
     within = [part for part in parts if part.gain >= _HOLDS * most]
     return min(within, key=lambda part: len(part.cell.rows), default=None)
 
@@ -103,7 +108,7 @@ def is_own_time(key: FunctionKey) -> bool:
 
 
 def is_concentrated(view: View, root: Cell, part: Part) -> bool:
-    """True if a part's share of what takes longer far exceeds its share of the time before.
+    """True if most of what takes longer lies in a part, beyond the pace at which the rest takes longer.
 
     Where all that a worker does takes longer in the same way, there is more of it to do, or the machine is slower: that
     has no place in the tree, however large the cell.
@@ -112,11 +117,10 @@ def is_concentrated(view: View, root: Cell, part: Part) -> bool:
     reference = view.suspects.before_us if part.late.reference == "baseline" else view.suspects.peers_us
     then_F = np.nan_to_num(reference[:, members]).mean(axis=1)
     more_F = view.fleet.critical_us[:, members].mean(axis=1) - then_F
-    own, whole = list(part.cell.rows), list(root.rows)
-    more, then = float(more_F[whole].sum()), float(then_F[whole].sum())
-    if more <= 0:
-        return False
-    return float(more_F[own].sum()) / more - float(then_F[own].sum()) / max(then, 1e-9) >= _CONCENTRATED
+    own, rest = list(part.cell.rows), sorted({*root.rows} - {*part.cell.rows})
+    more, pace = float(more_F[own].sum()), float(more_F[rest].sum()) / max(float(then_F[rest].sum()), 1e-9)
+    beyond = more - max(pace, 0.0) * float(then_F[own].sum())
+    return bool(rest) and beyond >= _CONCENTRATED * float(more_F[list(root.rows)].sum()) > 0
 
 
 def _may_stand_out(view: View, cell: Cell) -> bool:
@@ -159,6 +163,7 @@ def _since_healthy(view: View, spent: Spent) -> Iterator[Lateness]:
     in_order_W = [rank_errors(now_I, then_J) for now_I, then_J in zip(spent.time_us, before_WJ, strict=True)]
     strength_W = np.maximum(np.nan_to_num(excess.strength), in_order_W)
     over_W = stands_out(view, excess, _LEAST_RATIO, 0.0) & (strength_W > 0)
+    over_W &= excess.excess_us >= _CONCENTRATED * np.where(over_W, excess.excess_us, 0.0).max(initial=0.0)
     late_W, agreement = late_together(excess, over_W, view.wait_rise_us)
     strength = float(strength_W[over_W].sum() / max(over_W.sum(), 1) ** 0.5)
     if late_W.any() and strength >= LEAST_STRENGTH:
@@ -177,13 +182,25 @@ def _tree(keys: Sequence[FunctionKey], root: Cell) -> Iterator[Cell]:
         for kind in _split(phase, [keys[at].kind for at in phase.rows]):
             yield kind
             if keys[kind.rows[0]].kind != "python":
-                yield from _split(kind, [keys[at].name for at in kind.rows])
+                yield from _split(kind, [keys[at].name for at in kind.rows], is_leaf=True)
+            else:
+                yield from _under_frames(kind, keys)
 
 
-def _split(cell: Cell, labels: Sequence[str]) -> Iterator[Cell]:
+def _under_frames(cell: Cell, keys: Sequence[FunctionKey]) -> Iterator[Cell]:
+    """List the nodes of the call tree: rows under each frame, of frames with the same rows the deepest."""
+    under: dict[str, list[int]] = defaultdict(list)
+    for row in cell.rows:
+        for frame in dict.fromkeys(keys[row].stack):
+            under[frame].append(row)
+    for rows, frame in {tuple(rows): frame for frame, rows in under.items() if len(rows) < len(cell.rows)}.items():
+        yield Cell(name=f"{cell.name} {frame}", phases=cell.phases, rows=rows, is_leaf=True)
+
+
+def _split(cell: Cell, labels: Sequence[str], is_leaf: bool = False) -> Iterator[Cell]:
     groups: dict[str, list[int]] = defaultdict(list)
     for row, label in zip(cell.rows, labels, strict=True):
         groups[label].append(row)
     for label, rows in groups.items():
         phases = cell.phases if cell.name else frozenset({label})
-        yield Cell(name=f"{cell.name} {label}".strip(), phases=phases, rows=tuple(rows))
+        yield Cell(name=f"{cell.name} {label}".strip(), phases=phases, rows=tuple(rows), is_leaf=is_leaf)

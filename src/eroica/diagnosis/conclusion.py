@@ -22,7 +22,7 @@ from eroica.diagnosis.missing_workers import (
     note_absence,
 )
 from eroica.diagnosis.neighbors import unexplained_neighbors
-from eroica.diagnosis.new_code import describe_new_code
+from eroica.diagnosis.new_code import new_function
 from eroica.diagnosis.seldom import describe_seldom
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_long_stage, has_lost_peers
@@ -52,6 +52,8 @@ _WAITS_MUCH = 0.1
 _IN_TURN = 0.1
 #: Iterations that are so many times as long as before are told, though that may be noise.
 _TOLD = 1.1
+#: Code of all workers that is new is told from this share of the iteration on, with all that it calls.
+_NEW = 0.3
 #: Below so many iterations the reader is told.
 _FEW = 5
 
@@ -190,10 +192,10 @@ def _unexplained(view: View) -> str:
         lacking.append("no collective could be matched between workers")
     why = ", and ".join(lacking) or f"no worker stands out among its peers or against the job's own {view.past_window}"
     what = "; ".join(wanted) or "open another window while it is slow (eroica profile)"
-    new = describe_new_code(view)
+    new = new_function(view, _NEW * view.iteration_us)
     if new:
-        missing = f" Besides, {why}." if lacking else ""
-        return f"{text}, but no single function accounts for it. {new}{missing} {what[0].upper()}{what[1:]}."
+        runs = f"All workers run {new} now, which hardly ran in the {view.past_window}."
+        return f"{text}, but no single function accounts for it. {runs} {what[0].upper()}{what[1:]}."
     held = ", ".join(one.function for one in find_holders(view))
     long = f" Long enough to be it: {held}." if held else ""
     return f"{text}, but no function accounts for it: {why}.{long} {what[0].upper()}{what[1:]}."

@@ -88,6 +88,7 @@ _NEXT_STEPS: dict[str, str] = {
         "do not wait for its result in the iteration."
     ),
 }
+_WAITS = "Find out what this function waits for, and let that come beside the training, or less often."
 
 
 def find_python(view: View) -> list[Candidate]:
@@ -354,7 +355,8 @@ def accuse_python(
     cause = python_cause(done, is_input=False)
     evidence = (*_unequally(view, functions, late), *_leaf(view, focus, done), *describe(done), *beside)
     candidate = accuse(late, cause, "python", focus, functions, view.settings.min_gain, evidence)
-    return msgspec.structs.replace(candidate, next_step=_NEXT_STEPS.get(done.activity, ""))
+    plain = _WAITS if done.busy_when_allowed < WAITS else ""
+    return msgspec.structs.replace(candidate, next_step=_NEXT_STEPS.get(done.activity, plain))
 
 
 def _unequally(view: View, functions: tuple[int, ...], late: Lateness) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def with_rest(view: View, causes: Sequence[Cause]) -> list[Cause]:
     if not found or found[0].gain < max(HALF * grown, explained):
         drop(view, found, causes, "it holds less than half of what iterations have grown by, or less than the causes")
         return _with_second(view, causes, named, grown - explained)
-    inside = [cause for cause in named if _is_inside(cause, found[0])]
+    inside = [cause for cause in named if _is_inside(view, cause, found[0])]
     if any(cause.candidate.doubt < 1 for cause in inside):
         return list(causes)
     why = f"it holds most of what iterations have grown by ({percent(grown)}), and the causes found explain less of it"
@@ -81,10 +81,13 @@ def _find_later(view: View, named: Sequence[Cause]) -> list[Candidate]:
     return [one for one, us in zip(late, told, strict=True) if 0 < us < HALF * one.excess_us]
 
 
-def _is_inside(cause: Cause, whole: Cause) -> bool:
+def _is_inside(view: View, cause: Cause, whole: Cause) -> bool:
+    """True if a cause names the block's function, or has most of its time in the block's rows."""
     own, block = cause.candidate, whole.candidate
-    same = bool(own.focus.functions) and (own.focus.name, own.focus.place) == (block.focus.name, block.focus.place)
-    return same or bool(set(own.functions) & set(block.functions))
+    if own.focus.functions and (own.focus.name, own.focus.place) == (block.focus.name, block.focus.place):
+        return True
+    time_R = view.fleet.critical_us[list(own.functions)][:, list(own.workers)].sum(axis=1)
+    return bool(time_R[np.isin(own.functions, block.functions)].sum() > HALF * time_R.sum())
 
 
 def _grown(view: View) -> float:

@@ -16,16 +16,21 @@ from eroica.fleet.database import writing
 from eroica.fleet.intake import ORDER_S
 from eroica.fleet.queries import run_row
 from eroica.fleet.tables import audit, orders, projects, repairs, tokens
-from eroica.fleet.tenants import Callers, add_project, add_token, note, project_named, revoke_token
+from eroica.fleet.tenants import Callers, add_project, add_token, note, only_project, project_named, revoke_token
 from eroica.report.words import clean
 
+#: In a project's place: every project.
+ALL = "*"
 _MOST = 1000
 _DAY_S = 86_400.0
 _MOST_DAYS = 36_500.0
 
 
 class TokenWish(msgspec.Struct, frozen=True, kw_only=True):
-    """A token to be made. `project` is the operator's to name; others get tokens of their own project."""
+    """A token to be made. The operator names the project if there are several; others get tokens of their own.
+
+    `ALL`, or the scope `operate` without a project, makes one that sees all projects.
+    """
 
     name: str
     scopes: list[str]
@@ -50,7 +55,7 @@ class NewProject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
-    """A host was repaired or replaced. `project` is the operator's to name."""
+    """A host was repaired or replaced. `project` is the operator's to name, if there are several."""
 
     host: str
     note: str = ""
@@ -141,7 +146,8 @@ class Administration:
 
     def _tokens(self, ask: Ask) -> Response:
         columns = [column for column in tokens.c if column.name != "hash"]
-        question = sa.select(*columns).where(ask.caller.sees(tokens)).order_by(tokens.c.id.desc()).limit(_MOST)
+        named = sa.select(*columns, projects.c.name.label("project")).outerjoin(projects)
+        question = named.where(ask.caller.sees(tokens)).order_by(tokens.c.id.desc()).limit(_MOST)
         with ask.engine.connect() as connection:
             return answer([dict(row._mapping) for row in connection.execute(question)])
 
@@ -153,16 +159,17 @@ class Administration:
             return problem(403, "this token may not give what it does not have: operate")
         if not 0 <= wish.days <= _MOST_DAYS:
             raise InputError(f"days is a number from 0 (for ever) to {_MOST_DAYS:g}")
-        project_id = self._project(ask, wish.project)
+        sees_all = wish.project == ALL or ("operate" in wish.scopes and not wish.project)
+        project_id = None if sees_all and ask.caller.project_id is None else self._project(ask, wish.project)
         expires_at = time.time() + wish.days * _DAY_S if wish.days > 0 else None
         token = add_token(ask.engine, project_id, clean(wish.name), wish.scopes, expires_at)
         note(ask.engine, ask.caller, "token added", f"{clean(wish.name)}: {', '.join(wish.scopes)}", ask.address)
         return answer({"token": token}, 201)
 
-    def _project(self, ask: Ask, named: str) -> int | None:
-        """The caller's own project; the operator names one, or none."""
+    def _project(self, ask: Ask, named: str) -> int:
+        """The caller's own project; the operator's is the one that is named, or the only one there is."""
         if ask.caller.project_id is None:
-            return project_named(ask.engine, named) if named else None
+            return project_named(ask.engine, named) if named else only_project(ask.engine)
         if named and project_named(ask.engine, named) != ask.caller.project_id:
             raise InputError(f"there is no project {named!r}")
         return ask.caller.project_id
@@ -190,14 +197,14 @@ class Administration:
     def _add_repair(self, ask: Ask) -> Response:
         repair = ask.record(Repair)
         host, project_id = clean(repair.host, 300), self._project(ask, repair.project)
-        if not host or project_id is None:
-            raise InputError("a repair needs the host's name" if project_id is not None else "name the project")
+        if not host:
+            raise InputError("a repair needs the host's name")
         if not 0 <= repair.at <= time.time():
             raise InputError("at is a time in seconds since 1970, not in the future; 0 is now")
         row: dict[str, Any] = {"host": host, "at": repair.at or time.time(), "note": clean(repair.note, 1000)}
         with writing(ask.engine).begin() as connection:
             connection.execute(sa.insert(repairs).values(project_id=project_id, **row))
-        note(ask.engine, ask.caller, "host repaired", f"{host}: {row['note']}", ask.address)
+        note(ask.engine, ask.caller, "host repaired", f"{host}: {row['note']}" if row["note"] else host, ask.address)
         return answer(row, 201)
 
     def _ask_for_window(self, ask: Ask) -> Response:

@@ -340,3 +340,16 @@ def project_named(engine: sa.Engine, name: str) -> int:
     if row is None:
         raise InputError(f"there is no project {name!r}")
     return int(row.id)
+
+
+def only_project(engine: sa.Engine) -> int:
+    """Id of the project where there is but one.
+
+    Raises:
+        InputError: There are several, so that one has to be named.
+    """
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(projects.c.id).limit(2)).scalars().all()
+    if len(found) != 1:
+        raise InputError("there are several projects: name one")
+    return int(found[0])

@@ -40,6 +40,8 @@ def window_facts(verdict: Verdict) -> list[str]:
     if window.kind == "trace":
         return [_recorded(window.first_iteration, window.last_iteration), seconds(window.duration_s)]
     last = max(window.last_iteration - 1, window.first_iteration)
+    if verdict.found_by == "communication":
+        return [f"at iteration {last}, by the last {seconds(window.duration_s)} of communication"]
     return [f"iterations {window.first_iteration}–{last}, {seconds(window.duration_s)}"]
 
 

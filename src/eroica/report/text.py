@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.model.shares import percent
-from eroica.model.verdict import Finding, Verdict
+from eroica.model.verdict import NO_FUNCTION, Finding, Verdict
 from eroica.report.layout import draw, headline, left_out
 from eroica.report.numbers import compared_with, legend, numbers
 from eroica.report.phrases import awaited, is_recorded, pace_facts, price, stands_still, whereabouts, window_facts
@@ -80,7 +80,8 @@ def _cause(finding: Finding, verdict: Verdict) -> RenderableType:
 
 
 def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, RenderableType]]:
-    yield "function", _function(finding)
+    if finding.function.name != NO_FUNCTION or finding.function.stack:
+        yield "function", _function(finding)
     yield "where", Text(whereabouts(finding, everybody=not (is_recorded(verdict) and verdict.coverage.missing)))
     if not stands_still(verdict):
         yield "costs", Text(price(finding, verdict.iteration.current_ms))
@@ -158,6 +159,9 @@ def _coverage(verdict: Verdict) -> Iterator[Text]:
 def _cost(verdict: Verdict) -> Text:
     cost = verdict.cost
     kept = f"{byte_size(cost.pattern_bytes)} kept of {byte_size(cost.raw_bytes)}"
+    if verdict.found_by == "communication":
+        after = f" {seconds(cost.trigger_to_verdict_s)} after it began" if cost.trigger_to_verdict_s is not None else ""
+        return Text(f"Told by communication alone{after}: a window says what it is", style="dim")
     if is_recorded(verdict):
         return Text(f"Reading cost: at most {seconds(cost.summarize_s)} a file, {kept}", style="dim")
     facts = [f"the job stood still for {seconds(cost.window_stall_s)}"]
