@@ -20,7 +20,7 @@ from eroica.collector.resume import read_history
 from eroica.collector.service import MAX_LOOKS_BYTES, Collector
 from eroica.model.look import Blockage, Ending, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
@@ -362,7 +362,9 @@ def test_a_blockage_that_lasted_wins_over_slow_windows_and_one_that_passed_count
     healthy = final_verdict("j", {3: hang}, 2, 2, passed={3})
     assert healthy.verdict == "healthy" and "stood still once, and went on" in healthy.summary
     assert healthy.summary.endswith("Window 3 says what held it: hang")
-    looks = {3: hang, 4: verdict("blocked", "twice looked at", cause="dead-worker")}
+    there = VerdictWindow(kind="blocked", first_iteration=8, last_iteration=8)
+    found = (hang, verdict("blocked", "twice looked at", cause="dead-worker"))
+    looks = {at: msgspec.structs.replace(one, window=there) for at, one in zip((3, 4), found, strict=True)}
     twice = final_verdict("j", looks, 2, 2, passed={3, 4}).summary
     assert "stood still once, and went on" in twice and twice.endswith("Window 4 says what held it: twice looked at")
 

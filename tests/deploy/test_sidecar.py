@@ -51,7 +51,9 @@ for batch in DataLoader(Samples(), batch_size=2):
     model(batch).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-    if os.path.exists(os.environ["ENOUGH"]):
+    enough = torch.tensor(float(os.path.exists(os.environ["ENOUGH"])))
+    dist.all_reduce(enough)  # nobody leaves alone
+    if enough > 0:
         break
 dist.destroy_process_group()
 """

@@ -104,7 +104,8 @@ class Cluster:
                 status = json.loads((report / "status.json").read_text())
             except (OSError, ValueError):
                 status = {}
-            steady = [worker for worker in status.get("workers", []) if worker["iteration"] > TOLD_AFTER]
+            workers_now = status.get("workers", [])
+            steady = [one for one in workers_now if one["state"] == "steady" and one["iteration"] > TOLD_AFTER]
             if hosts <= set(status.get("hosts", [])) and len(steady) >= workers:
                 break
             time.sleep(0.2)
