@@ -106,6 +106,20 @@ class Group:
     def _join(self, store: Store) -> Carrier:
         address = self.options.address or own_address(store)
         listener = _listener(address)
+        try:
+            at = self._meet(store, address, listener)
+            ways, entry, subscription = self._plan(store, at, at.token.hex())
+        except BaseException:
+            listener.close()
+            raise
+        carrier = Carrier(at, listener, ways, self.options.timeout_s, moves=True)
+        carrier.wait_connected(self.options.timeout_s)
+        if entry is not None:
+            self._watcher = Watcher(carrier, entry, subscription)
+        return carrier
+
+    def _meet(self, store: Store, address: str, listener: socket.socket) -> Neighbours:
+        """Tell the others where we listen, and learn where the next one does."""
         store.set(f"c4p/{self.rank}", json.dumps([*listener.getsockname(), self.options.sockets]))
         if self.rank == 0:
             store.set("c4p/token", secrets.token_hex(16))
@@ -115,13 +129,7 @@ class Group:
             mine = self.options.sockets
             raise BadRequest(f"rank {self.rank} has sockets={mine}, rank {next_rank} {sockets}: give all the same")
         token = bytes.fromhex(store.get("c4p/token").decode())
-        at = Neighbours(self.rank, self.size, token, address, next_rank, (host, port), previous_rank)
-        ways, entry, subscription = self._plan(store, at, token.hex())
-        carrier = Carrier(at, listener, ways, self.options.timeout_s, moves=True)
-        carrier.wait_connected(self.options.timeout_s)
-        if entry is not None:
-            self._watcher = Watcher(carrier, entry, subscription)
-        return carrier
+        return Neighbours(self.rank, self.size, token, address, next_rank, (host, port), previous_rank)
 
     def _plan(self, store: Store, at: Neighbours, token: str) -> tuple[Ways, Entry | None, Subscription | None]:
         """Ways to the next neighbour and the way of each connection; what was learned; the planner's word."""
