@@ -245,6 +245,25 @@ def test_a_disk_that_is_full_for_a_while_costs_rounds_and_not_the_report(
     assert begun.is_empty()
 
 
+def test_a_reporter_without_a_collector_does_not_wait_for_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(tmp_path / "run", "full")
+    directory.course(100.0)
+    monkeypatch.setenv("EROICA_FLEET", "http://127.0.0.1:9")
+    monkeypatch.setattr(reporter_module, "_POLL_S", 0.01)
+    looks: list[Path] = []
+
+    def refused(path: Path, *_: object, **__: object) -> None:
+        looks.append(path)
+        assert len(looks) < 10, "it goes on"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(spool_module, "write_whole", refused)
+    assert not Reporter(directory.path, "full", "node0", load_settings(), 0).work()
+    assert len(looks) == 1
+
+
 def wait_for(there: Callable[[], bool]) -> None:
     deadline = time.monotonic() + ENOUGH_S
     while not there():

@@ -128,8 +128,8 @@ class Reporter:
                 return self._is_left()
         except OSError as error:
             self._warn(f"nothing can be reported now: {error}")
-            if self._gave_up() or self._spool.is_knocked():
-                return False
+            if not self._collector or self._gave_up() or self._spool.is_knocked():
+                return False  # by hand: somebody waits for us
             return None
         return whole
 
