@@ -112,9 +112,9 @@ class Neighbours:
 def kernel_waits_s(connection: Outgoing, now: float) -> float:
     """Seconds for which no byte more was acknowledged of what the kernel has sent, or would send if its link were up.
 
-    To be asked at every look. That acknowledgements come tells nothing: the neighbour's own segments carry some, and
-    where only the way there is dead they go on. What the kernel keeps because the receiver has no room is the
-    receiver's doing; kernels before 5.4 do not tell that apart.
+    To be asked at every look at which pieces are under way. That acknowledgements come tells nothing: the neighbour's
+    own segments carry some, and where only the way there is dead they go on. What the kernel keeps because the
+    receiver has no room is the receiver's doing; kernels before 5.4 do not tell that apart.
     """
     try:
         info = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)

@@ -444,7 +444,8 @@ class Sender:
         """Leave paths that are dead or slow."""
         connections = {c.path.name: c for c in self.slots if c is not None}
         accounts = [c.path for c in connections.values()]
-        unacknowledged = {name: kernel_waits_s(c, now) >= KERNEL_S for name, c in connections.items()}
+        busy = [(name, connection) for name, connection in connections.items() if connection.path.outstanding]
+        unacknowledged = {name: kernel_waits_s(connection, now) >= KERNEL_S for name, connection in busy}
         verdicts = dead_paths(accounts, unacknowledged, now)
         if self._moves and self._ways.known and not verdicts:
             verdicts = slow_paths(accounts, now)
