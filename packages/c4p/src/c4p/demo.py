@@ -61,7 +61,7 @@ def _says(event: dict[str, Any], names: dict[str, str]) -> str:
     whats = {"dead": "nothing comes through", "slow": "it is slow", "lost": "the connection broke"}
     why = whats.get(event["why"], "")
     if event["what"] == "returned":
-        return f"back on the way over {there}"
+        return f"from {here} to its planned way over {there}"
     if event["what"] == "moved":
         return f"over {there} by another connection" if here == there else f"from {here} to {there}, as planned"
     if here == there:
