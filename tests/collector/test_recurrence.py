@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from eroica.collector.history import final_verdict
 from eroica.collector.recurrence import combine, grows, with_recurrence
 from eroica.model.verdict import (
+    NAMED,
     Coverage,
     Finding,
     FindingFunction,
+    Hypothesis,
     IterationTimes,
     Verdict,
     VerdictWindow,
@@ -195,6 +197,25 @@ def test_windows_that_contradict_each_other_are_undetermined_and_say_what_would_
     assert "window 1 found slow-data-loading (f) on worker 2" in verdict.summary
     assert "window 2 found compute-slow (f) on worker 5" in verdict.summary and "eroica profile" in verdict.summary
     assert [finding.order for finding in verdict.findings] == [1, 2]
+
+
+def weighed(cause: str, *workers: int, decision: str = NAMED) -> Hypothesis:
+    return Hypothesis(cause=cause, function="f", workers=workers, scope="some", gain=0.3, decision=decision)
+
+
+def test_windows_that_contradict_each_other_offer_both_claims_first() -> None:
+    weak = weighed("unknown", 1, decision="weak")
+    loader, slow = weighed("slow-data-loading", 2), weighed("compute-slow", 5)
+    old = msgspec.structs.replace(window(LOADER), considered=(loader, weak))
+    new = msgspec.structs.replace(window(found("compute-slow", 5)), considered=(slow, weak))
+    assert {*final(old, new).considered[:2]} == {loader, slow} and final(old, new).considered[2:] == (weak,)
+
+
+def test_an_undetermined_job_offers_what_its_last_window_that_weighed_anything_did() -> None:
+    loader = weighed("slow-data-loading", 2, decision="weak")
+    old = msgspec.structs.replace(window(word="undetermined"), considered=(loader,))
+    assert final(old, window(word="undetermined")).considered == (loader,)
+    assert final(old, window()).considered == ()
 
 
 def test_the_heavier_of_two_is_not_doubted_for_a_light_one() -> None:

@@ -1,6 +1,9 @@
-"""Where nothing can be compared, functions that are long enough to hold the slowdown are offered as hypotheses."""
+"""Where nothing accounts for a slowdown, functions that are long enough to hold it are offered as hypotheses."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -9,10 +12,12 @@ from eroica.diagnosis import diagnose, holders
 from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.new_code import inclusive_times
 from eroica.localize import localize
-from eroica.model.pattern import FunctionKey, FunctionPattern
+from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
+from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, synthesize, synthesize_window
+from eroica.testing import FleetPlan, Trouble, synthesize, synthesize_window
+from eroica.testing.fleet import Draft
 
 MAIN = "main (project/train.py:1)"
 SCALE, SCALED = "scale_input (project/adapters.py:20)", "Adapter.forward (project/adapters.py:31)"
@@ -20,12 +25,24 @@ SAVE, REDUCE = "save (project/train.py:60)", "average (project/train.py:70)"
 ENTERS = "all_reduce (torch/distributed/distributed_c10d.py:2000)"
 
 
-def verdict(
-    was_ms: float, now_ms: float, *stacks: tuple[tuple[str, ...], dict[int, float]], purpose: str = "slow"
-) -> Verdict:
-    """A slow window without a baseline window; stacks with their milliseconds in each iteration, by worker."""
+@dataclass(frozen=True)
+class LargerBatches:
+    """Forward and backward of all workers take `factor` times as long; they run as often."""
+
+    factor: float
+
+    def apply(self, draft: Draft) -> None:
+        for key in draft.time_us:
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                draft.time_us[key] *= self.factor
+
+
+def patterns_with(
+    stacks: Sequence[tuple[tuple[str, ...], dict[int, float]]], troubles: Sequence[Trouble] = (), window_id: int = 2
+) -> list[WorkerPattern]:
+    """Patterns with stacks that take so many milliseconds of each iteration, by worker."""
     patterns = []
-    for one in synthesize(FleetPlan(draw=1), (), 2):
+    for one in synthesize(FleetPlan(draw=window_id - 1), troubles, window_id):
         iterations = one.last_iteration - one.first_iteration
         rows = [
             FunctionPattern(
@@ -35,6 +52,14 @@ def verdict(
             for stack, ms in stacks
         ]  # fmt: skip
         patterns.append(msgspec.structs.replace(one, functions=(*one.functions, *rows)))
+    return patterns
+
+
+def verdict(
+    was_ms: float, now_ms: float, *stacks: tuple[tuple[str, ...], dict[int, float]], purpose: str = "slow"
+) -> Verdict:
+    """A slow window without a baseline window."""
+    patterns = patterns_with(stacks)
     window = msgspec.structs.replace(
         synthesize_window(patterns, purpose, ()), baseline_iteration_s=was_ms / 1e3, current_iteration_s=now_ms / 1e3
     )
@@ -68,6 +93,17 @@ def test_the_most_specific_functions_that_may_hold_the_growth_are_offered(iterat
         ("unknown", "save (train.py:60)", (0,), "some"),
     ]
     assert "eroica diff" in told.considered[0].unknown[0]
+
+
+def test_beside_a_healthy_window_it_is_the_growth_that_counts(iteration_ms: float) -> None:
+    """Operators of forward and backward take longer everywhere: where most of it lies is offered all the same."""
+    steady = ((SAVE,), everywhere(3 * iteration_ms))
+    before = patterns_with((steady, ((SCALED, SCALE), everywhere(1.0))), (), 1)
+    now = patterns_with((steady, ((SCALED, SCALE), everywhere(iteration_ms))), [LargerBatches(3.0)])
+    told = analyze("job", synthesize_window(now, "slow", before), now, before)
+    assert told.verdict == "undetermined" and "batches or sequences have grown" in told.summary
+    assert [one.function for one in told.considered] == ["scale_input (adapters.py:20)"]
+    assert "longer than in the healthy window" in told.considered[0].met[0]
 
 
 def test_they_are_looked_for_once(iteration_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:

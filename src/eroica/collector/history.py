@@ -13,7 +13,7 @@ from eroica.collector.cause_tracking import Course, Sighting, follow_causes, sam
 from eroica.collector.recurrence import believe, courses_in, recurrence_of
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
-from eroica.model.verdict import NO_FUNCTION, Coverage, Finding, IterationTimes, Recurrence, Verdict
+from eroica.model.verdict import NAMED, NO_FUNCTION, Coverage, Finding, Hypothesis, IterationTimes, Recurrence, Verdict
 from eroica.report.words import history, plural, window_list, worker_list
 
 #: Last means that are so many times the lowest one are not called healthy, though nobody looked: the lowest of many
@@ -143,12 +143,13 @@ def _found(
     told = {window_id: one for window_id, one in counting.items() if one.coverage.workers_reported} or counting
     if told:  # a window that the end cut off before it opened takes back nothing
         final = told[max(told)]
-        if final.verdict != "healthy" or not hints.ended_slow:
+        if final.verdict == "healthy" and not hints.ended_slow:
             return final
-        looked = f"window {max(told)} found nothing wrong"
-        found = _nothing_looked_wrong(job, workers_expected, workers_seen, {}, hints, looked)
+        if final.verdict == "healthy":
+            looked = f"window {max(told)} found nothing wrong"
+            final = _nothing_looked_wrong(job, workers_expected, workers_seen, {}, hints, looked)
         weighed = (one.considered for _, one in sorted(told.items(), reverse=True) if one.considered)
-        return msgspec.structs.replace(found, considered=next(weighed, ()))
+        return msgspec.structs.replace(final, considered=next(weighed, ()))
     if hints.suspicion is not None and not hints.is_doubtful:
         return _unconfirmed(hints.suspicion)
     return _nothing_looked_wrong(job, workers_expected, workers_seen, verdicts, hints)
@@ -269,7 +270,18 @@ def _undecided(first: _Leader, other: _Leader, verdicts: Mapping[int, Verdict]) 
         f"The windows contradict each other: {' and '.join(_claim(one) for one in both)}. Another window while the job "
         "is slow would settle it (eroica profile)."
     )
-    return msgspec.structs.replace(newest, verdict="undetermined", summary=summary, findings=findings)
+    named = [each for one in (first, other) for each in _weighed(one, verdicts)]
+    considered = (*named, *(one for one in newest.considered if one not in named))
+    return msgspec.structs.replace(
+        newest, verdict="undetermined", summary=summary, findings=findings, considered=considered
+    )
+
+
+def _weighed(leader: _Leader, verdicts: Mapping[int, Verdict]) -> list[Hypothesis]:
+    """Return the hypothesis that a leader was in the window that shows it best; none where nothing was weighed."""
+    what, whom = leader.best.finding.cause, leader.best.finding.workers
+    weighed = verdicts[leader.best.window_id].considered
+    return [one for one in weighed if one.decision == NAMED and (one.cause, one.workers) == (what, whom)]
 
 
 def _claim(leader: _Leader) -> str:

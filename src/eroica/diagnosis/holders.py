@@ -1,7 +1,7 @@
 """Find code that is long enough to hold a slowdown that nothing accounts for: the likeliest hypotheses, then.
 
-Without a window of the job at its best pace, nobody knows what takes longer than then. But the pace tells by how much
-iterations have grown, and code that takes less than half of that is not what has grown.
+The pace tells by how much iterations have grown, and code that grew by less than half of that is not what has grown.
+Without a window of the job at its best pace nobody knows what it took then: all that it takes now may have come.
 """
 
 from __future__ import annotations
@@ -19,28 +19,33 @@ from eroica.model.verdict import UNMEASURED, Hypothesis
 
 
 def find_holders(view: View) -> tuple[Hypothesis, ...]:
-    """Find the most specific of the user's functions that take at least half of what iterations have grown by, once.
+    """Find the most specific of the user's functions that hold at least half of what iterations have grown by, once.
 
-    Of functions that call each other the one with the least time is offered; of the others the shortest first. Empty
-    where iterations have not grown, or no stacks tell.
+    Of functions that call each other the one with the least time is offered, the innermost of equals; of the others
+    the shortest first. Empty where iterations have not grown, or no stacks tell.
     """
     if view.holders is not None:
         return view.holders
     view.holders = ()
     best_us, fleet, past = view.stated_baseline_us or view.baseline_us, view.fleet, view.suspects.baseline
-    if not (view.is_slow and view.sees_callers and best_us and view.iteration_us > best_us):
+    if not (view.sees_callers and best_us and view.iteration_us > best_us):
         return ()
-    if past is not None and past.mean_iteration_us < best_us + HALF * (view.iteration_us - best_us):
-        return ()  # it shows how long everything took, and nothing of it takes longer
+    least_us, then = HALF * (view.iteration_us - best_us), {}
+    if past is not None and past.mean_iteration_us < best_us + least_us:  # it shows how long everything took
+        then = inclusive_times(past, is_own_time)
     rows = [at for at, key in enumerate(fleet.keys) if key.kind == "python" and key.thread == "training"]
-    whole_us = fleet.total_us[rows].sum(axis=0).max()
-    times = inclusive_times(fleet, is_own_time)
-    least_us = HALF * (view.iteration_us - best_us)
-    long = {frame: time_W for frame, time_W in times.items() if least_us <= time_W.max() <= LOOP * whole_us}
+    depth = {frame: at for row in rows for at, frame in enumerate(fleet.keys[row].stack)}
+    times, most_us = inclusive_times(fleet, is_own_time), LOOP * fleet.total_us[rows].sum(axis=0).max()
+    long = {one: us_W - np.mean(then.get(one, 0.0)) for one, us_W in times.items()}
+    more, settles = "of each iteration, enough to hold the slowdown", "how long it takes in a healthy job (eroica diff)"
+    if then:  # backward has no stacks of its own
+        least_us = max(HALF * max(map(np.max, long.values())), view.settings.min_gain * view.iteration_us)
+        more, settles = f"longer than in the {view.past_window}", "whether it was given more to do, or is slower"
+    long = {one: us_W for one, us_W in long.items() if us_W.max() >= least_us and times[one].max() <= most_us}
     found: list[Hypothesis] = []
     while long and len(found) < LISTED:
-        frame = min(long, key=lambda one: (round(float(long[one].max())), -len(one), one))
-        most_us, members = float(long[frame].max()), np.flatnonzero(long[frame] >= HALF * long[frame].max())
+        frame = min(long, key=lambda one: (round(float(times[one].max())), -depth[one], one))
+        members = np.flatnonzero(long[frame] >= HALF * long[frame].max())
         found.append(
             Hypothesis(
                 cause="unknown",
@@ -49,8 +54,8 @@ def find_holders(view: View) -> tuple[Hypothesis, ...]:
                 scope="all" if members.size == view.workers else "some",
                 gain=None,
                 decision=UNMEASURED,
-                met=(f"takes {format_ms(most_us)} of each iteration, enough to hold the slowdown",),
-                unknown=("how long it takes in a healthy job (eroica diff)",),
+                met=(f"takes {format_ms(float(long[frame].max()))} {more}",),
+                unknown=(settles,),
             )
         )
         kin = {other for at in rows if frame in fleet.keys[at].stack for other in fleet.keys[at].stack}

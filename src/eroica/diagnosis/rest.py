@@ -141,7 +141,7 @@ def _function(view: View, part: Part, told: Set[int]) -> Focus | None:
     members = list(part.late.workers)
     whole_R = fleet.critical_us[rows][:, members].mean(axis=1)
     time_R = fleet.total_us[rows][:, members].mean(axis=1) * counted_share(view, rows, part.late, whole_R)
-    then = _total_before(view, members)
+    then = _total_before(past, {fleet.ranks[worker] for worker in members})
     excess_R = time_R - np.asarray([then.get(fleet.keys[at], 0.0) for at in rows])
     named = {fleet.keys[at] for at in told}
     before = (time for key, time in then.items() if key.phase in part.cell.phases and key not in named)
@@ -155,18 +155,13 @@ def _function(view: View, part: Part, told: Set[int]) -> Focus | None:
     total = max(float(excess_R.sum()) - gone, 1e-9)
     holds = focus.share * float(excess_R.sum()) / total
     heaviest = max(focus.functions, key=lambda at: fleet.total_us[at, members].mean())
-    share = min(holds, 1.0)
-    if share < _MOSTLY:
+    if holds < _MOSTLY:
         return None
-    return msgspec.structs.replace(focus, stack=fleet.keys[heaviest].stack, share=share)
+    return msgspec.structs.replace(focus, stack=fleet.keys[heaviest].stack, share=min(holds, 1.0))
 
 
-def _total_before(view: View, members: Sequence[int]) -> dict[FunctionKey, float]:
+def _total_before(past: Fleet, ranks: Set[int]) -> dict[FunctionKey, float]:
     """Return the time under each Python row in the baseline window, operators included, as these workers' mean; us."""
-    past = view.suspects.baseline
-    if past is None:
-        return {}
-    ranks = {view.fleet.ranks[worker] for worker in members}
     columns = [at for at, rank in enumerate(past.ranks) if rank in ranks]
     if not columns:
         return {}

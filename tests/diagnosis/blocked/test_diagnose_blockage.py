@@ -83,6 +83,9 @@ def test_a_worker_that_all_wait_for_and_nobody_saw_is_named_but_undetermined() -
     assert verdict.verdict == "undetermined"
     assert verdict.cause is not None
     assert (verdict.cause.cause, verdict.cause.workers) == ("unknown", (2, 3))
+    assert [(one.cause, one.workers, one.met) for one in verdict.considered] == [
+        ("unknown", (2, 3), verdict.cause.evidence)
+    ]
     assert verdict.coverage.missing == (2, 3)
 
 

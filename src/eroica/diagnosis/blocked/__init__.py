@@ -25,7 +25,7 @@ from eroica.diagnosis.blocked.scene import Scene, build_scene, has_moved
 from eroica.diagnosis.blocked.waiting import find_waiting
 from eroica.diagnosis.blocked.waits import standing_waits
 from eroica.model.look import Blockage
-from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWindow
+from eroica.model.verdict import NAMED, Coverage, Finding, Hypothesis, IterationTimes, Verdict, VerdictWindow
 from eroica.settings import Settings
 
 __all__ = ["diagnose_blockage"]
@@ -68,6 +68,20 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
         ),
         findings=tuple(findings),
         waits=standing_waits(scene, waiting),
+        considered=tuple(_hypothesis(finding) for finding in findings if finding.role == "cause"),
+    )
+
+
+def _hypothesis(finding: Finding) -> Hypothesis:
+    """Return an origin as what was considered: all that the looks show are named."""
+    return Hypothesis(
+        cause=finding.cause,
+        function=finding.function.name,
+        workers=finding.workers,
+        scope=finding.scope,
+        gain=None,
+        decision=NAMED,
+        met=finding.evidence,
     )
 
 
