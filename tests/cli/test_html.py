@@ -33,6 +33,7 @@ def test_report_writes_a_page(run_directory, tmp_path, more):
     text = file.read_text()
     assert text.startswith("<!DOCTYPE html>")
     assert 'id="cloud"' in text
+    assert f"Report: {file.as_uri()}" in done.output.replace("\n", "")
 
 
 def test_a_printed_page_stands_alone(run_directory):

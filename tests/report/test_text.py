@@ -146,3 +146,11 @@ def test_a_cause_seen_in_the_only_window_has_no_history() -> None:
 def test_where_the_numbers_have_no_room_as_a_table_each_keeps_its_name() -> None:
     words = " ".join(drawn(samples.SLOW, 40).split())
     assert "critical β 43 %, peers 1 %, expected 0–1 %" in words and "calls 8.0, peers 8.0" in words
+
+
+def test_the_callers_of_a_named_function_are_shown_and_not_what_it_calls() -> None:
+    stack = ("main (train.py:9)", "Model.run (layouts.py:65)", "Tensor.backward (torch/_tensor.py:623)")
+    function = FindingFunction(name="Model.run", kind="python", stack=stack)
+    cause = msgspec.structs.replace(samples.LOADER, function=function)
+    text = drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)), width=200)
+    assert "main (train.py:9) › Model.run (layouts.py:65) › …" in text and "backward" not in text

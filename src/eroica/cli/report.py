@@ -125,19 +125,20 @@ def report(  # noqa: PLR0913 - one for each option
     if why:
         shown.append(partial(draw, build_why(verdict)))
     results = [("--json", json_file, verdict.to_json())]
+    lines: tuple[str, ...] = ()
     if html_file is not None:
         from eroica.views.material import gather_saved
         from eroica.views.write import build_report
 
         results.append(("--html", html_file, build_report(gather_saved(saved, number, verdict))))
+        lines = () if str(html_file) == "-" else (f"Report: {html_file.absolute().as_uri()}",)
     if prompt_file is not None:
         tree = None if no_code else SourceTree(sources or (Path(),))
         results.append(("--prompt", prompt_file, _prompt(saved, number, verdict, tree)))
-    lines: tuple[str, ...] = ()
     if trace_file is not None:
         from eroica.cli.perfetto import write_chosen
 
-        lines = write_chosen(trace_file, saved, number, ranks, settings)
+        lines += write_chosen(trace_file, saved, number, ranks, settings)
     for option, file, data in sorted(results, key=lambda one: str(one[1]) == "-"):
         write_result(file, data, option)
     with on_terminal():

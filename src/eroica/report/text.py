@@ -103,11 +103,13 @@ def _certainty(finding: Finding) -> Text:
 def _function(finding: Finding) -> Text:
     function = finding.function
     shown = Text.assemble((clean(function.name), "bold cyan"), (f"  {function.kind}", "dim"))
-    callers = [clean(frame, 80) for frame in function.stack if frame]
+    frames = [frame for frame in function.stack if frame]
+    named = [at for at, frame in enumerate(frames, 1) if frame.split(" (", 1)[0] == function.name]
+    callers = [clean(frame, 80) for frame in frames[: named[-1] if named else None]]  # what it calls is no news
     if callers:
         trail = callers[-_TRAIL_FRAMES:]
-        dots = "… › " if len(callers) > len(trail) else ""
-        shown.append(f"\n{dots}{' › '.join(trail)}", style="dim")
+        before, after = "… › " if len(callers) > len(trail) else "", " › …" if len(callers) < len(frames) else ""
+        shown.append(f"\n{before}{' › '.join(trail)}{after}", style="dim")
     return shown
 
 
