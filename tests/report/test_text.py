@@ -148,9 +148,15 @@ def test_where_the_numbers_have_no_room_as_a_table_each_keeps_its_name() -> None
     assert "critical β 43 %, peers 1 %, expected 0–1 %" in words and "calls 8.0, peers 8.0" in words
 
 
-def test_the_callers_of_a_named_function_are_shown_and_not_what_it_calls() -> None:
-    stack = ("main (train.py:9)", "Model.run (layouts.py:65)", "Tensor.backward (torch/_tensor.py:623)")
-    function = FindingFunction(name="Model.run", kind="python", stack=stack)
+def test_the_named_function_is_on_the_trail_however_deep_it_calls_into_libraries() -> None:
+    libraries = (
+        "Tensor.backward (torch/_tensor.py:623)",
+        "backward (torch/autograd.py:395)",
+        "run (torch/graph.py:979)",
+    )
+    function = FindingFunction(
+        name="Model.run", kind="python", stack=("main (train.py:9)", "Model.run (layouts.py:65)", *libraries)
+    )
     cause = msgspec.structs.replace(samples.LOADER, function=function)
     text = drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)), width=200)
-    assert "main (train.py:9) › Model.run (layouts.py:65) › …" in text and "backward" not in text
+    assert "… › Model.run (layouts.py:65) › … › backward (torch/autograd.py:395) › run (torch/graph.py:979)" in text

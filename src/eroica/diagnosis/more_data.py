@@ -6,6 +6,8 @@ of parameters. What is longer in backward alone is no data: that would have gone
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,8 +49,7 @@ def has_more_data(view: View) -> NDArray[np.bool_]:
     must be known and equal, too.
     """
     more_W, grows_W = _more_than_peers(view)
-    busy_W = running_us(view.fleet)
-    more_W &= _computes(busy_W / view.fleet.usual(busy_W), grows_W)
+    more_W &= _computes(view, lambda read: view.fleet.usual(read(view.fleet)), grows_W)
     if more_W.any():
         usual_W = view.fleet.usual(queued_share(view.fleet))
         more_W &= ~_waits_for_cores(view, usual_W, grows_W)
@@ -98,7 +99,7 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
         return np.zeros(view.workers, dtype=np.bool_)
     grows_W, fixed_W = _factors_since(view)
     more_W = np.asarray([is_data(grows, fixed) for grows, fixed in zip(grows_W, fixed_W, strict=True)])
-    more_W &= _computes(running_us(view.fleet) / view.then(running_us), grows_W)
+    more_W &= _computes(view, view.then, grows_W)
     if more_W.any():
         more_W &= ~_waits_for_cores(view, view.then(queued_share), grows_W)
     if more_W.any():
@@ -111,10 +112,12 @@ def has_more_data_since(view: View) -> NDArray[np.bool_]:
     return np.asarray(more_W & (held_share(view.fleet) <= HELD), dtype=np.bool_)
 
 
-def _computes(busier_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:
-    """Mark workers whose processor is busy for as much longer, or has not been sampled. bool [W]."""
-    enough_W = busier_W - 1 >= _COMPUTES * (grows_W - 1)
-    return np.asarray(np.isnan(busier_W) | enough_W, dtype=np.bool_)
+def _computes(view: View, usual: Callable[[Callable[[Fleet], Floats]], Floats], grows_W: Floats) -> NDArray[np.bool_]:
+    """Mark workers whose processor is busy for as much longer, hardly runs operators, or was not sampled. bool [W]."""
+    usual_W = usual(running_us)
+    hardly_W = usual_W < _COMPUTES * usual(lambda fleet: fleet.total_us[operators(fleet)].sum(axis=0))
+    too_little_W = running_us(view.fleet) / usual_W - 1 < _COMPUTES * (grows_W - 1)
+    return np.asarray(hardly_W | ~too_little_W, dtype=np.bool_)
 
 
 def _waits_for_cores(view: View, usual_W: Floats, grows_W: Floats) -> NDArray[np.bool_]:

@@ -416,10 +416,8 @@ def _explains_slowdown(view: View, rows: list[int], time_us: Floats) -> Iterator
     grown_us = shown_us if view.is_slower_than_told else view.slowdown_us
     if with_operators:
         grown_us = min(grown_us, shown_us)
-        steady_WI, error_W = (
-            np.repeat(mean_W[:, None], view.iterations, axis=1),
-            standard_error(view.fleet.iteration_us),
-        )
+        steady_WI = np.repeat(mean_W[:, None], view.iterations, axis=1)
+        error_W = standard_error(view.fleet.iteration_us)
     first, usual_us = int(view.deficit_us.argmax()), float(np.median(mean_W))
     is_of_one = mean_W[first] - usual_us >= _OF_ONE * usual_us
     if is_of_one and view.deficit_us[first] >= MOST * view.slowdown_us:

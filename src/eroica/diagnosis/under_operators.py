@@ -186,12 +186,8 @@ def phases_called_in(view: View, caller: Caller) -> set[str]:
 
 def own_rows(fleet: Fleet) -> list[int]:
     """List Python rows of the training thread, but for other rules' ones; also those that operators cover wholly."""
-    return [at for at, key in enumerate(fleet.keys) if _is_own_time(key)]
-
-
-def _is_own_time(key: FunctionKey) -> bool:
-    is_python = key.kind == "python" and key.thread == "training" and key.phase != "input"
-    return is_python and not is_judged_elsewhere(key.stack)
+    python = [at for at, key in enumerate(fleet.keys) if key.kind == "python" and key.thread == "training"]
+    return [at for at in python if fleet.keys[at].phase != "input" and not is_judged_elsewhere(fleet.keys[at].stack)]
 
 
 def rows_under(fleet: Fleet, focus: Focus) -> list[int]:

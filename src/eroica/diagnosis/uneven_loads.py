@@ -54,7 +54,8 @@ def find_uneven_loads(view: View) -> Iterator[Candidate]:
     mean_I = load_WI.mean(axis=0)
     lost_I = load_WI.max(axis=0) - mean_I
     top = int(np.bincount(load_WI.argmax(axis=0), minlength=view.workers).max())
-    if min(own, apart) < least or own < _MORE_UNEVEN * same or top >= _turn_limit(view) * view.iterations:
+    is_of_one = top >= max(OFTEN, 1 / view.workers + 0.2) * view.iterations
+    if min(own, apart) < least or own < _MORE_UNEVEN * same or is_of_one:
         return
     if _was_uneven(view, load_rows, float(lost_I.mean())):
         return
@@ -68,10 +69,6 @@ def _by_chance(view: View) -> float:
     """
     queued_W = queued_share(view.fleet)
     return 0.0 if np.isnan(queued_W).all() else float(np.nanmean(queued_W))
-
-
-def _turn_limit(view: View) -> float:
-    return max(OFTEN, 1 / view.workers + 0.2)
 
 
 def _deviation(time_WI: Floats) -> Floats:

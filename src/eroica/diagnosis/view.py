@@ -18,6 +18,8 @@ from eroica.diagnosis.speed import (
     WITH_DATA,
     WITHOUT_DATA,
     Speed,
+    operators,
+    queued_share,
     speed_against_baseline,
     speed_against_peers,
 )
@@ -165,8 +167,12 @@ class View:
 
     @cached_property
     def is_crowded(self) -> NDArray[np.bool_]:
-        """Workers of a host on which fewer cores are theirs than there are workers: they take turns. bool [W]."""
-        crowded = {host: len(members) > self.cores[host].allowed for host, members in self.homes.items()}
+        """Workers that take turns: more than cores, for which most wait longer than health varies, or may. bool [W]."""
+        waited_W = queued_share(self.fleet) * self.fleet.iteration_us.mean(axis=1)
+        few_W = waited_W < LEAST_OWN * self.fleet.critical_us[operators(self.fleet)].sum(axis=0)
+        crowded = {
+            host: len(at) > self.cores[host].allowed and not np.median(few_W[at]) for host, at in self.homes.items()
+        }
         return np.asarray([crowded[pattern.worker.host] for pattern in self.fleet.patterns], dtype=np.bool_)
 
     @cached_property

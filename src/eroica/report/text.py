@@ -103,13 +103,13 @@ def _certainty(finding: Finding) -> Text:
 def _function(finding: Finding) -> Text:
     function = finding.function
     shown = Text.assemble((clean(function.name), "bold cyan"), (f"  {function.kind}", "dim"))
-    frames = [frame for frame in function.stack if frame]
-    named = [at for at, frame in enumerate(frames, 1) if frame.split(" (", 1)[0] == function.name]
-    callers = [clean(frame, 80) for frame in frames[: named[-1] if named else None]]  # what it calls is no news
+    callers = [clean(frame, 80) for frame in function.stack if frame]
+    named = [at for at, frame in enumerate(callers) if frame.split(" (", 1)[0] == clean(function.name)]
     if callers:
-        trail = callers[-_TRAIL_FRAMES:]
-        before, after = "… › " if len(callers) > len(trail) else "", " › …" if len(callers) < len(frames) else ""
-        shown.append(f"\n{before}{' › '.join(trail)}{after}", style="dim")
+        trail, cut = callers[-_TRAIL_FRAMES:], len(callers) - _TRAIL_FRAMES
+        if named and named[-1] < cut:  # libraries that it calls say where it is, not who calls
+            trail = [callers[named[-1]], "…", *trail[1:]]
+        shown.append(f"\n{'… › ' if cut > 0 else ''}{' › '.join(trail)}", style="dim")
     return shown
 
 
