@@ -106,6 +106,25 @@ def test_beside_a_healthy_window_it_is_the_growth_that_counts(iteration_ms: floa
     assert "longer than in the healthy window" in told.considered[0].met[0]
 
 
+def test_nothing_is_offered_where_the_users_functions_are_gone_since_the_healthy_window() -> None:
+    before = patterns_with((((SAVE,), everywhere(1.0)),), (), 1)
+    library = ("f (torch/nn/functional.py:1)",)
+    now = [
+        msgspec.structs.replace(
+            one,
+            functions=tuple(
+                msgspec.structs.replace(row, key=msgspec.structs.replace(row.key, stack=library))
+                if row.key.kind == "python"
+                else row
+                for row in one.functions
+            ),
+        )
+        for one in patterns_with((), [LargerBatches(3.0)])
+    ]
+    told = analyze("job", synthesize_window(now, "slow", before), now, before)
+    assert told.verdict == "undetermined" and told.considered == ()
+
+
 def test_they_are_looked_for_once(iteration_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     monkeypatch.setattr(holders, "inclusive_times", lambda *rest: looked.append(1) or inclusive_times(*rest))

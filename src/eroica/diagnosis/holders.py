@@ -39,7 +39,7 @@ def find_holders(view: View) -> tuple[Hypothesis, ...]:
     long = {one: us_W - np.mean(then.get(one, 0.0)) for one, us_W in times.items()}
     more, settles = "of each iteration, enough to hold the slowdown", "how long it takes in a healthy job (eroica diff)"
     if then:  # backward has no stacks of its own
-        least_us = max(HALF * max(map(np.max, long.values())), view.settings.min_gain * view.iteration_us)
+        least_us = max(HALF * max(map(np.max, long.values()), default=0.0), view.settings.min_gain * view.iteration_us)
         more, settles = f"longer than in the {view.past_window}", "whether it was given more to do, or is slower"
     long = {one: us_W for one, us_W in long.items() if us_W.max() >= least_us and times[one].max() <= most_us}
     found: list[Hypothesis] = []
