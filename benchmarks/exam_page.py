@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -372,8 +373,10 @@ def mixed(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _made(lines: Sequence[Line]) -> Iterator[str]:
-    codes = ", ".join(sorted({line["revision"] for line in lines}))
-    yield f"Run on {_dates(lines)}, revisions {codes}.\n"
+    runs = Counter(line["revision"] for line in lines)
+    codes = ", ".join(f"{revision} ({count})" for revision, count in sorted(runs.items()))
+    later = " What a miss showed may have been mended before later runs." if len(runs) > 1 else ""
+    yield f"Run on {_dates(lines)}; revisions, with runs at each: {codes}.{later}\n"
 
 
 def corpus(lines: Sequence[Line]) -> Iterator[str]:
