@@ -264,7 +264,7 @@ def test_a_job_that_stands_still_shows_who_is_where():
     verdict = diagnose_blockage(blockage, "robotics", Settings())
     text = build_page(Material(verdict=verdict, blockage=blockage))
     page = Page(text)
-    assert [attrs["id"] for attrs in page.all("section")] == ["verdict", "findings", "stuck", "coverage"]
+    assert [attrs["id"] for attrs in page.all("section")] == ["verdict", "findings", "why", "stuck", "coverage"]
     assert "workers 0–76, 78–127" in "".join(page.texts["b"])
     named = [attrs for tag, attrs in page.elements if tag == "b" and attrs.get("class") == "named"]
     assert len(named) == 1
