@@ -94,7 +94,7 @@ def browser(chromium: Browser) -> Browser:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long: tests/thorough.txt names what a run with --junitxml measured at three seconds and more, further cases of a test at two."""
+    """Mark what takes long: thorough.txt names what a run with --junitxml measured at three seconds, further cases at two."""
     slow = set((Path(__file__).parent / "thorough.txt").read_text(encoding="utf-8").split("\n"))
     for item in items:
         if item.nodeid in slow:
