@@ -94,7 +94,7 @@ def browser(chromium: Browser) -> Browser:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long: thorough.txt names what a run with --junitxml measured at three seconds, further cases at two."""
+    """Mark what takes long: thorough.txt names what --junitxml measured at 3 s, further cases of a test at 2 s."""
     slow = set((Path(__file__).parent / "thorough.txt").read_text(encoding="utf-8").split("\n"))
     for item in items:
         if item.nodeid in slow:
