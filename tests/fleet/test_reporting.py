@@ -245,6 +245,34 @@ def test_a_disk_that_is_full_for_a_while_costs_rounds_and_not_the_report(
     assert begun.is_empty()
 
 
+def test_what_could_not_be_packed_is_waited_for_though_all_else_is_told(
+    service: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full while the last verdict is packed, and has room again when the end is told."""
+    directory = RunDirectory(tmp_path / "run", "late")
+    directory.course(*[100.0] * 20)
+    directory.end(a_verdict("late"))
+    for name, value in service.environ().items():
+        monkeypatch.setenv(name, value)
+    packed, left = reporter_module.Packer.pack, [3]
+
+    def pack(self: reporter_module.Packer, *rest: object, **named: object) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        packed(self, *rest, **named)
+
+    monkeypatch.setattr(reporter_module.Packer, "pack", pack)
+    monkeypatch.setattr(reporter_module, "_POLL_S", 0.05)
+    guardian = subprocess.Popen(["sleep", "600"])
+    try:
+        assert Reporter(directory.path, "late", "node0", load_settings(), guardian.pid).work()
+    finally:
+        guardian.kill()
+        guardian.wait()
+    assert {line["window_id"] for line in only_run(service, "late")["verdicts"]} == {0}
+
+
 def test_a_reporter_without_a_collector_does_not_wait_for_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,7 +150,9 @@ class Reporter:
         if reported.seen is None:
             self._spool.drop_beat(reported.facts.run)  # we tell more
         reported.seen = seen
-        self._once(reported.facts, reported.packer, seen)
+        is_packed = self._once(reported.facts, reported.packer, seen)
+        if not is_packed:
+            return None if self._collector else False  # by hand: somebody waits for us
         if self._ended(seen) and self._is_done(reported.facts):
             self._hand_over_others()
             return True
@@ -169,21 +171,25 @@ class Reporter:
             log.warning("%s", text)
         self._said = text
 
-    def _once(self, facts: RunFacts, packer: Packer, seen: Seen) -> None:
+    def _once(self, facts: RunFacts, packer: Packer, seen: Seen) -> bool:
+        """Pack and send what is there; False if something could not be packed, and is still to come."""
+        is_packed = True
         try:
             packer.pack(seen.status, everything=self._ended(seen))
         except OSError as error:
+            is_packed = False
             self._warn(f"something could not be packed: {error}")
         due = self._clock() >= self._next_beat or (self._ended(seen) and not self._is_told(facts, seen))
         while self._sender.may and (due or self._sender.has_work(self._spool)):
             beat = self._beat(facts, seen) if due else None
             sent = self._sender.send(self._spool, beat)
             if not sent.ok:
-                return
+                break
             if beat is not None and sent.beat:
                 self._next_beat = self._clock() + self._settings.fleet_report_s
                 self._spool.taken(beat, seen.signature)
             due = False
+        return is_packed
 
     def _beat(self, facts: RunFacts, seen: Seen) -> Beat:
         beat = beat_of(facts, seen, self._spool.state(facts.run))
