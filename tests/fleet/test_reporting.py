@@ -273,6 +273,26 @@ def test_what_could_not_be_packed_is_waited_for_though_all_else_is_told(
     assert {line["window_id"] for line in only_run(service, "late")["verdicts"]} == {0}
 
 
+@pytest.mark.parametrize("is_by_hand", [True, False])
+def test_whoever_leaves_with_something_unpacked_says_that_it_waits(
+    service: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_by_hand: bool
+) -> None:
+    directory = RunDirectory(tmp_path / "run", "kept")
+    directory.course(*[100.0] * 20)
+    directory.end(a_verdict("kept"))
+    for name, value in (service.environ() | {"EROICA_FLEET_PATIENCE_S": "0"}).items():
+        monkeypatch.setenv(name, value)
+
+    def pack(*rest: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(reporter_module.Packer, "pack", pack)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    reporter = Reporter(directory.path, "kept", "node0", load_settings(), 0 if is_by_hand else ended.pid)
+    assert not reporter.work()
+
+
 def test_a_reporter_without_a_collector_does_not_wait_for_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,11 +38,12 @@ _ASK_S = 5.0
 
 @dataclass
 class _Reported:
-    """The run that is reported now, and how it was last."""
+    """The run that is reported now, how it was last, and whether all that was there then could be packed."""
 
     facts: RunFacts
     packer: Packer
     seen: Seen | None = None
+    is_packed: bool = True
 
 
 class Reporter:
@@ -150,8 +151,8 @@ class Reporter:
         if reported.seen is None:
             self._spool.drop_beat(reported.facts.run)  # we tell more
         reported.seen = seen
-        is_packed = self._once(reported.facts, reported.packer, seen)
-        if not is_packed:
+        self._once(reported, seen)
+        if not reported.is_packed:
             return None if self._collector else False  # by hand: somebody waits for us
         if self._ended(seen) and self._is_done(reported.facts):
             self._hand_over_others()
@@ -164,32 +165,33 @@ class Reporter:
 
     def _is_left(self) -> bool:
         """Another reporter goes on, or nothing waits."""
-        return self._spool.is_knocked() or self._spool.is_empty()
+        is_packed = self._reported is None or self._reported.is_packed
+        return self._spool.is_knocked() or (is_packed and self._spool.is_empty())
 
     def _warn(self, text: str) -> None:
         if text != self._said:  # it comes again every second
             log.warning("%s", text)
         self._said = text
 
-    def _once(self, facts: RunFacts, packer: Packer, seen: Seen) -> bool:
-        """Pack and send what is there; False if something could not be packed, and is still to come."""
-        is_packed = True
+    def _once(self, reported: _Reported, seen: Seen) -> None:
+        """Pack and send what is there."""
+        facts = reported.facts
         try:
-            packer.pack(seen.status, everything=self._ended(seen))
+            reported.packer.pack(seen.status, everything=self._ended(seen))
+            reported.is_packed = True
         except OSError as error:
-            is_packed = False
+            reported.is_packed = False
             self._warn(f"something could not be packed: {error}")
         due = self._clock() >= self._next_beat or (self._ended(seen) and not self._is_told(facts, seen))
         while self._sender.may and (due or self._sender.has_work(self._spool)):
             beat = self._beat(facts, seen) if due else None
             sent = self._sender.send(self._spool, beat)
             if not sent.ok:
-                break
+                return
             if beat is not None and sent.beat:
                 self._next_beat = self._clock() + self._settings.fleet_report_s
                 self._spool.taken(beat, seen.signature)
             due = False
-        return is_packed
 
     def _beat(self, facts: RunFacts, seen: Seen) -> Beat:
         beat = beat_of(facts, seen, self._spool.state(facts.run))
