@@ -17,6 +17,7 @@ from eroica.summarize.series import encode_series
 from eroica.testing import (
     BackwardHook,
     FleetPlan,
+    LargerBatches,
     SlowCompute,
     SlowLoader,
     SlowPython,
@@ -301,17 +302,6 @@ def test_where_nobody_saved_a_trace_iterations_and_stacks_are_told() -> None:
 REFUSED_NOTE = "The baseline window is not used, the job was not healthy then: iterations took 31 ms when it was taken."
 
 
-@dataclass(frozen=True)
-class LargerBatches:
-    """Forward and backward of all workers take three times as long; they run as often."""
-
-    def apply(self, draft: Draft) -> None:
-        """Longer where the data counts."""
-        for key in draft.time_us:
-            if key.kind == "compute" and key.phase in ("forward", "backward"):
-                draft.time_us[key] *= 3
-
-
 def doubted_job(
     troubles: Sequence[Trouble], purpose: WindowPurpose = "slow"
 ) -> tuple[Window, list[WorkerPattern], list[WorkerPattern]]:
@@ -409,7 +399,7 @@ def test_a_doubted_window_that_names_no_cause_leaves_the_verdict_without_it() ->
 
 
 def test_larger_batches_are_told_against_a_doubted_window() -> None:
-    window, patterns, before = doubted_job([LargerBatches()])
+    window, patterns, before = doubted_job([LargerBatches(3.0)])
     verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
     assert verdict.cause is None and "batches or sequences have grown" in verdict.summary, verdict.summary
     assert "as often as in the baseline window" in verdict.summary

@@ -8,23 +8,10 @@ import pytest
 
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+from eroica.testing import FleetPlan, LargerBatches, SlowCompute, Trouble, synthesize, synthesize_window
 from eroica.testing.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(3))
-
-
-@dataclass(frozen=True)
-class LargerBatches:
-    """Forward and backward of all workers take `factor` times as long; they run as often."""
-
-    factor: float
-
-    def apply(self, draft: Draft) -> None:
-        """Longer where the data counts."""
-        for key in draft.time_us:
-            if key.kind == "compute" and key.phase in ("forward", "backward"):
-                draft.time_us[key] *= self.factor
 
 
 @dataclass(frozen=True)

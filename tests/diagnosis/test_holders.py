@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -16,25 +15,12 @@ from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, Trouble, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from eroica.testing import FleetPlan, LargerBatches, Trouble, synthesize, synthesize_window
 
 MAIN = "main (project/train.py:1)"
 SCALE, SCALED = "scale_input (project/adapters.py:20)", "Adapter.forward (project/adapters.py:31)"
 SAVE, REDUCE = "save (project/train.py:60)", "average (project/train.py:70)"
 ENTERS = "all_reduce (torch/distributed/distributed_c10d.py:2000)"
-
-
-@dataclass(frozen=True)
-class LargerBatches:
-    """Forward and backward of all workers take `factor` times as long; they run as often."""
-
-    factor: float
-
-    def apply(self, draft: Draft) -> None:
-        for key in draft.time_us:
-            if key.kind == "compute" and key.phase in ("forward", "backward"):
-                draft.time_us[key] *= self.factor
 
 
 def patterns_with(

@@ -10,22 +10,8 @@ import pytest
 
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+from eroica.testing import FleetPlan, LargerBatches, SlowCompute, Trouble, synthesize, synthesize_window
 from eroica.testing.fleet import Draft
-
-
-@dataclass(frozen=True)
-class LargerBatches:
-    """Forward and backward of some workers take `factor` times as long, in equally many operators."""
-
-    workers: tuple[int, ...]
-    factor: float
-
-    def apply(self, draft: Draft) -> None:
-        """Longer where data goes through."""
-        for key, time_WI in draft.time_us.items():
-            if key.kind == "compute" and key.phase in ("forward", "backward"):
-                time_WI[list(self.workers)] *= self.factor
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,7 @@ def causes_of(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_larger_batches_on_one_worker_are_uneven_work(seed: int) -> None:
-    verdict = judged(LargerBatches((2,), 2.5), seed=seed)
+    verdict = judged(LargerBatches(2.5, (2,)), seed=seed)
     assert causes_of(verdict) == [("load-imbalance", (2,))]
     assert verdict.cause is not None
     assert any("tensors are larger" in sentence for sentence in verdict.cause.evidence)
@@ -67,7 +53,7 @@ def test_a_slow_processor_slows_the_optimizer_too(seed: int) -> None:
 
 
 def test_on_an_accelerator_nothing_is_said_without_the_devices_own_speed() -> None:
-    verdict = judged(LargerBatches((2,), 2.5), seed=1, accelerator=True)
+    verdict = judged(LargerBatches(2.5, (2,)), seed=1, accelerator=True)
     assert [workers for _, workers in causes_of(verdict)] == [(2,)]
 
 
@@ -75,7 +61,7 @@ def test_on_an_accelerator_nothing_is_said_without_the_devices_own_speed() -> No
 def test_more_workers_than_cores_take_no_turns_where_they_hardly_wait_for_one(seed: int) -> None:
     """Ranks that drive devices, or sleep: half as much work again on one of them is no luck in who gets a core."""
     paced = WaitsForDevice()
-    verdict = judged(LargerBatches((2,), 1.5), paced, before=(paced,), seed=seed, cores=2)
+    verdict = judged(LargerBatches(1.5, (2,)), paced, before=(paced,), seed=seed, cores=2)
     assert causes_of(verdict) == [("load-imbalance", (2,))], verdict.summary
-    verdict = judged(LargerBatches((2,), 1.5), seed=seed, cores=2)  # they wait for a quarter of the window
+    verdict = judged(LargerBatches(1.5, (2,)), seed=seed, cores=2)  # they wait for a quarter of the window
     assert ("load-imbalance", (2,)) not in causes_of(verdict), verdict.summary

@@ -88,6 +88,21 @@ class SlowCompute:
 
 
 @dataclass(frozen=True)
+class LargerBatches:
+    """Forward and backward take `factor` times as long in as many operators, on these workers, or on all without any."""
+
+    factor: float
+    workers: tuple[int, ...] = ()
+
+    def apply(self, draft: Draft) -> None:
+        """Longer where data goes through."""
+        members = list(self.workers) or slice(None)
+        for key, time_WI in draft.time_us.items():
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                time_WI[members] *= self.factor
+
+
+@dataclass(frozen=True)
 class BusyHost(SlowCompute):
     """The same because threads that are ready to run wait for a core."""
 
