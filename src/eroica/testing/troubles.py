@@ -89,7 +89,7 @@ class SlowCompute:
 
 @dataclass(frozen=True)
 class LargerBatches:
-    """Forward and backward take `factor` times as long in as many operators, on these workers, or on all without any."""
+    """Forward and backward take `factor` times as long in as many operators, on these workers; on all without any."""
 
     factor: float
     workers: tuple[int, ...] = ()
