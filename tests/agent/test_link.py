@@ -18,7 +18,7 @@ from eroica.wire.places import host_name
 
 def test_a_refusal_is_logged_once_until_it_is_accepted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     answers = [413, 413, 413, 204, 413]
-    link = CollectorLink(tmp_path)
+    link = CollectorLink(tmp_path, "h")
 
     async def talk() -> None:
         transport = httpx.MockTransport(lambda _: httpx.Response(answers.pop(0), text="no"))
@@ -47,7 +47,8 @@ def test_a_collector_that_knows_another_token_is_looked_up_again(
         return httpx.AsyncClient(base_url=url, headers=headers, transport=httpx.MockTransport(answer))
 
     async def talk() -> None:
-        host, link = host_name(os.environ), CollectorLink(tmp_path)
+        host = host_name(os.environ)
+        link = CollectorLink(tmp_path, host)
         for token, taken in (("old", "unanswered"), ("new", "taken")):
             announce(tmp_path, Address(url="http://127.0.0.1:1", token=token, pid=1, host=host), host)
             assert await link.deliver(b"") == taken

@@ -62,7 +62,7 @@ class Job:
 
     def __init__(self, run: Path) -> None:
         self.run, self.asked, self.texts, self.paths = run, 0, list[bytes](), list[str]()
-        self.links = [CollectorLink(run) for _ in range(WORKERS)]
+        self.links = [CollectorLink(run, "h") for _ in range(WORKERS)]
         self.start()
 
     def start(self) -> None:

@@ -40,6 +40,17 @@ def test_a_loopback_address_of_another_host_is_not_used(tmp_path: Path) -> None:
     assert read_address(tmp_path, "b") is None
 
 
+def test_who_belongs_to_a_host_waits_for_its_own_address_where_hosts_share_the_loopback_interface(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce(tmp_path, at("a"), "a")
+    assert read_address(tmp_path, "b") is None
+    monkeypatch.setenv("EROICA_HOST", "b")
+    assert read_address(tmp_path) == at("a"), "who only asks is answered"
+    announce(tmp_path, at("b"), "b")
+    assert read_address(tmp_path, "b") == at("b")
+
+
 def test_a_network_address_is_good_everywhere(tmp_path: Path) -> None:
     announce(tmp_path, at("a", domain="there"), "a")
     announce_to_all(tmp_path, at("a", "http://10.0.0.1:5", domain="there"))

@@ -52,7 +52,7 @@ def test_an_agent_two_releases_later_is_told_and_so_are_people_whatever_it_sends
 def test_an_agent_follows_no_collector_that_is_two_releases_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    link = CollectorLink(tmp_path)
+    link = CollectorLink(tmp_path, "h")
     versions = [PROTOCOL + 2, PROTOCOL + 2, PROTOCOL + 1]
 
     async def talk() -> list[CollectorReply | None]:

@@ -42,8 +42,9 @@ class CollectorLink:
     The address comes from `EROICA_COLLECTOR` and `EROICA_TOKEN`, else from the run directory.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, host: str) -> None:
         self._run = run
+        self._host = host
         self._client: httpx.AsyncClient | None = None
         self._refused: set[str] = set()
         self._spoken = 1
@@ -164,7 +165,7 @@ class CollectorLink:
     def _connect(self) -> httpx.AsyncClient | None:
         url, token = os.environ.get("EROICA_COLLECTOR", ""), os.environ.get("EROICA_TOKEN", "")
         if not url:
-            address = read_address(self._run)
+            address = read_address(self._run, self._host)
             if address is None:
                 return None
             url, token = address.url, address.token

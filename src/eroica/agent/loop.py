@@ -68,7 +68,7 @@ class Agent:
         self._child_of_run = child_of_run
         self._ends_job = ends_job
         self._clock = clock
-        self._link = CollectorLink(where.run)
+        self._link = CollectorLink(where.run, where.host)
         self._home = HomeFinder(where, self._link.close)
         self._serial = 0
         self._absolved = 0

@@ -107,13 +107,17 @@ def read_address(run: Path, host: str = "") -> Address | None:
 
     Args:
         run: The run directory.
-        host: This host's name, default as the environment says.
+        host: This host's name, for who belongs to it: then another host's loopback address does not count, though two
+            hosts of one network namespace could reach it. Default: the environment's, for who only asks.
     """
     name = file_name(host or host_name(os.environ))
     domain = loopback_domain()
     for path in (run / "hosts" / f"{name}.json", run / "collector.json"):
         address = _read(path)
-        if address is not None and (address.domain in ("", domain) or not is_loopback(endpoint_of(address.url).host)):
+        if address is None:
+            continue
+        is_ours = address.domain in ("", domain) and (not host or address.host in ("", host))
+        if is_ours or not is_loopback(endpoint_of(address.url).host):
             return address
     return None
 
