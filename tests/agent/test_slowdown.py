@@ -192,6 +192,21 @@ def test_long_pauses_in_one_of_ten_iterations_are_found() -> None:
     assert missed == 0
 
 
+@pytest.mark.parametrize("every", [3, 4, 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pause_in_each_second_is_noticed_soon(every: int, seed: int) -> None:
+    """Each block of a second holds one long iteration, which is no accident where five blocks in a row do."""
+    rng, usual_s = random.Random(seed), 0.165
+    trigger, passed_s = Slowdown(Settings()), 0.0
+    for iteration in range(1, 2000):
+        pause_s = 1.2 if iteration > 300 and iteration % every == 0 else 0.0
+        duration_s = usual_s * rng.lognormvariate(0, 0.04) + pause_s
+        passed_s += duration_s if iteration > 300 else 0.0
+        if trigger.observe(iteration, duration_s) is not None:
+            break
+    assert iteration > 300 and passed_s < 20, (iteration, passed_s)
+
+
 def test_iterations_above_what_the_user_expects_are_slow_from_the_start() -> None:
     found = watch(healthy(random.Random(7), 200, 0.05), Settings(expected_iteration_s=0.03))
     assert found[0][0] <= 80 + Settings().confirm_s / 0.05

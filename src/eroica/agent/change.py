@@ -8,7 +8,8 @@ by half needs about nine seconds for that, one by a fifth twenty, wherever in th
 Source: E. S. Page, "Continuous inspection schemes", Biometrika 41 (1954). Deviations, since iterations are neither
 independent nor normal:
 
-- Durations are looked at in blocks of a second, the slowest of each block left out: a checkpoint is no change.
+- Durations are looked at in blocks of a second, the slowest of each block left out: a checkpoint is no change. One in
+  each of five blocks in a row is: what is certainly no scatter of the shortest of the five counts.
 - The sum counts only while the middle block since it began is beyond the allowance, and the last one is.
 - A block adds a bounded part, so that none can ask alone.
 - Scatter is measured between neighboring blocks: a slow growth is none of it.
@@ -25,7 +26,7 @@ from typing import NamedTuple
 
 from eroica.settings import Settings
 
-#: Seconds of iterations in a block, and iterations of it at least: the slowest one is left out.
+#: Seconds of iterations in a block, and iterations of it at least.
 _BLOCK_S = 1.0
 _LEAST_IN_BLOCK = 2
 #: Iterations that are several times as long as known end a block of so many of them, of the least if it is that long.
@@ -43,6 +44,8 @@ _LARGEST_PART = 1 / 2
 #: A change lasts so long, or so many iterations, if those take longer than that.
 _LASTING_S = 9.0
 _LASTING_ITERATIONS = 4
+#: The slowest of a block is no scatter where it is longer than so many of the others.
+_SCATTERED = 1.5
 #: Iterations in which a window is captured or summarized on a crowded host are at most so many times as long for it.
 _WINDOWS_COST = 2.0
 #: Blocks of a stretch, whose lowest mean is the best; iterations that the first one holds at least, and blocks.
@@ -75,12 +78,21 @@ class Rise(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Mean of its iterations without the slowest, seconds; their number; what all took; level at its end."""
+    """Some iterations in a row, times in seconds.
+
+    Attributes:
+        mean_s: Mean of them, of the slowest only what all blocks lately have.
+        iterations: Their number.
+        total_s: What all took.
+        level_s: Median of `mean_s` at its end.
+        slowest_s: Mean of its slowest.
+    """
 
     mean_s: float
     iterations: int
     total_s: float
     level_s: float
+    slowest_s: float
 
 
 class Change:
@@ -134,10 +146,7 @@ class Change:
             return None
         if len(self._row) < _ENOUGH_IN_BLOCK and self.best_s < _BLOCK_S / 2 and total_s < _LONG_BLOCK_S:
             return None
-        kept = sorted(self._row)[: len(self._row) - max(1, math.ceil(self._settings.one_off_fraction * len(self._row)))]
-        mean_s = math.fsum(kept) / len(kept)
-        recent = [block.mean_s for block in islice(reversed(self._blocks), _LEVEL - 1)]
-        block = _Block(mean_s, len(self._row), total_s, median([*recent, mean_s]))
+        block = self._block(total_s)
         beside = self._beside
         self._row, self._row_s, self._beside = [], 0.0, False
         rise = self._judge(block, margin)
@@ -150,6 +159,16 @@ class Change:
         if self._seen % _STRETCH == 0:
             self.level_s = median(one.mean_s for one in islice(reversed(self._blocks), _STRETCH))
         return rise
+
+    def _block(self, total_s: float) -> _Block:
+        """Make the block of the row, whose iterations took so long in all."""
+        recent = list(islice(reversed(self._blocks), _LEVEL - 1))
+        count, ordered = len(self._row), sorted(self._row)
+        slow = max(1, math.ceil(self._settings.one_off_fraction * count))
+        kept_s, slowest_s = math.fsum(ordered[:-slow]) / (count - slow), math.fsum(ordered[-slow:]) / slow
+        pause_s = min([slowest_s, *(block.slowest_s for block in recent)]) - _SCATTERED * kept_s
+        mean_s = kept_s + max(pause_s, 0.0) * slow / count
+        return _Block(mean_s, count, total_s, median([*(block.mean_s for block in recent), mean_s]), slowest_s)
 
     def absolve(self) -> None:
         """A window found nothing wrong: what the job does now is lived through."""
