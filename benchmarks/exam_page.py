@@ -138,6 +138,7 @@ def exam(on_cpus: Sequence[Line], on_gpu: Sequence[Line]) -> Iterator[str]:
     lines = [*on_cpus, *({**line, "folder": line.get("folder", "device")} for line in on_gpu)]
     if not lines:
         return
+    flawed, lines = [line for line in lines if "flaw" in line], [line for line in lines if "flaw" not in line]
     tries = first_tries(lines)
     once = first_seeds(tries)
     faulty = [line for line in once if is_faulty(line)]
@@ -155,6 +156,9 @@ def exam(on_cpus: Sequence[Line], on_gpu: Sequence[Line]) -> Iterator[str]:
     yield from _clear(faulty)
     yield from _healthy_jobs([line for line in once if not is_faulty(line)])
     yield from _others(lines, tries, once)
+    for line in flawed:
+        found = ", ".join(filter(None, (line["verdict"], line.get("cause"))))
+        yield f"Left out, as the job itself was at fault: `{line['job']}` ({line['flaw']}; it was called {found}).\n"
     wrong = [
         f"`{line['job']}` ({line['verdict']}{', ' + line['cause'] if line.get('cause') else ''}"
         f"{_slower(line)}; {line['revision']})"
