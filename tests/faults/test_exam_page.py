@@ -54,6 +54,13 @@ def test_only_first_runs_of_faulty_jobs_count_and_paces_that_are_missing_are_sai
     assert "0000000 (5, not in this repository)" in text
 
 
+def test_a_job_that_was_itself_at_fault_counts_nowhere_and_is_told(page: ModuleType) -> None:
+    flawed = run("a", False, verdict="blocked", cause="held-interpreter-lock", flaw="it hangs at its end")
+    text = "\n".join(page.exam([flawed, run("a"), run("b")], []))
+    assert "| 2 of 2: 100 %" in row(text, "`exam_x`") and "0 runs made again" in text
+    assert "`a` (it hangs at its end; it was called blocked, held-interpreter-lock)" in text
+
+
 def test_runs_of_before_the_one_account_stand_apart(page: ModuleType) -> None:
     old = run("a", when="2026-11-26T10:00:00Z")
     text = "\n".join(page.exam([old, run("b", False, cause="slow-link")], []))
