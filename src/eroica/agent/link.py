@@ -40,9 +40,13 @@ class CollectorLink:
     """Finds the collector and talks to it.
 
     The address comes from `EROICA_COLLECTOR` and `EROICA_TOKEN`, else from the run directory.
+
+    Args:
+        run: The run directory.
+        host: This host's name, as `eroica.wire.address.read_address` takes it. Default: who belongs to no host.
     """
 
-    def __init__(self, run: Path, host: str) -> None:
+    def __init__(self, run: Path, host: str = "") -> None:
         self._run = run
         self._host = host
         self._client: httpx.AsyncClient | None = None
