@@ -3,9 +3,10 @@
     python benchmarks/mixed_faults.py --out benchmarks/results/mixed.jsonl --seeds 0,1
 
 Goes on where it was stopped. Jobs are data-parallel, four workers, both faults from iteration 300 on; of a heavy stage,
-a pipeline that is slow from its start and is told what an iteration should take. What each fault costs is measured:
-beside the job with both, the same training runs with each alone, without Eroica. A fault's cost is the larger of what
-goes when it alone is taken out, and what it adds to a job without the other; faults on two workers hide each other.
+one pipeline of two workers that is slow from its start and is told what an iteration should take. What each fault
+costs is measured: beside the job with both, the same training runs with each alone, without Eroica. A fault's cost is
+the larger of what goes when it alone is taken out, and what it adds to a job without the other; faults on two workers
+hide each other.
 
 `link-and-collections` needs root: six workers on three network namespaces, whose windows are shortened
 (`benchmarks/host_faults.py`). What the link alone costs is not measured there, so any gain above 0 is right.
@@ -48,28 +49,38 @@ LINK, COLLECTIONS = "slow-link", "gc-pause"
 
 
 class Job(NamedTuple):
-    """How a mixture's job differs: its layout, its arguments, the same without what lies in them."""
+    """How a mixture's job differs: its layout, its arguments, the same without what lies in them, and its workers.
+
+    Where pipelines share few cores, all their work together sets the pace: how it is divided costs in a single one.
+    """
 
     layout: str = "ddp"
     onset: int = MIDDLE
     arguments: tuple[str, ...] = ()
     calm: tuple[str, ...] = ()
     in_arguments: str = ""
+    workers: int = WORKERS
 
 
 JOBS = {
     "stage-and-compute": Job(
-        "pipeline", START, ("--layers", "5", "--first-layers", "4"), ("--layers", "5"), in_arguments="heavy-stage"
+        "pipeline",
+        START,
+        ("--layers", "5", "--first-layers", "4"),
+        ("--layers", "5"),
+        in_arguments="heavy-stage",
+        workers=2,
     )
 }
 
 
 def run(name: str, seed: int, directory: Path) -> dict[str, Any]:
     """One job and those with each fault alone; what was told of each fault by the final verdict."""
-    worker, job = 1 + seed % (WORKERS - 1), JOBS.get(name, Job())
-    plans = mixed_plans(name, worker, WORKERS, job.onset)
+    job = JOBS.get(name, Job())
+    worker = 1 + seed % (job.workers - 1)
+    plans = mixed_plans(name, worker, job.workers, job.onset)
     case = Rehearsal(
-        "none", worker, WORKERS, directory / "both",
+        "none", worker, job.workers, directory / "both",
         layout=job.layout, from_iteration=job.onset, seed=seed, settings={}, plans=plans, job=job.arguments,
     )  # fmt: skip
     alone = {

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from eroica.diagnosis.simulate import _replayed, share_gains, simulated_gain
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.axis import fit_axis
 from eroica.localize.fleet import Fleet, build_fleet
+from eroica.localize.simulate import Removal, _replayed, share_gains, simulated_gain
 from eroica.localize.unexplained_waiting import shorten_longest
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.worker import ProcessGroup
@@ -152,7 +152,7 @@ def test_two_equally_slow_workers_hide_each_other_and_both_get_their_share() -> 
     for worker, own in enumerate(removed):
         own[worker] = 10_000.0
     assert simulated_gain(fleet, removed[0]) == pytest.approx(0, abs=0.01)
-    assert share_gains(fleet, removed) == pytest.approx([10_000 / 20_100] * 2, abs=0.02)
+    assert share_gains(fleet, [Removal(one) for one in removed]) == pytest.approx([10_000 / 20_100] * 2, abs=0.02)
 
 
 def test_the_gain_of_balanced_stages_is_known() -> None:

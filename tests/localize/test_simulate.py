@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eroica.diagnosis.simulate import share_gains, simulate_iterations, simulated_gain
 from eroica.localize.fleet import Fleet, build_fleet
+from eroica.localize.simulate import Removal, share_gains, simulate_iterations, simulated_gain
 from eroica.settings import Settings
 from eroica.testing import FleetPlan, SlowLoader, synthesize
 
@@ -41,7 +41,7 @@ def test_wandering_pauses_gain_more_than_any_workers_mean() -> None:
 
 def test_two_equal_latecomers_each_get_what_both_gain() -> None:
     one, two = np.array([[40.0], [0.0], [0.0]]), np.array([[0.0], [40.0], [0.0]])
-    assert share_gains(fleet([[100.0], [100.0], [60.0]]), [one, two]) == pytest.approx([0.4, 0.4])
+    assert share_gains(fleet([[100.0], [100.0], [60.0]]), [Removal(one), Removal(two)]) == pytest.approx([0.4, 0.4])
 
 
 @settings(deadline=None, max_examples=50)

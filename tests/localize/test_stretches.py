@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.diagnosis.simulate import share_gains, simulated_gain
 from eroica.localize.arrivals import read_arrivals
 from eroica.localize.fleet import Fleet, build_fleet
+from eroica.localize.simulate import Removal, share_gains, share_of_transfers, simulated_gain
 from eroica.localize.stretches import find_stretches, lengthened, progress_with, shortened
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
@@ -75,7 +75,9 @@ def test_two_who_are_slow_in_different_stretches_each_get_their_own() -> None:
     fleet = fleet_of(work)
     removed = [np.zeros_like(fleet.iteration_us) for _ in range(2)]
     removed[0][0] = removed[1][3] = EXTRA
-    assert share_gains(fleet, removed) == pytest.approx([EXTRA / (PLAIN_US + 2 * EXTRA)] * 2, abs=0.01)
+    assert share_gains(fleet, [Removal(one) for one in removed]) == pytest.approx(
+        [EXTRA / (PLAIN_US + 2 * EXTRA)] * 2, abs=0.01
+    )
 
 
 def test_a_slow_device_is_slow_in_all_stretches() -> None:
@@ -126,8 +128,8 @@ def test_what_hides_behind_a_slow_transfer_counts_once_that_is_removed() -> None
     slow_work, slow_transfer = np.zeros_like(fleet.iteration_us), np.zeros_like(fleet.iteration_us)
     slow_work[2], slow_transfer[:2] = slow_us, slow_us
     truth = slow_us / (slow_us + 2 * WORK + 2 * TRANSFER)
-    assert share_gains(fleet, [slow_work]) == pytest.approx([0.0], abs=0.01)
-    assert share_gains(fleet, [slow_work], slow_transfer) == pytest.approx([truth], abs=0.02)
+    assert share_gains(fleet, [Removal(slow_work)]) == pytest.approx([0.0], abs=0.01)
+    assert share_gains(fleet, [Removal(slow_work)], slow_transfer) == pytest.approx([truth], abs=0.02)
     assert simulated_gain(fleet, np.zeros_like(slow_work), slow_transfer) == pytest.approx(0.0, abs=0.01)
 
 
@@ -158,3 +160,33 @@ def test_what_is_taken_away_and_added_adds_up() -> None:
     assert (short_S >= 0).all()
     assert before - after == pytest.approx(np.minimum(less_C, before))
     assert longer == pytest.approx(after + less_C)
+
+
+def test_a_worker_that_is_held_loses_that_share_of_its_work_and_all_that_of_their_transfers() -> None:
+    """Worker 1 is stopped two thirds of the time: what it does takes three times as long, what all do together, too."""
+    held, transfer_us = 2 / 3, 2_000.0
+    work = alike()
+    work[1] *= 3
+    fleet = fleet_of(work, 3 * transfer_us)
+    held_W = np.array([0.0, held, 0.0, 0.0])
+    quicker = share_of_transfers(fleet, held_W)
+    own = held_W[:, None] * fleet.busy_us
+    truth = 1 - (WORK + transfer_us) / (3 * WORK + 3 * transfer_us)
+    assert simulated_gain(fleet, own, quicker) == pytest.approx(truth, abs=0.01)
+    assert simulated_gain(fleet, own) == pytest.approx(2 * WORK / (3 * WORK + 3 * transfer_us), abs=0.01)
+    loader = np.zeros_like(own)
+    loader[0] = 100.0
+    gains = share_gains(fleet, [Removal(own, quicker), Removal(loader)])
+    assert gains == pytest.approx([truth, 0.0], abs=0.02)
+    apart = msgspec.structs.replace(fleet, replay=None)
+    assert simulated_gain(apart, own, share_of_transfers(apart, held_W)) == pytest.approx(truth, abs=0.01)
+
+
+def test_only_those_who_transfer_with_a_held_worker_gain_by_its_transfers() -> None:
+    groups = [ProcessGroup(name=name, ranks=ranks, backend="gloo") for name, ranks in (("a", (0, 1)), ("b", (2, 3)))]
+    programs = [
+        [Step("work", WORK), Step("all_gather", TRANSFER, "a" if rank < 2 else "b"), Step("iteration")] * ITERATIONS
+        for rank in range(WORKERS)
+    ]
+    quicker = share_of_transfers(seen(programs, groups), np.array([0.0, 0.0, 0.0, 0.5]))
+    assert quicker[:, 1:].mean(axis=1) == pytest.approx([0.0, 0.0, TRANSFER / 2, TRANSFER / 2], rel=0.05)

@@ -27,9 +27,9 @@ from eroica.diagnosis.lateness import (
 )
 from eroica.diagnosis.margins import stands_out
 from eroica.diagnosis.python_code import enters_collective
-from eroica.diagnosis.simulate import simulated_gain
 from eroica.diagnosis.view import View
 from eroica.localize.excess import excess_over_baseline
+from eroica.localize.simulate import simulated_gain
 from eroica.model.lost import rank_errors
 from eroica.model.pattern import FunctionKey
 

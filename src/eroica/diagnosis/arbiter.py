@@ -19,8 +19,8 @@ from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.pre_existing import without_older
 from eroica.diagnosis.reading import INPUT_CAUSES
-from eroica.diagnosis.simulate import share_gains, simulated_gain
 from eroica.diagnosis.view import View
+from eroica.localize.simulate import Removal, quickest, share_gains, simulated_gain
 from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 
@@ -114,10 +114,9 @@ class _Account:
         self._gained = 0.0 if self._quicker_WI is None else self._gain(zero)
         known = [one.candidate.removed_us for one in weighed if _is_measured_work(view, one)]
         self._hidden_WI = sum(known, zero) if known else None  # what it hides counts, though it is no rival
-        self._uncovered = 0.0 if self._hidden_WI is None else self._gain(self._hidden_WI)
 
-    def _gain(self, removed_WI: Floats) -> float:
-        return simulated_gain(self._view.fleet, removed_WI, self._quicker_WI)
+    def _gain(self, removed_WI: Floats, quicker_WI: Floats | None = None) -> float:
+        return simulated_gain(self._view.fleet, removed_WI, quickest([self._quicker_WI, quicker_WI]))
 
     def refusal(self, cause: Cause) -> str:
         """Say why a cause does not count beside those taken; "" if it does."""
@@ -132,17 +131,18 @@ class _Account:
         return ""
 
     def _added_gain(self, cause: Cause) -> float:
-        removed_WI = cause.candidate.removed_us
-        adds = self._gain(self._booked_WI + removed_WI) - self._gained
+        removed_WI, quicker_WI = cause.candidate.removed_us, cause.candidate.quicker_us
+        adds = self._gain(self._booked_WI + removed_WI, quicker_WI) - self._gained
         if self._hidden_WI is None:
             return adds
-        return max(adds, self._gain(self._hidden_WI + removed_WI) - self._uncovered)
+        return max(adds, self._gain(self._hidden_WI + removed_WI, quicker_WI) - self._gain(self._hidden_WI))
 
     def book(self, cause: Cause) -> None:
         """Take a cause."""
         self.taken.append(cause)
         if not _is_measured(cause.candidate):
             self._booked_WI, self._booked_any = self._booked_WI + cause.candidate.removed_us, True
+            self._quicker_WI = quickest([self._quicker_WI, cause.candidate.quicker_us])
             self._gained = self._gain(self._booked_WI)
 
 
@@ -275,7 +275,8 @@ def _weigh_candidates(view: View, candidates: Sequence[Candidate]) -> list[Cause
     measured = [_with_known_gain(view, one) for one in candidates if _is_measured(one)]
     inside = [one for one in candidates if not _is_measured(one)]
     known = [one.candidate.removed_us for one in measured if _is_measured_work(view, one)]
-    gains = share_gains(view.fleet, [*(one.removed_us for one in inside), *known], _slow_transfers(measured))
+    removed = [Removal(one.removed_us, one.quicker_us) for one in inside]
+    gains = share_gains(view.fleet, [*removed, *map(Removal, known)], _slow_transfers(measured))
     return [*measured, *(Cause(candidate=one, gain=gain) for one, gain in zip(inside, gains, strict=False))]
 
 

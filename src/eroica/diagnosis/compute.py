@@ -40,7 +40,7 @@ from eroica.diagnosis.speed import (
     queued_share,
     weighted_mean,
 )
-from eroica.diagnosis.stopped_or_throttled import find_held
+from eroica.diagnosis.stopped_or_throttled import find_held, with_holding
 from eroica.diagnosis.view import View
 from eroica.localize.excess import Excess, excess_over_baseline
 from eroica.model.shares import percent
@@ -380,7 +380,8 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
     if cause == "compute-slow" and not may_have_more_data(view)[list(late.workers)].any():
         sure = max(sure, _by_executions(view, late.workers, rows, coverage))
     hidden = late.reference == "peers" and is_hidden(view, late)
-    return msgspec.structs.replace(candidate, corroboration=sure, is_hidden=hidden, is_general=late.agreement is None)
+    found = msgspec.structs.replace(candidate, corroboration=sure, is_hidden=hidden, is_general=late.agreement is None)
+    return found if view.fleet.has_accelerator else with_holding(view, found)
 
 
 def _by_executions(view: View, workers: Sequence[int], rows: list[int], agreeing: float) -> float:

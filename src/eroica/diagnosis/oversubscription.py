@@ -25,11 +25,11 @@ from eroica.diagnosis.frames import Focus, find_focus
 from eroica.diagnosis.lateness import growth_strength
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.setup_rules import number
-from eroica.diagnosis.simulate import simulated_gain
 from eroica.diagnosis.speed import host_fact, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.fleet import Fleet
+from eroica.localize.simulate import simulated_gain
 
 Floats = NDArray[np.float64]
 CAUSE = "cpu-contention"

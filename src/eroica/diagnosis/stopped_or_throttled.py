@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.candidate import Candidate
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.lateness import JOB_WIDE, LEAST_AGREEMENT, LEAST_STRENGTH
-from eroica.diagnosis.limits import MOST
+from eroica.diagnosis.limits import HELD, MOST
 from eroica.diagnosis.speed import held_share, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
+from eroica.localize.simulate import share_of_transfers
 from eroica.model.shares import percent
 
 CAUSE = "compute-slow"
@@ -55,28 +57,40 @@ def find_held(view: View, slow: Sequence[Candidate]) -> Iterator[Candidate]:
     agreement_W = np.clip(waits_W / np.maximum(lost_W, 1e-9), 0.0, 1.0)
     late_W &= agreement_W >= LEAST_AGREEMENT
     for one in slow:
-        late_W &= one.removed_us.mean(axis=1) < MOST * lost_W
+        late_W[[*one.workers]] &= one.excess_us < MOST * lost_W[[*one.workers]]
     members = np.flatnonzero(late_W)
     if members.size:
         yield _candidate(view, members, held_W, float(agreement_W[members].min()))
 
 
+def with_holding(view: View, candidate: Candidate) -> Candidate:
+    """Let a candidate hold what its workers lose by being held: that share of whatever they do, transfers included.
+
+    Compared with the baseline window, only what they are held more than then.
+    """
+    members, held_W = list(candidate.workers), np.zeros(view.workers)
+    before_W = np.nan_to_num(view.then(held_share)) if candidate.reference == "baseline" else 0.0
+    held_W[members] = np.maximum(held_share(view.fleet) - before_W, 0.0)[members]
+    if held_W.max() <= HELD:
+        return candidate
+    removed_WI = np.maximum(candidate.removed_us, held_W[:, None] * view.fleet.busy_us)
+    return msgspec.structs.replace(candidate, removed_us=removed_WI, quicker_us=share_of_transfers(view.fleet, held_W))
+
+
 def _candidate(view: View, members: NDArray[np.intp], held_W: NDArray[np.float64], agreement: float) -> Candidate:
     busy_WI = view.fleet.busy_us
-    removed_WI = np.zeros_like(busy_WI)
-    removed_WI[members] = held_W[members, None] * busy_WI[members]
     mean_us, held = float(busy_WI[members].mean()), float(held_W[members].mean())
     whom = name_workers([view.fleet.ranks[at] for at in members])
     stopped = float(np.nan_to_num(host_fact(view.fleet, "stopped"))[members].mean())
     how = "stopped" if stopped >= held / 2 else "held back by a CPU quota"
     whose, be = ("The process", "is") if members.size == 1 else ("The processes", "are")
-    return Candidate(
+    found = Candidate(
         cause=CAUSE,
         scope="some",
         workers=tuple(members.tolist()),
         focus=NOTHING,
         kind="compute",
-        removed_us=removed_WI,
+        removed_us=np.zeros_like(busy_WI),
         mean_us=mean_us,
         reference_us=mean_us * (1 - held),
         reference="expectation",
@@ -89,3 +103,4 @@ def _candidate(view: View, members: NDArray[np.intp], held_W: NDArray[np.float64
         doubt=_DOUBT,
         stands_for=_LONGER_TOO,
     )
+    return with_holding(view, found)

@@ -6,6 +6,7 @@ Array suffixes: W workers, I iterations that count. All times are microseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,8 @@ def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | N
     Args:
         fleet: The window.
         removed_WI: Time taken away, at most the busy time. float64 [W, I].
-        quicker_WI: By how much less the transfers of some process groups are to take, for all of their members. Only a
-            replay can tell what that gains. float64 [W, I].
+        quicker_WI: By how much less the transfers of some process groups are to take, for all of their members. Without
+            a replay a role gains what all its workers are to lack. float64 [W, I].
 
     Returns:
         Iteration times. float64 [I].
@@ -45,7 +46,7 @@ def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | N
         now_I: Floats = fleet.iteration_us.mean(axis=0)
         found_I = np.minimum(_replayed(fleet, fleet.replay, -removed_WI, quicker_WI), now_I)
         return found_I if fleet.replay.seen is None else _as_seen(fleet, fleet.replay, removed_WI, found_I)
-    return _from_roles(fleet, removed_WI)
+    return _from_roles(fleet, removed_WI, quicker_WI)
 
 
 def _as_seen(fleet: Fleet, replay: Replay, removed_WI: Floats, found_I: Floats) -> Floats:
@@ -73,9 +74,7 @@ def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Float
     quicker_WI = np.zeros_like(change_WI) if quicker_WI is None else quicker_WI
     if not change_WI.any() and not quicker_WI.any():
         return now_I
-    first = max(pattern.first_iteration for pattern in fleet.patterns)
-    place_I = fleet.columns[0] - (first - fleet.patterns[0].first_iteration) - replay.graph.first
-    held = (place_I >= 0) & (place_I < replay.graph.iterations)
+    place_I, held = _places(fleet, replay)
 
     def placed(value_WI: Floats) -> Floats:
         found_WI = np.zeros((value_WI.shape[0], replay.graph.iterations))
@@ -93,6 +92,13 @@ def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Float
     return np.maximum(found_I, 0.0)
 
 
+def _places(fleet: Fleet, replay: Replay) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Return where each iteration lies in the replay, and whether it does. [I], [I]."""
+    first = max(pattern.first_iteration for pattern in fleet.patterns)
+    place_I = fleet.columns[0] - (first - fleet.patterns[0].first_iteration) - replay.graph.first
+    return place_I, (place_I >= 0) & (place_I < replay.graph.iterations)
+
+
 def _also_removed(fleet: Fleet, removed_WI: Floats) -> Floats:
     """Return the part of each worker's removed time that its peers are to lack as well. float64 [W, I]."""
     removed_WI = np.maximum(removed_WI, 0.0)
@@ -100,15 +106,17 @@ def _also_removed(fleet: Fleet, removed_WI: Floats) -> Floats:
     return np.asarray(np.minimum(usual_WI, removed_WI))
 
 
-def _from_roles(fleet: Fleet, removed_WI: Floats) -> Floats:
+def _from_roles(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
     """Compute iteration times from busy and waiting times alone. float64 [I]."""
     busy_WI = fleet.busy_us
+    less_WI = np.zeros_like(busy_WI) if quicker_WI is None else quicker_WI
     left_WI = np.maximum(busy_WI - removed_WI, 0.0)
     now_I = fleet.iteration_us.mean(axis=0)
     saved_I = np.zeros_like(now_I)
     for role in np.unique(fleet.roles):
         members = fleet.roles == role
-        saved_I = np.maximum(saved_I, busy_WI[members].max(axis=0) - left_WI[members].max(axis=0))
+        sooner_I = busy_WI[members].max(axis=0) - left_WI[members].max(axis=0)
+        saved_I = np.maximum(saved_I, sooner_I + less_WI[members].min(axis=0))
     return np.asarray(np.maximum(now_I - saved_I, np.minimum(left_WI.max(axis=0), now_I)))
 
 
@@ -131,7 +139,19 @@ def _gain_apart(fleet: Fleet, removed_WI: Floats) -> float:
     return float(1.0 - left_W.max() / own_W.max())
 
 
-def share_gains(fleet: Fleet, removed: Sequence[Floats], quicker_WI: Floats | None = None) -> list[float]:
+class Removal(NamedTuple):
+    """Time that a cause takes of workers.
+
+    Attributes:
+        own_WI: Of their own time. float64 [W, I].
+        quicker_WI: Of their transfers; None = nothing. float64 [W, I].
+    """
+
+    own_WI: Floats
+    quicker_WI: Floats | None = None
+
+
+def share_gains(fleet: Fleet, removed: Sequence[Removal], quicker_WI: Floats | None = None) -> list[float]:
     """Compute the gain of each of several causes.
 
     Two causes of equal size on different workers hide each other: removing one alone gains nothing. So each gets the
@@ -139,16 +159,51 @@ def share_gains(fleet: Fleet, removed: Sequence[Floats], quicker_WI: Floats | No
 
     Args:
         fleet: The window.
-        removed: Time of each cause. float64 [W, I] each.
+        removed: Time of each cause.
         quicker_WI: Excess of transfers of slow process groups: gone once all others are removed. float64
             [W, I].
     """
     if not removed:
         return []
     if len(removed) == 1 and quicker_WI is None:
-        return [simulated_gain(fleet, removed[0])]
-    total = sum(removed, np.zeros_like(fleet.iteration_us))
-    everything = simulated_gain(fleet, total, quicker_WI)
-    return [
-        max(simulated_gain(fleet, own), everything - simulated_gain(fleet, total - own, quicker_WI)) for own in removed
-    ]
+        return [simulated_gain(fleet, *removed[0])]
+    total = sum((one.own_WI for one in removed), np.zeros_like(fleet.iteration_us))
+    everything = simulated_gain(fleet, total, quickest([quicker_WI, *(one.quicker_WI for one in removed)]))
+
+    def added(one: Removal) -> float:
+        others = (other.quicker_WI for other in removed if other is not one)
+        return everything - simulated_gain(fleet, total - one.own_WI, quickest([quicker_WI, *others]))
+
+    return [max(simulated_gain(fleet, *one), added(one)) for one in removed]
+
+
+def quickest(quicker: Sequence[Floats | None]) -> Floats | None:
+    """Return the most that any of several causes takes of transfers; None if none does. float64 [W, I]."""
+    some = [one for one in quicker if one is not None]
+    return np.max(some, axis=0) if some else None
+
+
+def share_of_transfers(fleet: Fleet, held_W: Floats) -> Floats:
+    """Return what transfers take longer as a member is held meanwhile, for all members. float64 [W, I].
+
+    Without a replay it is what nobody of a role could avoid to wait that counts as transfers of them all.
+
+    Args:
+        fleet: The window.
+        held_W: Share of the time in which each worker is held, 0-1. float64 [W].
+    """
+    found_WI = np.zeros_like(fleet.iteration_us)
+    if fleet.replay is None:
+        wait_WI = np.maximum(fleet.iteration_us - fleet.busy_us, 0.0)
+        for role in np.unique(fleet.roles):
+            members = fleet.roles == role
+            found_WI[members] = held_W[members].max() * wait_WI[members].min(axis=0)
+        return found_WI
+    graph, stretches = fleet.replay.graph, fleet.replay.stretches
+    most_M = np.maximum.reduceat(held_W[graph.worker_E[graph.members]], graph.first_M[:-1])
+    less_E = (most_M * graph.transfer_M)[graph.meeting_E]
+    size = graph.edge_WJ.shape[0] * graph.iterations
+    less_C = np.bincount(stretches.cell_S[stretches.of_E], weights=less_E, minlength=size)
+    place_I, held = _places(fleet, fleet.replay)
+    found_WI[:, held] = less_C.reshape(graph.edge_WJ.shape[0], -1)[:, place_I[held]]
+    return found_WI
