@@ -47,6 +47,7 @@ class HostFault(NamedTuple):
     variables: tuple[tuple[str, str], ...] = ()
     job: tuple[str, ...] = ()
     causes: tuple[str, ...] = ("slow-link",)
+    rate: str = RATE
 
     @property
     def onset(self) -> str:
@@ -140,13 +141,13 @@ def limited(hosts: Hosts, fault: HostFault) -> Iterator[None]:
 
     def take_turns() -> None:
         while not over.is_set():
-            hosts.limit(HOST, RATE, fault.directions)
+            hosts.limit(HOST, fault.rate, fault.directions)
             if not over.wait(PHASE_S):
                 hosts.unlimit(HOST)
                 over.wait(PHASE_S)
 
     if fault.directions and not fault.comes_and_goes:
-        hosts.limit(HOST, RATE, fault.directions)
+        hosts.limit(HOST, fault.rate, fault.directions)
     turns = threading.Thread(target=take_turns if fault.comes_and_goes else over.wait)
     turns.start()
     try:
