@@ -76,6 +76,17 @@ def test_a_process_that_mostly_sleeps_is_late_because_it_is_stopped_not_for_wher
     assert not [line for one in verdict.findings for line in one.evidence if "no function" in line]
 
 
+@seeds
+@pytest.mark.parametrize(("ms", "told"), [(12, {"compute-slow"}), (120, {"compute-slow", "python-on-critical-path"})])
+def test_python_of_a_held_process_is_told_only_where_it_takes_longer_than_holding_makes_it(
+    ms: float, told: set[str], seed: int
+) -> None:
+    patterns = synthesize(
+        FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 3.0, "throttled"), BackwardHook((2,), ms)]
+    )
+    assert {(one.cause, one.workers) for one in causes(patterns)} == {(cause, (2,)) for cause in told}
+
+
 def test_a_quota_that_holds_a_sleeping_process_is_told_as_the_setting_without_a_function() -> None:
     patterns = synthesize(FleetPlan(workers=4, seed=1), [BackwardHook((2,), 50)])
     for at, pattern in enumerate(patterns):

@@ -19,8 +19,9 @@ from eroica.diagnosis.lateness import LEAST_STRENGTH
 from eroica.diagnosis.limits import MOST
 from eroica.diagnosis.pre_existing import without_older
 from eroica.diagnosis.reading import INPUT_CAUSES
+from eroica.diagnosis.stopped_or_throttled import without_holding
 from eroica.diagnosis.view import View
-from eroica.localize.simulate import Removal, quickest, share_gains, simulated_gain
+from eroica.localize.simulate import Removal, quickest, share_gains, share_of_transfers, simulated_gain
 from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 
@@ -66,7 +67,7 @@ def select_causes(view: View, candidates: Sequence[Candidate]) -> list[Cause]:
         view: The window; what is not selected is noted in it with the reason.
         candidates: Of all rules, in any order.
     """
-    weighed = _weigh_exact(view, list(_keep_believed(view, candidates)))
+    weighed = _weigh_exact(view, without_holding(list(_keep_believed(view, candidates))))
     account = _Account(view, weighed)
     ranked = sorted(weighed, key=lambda one: one.weight, reverse=True)
     for at, cause in enumerate(ranked, 1):
@@ -131,7 +132,7 @@ class _Account:
         return ""
 
     def _added_gain(self, cause: Cause) -> float:
-        removed_WI, quicker_WI = cause.candidate.removed_us, cause.candidate.quicker_us
+        removed_WI, quicker_WI = cause.candidate.removed_us, _held_transfers(self._view, cause.candidate)
         adds = self._gain(self._booked_WI + removed_WI, quicker_WI) - self._gained
         if self._hidden_WI is None:
             return adds
@@ -142,7 +143,7 @@ class _Account:
         self.taken.append(cause)
         if not _is_measured(cause.candidate):
             self._booked_WI, self._booked_any = self._booked_WI + cause.candidate.removed_us, True
-            self._quicker_WI = quickest([self._quicker_WI, cause.candidate.quicker_us])
+            self._quicker_WI = quickest([self._quicker_WI, _held_transfers(self._view, cause.candidate)])
             self._gained = self._gain(self._booked_WI)
 
 
@@ -275,9 +276,14 @@ def _weigh_candidates(view: View, candidates: Sequence[Candidate]) -> list[Cause
     measured = [_with_known_gain(view, one) for one in candidates if _is_measured(one)]
     inside = [one for one in candidates if not _is_measured(one)]
     known = [one.candidate.removed_us for one in measured if _is_measured_work(view, one)]
-    removed = [Removal(one.removed_us, one.quicker_us) for one in inside]
+    removed = [Removal(one.removed_us, _held_transfers(view, one)) for one in inside]
     gains = share_gains(view.fleet, [*removed, *map(Removal, known)], _slow_transfers(measured))
     return [*measured, *(Cause(candidate=one, gain=gain) for one, gain in zip(inside, gains, strict=False))]
+
+
+def _held_transfers(view: View, candidate: Candidate) -> Floats | None:
+    """Return what transfers take longer as a candidate holds a worker; None if it holds none. float64 [W, I]."""
+    return None if candidate.held_W is None else share_of_transfers(view.fleet, candidate.held_W)
 
 
 def _with_known_gain(view: View, candidate: Candidate) -> Cause:

@@ -41,7 +41,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         hosts: Accused hosts, where it is hosts and not workers.
         subject: Subject and verb of the summary, where the general sentences do not fit.
         resource: Resource that limits the accused, where it is not read from the rows.
-        quicker_us: Time it takes from each worker's transfers in each iteration, too; None = none. float64 [W, I].
+        held_W: Share of the time in which it holds each worker, whatever that does, its transfers too. float64 [W].
         gain: Gain of its removal, where taking time away from workers cannot express it; else None.
         sentence: The summary's first sentence, where the general ones do not fit; the evidence then stands for itself.
         next_step: Advice, where that of the catalog is too general.
@@ -79,7 +79,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hosts: tuple[str, ...] = ()
     subject: str = ""
     resource: ResourceUse | None = None
-    quicker_us: Floats | None = None
+    held_W: Floats | None = None
     gain: float | None = None
     sentence: str = ""
     next_step: str = ""

@@ -22,7 +22,6 @@ from eroica.diagnosis.limits import HELD, MOST
 from eroica.diagnosis.speed import held_share, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
-from eroica.localize.simulate import share_of_transfers
 from eroica.model.shares import percent
 
 CAUSE = "compute-slow"
@@ -74,7 +73,23 @@ def with_holding(view: View, candidate: Candidate) -> Candidate:
     if held_W.max() <= HELD:
         return candidate
     removed_WI = np.maximum(candidate.removed_us, held_W[:, None] * view.fleet.busy_us)
-    return msgspec.structs.replace(candidate, removed_us=removed_WI, quicker_us=share_of_transfers(view.fleet, held_W))
+    return msgspec.structs.replace(candidate, removed_us=removed_WI, held_W=held_W)
+
+
+def without_holding(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Leave to each function what is longer beyond its worker being held, which takes that share of all its time."""
+    shares = [one.held_W for one in candidates if one.held_W is not None]
+    if not shares:
+        return list(candidates)
+    held_W = np.max(shares, axis=0)
+
+    def left(one: Candidate) -> Candidate:
+        if one.kind != "python" or one.held_W is not None or one.excess_us <= 0:
+            return one
+        left_W = np.maximum(1 - held_W * one.mean_us / one.excess_us, 0.0)
+        return msgspec.structs.replace(one, removed_us=one.removed_us * left_W[:, None])
+
+    return [left(one) for one in candidates]
 
 
 def _candidate(view: View, members: NDArray[np.intp], held_W: NDArray[np.float64], agreement: float) -> Candidate:
