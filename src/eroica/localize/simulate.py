@@ -125,9 +125,11 @@ def simulated_gain(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None =
 
     Where workers meet only now and then, the job is as fast as its slowest worker, whatever a mean over them says.
     """
-    apart = _gain_apart(fleet, removed_WI) if quicker_WI is None else 0.0
     now = float(fleet.iteration_us.mean(axis=0).sum())
-    return max(apart, 1.0 - float(simulate_iterations(fleet, removed_WI, quicker_WI).sum()) / now) if now > 0 else 0.0
+    if now <= 0:
+        return 0.0
+    together = 1.0 - float(simulate_iterations(fleet, removed_WI, quicker_WI).sum()) / now
+    return max(_gain_apart(fleet, removed_WI), together)
 
 
 def _gain_apart(fleet: Fleet, removed_WI: Floats) -> float:
