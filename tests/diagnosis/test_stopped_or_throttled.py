@@ -97,3 +97,25 @@ def test_a_quota_that_holds_a_sleeping_process_is_told_as_the_setting_without_a_
     assert verdict.cause is not None and (verdict.cause.cause, verdict.cause.workers) == ("misconfiguration", (2,))
     assert verdict.summary.startswith("Worker 2 is set up differently: CPU quota in cores is 0.2")
     assert "; that is" in verdict.summary and "no function" not in verdict.summary
+
+
+@seeds
+def test_throttled_time_that_the_kernel_adds_up_is_worth_no_more_than_the_worker_lost(seed: int) -> None:
+    """Four threads in one group: the kernel counts 4 s a second though the worker is half as fast as its peers."""
+    patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 2.0, "throttled")])
+    (true,) = causes(patterns)
+    held = {**patterns[2].host_facts, "throttled": 4.0}
+    patterns[2] = msgspec.structs.replace(patterns[2], host_facts=held)
+    (found,) = causes(patterns)
+    assert found.cause == true.cause == "compute-slow"
+    assert found.gain == pytest.approx(true.gain, abs=0.03)
+
+
+@seeds
+def test_a_quota_that_all_have_makes_nobody_worth_more(seed: int) -> None:
+    patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 2.0, "nothing_of_note")])
+    (plain,) = causes(patterns)
+    held = [msgspec.structs.replace(one, host_facts={**one.host_facts, "throttled": 0.4}) for one in patterns]
+    (found,) = causes(held)
+    assert (found.cause, found.workers) == (plain.cause, plain.workers)
+    assert found.gain == pytest.approx(plain.gain, abs=0.05)

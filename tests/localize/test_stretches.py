@@ -10,7 +10,7 @@ import pytest
 
 from eroica.localize.arrivals import read_arrivals
 from eroica.localize.fleet import Fleet, build_fleet
-from eroica.localize.simulate import Removal, share_gains, share_of_transfers, simulated_gain
+from eroica.localize.simulate import Removal, share_gains, simulated_gain
 from eroica.localize.stretches import find_stretches, lengthened, progress_with, shortened
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
@@ -169,24 +169,37 @@ def test_a_worker_that_is_held_loses_that_share_of_its_work_and_all_that_of_thei
     work[1] *= 3
     fleet = fleet_of(work, 3 * transfer_us)
     held_W = np.array([0.0, held, 0.0, 0.0])
-    quicker = share_of_transfers(fleet, held_W)
     own = held_W[:, None] * fleet.busy_us
     truth = 1 - (WORK + transfer_us) / (3 * WORK + 3 * transfer_us)
-    assert simulated_gain(fleet, own, quicker) == pytest.approx(truth, abs=0.01)
+    assert simulated_gain(fleet, own, held_W=held_W) == pytest.approx(truth, abs=0.01)
     assert simulated_gain(fleet, own) == pytest.approx(2 * WORK / (3 * WORK + 3 * transfer_us), abs=0.01)
     loader = np.zeros_like(own)
     loader[0] = 100.0
-    gains = share_gains(fleet, [Removal(own, quicker), Removal(loader)])
+    gains = share_gains(fleet, [Removal(own, held_W), Removal(loader)])
     assert gains == pytest.approx([truth, 0.0], abs=0.02)
     apart = msgspec.structs.replace(fleet, replay=None)
-    assert simulated_gain(apart, own, share_of_transfers(apart, held_W)) == pytest.approx(truth, abs=0.01)
+    assert simulated_gain(apart, own, held_W=held_W) == pytest.approx(truth, abs=0.01)
 
 
-def test_only_those_who_transfer_with_a_held_worker_gain_by_its_transfers() -> None:
-    groups = [ProcessGroup(name=name, ranks=ranks, backend="gloo") for name, ranks in (("a", (0, 1)), ("b", (2, 3)))]
+def test_only_transfers_with_a_held_worker_are_quicker_without_its_being_held() -> None:
+    """Worker 3 is held half of the time: in its pair and among all, but the other pair's long transfer stays."""
+    groups = [
+        ProcessGroup(name=name, ranks=ranks, backend="gloo")
+        for name, ranks in (("a", (0, 1)), ("b", (2, 3)), ("0", (0, 1, 2, 3)))
+    ]
+    pair_us, all_us, long_us = 4_000.0, 3_000.0, 3_600.0
     programs = [
-        [Step("work", WORK), Step("all_gather", TRANSFER, "a" if rank < 2 else "b"), Step("iteration")] * ITERATIONS
+        [
+            Step("work", WORK),
+            Step("all_gather", long_us if rank < 2 else pair_us, "a" if rank < 2 else "b"),
+            Step("work", WORK),
+            Step("all_reduce", all_us, "0"),
+            Step("iteration"),
+        ]
+        * ITERATIONS
         for rank in range(WORKERS)
     ]
-    quicker = share_of_transfers(seen(programs, groups), np.array([0.0, 0.0, 0.0, 0.5]))
-    assert quicker[:, 1:].mean(axis=1) == pytest.approx([0.0, 0.0, TRANSFER / 2, TRANSFER / 2], rel=0.05)
+    fleet = seen(programs, groups)
+    gain = simulated_gain(fleet, np.zeros_like(fleet.iteration_us), held_W=np.array([0.0, 0.0, 0.0, 0.5]))
+    truth = (pair_us - long_us + all_us / 2) / (2 * WORK + pair_us + all_us)
+    assert gain == pytest.approx(truth, abs=0.01)

@@ -43,7 +43,8 @@ class CollectorLink:
 
     Args:
         run: The run directory.
-        host: This host's name, as `eroica.wire.address.read_address` takes it. Default: who belongs to no host.
+        host: This host's name, for who belongs to it. Default: any collector that can be reached; see
+            `eroica.wire.address.read_address`.
     """
 
     def __init__(self, run: Path, host: str = "") -> None:

@@ -21,7 +21,7 @@ from eroica.diagnosis.pre_existing import without_older
 from eroica.diagnosis.reading import INPUT_CAUSES
 from eroica.diagnosis.stopped_or_throttled import without_holding
 from eroica.diagnosis.view import View
-from eroica.localize.simulate import Removal, quickest, share_gains, share_of_transfers, simulated_gain
+from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
 from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 
@@ -110,14 +110,17 @@ class _Account:
         self.taken: list[Cause] = []
         self._view = view
         self._quicker_WI = _slow_transfers(weighed)
+        self._held_W: Floats | None = None
         zero = np.zeros_like(view.fleet.iteration_us)
         self._booked_WI, self._booked_any = zero, False
         self._gained = 0.0 if self._quicker_WI is None else self._gain(zero)
         known = [one.candidate.removed_us for one in weighed if _is_measured_work(view, one)]
         self._hidden_WI = sum(known, zero) if known else None  # what it hides counts, though it is no rival
+        self._uncovered = 0.0 if self._hidden_WI is None else self._gain(self._hidden_WI)
 
-    def _gain(self, removed_WI: Floats, quicker_WI: Floats | None = None) -> float:
-        return simulated_gain(self._view.fleet, removed_WI, quickest([self._quicker_WI, quicker_WI]))
+    def _gain(self, removed_WI: Floats, held_W: Floats | None = None) -> float:
+        held_W = most_held([self._held_W, held_W])
+        return simulated_gain(self._view.fleet, removed_WI, self._quicker_WI, held_W)
 
     def refusal(self, cause: Cause) -> str:
         """Say why a cause does not count beside those taken; "" if it does."""
@@ -132,19 +135,20 @@ class _Account:
         return ""
 
     def _added_gain(self, cause: Cause) -> float:
-        removed_WI, quicker_WI = cause.candidate.removed_us, _held_transfers(self._view, cause.candidate)
-        adds = self._gain(self._booked_WI + removed_WI, quicker_WI) - self._gained
+        removed_WI, held_W = cause.candidate.removed_us, cause.candidate.held_W
+        adds = self._gain(self._booked_WI + removed_WI, held_W) - self._gained
         if self._hidden_WI is None:
             return adds
-        return max(adds, self._gain(self._hidden_WI + removed_WI, quicker_WI) - self._gain(self._hidden_WI))
+        return max(adds, self._gain(self._hidden_WI + removed_WI, held_W) - self._uncovered)
 
     def book(self, cause: Cause) -> None:
         """Take a cause."""
         self.taken.append(cause)
         if not _is_measured(cause.candidate):
             self._booked_WI, self._booked_any = self._booked_WI + cause.candidate.removed_us, True
-            self._quicker_WI = quickest([self._quicker_WI, _held_transfers(self._view, cause.candidate)])
+            self._held_W = most_held([self._held_W, cause.candidate.held_W])
             self._gained = self._gain(self._booked_WI)
+            self._uncovered = 0.0 if self._hidden_WI is None else self._gain(self._hidden_WI)
 
 
 def is_told_by(one: Candidate, other: Candidate) -> bool:
@@ -276,14 +280,9 @@ def _weigh_candidates(view: View, candidates: Sequence[Candidate]) -> list[Cause
     measured = [_with_known_gain(view, one) for one in candidates if _is_measured(one)]
     inside = [one for one in candidates if not _is_measured(one)]
     known = [one.candidate.removed_us for one in measured if _is_measured_work(view, one)]
-    removed = [Removal(one.removed_us, _held_transfers(view, one)) for one in inside]
+    removed = [Removal(one.removed_us, one.held_W) for one in inside]
     gains = share_gains(view.fleet, [*removed, *map(Removal, known)], _slow_transfers(measured))
     return [*measured, *(Cause(candidate=one, gain=gain) for one, gain in zip(inside, gains, strict=False))]
-
-
-def _held_transfers(view: View, candidate: Candidate) -> Floats | None:
-    """Return what transfers take longer as a candidate holds a worker; None if it holds none. float64 [W, I]."""
-    return None if candidate.held_W is None else share_of_transfers(view.fleet, candidate.held_W)
 
 
 def _with_known_gain(view: View, candidate: Candidate) -> Cause:

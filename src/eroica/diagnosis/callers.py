@@ -118,6 +118,7 @@ def _told(work: Candidate, caller: Caller, own: Sequence[Candidate]) -> Candidat
         focus=focus,
         functions=focus.functions,
         removed_us=sum((one.removed_us for one in own), start=work.removed_us),
+        held_W=None,
         mean_us=caller.own_us + own_us,
         reference_us=caller.other_us + usual_us,
         coverage=focus.share,

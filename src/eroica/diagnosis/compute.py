@@ -381,7 +381,7 @@ def _candidate(view: View, cause: str, late: Lateness, coverage: float, evidence
         sure = max(sure, _by_executions(view, late.workers, rows, coverage))
     hidden = late.reference == "peers" and is_hidden(view, late)
     found = msgspec.structs.replace(candidate, corroboration=sure, is_hidden=hidden, is_general=late.agreement is None)
-    return found if view.fleet.has_accelerator else with_holding(view, found)
+    return found if view.fleet.has_accelerator or cause != "compute-slow" else with_holding(view, found)
 
 
 def _by_executions(view: View, workers: Sequence[int], rows: list[int], agreeing: float) -> float:

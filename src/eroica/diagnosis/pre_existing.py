@@ -67,6 +67,7 @@ def without_older(view: View, found: Candidate) -> Candidate | None:
         found,
         older_us=older_us,
         removed_us=found.removed_us * share,
+        held_W=None if found.held_W is None else found.held_W * share,
         gain=None if found.gain is None else found.gain * share,
         evidence=(*found.evidence, text),
     )

@@ -22,6 +22,7 @@ from eroica.diagnosis.limits import HELD, MOST
 from eroica.diagnosis.speed import held_share, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
+from eroica.localize.simulate import most_held
 from eroica.model.shares import percent
 
 CAUSE = "compute-slow"
@@ -65,26 +66,32 @@ def find_held(view: View, slow: Sequence[Candidate]) -> Iterator[Candidate]:
 def with_holding(view: View, candidate: Candidate) -> Candidate:
     """Let a candidate hold what its workers lose by being held: that share of whatever they do, transfers included.
 
-    Compared with the baseline window, only what they are held more than then.
+    It is no more than the share that they are busy longer than their peers, or since the healthy window: the kernel
+    adds up the throttled time of all processors and of all processes of a group.
     """
     members, held_W = list(candidate.workers), np.zeros(view.workers)
-    before_W = np.nan_to_num(view.then(held_share)) if candidate.reference == "baseline" else 0.0
-    held_W[members] = np.maximum(held_share(view.fleet) - before_W, 0.0)[members]
+    busy_W = view.fleet.busy_us.mean(axis=1)
+    if candidate.reference == "baseline":
+        usual_W = view.then(lambda past: past.busy_us.mean(axis=1))
+    else:
+        usual_W = view.fleet.usual(busy_W)
+    most_W = np.nan_to_num(1 - usual_W / np.maximum(busy_W, 1e-9), nan=1.0).clip(0.0, 1.0)
+    held_W[members] = np.minimum(held_share(view.fleet), most_W)[members]
     if held_W.max() <= HELD:
         return candidate
     removed_WI = np.maximum(candidate.removed_us, held_W[:, None] * view.fleet.busy_us)
-    return msgspec.structs.replace(candidate, removed_us=removed_WI, held_W=held_W)
+    shares_W = None if view.fleet.has_accelerator else held_W  # a device goes on without its process
+    return msgspec.structs.replace(candidate, removed_us=removed_WI, held_W=shares_W)
 
 
 def without_holding(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Leave to each function what is longer beyond its worker being held, which takes that share of all its time."""
-    shares = [one.held_W for one in candidates if one.held_W is not None]
-    if not shares:
+    """Leave to each Python function what is longer beyond its worker being held, which takes that share of its time."""
+    held_W = most_held([one.held_W for one in candidates])
+    if held_W is None:
         return list(candidates)
-    held_W = np.max(shares, axis=0)
 
     def left(one: Candidate) -> Candidate:
-        if one.kind != "python" or one.held_W is not None or one.excess_us <= 0:
+        if one.kind != "python" or one.held_W is not None or one.gain is not None or one.excess_us <= 0:
             return one
         left_W = np.maximum(1 - held_W * one.mean_us / one.excess_us, 0.0)
         return msgspec.structs.replace(one, removed_us=one.removed_us * left_W[:, None])

@@ -53,7 +53,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     open_W: NDArray[np.bool_] = msgspec.field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
     def iterations_with(
-        self, change_WI: Floats, peers_WI: Floats | None = None, quicker_WI: Floats | None = None
+        self,
+        change_WI: Floats,
+        peers_WI: Floats | None = None,
+        quicker_WI: Floats | None = None,
+        held_W: Floats | None = None,
     ) -> Floats:
         """Iteration times, mean over workers, with other own times and transfers. float64 [I].
 
@@ -63,6 +67,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             peers_WI: How much of what is taken away is taken from the worker's peers, too: that part comes from all of
                 its own time alike, the rest first from where the peers need less. Without it nobody else lacks any.
             quicker_WI: By how much quicker all transfers of a worker in an iteration are together. float64 [W, I].
+            held_W: Share of the time in which workers are held today: their meetings' transfers lack it. float64 [W].
         """
         change_C = change_WI.ravel()
         common_C = np.zeros_like(change_C) if peers_WI is None else peers_WI.ravel()
@@ -71,6 +76,9 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         transfer_M = self.graph.transfer_M
         if quicker_WI is not None and quicker_WI.any():
             transfer_M = quicker(self.graph, self.stretches, np.maximum(quicker_WI.ravel(), 0.0))
+        if held_W is not None:
+            held_E = held_W[self.graph.worker_E[self.graph.members]]
+            transfer_M = transfer_M * (1 - np.maximum.reduceat(held_E, self.graph.first_M[:-1]))
         edge_WJ = _run(self.graph, self.rounds, self.start_W, self.stretches, length_S, transfer_M)
         return np.asarray(np.diff(edge_WJ, axis=1).mean(axis=0))
 

@@ -22,7 +22,9 @@ _FEWEST_TO_SPARE_ONE = 3
 _APART = 1.05
 
 
-def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
+def simulate_iterations(
+    fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None, held_W: Floats | None = None
+) -> Floats:
     """Compute iteration times if each worker lacked some of its time.
 
     Where the window can be replayed (`localize.replay`), with less own time of these workers: it is taken first where
@@ -35,8 +37,10 @@ def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | N
     Args:
         fleet: The window.
         removed_WI: Time taken away, at most the busy time. float64 [W, I].
-        quicker_WI: By how much less the transfers of some process groups are to take, for all of their members. Without
-            a replay a role gains what all its workers are to lack. float64 [W, I].
+        quicker_WI: By how much less the transfers of some process groups are to take, for all of their members. Only a
+            replay can tell what that gains. float64 [W, I].
+        held_W: Share of the time, 0-1, in which workers are held and are to be no more: transfers with them lack it, in
+            a replay; else what nobody of their role could avoid to wait. float64 [W].
 
     Returns:
         Iteration times. float64 [I].
@@ -44,9 +48,9 @@ def simulate_iterations(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | N
     removed_WI = np.maximum(removed_WI, 0.0)
     if fleet.replay is not None:
         now_I: Floats = fleet.iteration_us.mean(axis=0)
-        found_I = np.minimum(_replayed(fleet, fleet.replay, -removed_WI, quicker_WI), now_I)
+        found_I = np.minimum(_replayed(fleet, fleet.replay, -removed_WI, quicker_WI, held_W), now_I)
         return found_I if fleet.replay.seen is None else _as_seen(fleet, fleet.replay, removed_WI, found_I)
-    return _from_roles(fleet, removed_WI, quicker_WI)
+    return _from_roles(fleet, removed_WI, held_W)
 
 
 def _as_seen(fleet: Fleet, replay: Replay, removed_WI: Floats, found_I: Floats) -> Floats:
@@ -68,21 +72,25 @@ def _as_seen(fleet: Fleet, replay: Replay, removed_WI: Floats, found_I: Floats) 
     return np.asarray(np.minimum(found_I, now_I - at_most * by_roles_I))
 
 
-def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
+def _replayed(
+    fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Floats | None = None, held_W: Floats | None = None
+) -> Floats:
     """Replay iterations with other own times; iterations that the replay does not hold change as the others do. [I]."""
     now_I: Floats = fleet.iteration_us.mean(axis=0)
     quicker_WI = np.zeros_like(change_WI) if quicker_WI is None else quicker_WI
-    if not change_WI.any() and not quicker_WI.any():
+    if not change_WI.any() and not quicker_WI.any() and held_W is None:
         return now_I
-    place_I, held = _places(fleet, replay)
+    first = max(pattern.first_iteration for pattern in fleet.patterns)
+    place_I = fleet.columns[0] - (first - fleet.patterns[0].first_iteration) - replay.graph.first
+    held = (place_I >= 0) & (place_I < replay.graph.iterations)
 
     def placed(value_WI: Floats) -> Floats:
         found_WI = np.zeros((value_WI.shape[0], replay.graph.iterations))
         found_WI[:, place_I[held]] = value_WI[:, held]
         return found_WI
 
-    parts = (change_WI, _also_removed(fleet, -change_WI), quicker_WI)
-    simulated_I = replay.iterations_with(*(placed(part) for part in parts))
+    own, peers, transfers = (placed(part) for part in (change_WI, _also_removed(fleet, -change_WI), quicker_WI))
+    simulated_I = replay.iterations_with(own, peers, transfers, held_W)
     if replay.graph.iterations >= _FEWEST_TO_SPARE_ONE:
         held &= place_I > 0
     found_I: Floats = now_I.copy()
@@ -92,13 +100,6 @@ def _replayed(fleet: Fleet, replay: Replay, change_WI: Floats, quicker_WI: Float
     return np.maximum(found_I, 0.0)
 
 
-def _places(fleet: Fleet, replay: Replay) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return where each iteration lies in the replay, and whether it does. [I], [I]."""
-    first = max(pattern.first_iteration for pattern in fleet.patterns)
-    place_I = fleet.columns[0] - (first - fleet.patterns[0].first_iteration) - replay.graph.first
-    return place_I, (place_I >= 0) & (place_I < replay.graph.iterations)
-
-
 def _also_removed(fleet: Fleet, removed_WI: Floats) -> Floats:
     """Return the part of each worker's removed time that its peers are to lack as well. float64 [W, I]."""
     removed_WI = np.maximum(removed_WI, 0.0)
@@ -106,21 +107,28 @@ def _also_removed(fleet: Fleet, removed_WI: Floats) -> Floats:
     return np.asarray(np.minimum(usual_WI, removed_WI))
 
 
-def _from_roles(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> Floats:
-    """Compute iteration times from busy and waiting times alone. float64 [I]."""
+def _from_roles(fleet: Fleet, removed_WI: Floats, held_W: Floats | None = None) -> Floats:
+    """Compute iteration times from busy and waiting times alone. float64 [I].
+
+    A stage of one worker may wait for other stages all the time, so its waiting tells nothing of transfers.
+    """
     busy_WI = fleet.busy_us
-    less_WI = np.zeros_like(busy_WI) if quicker_WI is None else quicker_WI
     left_WI = np.maximum(busy_WI - removed_WI, 0.0)
     now_I = fleet.iteration_us.mean(axis=0)
     saved_I = np.zeros_like(now_I)
     for role in np.unique(fleet.roles):
         members = fleet.roles == role
         sooner_I = busy_WI[members].max(axis=0) - left_WI[members].max(axis=0)
-        saved_I = np.maximum(saved_I, sooner_I + less_WI[members].min(axis=0))
+        if held_W is not None and (members.sum() > 1 or members.all()):
+            least_I = np.maximum(fleet.iteration_us - busy_WI, 0.0)[members].min(axis=0)
+            sooner_I = sooner_I + held_W[members].max() * least_I
+        saved_I = np.maximum(saved_I, sooner_I)
     return np.asarray(np.maximum(now_I - saved_I, np.minimum(left_WI.max(axis=0), now_I)))
 
 
-def simulated_gain(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None) -> float:
+def simulated_gain(
+    fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None = None, held_W: Floats | None = None
+) -> float:
     """Compute the fraction of iteration time saved by taking that time away, 0-1. See `simulate_iterations`.
 
     Where workers meet only now and then, the job is as fast as its slowest worker, whatever a mean over them says.
@@ -128,7 +136,7 @@ def simulated_gain(fleet: Fleet, removed_WI: Floats, quicker_WI: Floats | None =
     now = float(fleet.iteration_us.mean(axis=0).sum())
     if now <= 0:
         return 0.0
-    together = 1.0 - float(simulate_iterations(fleet, removed_WI, quicker_WI).sum()) / now
+    together = 1.0 - float(simulate_iterations(fleet, removed_WI, quicker_WI, held_W).sum()) / now
     return max(_gain_apart(fleet, removed_WI), together)
 
 
@@ -146,11 +154,11 @@ class Removal(NamedTuple):
 
     Attributes:
         own_WI: Of their own time. float64 [W, I].
-        quicker_WI: Of their transfers; None = nothing. float64 [W, I].
+        held_W: Share that it takes of their transfers; None = nothing. float64 [W].
     """
 
     own_WI: Floats
-    quicker_WI: Floats | None = None
+    held_W: Floats | None = None
 
 
 def share_gains(fleet: Fleet, removed: Sequence[Removal], quicker_WI: Floats | None = None) -> list[float]:
@@ -168,44 +176,18 @@ def share_gains(fleet: Fleet, removed: Sequence[Removal], quicker_WI: Floats | N
     if not removed:
         return []
     if len(removed) == 1 and quicker_WI is None:
-        return [simulated_gain(fleet, *removed[0])]
+        return [simulated_gain(fleet, removed[0].own_WI, held_W=removed[0].held_W)]
     total = sum((one.own_WI for one in removed), np.zeros_like(fleet.iteration_us))
-    everything = simulated_gain(fleet, total, quickest([quicker_WI, *(one.quicker_WI for one in removed)]))
+    everything = simulated_gain(fleet, total, quicker_WI, most_held([one.held_W for one in removed]))
 
     def added(one: Removal) -> float:
-        others = (other.quicker_WI for other in removed if other is not one)
-        return everything - simulated_gain(fleet, total - one.own_WI, quickest([quicker_WI, *others]))
+        others = most_held([other.held_W for other in removed if other is not one])
+        return everything - simulated_gain(fleet, total - one.own_WI, quicker_WI, others)
 
-    return [max(simulated_gain(fleet, *one), added(one)) for one in removed]
+    return [max(simulated_gain(fleet, one.own_WI, held_W=one.held_W), added(one)) for one in removed]
 
 
-def quickest(quicker: Sequence[Floats | None]) -> Floats | None:
-    """Return the most that any of several causes takes of transfers; None if none does. float64 [W, I]."""
-    some = [one for one in quicker if one is not None]
+def most_held(shares: Sequence[Floats | None]) -> Floats | None:
+    """Return the largest share in which any of several causes holds each worker; None if none does. float64 [W]."""
+    some = [one for one in shares if one is not None]
     return np.max(some, axis=0) if some else None
-
-
-def share_of_transfers(fleet: Fleet, held_W: Floats) -> Floats:
-    """Return what transfers take longer as a member is held meanwhile, for all members. float64 [W, I].
-
-    Without a replay it is what nobody of a role could avoid to wait that counts as transfers of them all.
-
-    Args:
-        fleet: The window.
-        held_W: Share of the time in which each worker is held, 0-1. float64 [W].
-    """
-    found_WI = np.zeros_like(fleet.iteration_us)
-    if fleet.replay is None:
-        wait_WI = np.maximum(fleet.iteration_us - fleet.busy_us, 0.0)
-        for role in np.unique(fleet.roles):
-            members = fleet.roles == role
-            found_WI[members] = held_W[members].max() * wait_WI[members].min(axis=0)
-        return found_WI
-    graph, stretches = fleet.replay.graph, fleet.replay.stretches
-    most_M = np.maximum.reduceat(held_W[graph.worker_E[graph.members]], graph.first_M[:-1])
-    less_E = (most_M * graph.transfer_M)[graph.meeting_E]
-    size = graph.edge_WJ.shape[0] * graph.iterations
-    less_C = np.bincount(stretches.cell_S[stretches.of_E], weights=less_E, minlength=size)
-    place_I, held = _places(fleet, fleet.replay)
-    found_WI[:, held] = less_C.reshape(graph.edge_WJ.shape[0], -1)[:, place_I[held]]
-    return found_WI
