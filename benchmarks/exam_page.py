@@ -369,7 +369,7 @@ def mixed(lines: Sequence[Line]) -> Iterator[str]:
         "gain within a factor of two of what the job loses without the other, and no third cause is named. "
         "`link-and-collections` has six workers on three hosts; in its first run windows were shortened and the link "
         "was three times as slow. `stage-and-compute` has had one pipeline of two workers since its second run; with "
-        "two micro-batches the way in which its model is cut costs 5 % at most, so that this mixture hardly has a "
+        "two micro-batches the way in which its model is cut costs 1 to 9 %, so that this mixture hardly has a "
         "second fault.\n"
     )
     rows = [

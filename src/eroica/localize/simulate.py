@@ -82,21 +82,21 @@ def _replayed(
         return now_I
     first = max(pattern.first_iteration for pattern in fleet.patterns)
     place_I = fleet.columns[0] - (first - fleet.patterns[0].first_iteration) - replay.graph.first
-    held = (place_I >= 0) & (place_I < replay.graph.iterations)
+    inside = (place_I >= 0) & (place_I < replay.graph.iterations)
 
     def placed(value_WI: Floats) -> Floats:
         found_WI = np.zeros((value_WI.shape[0], replay.graph.iterations))
-        found_WI[:, place_I[held]] = value_WI[:, held]
+        found_WI[:, place_I[inside]] = value_WI[:, inside]
         return found_WI
 
     own, peers, transfers = (placed(part) for part in (change_WI, _also_removed(fleet, -change_WI), quicker_WI))
     simulated_I = replay.iterations_with(own, peers, transfers, held_W)
     if replay.graph.iterations >= _FEWEST_TO_SPARE_ONE:
-        held &= place_I > 0
+        inside &= place_I > 0
     found_I: Floats = now_I.copy()
-    found_I[held] -= (replay.iteration_I - simulated_I)[place_I[held]]
-    if held.any() and not held.all():
-        found_I[~held] *= found_I[held].sum() / max(float(now_I[held].sum()), 1e-9)
+    found_I[inside] -= (replay.iteration_I - simulated_I)[place_I[inside]]
+    if inside.any() and not inside.all():
+        found_I[~inside] *= found_I[inside].sum() / max(float(now_I[inside].sum()), 1e-9)
     return np.maximum(found_I, 0.0)
 
 
