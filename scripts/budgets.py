@@ -93,7 +93,7 @@ def riddles() -> int:
 def main() -> int:
     """Print the table; the number of budgets that are exceeded decides the status."""
     budgets = (
-        Budget("diagnosis: lines", lines(), 15_707, 9_000),
+        Budget("diagnosis: lines", lines(), 15_709, 9_000),
         Budget("diagnosis: numbers", numbers(), 392, 130),
         Budget("diagnosis: builders of candidates", builders(), 21, 1),
         Budget(f"docstrings that are riddles, in {', '.join(PLAIN)}:", riddles(), 0, 0),

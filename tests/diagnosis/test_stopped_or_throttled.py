@@ -100,9 +100,10 @@ def test_a_quota_that_holds_a_sleeping_process_is_told_as_the_setting_without_a_
 
 
 @seeds
-def test_throttled_time_that_the_kernel_adds_up_is_worth_no_more_than_the_worker_lost(seed: int) -> None:
+@pytest.mark.parametrize("workers", [3, 4, 8])
+def test_throttled_time_that_the_kernel_adds_up_is_worth_no_more_than_the_worker_lost(workers: int, seed: int) -> None:
     """Four threads in one group: the kernel counts 4 s a second though the worker is half as fast as its peers."""
-    patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 2.0, "throttled")])
+    patterns = synthesize(FleetPlan(workers=workers, seed=seed), [SlowCompute((2,), 2.0, "throttled")])
     (true,) = causes(patterns)
     held = {**patterns[2].host_facts, "throttled": 4.0}
     patterns[2] = msgspec.structs.replace(patterns[2], host_facts=held)
@@ -119,3 +120,9 @@ def test_a_quota_that_all_have_makes_nobody_worth_more(seed: int) -> None:
     (found,) = causes(held)
     assert (found.cause, found.workers) == (plain.cause, plain.workers)
     assert found.gain == pytest.approx(plain.gain, abs=0.05)
+
+
+@seeds
+def test_a_stage_all_of_whose_workers_stand_still_is_slow_though_it_has_no_healthy_peers(seed: int) -> None:
+    patterns = synthesize(FleetPlan(workers=4, stages=2, seed=seed), [SlowCompute((0, 2), 4.0, "stopped")])
+    assert [(one.cause, one.workers) for one in causes(patterns)] == [("compute-slow", (0, 2))]

@@ -148,7 +148,8 @@ class _Account:
             self._booked_WI, self._booked_any = self._booked_WI + cause.candidate.removed_us, True
             self._held_W = most_held([self._held_W, cause.candidate.held_W])
             self._gained = self._gain(self._booked_WI)
-            self._uncovered = 0.0 if self._hidden_WI is None else self._gain(self._hidden_WI)
+            if self._hidden_WI is not None and cause.candidate.held_W is not None:
+                self._uncovered = self._gain(self._hidden_WI)
 
 
 def is_told_by(one: Candidate, other: Candidate) -> bool:

@@ -66,15 +66,16 @@ def find_held(view: View, slow: Sequence[Candidate]) -> Iterator[Candidate]:
 def with_holding(view: View, candidate: Candidate) -> Candidate:
     """Let a candidate hold what its workers lose by being held: that share of whatever they do, transfers included.
 
-    It is no more than the share that they are busy longer than their peers, or since the healthy window: the kernel
-    adds up the throttled time of all processors and of all processes of a group.
+    It is no more than the share that they are busy longer than the role's others, if there are any, or since the
+    healthy window: the kernel adds up the throttled time of all processors and of all processes of a group.
     """
     members, held_W = list(candidate.workers), np.zeros(view.workers)
     busy_W = view.fleet.busy_us.mean(axis=1)
     if candidate.reference == "baseline":
         usual_W = view.then(lambda past: past.busy_us.mean(axis=1))
     else:
-        usual_W = view.fleet.usual(busy_W)
+        others = np.delete(view.fleet.roles, members)
+        usual_W = np.where(np.isin(view.fleet.roles, others), view.fleet.usual(busy_W), np.nan)
     most_W = np.nan_to_num(1 - usual_W / np.maximum(busy_W, 1e-9), nan=1.0).clip(0.0, 1.0)
     held_W[members] = np.minimum(held_share(view.fleet), most_W)[members]
     if held_W.max() <= HELD:

@@ -120,8 +120,7 @@ def _from_roles(fleet: Fleet, removed_WI: Floats, held_W: Floats | None = None) 
         members = fleet.roles == role
         sooner_I = busy_WI[members].max(axis=0) - left_WI[members].max(axis=0)
         if held_W is not None and (members.sum() > 1 or members.all()):
-            least_I = np.maximum(fleet.iteration_us - busy_WI, 0.0)[members].min(axis=0)
-            sooner_I = sooner_I + held_W[members].max() * least_I
+            sooner_I = sooner_I + held_W[members].max() * fleet.wait_us[members].min(axis=0)
         saved_I = np.maximum(saved_I, sooner_I)
     return np.asarray(np.maximum(now_I - saved_I, np.minimum(left_WI.max(axis=0), now_I)))
 
