@@ -47,7 +47,7 @@ ALONE_FROM, ALONE_S = 50, 90.0
 #: The mixture that takes three hosts: iteration from which garbage is collected, and its faults.
 ON_HOSTS, COLLECT_FROM = "link-and-collections", 150
 COLLECTIONS, LINK = "gc-pause", host_faults.FAULTS["slow-link"]._replace(rate="240mbit")
-#: What jobs on hosts shorten is as users have it.
+#: Settings that jobs on hosts shorten, at their defaults.
 DEFAULTS = {name: str(getattr(Settings(), name)).lower() for name in SETTINGS}
 
 
