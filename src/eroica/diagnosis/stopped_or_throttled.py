@@ -66,8 +66,8 @@ def find_held(view: View, slow: Sequence[Candidate]) -> Iterator[Candidate]:
 def with_holding(view: View, candidate: Candidate) -> Candidate:
     """Let a candidate hold what its workers lose by being held: that share of whatever they do, transfers included.
 
-    It is no more than the share that they are busy longer than the role's others, if there are any, or since the
-    healthy window: the kernel adds up the throttled time of all processors and of all processes of a group.
+    It is no more than the share that they are busy longer than their role's others, if there are any, or than in the
+    healthy window. The kernel adds up the throttled time of all processors and of all processes of a group.
     """
     members, held_W = list(candidate.workers), np.zeros(view.workers)
     busy_W = view.fleet.busy_us.mean(axis=1)
