@@ -1,0 +1,46 @@
+"""Ask the paper's own rule about a suspect: its pattern (β, μ, σ) against expectation and against its peers.
+
+Source: EROICA, section 4.3, equations 6-11. The rule sees what times alone do not: a function that is as busy as its
+peers' but slower, a link that is low and steady where others beside it are low and flicker.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eroica.localize.suspects import SuspectRow
+from eroica.mechanism.block import Block
+from eroica.mechanism.view import View
+from eroica.model.shares import percent
+
+#: Share of the accused on which the rule must flag one of the block's functions.
+_MOST = 0.5
+
+
+def flagged_row(view: View, block: Block) -> SuspectRow | None:
+    """Find the candidate's row that the rule flags most clearly; None if it flags none on most of the accused."""
+    keys = {view.fleet.keys[row] for row in (*block.rows, *block.focus.functions)}
+    accused = {view.fleet.ranks[worker] for worker in block.workers}
+    found = [
+        row
+        for row in view.suspects.abnormal
+        if row.key in keys and (not accused or len(accused.intersection(row.workers)) >= _MOST * len(accused))
+    ]
+    return max(found, key=lambda row: (row.beta * row.distance, row.key), default=None)
+
+
+def describe_row(row: SuspectRow) -> str:
+    """Describe in one clause what the rule flags, and in which of its two halves."""
+    where = f"{row.key.name}, on the critical path for {percent(row.beta)} of the window"
+    if row.why == "expectation":
+        return f"equation 11 flags {where}: {percent(row.distance)} more than its kind should be"
+    return f"equation 11 flags {where}: its pattern differs from {percent(row.distance)} of its peers'"
+
+
+def is_read_by_rule(view: View, block: Block) -> bool:
+    """True if the rule can judge a candidate: it reads rows by their share of the window, on known workers."""
+    rows = list(block.rows)
+    if not rows or block.scope == "rotating" or not block.workers:
+        return False
+    beta_F = view.fleet.pattern[rows][:, list(block.workers), 0].max(axis=1)
+    return bool(np.nanmax(beta_F, initial=0.0) > view.settings.beta_gate)

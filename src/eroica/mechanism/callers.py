@@ -1,0 +1,221 @@
+"""Find the user's function under which operators, launches or collections take longer.
+
+Operators have no stack of their own, but stacks are sampled while they run. So the time under a frame of the training
+thread includes what it calls, and the frame whose time grew as the operators did is their caller.
+
+Array suffixes: R rows, W workers. All times are microseconds per iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.activities import activity_of
+from eroica.diagnosis.frames import Focus, find_focus
+from eroica.localize.fleet import Fleet
+from eroica.mechanism.block import Block, Reference
+from eroica.mechanism.cells import enters_collective
+from eroica.mechanism.view import View
+
+Floats = NDArray[np.float64]
+Measure = Callable[[Fleet, list[int]], Floats]
+#: Rows below this share of all decide nothing. There are hundreds of rows, and peers cost much at 100,000 workers.
+_LEAST_SHARE = 0.001
+#: A frame that holds this share of everything, now and before, is the training loop and names nothing.
+_LOOP = 0.95
+#: Share of the operators' excess that a caller must hold: stacks are sampled at a tenth of the operators' moments.
+_HOLDS_LAUNCHES = 0.2
+_HOLDS = 0.6
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """A function, and the time in what it calls.
+
+    Attributes:
+        focus: The function.
+        own_us: Time on the workers asked about, mean.
+        usual_us: The same time on the reference.
+    """
+
+    focus: Focus
+    own_us: float
+    usual_us: float
+
+    @property
+    def excess_us(self) -> float:
+        """Time beyond the reference."""
+        return self.own_us - self.usual_us
+
+
+def host_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Return the host's time in each row while an operator ran, or a device worked or was launched for. [R, W]."""
+    return np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0)
+
+
+def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Return the time of each row while an operator ran; where a device runs it, the device's time. [R, W]."""
+    if not fleet.knows_launchers:
+        return host_us(fleet, rows)
+    return np.stack([fleet.device_us([row]) for row in rows]) if rows else np.zeros((0, len(fleet.ranks)))
+
+
+def whole_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Return the time under each row, with what it calls. float64 [R, W]."""
+    return fleet.total_us[rows]
+
+
+def find_caller(
+    view: View, workers: Sequence[int], reference: Reference, measure: Measure = inside_us
+) -> Caller | None:
+    """Find the user's function with the largest excess in what it calls.
+
+    Args:
+        view: The window.
+        workers: Workers (indices) whose excess it is.
+        reference: What their time exceeds; a stated limit tells nothing of functions.
+        measure: Time of rows that is compared.
+    """
+    rows, members = _rows(view.fleet), list(workers)
+    if not rows or not members or reference == "expectation":
+        return None
+    time_RW = measure(view.fleet, rows)
+    time_R = time_RW[:, members].mean(axis=1)
+    usual_R = _usual(view, rows, time_RW, time_R, members, reference, measure)
+    if usual_R is None:
+        return None
+    focus = find_focus(view.fleet.keys, rows, np.maximum(time_R - usual_R, 0.0), time_R)
+    if focus is None or not focus.is_own or not focus.is_specific:
+        return None
+    entry = focus.entry
+    under = np.asarray([entry in view.fleet.keys[row].stack for row in rows], dtype=np.bool_)
+    if measure is whole_us and min(_share(time_R, under), _share(usual_R, under)) >= _LOOP:
+        return None
+    usual_us = float(usual_R[under].sum())
+    if reference == "baseline":
+        usual_us = max(usual_us, _before(view, entry, members, measure))
+    return Caller(focus=focus, own_us=float(time_R[under].sum()), usual_us=usual_us)
+
+
+def _share(time_R: Floats, under_R: NDArray[np.bool_]) -> float:
+    return float(time_R[under_R].sum()) / max(float(time_R.sum()), 1e-9)
+
+
+def _rows(fleet: Fleet) -> list[int]:
+    """List Python rows of the training thread that may call something, wholly covered by operators or not."""
+    return [
+        row
+        for row, key in enumerate(fleet.keys)
+        if key.kind == "python"
+        and key.thread == "training"
+        and key.phase != "input"
+        and not enters_collective(key.stack)
+        and activity_of(key.stack) not in ("save", "log")
+    ]
+
+
+def _usual(
+    view: View,
+    rows: list[int],
+    time_RW: Floats,
+    time_R: Floats,
+    members: list[int],
+    reference: Reference,
+    measure: Measure,
+) -> Floats | None:
+    """Return the reference's time of each row; None where the reference does not tell it. float64 [R]."""
+    if reference == "peers":
+        usual_R = time_R.copy()
+        large = np.flatnonzero(time_R >= _LEAST_SHARE * time_R.sum())
+        usual_R[large] = np.nan_to_num(view.fleet.usual(time_RW[large]))[:, members].mean(axis=1)
+        return usual_R
+    past = view.suspects.baseline
+    if past is None or not set(view.fleet.ranks) <= set(past.ranks):
+        return None
+    if measure is inside_us and past.knows_launchers != view.fleet.knows_launchers:
+        return None
+    columns = _columns(view, past, members)
+    places = {key: place for place, key in enumerate(past.keys)}
+    found = [places.get(view.fleet.keys[row], -1) for row in rows]
+    known = [place for place in found if place >= 0]
+    then_R = dict(zip(known, measure(past, known)[:, columns].mean(axis=1), strict=True)) if known else {}
+    return np.asarray([then_R.get(place, 0.0) for place in found])
+
+
+def _columns(view: View, past: Fleet, members: Sequence[int]) -> list[int]:
+    columns = {rank: column for column, rank in enumerate(past.ranks)}
+    return [columns[view.fleet.ranks[worker]] for worker in members]
+
+
+def _before(view: View, entry: str, members: list[int], measure: Measure) -> float:
+    """Return the time under a frame in the baseline window, whatever it called then."""
+    past = view.suspects.baseline
+    if past is None:
+        return 0.0
+    rows = [row for row in _rows(past) if entry in past.keys[row].stack]
+    return float(measure(past, rows)[:, _columns(view, past, members)].mean(axis=1).sum()) if rows else 0.0
+
+
+def with_caller(view: View, block: Block) -> Block:
+    """Return a block of operators, launches, copies or collections with the function that calls them as a fact.
+
+    Recorded traces do not tell. Without launches linked to their stacks, a device's kernels do not either, but the host
+    stands still while it allocates or copies from pageable memory.
+    """
+    if view.is_trace or not block.workers or block.cell in ("input", "python", "collectives", "process"):
+        return block
+    is_of_host = block.cell in ("launches", "collections") or _waits_on_host(block)
+    if not view.knows_callers and not is_of_host:
+        return block
+    measure = host_us if block.cell in ("launches", "collections") else inside_us
+    caller = find_caller(view, block.workers, block.reference, measure)
+    least = _HOLDS_LAUNCHES if block.cell == "launches" or block.is_general else _HOLDS
+    if caller is None or caller.excess_us < least * block.excess_us:
+        return block
+    if block.cell in ("memory", "collections") and caller.excess_us > block.excess_us / _HOLDS:
+        return block
+    facts = msgspec.structs.replace(
+        block.facts, caller=caller.focus, caller_us=caller.own_us, caller_usual_us=caller.usual_us
+    )
+    return msgspec.structs.replace(block, facts=facts)
+
+
+def _waits_on_host(block: Block) -> bool:
+    """Return True if the named operation holds up the host: allocations, copies from memory that is not pinned."""
+    return (
+        block.focus.name.startswith(("cudaMalloc", "cudaFree", "hipMalloc", "hipFree"))
+        or "Pageable" in block.focus.name
+    )
+
+
+def find_grown_function(view: View) -> Block | None:
+    """Find the user's function that holds most of what iterations have grown by, with all that it calls.
+
+    Only the mean over the window is known of that time, so it is asked about only where cells leave most unexplained.
+    """
+    before_us = view.baseline_us
+    if view.is_trace or not view.is_slow or not before_us or view.suspects.baseline is None:
+        return None
+    grown_us = view.iteration_us - before_us
+    everybody = list(range(view.workers))
+    caller = find_caller(view, everybody, "baseline", whole_us)
+    if caller is None or not _HOLDS * grown_us <= caller.excess_us <= grown_us / _HOLDS:
+        return None
+    entry = caller.focus.entry
+    rows = [row for row in _rows(view.fleet) if entry in view.fleet.keys[row].stack]
+    samples = float(view.fleet.samples[rows].sum())
+    return Block(
+        cell="python",
+        rows=tuple(rows),
+        focus=caller.focus,
+        workers=tuple(everybody),
+        scope="all",
+        reference="baseline",
+        removed_us=np.full(view.fleet.iteration_us.shape, caller.excess_us),
+        mean_us=caller.own_us,
+        reference_us=caller.usual_us,
+        strength=max(samples, 1.0) ** 0.5 * caller.excess_us / max(caller.own_us, 1e-9),
+    )

@@ -1,0 +1,82 @@
+"""List the causes that were considered for a window: named or not, why, and what speaks for and against each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from eroica.localize.excess import SURE
+from eroica.mechanism.behavior import describe_row, flagged_row, is_read_by_rule
+from eroica.mechanism.outliers import LEAST_AGREEMENT
+from eroica.mechanism.selection import Cause, Weighed
+from eroica.mechanism.view import View
+from eroica.model.shares import percent
+from eroica.model.verdict import NAMED, Hypothesis
+
+#: A verdict keeps so many.
+_MOST = 12
+#: Share of the excess that the named function must hold.
+_HOLDS = 0.6
+_REFERENCES = {
+    "peers": "compared with its peers",
+    "baseline": "compared with the job's own {}",
+    "expectation": "compared with what is expected only",
+}
+
+
+def list_hypotheses(view: View, causes: Sequence[Cause], weighed: Sequence[Weighed]) -> tuple[Hypothesis, ...]:
+    """Return what was considered: the causes named, then others by falling gain."""
+    found: dict[tuple[Any, ...], Hypothesis] = {}
+    for cause in causes:
+        found[_identity(cause)] = _hypothesis(view, cause, NAMED)
+    for one in sorted(weighed, key=lambda one: -one.cause.gain):
+        found.setdefault(_identity(one.cause), _hypothesis(view, one.cause, one.decision))
+    return tuple(found.values())[:_MOST]
+
+
+def _identity(cause: Cause) -> tuple[Any, ...]:
+    return cause.cause, cause.block.scope, cause.block.workers, cause.block.focus.label
+
+
+def _hypothesis(view: View, cause: Cause, decision: str) -> Hypothesis:
+    signs = list(_signs(view, cause))
+    return Hypothesis(
+        cause=cause.cause,
+        function=cause.block.focus.label,
+        workers=tuple(view.fleet.ranks[worker] for worker in cause.block.workers),
+        scope=cause.block.scope,
+        gain=round(cause.gain, 4),
+        decision=decision,
+        why=cause.why,
+        met=tuple(text for word, text in signs if word == "met"),
+        missing=tuple(text for word, text in signs if word == "missing"),
+        unknown=tuple(text for word, text in signs if word == "unknown"),
+    )
+
+
+def _signs(view: View, cause: Cause) -> Iterator[tuple[str, str]]:
+    """Yield the signs that every cause needs: a sure excess, others that wait for it, a function, a reference."""
+    block = cause.block
+    sure = f"{min(block.strength, 999):.1f} standard errors above that over {view.iterations} iterations"
+    yield ("met" if block.strength >= SURE else "missing"), sure
+    is_weak = block.reference == "expectation"
+    yield ("unknown" if is_weak else "met"), _REFERENCES[block.reference].format(view.past_window)
+    if block.agreement is not None:
+        seen = f"the others wait for {percent(block.agreement)} of it"
+        yield ("met" if block.agreement >= LEAST_AGREEMENT else "missing"), seen
+    if block.focus.functions:
+        yield (
+            ("met" if block.focus.share >= _HOLDS else "missing"),
+            f"the function holds {percent(block.focus.share)} of it",
+        )
+    else:
+        yield "missing", "no function accounts for it"
+    row = flagged_row(view, block)
+    if row is not None:
+        yield "met", describe_row(row)
+    elif is_read_by_rule(view, block):
+        yield "missing", "equation 11 flags none of its functions"
+    if block.culprit is not None and block.culprit.doubt < 1:
+        yield "unknown", "whether what was seen beside the job is all that it lacks"
+    if cause.cause == "unknown":
+        yield "unknown", "which kind of cause it is"

@@ -1,0 +1,329 @@
+"""Processes beside the job that take what slow workers lack: cores, a virtual machine's time, memory, or a device.
+
+Such a process is a culprit if it took at least half of what the workers lack, and more than on hosts that are not slow
+or in the baseline window. A process that is busy while nobody is slow is of no interest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from eroica.diagnosis.words import name_workers
+from eroica.mechanism.block import Block, Culprit
+from eroica.mechanism.operators import HELD, host_fact
+from eroica.mechanism.view import View
+from eroica.model.pattern import Neighbor, WorkerPattern
+from eroica.model.shares import percent
+
+#: Share of what the workers lack that others must have taken, and the fewest cores that count.
+_LEAST_TAKEN, LEAST_CORES = 0.5, 0.2
+#: Cores were short if waiting for one is this share of the loss, or the host is this full. Otherwise a process must
+#: take this share of the host to be in the way, by its use of memory and caches.
+_LEAST_QUEUED, _FULL, LARGE = 0.3, 0.85, 0.25
+_DOUBT_UNSURE = 0.8
+#: Share of the time in which tasks wait for memory, and shares of the host's memory held by others, together and each.
+_LEAST_PRESSURE, _LEAST_MEMORY, _MUCH_EACH = 0.1, 0.2, 0.1
+#: Cores of processes that cannot be seen from here; interrupts and brief processes are such, too.
+_LEAST_UNSEEN = 0.5
+_MOST_FACTOR = 10.0
+#: The job's own processes on the host may compute so many times as much as before: others make them compute longer.
+_OWN_WORK = 2.0
+#: What a lower clock of the device leaves of the slowness must be at least this share of it.
+_NOT_BY_CLOCK = 0.5
+_MOST_NAMED = 3
+#: A wait for a core in nearly all of the time cannot be compared.
+_ALWAYS = 0.95
+
+
+class _Taken(NamedTuple):
+    """What others took on one host: a sentence, a few words, the share of the lack, and a factor for doubt."""
+
+    what: str
+    short: str
+    share: float
+    doubt: float = 1.0
+
+
+def fact(pattern: WorkerPattern, name: str, default: float = 0.0) -> float:
+    """Return one fact of a worker's host."""
+    return pattern.host_facts.get(name, default)
+
+
+class _Host:
+    """One host against the hosts of workers that are not accused, and against itself in the baseline window."""
+
+    def __init__(self, view: View, host: str, accused: Sequence[int], reference: str) -> None:
+        guilty, patterns = set(accused), view.fleet.patterns
+        past = view.suspects.baseline
+        self.view, self.name, self.members = view, host or "its host", [at for at in view.homes[host] if at in guilty]
+        self.own = patterns[self.members[0]]
+        self.before = [one for one in past.patterns if one.worker.host == host] if past is not None else []
+        self.peers = [one for at, one in enumerate(patterns) if at not in guilty] if reference == "peers" else []
+        theirs = {patterns[at].worker.host for at in accused}
+        elsewhere = [at[0] for name, at in view.homes.items() if name not in theirs] if reference == "peers" else []
+        self.elsewhere = [patterns[at] for at in elsewhere]
+
+    @property
+    def is_compared(self) -> bool:
+        return bool(self.elsewhere or self.before)
+
+    def more(self, name: str) -> float:
+        """Return the excess of a fact over the other hosts and over the baseline window."""
+        here = float(
+            np.mean([fact(self.view.fleet.patterns[at], name) for at in self.view.homes[self.own.worker.host]])
+        )
+        return here - max([*_median(self.elsewhere, name), *_mean(self.before, name)], default=0.0)
+
+    def queued(self) -> float:
+        """Return the share of the time to run in that is lost to a longer wait for a core than usual; the worst's."""
+        lost = []
+        for at in self.members:
+            now = min(fact(self.view.fleet.patterns[at], "run_queue_wait"), 1.0)
+            rank = self.view.fleet.ranks[at]
+            then = [fact(one, "run_queue_wait") for one in self.before if one.worker.global_rank == rank]
+            usual = min(max([*then, *_median(self.peers, "run_queue_wait")], default=0.0), _ALWAYS)
+            lost.append(max(1 - (1 - now) / (1 - usual), 0.0))
+        return max(lost, default=0.0)
+
+    def newcomers(self) -> list[Neighbor]:
+        """Return the processes that use more than their like elsewhere or before, the heaviest first."""
+        grown = [(one.cpu_cores - self._like(one), one) for one in self.own.neighbors]
+        most = max((more for more, _ in grown), default=0.0)
+        kept = [(more, one) for more, one in grown if more >= max(0.1, 0.1 * most)]
+        return [one for _, one in sorted(kept, key=lambda pair: -pair[0])]
+
+    def grown(self) -> float:
+        """Return the cores that processes use beyond their like; others may have left meanwhile."""
+        return sum(max(one.cpu_cores - self._like(one), 0.0) for one in self.own.neighbors)
+
+    def _like(self, one: Neighbor) -> float:
+        before = [other.cpu_cores for past in self.before[:1] for other in past.neighbors if other.pid == one.pid]
+        elsewhere = [sum(o.cpu_cores for o in there.neighbors if o.name == one.name) for there in self.elsewhere]
+        return max([*before, float(np.median(elsewhere)) if elsewhere else 0.0])
+
+    def usual(self, name: str) -> str:
+        """Return what a fact is on the other hosts and in the baseline window, as a clause."""
+        parts = [f"on the hosts of its peers such processes use {value:.1f}" for value in _median(self.elsewhere, name)]
+        parts += [
+            f"in the {self.view.past_window} such processes used {value:.1f}" for value in _mean(self.before, name)
+        ]
+        return " and ".join(parts) or f"there is no other host and no {self.view.past_window} to compare with"
+
+
+def _median(patterns: Sequence[WorkerPattern], name: str) -> list[float]:
+    return [float(np.median([fact(one, name) for one in patterns]))] if patterns else []
+
+
+def _mean(patterns: Sequence[WorkerPattern], name: str) -> list[float]:
+    return [float(np.mean([fact(one, name) for one in patterns]))] if patterns else []
+
+
+def find_process(view: View, block: Block) -> Culprit | None:
+    """Find the processes beside the job that took what a block's workers lack, on all of their hosts; else None."""
+    members = block.workers
+    if view.is_trace or not members or block.reference_us <= 0 or not _has_facts(view) or block.facts.held > HELD:
+        return None
+    factor = min(block.mean_us / block.reference_us, _MOST_FACTOR)
+    found = []
+    for host in sorted({view.fleet.patterns[at].worker.host for at in members}):
+        here = _Host(view, host, members, block.reference)
+        if view.fleet.has_accelerator and block.kind == "compute":
+            taken = _on_device(here, block, factor)
+        else:
+            cores = sum(fact(view.fleet.patterns[at], "cores_worker", 1.0) * (factor - 1) for at in here.members)
+            taken = _on_host(here, cores, 1 - 1 / factor)
+        if taken is None:
+            return None
+        found.append(taken)
+    ranks = [view.fleet.ranks[at] for at in members]
+    times = f"{block.mean_us / max(block.reference_us, 1e-9):.1f} times"
+    who = f"{name_workers(ranks, capital=True)} compute{'s' if len(ranks) == 1 else ''} {times} as slowly"
+    return _culprit(who, found)
+
+
+def find_newcomers(view: View) -> Culprit | None:
+    """Find processes that filled all hosts of the job since the baseline window, if nobody stands out; else None."""
+    past, before_us = view.suspects.baseline, view.baseline_us
+    is_told = past is not None or view.context.window.purpose == "expected"
+    if view.is_trace or not is_told or not view.is_slow or not before_us or before_us >= view.iteration_us:
+        return None
+    lost, found = 1 - before_us / view.iteration_us, []
+    for host, members in view.homes.items():
+        here = _Host(view, host, members, "baseline")
+        taken = _since(here, lost)
+        if taken is None:
+            return None
+        found.append(taken)
+    return _culprit("", found) if found else None
+
+
+def _culprit(who: str, found: Sequence[_Taken]) -> Culprit:
+    beside = " and ".join(one.short for one in found[:2])
+    return Culprit(
+        kind="process",
+        subject=f"{who} beside {beside}".strip(),
+        evidence=tuple(one.what for one in found[:_MOST_NAMED]),
+        doubt=min(one.doubt for one in found) * min(min(one.share for one in found) + 0.5, 1.0),
+    )
+
+
+def _has_facts(view: View) -> bool:
+    return any(pattern.host_facts for pattern in view.fleet.patterns)
+
+
+def _since(here: _Host, lost: float) -> _Taken | None:
+    """Find what others have taken on a host since the baseline window, if the job's own work has not grown."""
+    past, view = here.view.suspects.baseline, here.view
+    if past is None:
+        cores = fact(here.own, "cores_job", float(len(here.members))) * lost / (1 - lost)
+        return _on_host(here, cores, lost)
+    if not here.before:
+        return None
+    before = max(fact(one, "cores_job") for one in here.before)
+    if fact(here.own, "cores_job") * view.iteration_us > _OWN_WORK * (before or np.inf) * past.mean_iteration_us:
+        return None
+    return _on_host(here, (before or float(len(here.members))) * lost, lost)
+
+
+def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
+    """Find what took cores, time of the whole machine, or memory of a host; None where nothing did.
+
+    Args:
+        here: The host.
+        cores: Cores that its workers would use in addition at full speed.
+        lost: Share of their time that they lose, 0-1.
+    """
+    steal = here.more("steal")
+    if steal >= max(_LEAST_TAKEN * lost, HELD):
+        what = f"{here.name} is a virtual machine, and others take {percent(steal)} more of its CPU time than usual."
+        return _Taken(what, f"other virtual machines on the hardware of {here.name}", min(steal / lost, 1.0))
+    is_queued = here.queued() >= _LEAST_QUEUED * lost
+    is_full = here.is_compared and fact(here.own, "host_busy") >= _FULL
+    more, unseen = here.more("cores_outside"), here.more("cores_unseen")
+    if is_queued and is_full:
+        more = max(more, here.grown())
+    more += unseen if unseen >= _LEAST_UNSEEN else 0.0
+    is_large = here.is_compared and more >= LARGE * max(fact(here.own, "cpu_count"), 1.0)
+    if more >= max(_LEAST_TAKEN * cores, LEAST_CORES) and (is_queued or is_full or is_large):
+        total = fact(here.own, "cpu_count")
+        clause = name_use(here.newcomers(), fact(here.own, "cores_outside"), total)
+        if unseen > more / 2 and unseen >= _LEAST_UNSEEN:
+            clause = (
+                f"processes that cannot be seen from here use {fact(here.own, 'cores_unseen'):.1f} of {total:.0f} cores"
+            )
+        what = (
+            f"On {here.name} {clause}, and do not belong to the job; {here.usual('cores_outside')}; the workers lack "
+            f"about {cores:.1f} cores."
+        )
+        sure = (is_queued and here.is_compared) or is_full
+        short = f"others on {here.name}: {clause}"
+        return _Taken(what, short, min(more / max(cores, 1e-9), 1.0), 1.0 if sure else _DOUBT_UNSURE)
+    return _in_memory(here)
+
+
+def _in_memory(here: _Host) -> _Taken | None:
+    """Find processes that hold much of a host's memory while tasks wait for memory."""
+    pressure, total = here.more("memory_pressure"), max(fact(here.own, "memory_bytes"), 1.0)
+    large = sorted(
+        (one for one in here.own.neighbors if one.memory_bytes >= _MUCH_EACH * total), key=lambda o: -o.memory_bytes
+    )
+    held = min(sum(one.memory_bytes for one in large), total * (1 - fact(here.own, "memory_available")))
+    if pressure < _LEAST_PRESSURE or held < _LEAST_MEMORY * total:
+        return None
+    hold = "holds" if len(large) == 1 else "hold"
+    short = f"{list_processes(large)}, which {hold} {held / 2**30:.1f} GiB of memory on {here.name}"
+    what = (
+        f"On {here.name} {list_processes(large)} {hold} {held / 2**30:.1f} of {total / 2**30:.0f} GiB of memory, and "
+        f"tasks wait for memory {percent(pressure)} more of the time than where nobody is slow."
+    )
+    return _Taken(what, short, _LEAST_TAKEN)
+
+
+def _on_device(here: _Host, block: Block, factor: float) -> _Taken | None:
+    """Find processes on the devices of all accused workers of a host, and not on the reference's.
+
+    A device whose lower clock explains the slowness is slow by itself.
+    """
+    view = here.view
+    clock_W = host_fact(view.fleet, "gpu_sm_clock")
+    usual_W = view.fleet.usual(clock_W)
+    if block.reference == "baseline":
+        usual_W = view.then(lambda past: host_fact(past, "gpu_sm_clock"))
+    ratio_W = usual_W[here.members] / np.maximum(clock_W[here.members], 0.01)
+    left = factor / (1.0 if np.isnan(ratio_W).all() else max(float(np.nanmedian(ratio_W)), 1.0))
+    if left - 1 < _NOT_BY_CLOCK * (factor - 1):
+        return None
+    beside = [[one for one in view.fleet.patterns[at].neighbors if one.device] for at in here.members]
+    others = here.before if block.reference == "baseline" else here.peers
+    usual = float(np.median([_device_share(one.neighbors) for one in others])) if others else 0.0
+    if not all(beside):
+        return None
+    more, lost = min(map(_device_share, beside)) - usual, 1 - 1 / left
+    if more < _LEAST_TAKEN * lost:
+        return None
+    named = sorted({one.pid: one for some in beside for one in some}.values(), key=lambda one: -one.device_utilization)
+    devices = " and ".join(sorted({one.device for one in named}))
+    text = ", ".join(
+        f"{list_processes([one])} uses {percent(one.device_utilization)} of {one.device}'s time"
+        for one in named[:_MOST_NAMED]
+    )
+    what = (
+        f"On {here.name} {text}; the job's own processes aside, devices of workers that are not slow give others "
+        f"{percent(usual)} of their time."
+    )
+    return _Taken(what, f"{list_processes(named)} on {devices} of {here.name}", min(more / max(lost, 1e-9), 1.0))
+
+
+def _device_share(neighbors: Iterable[Neighbor]) -> float:
+    return sum(one.device_utilization for one in neighbors if one.device)
+
+
+def unexplained_neighbors(view: View) -> Iterator[str]:
+    """Yield notes on other processes that are busy on the hosts of a job that is slow for no known reason."""
+    for host, members in view.homes.items():
+        worker = view.fleet.patterns[members[0]]
+        heavy = sorted(
+            (o for o in worker.neighbors if o.cpu_cores >= LEAST_CORES or o.device), key=lambda o: -o.cpu_cores
+        )
+        cores = fact(worker, "cpu_count")
+        if heavy and sum(one.cpu_cores for one in heavy) >= LARGE * cores:
+            use = name_use(heavy, fact(worker, "cores_outside"), cores)
+            yield f"On {host or 'its host'} {use}, and do not belong to the job."
+
+
+def list_processes(neighbors: Sequence[Neighbor], *more: str) -> str:
+    """Return processes by name and id, those of one name together; then `more`."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for one in neighbors:
+        groups[one.name].append(one.pid)
+    names = [*(f"{name} ({_ids(pids)})" for name, pids in list(groups.items())[:_MOST_NAMED]), *more]
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def _ids(pids: Sequence[int]) -> str:
+    if len(pids) == 1:
+        return f"pid {pids[0]}"
+    listed = [str(pid) for pid in sorted(pids)]
+    if len(listed) > _MOST_NAMED:
+        return f"pids {', '.join(listed[:_MOST_NAMED])}, ..."
+    return f"pids {', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
+    """Return which processes use how many of a host's cores, as a clause.
+
+    Args:
+        neighbors: Processes to name.
+        total: Cores of all processes beside the job.
+        cores: Cores of the host, 0 if unknown.
+    """
+    named, of_all = sum(one.cpu_cores for one in neighbors), f" of {cores:.0f}" if cores else ""
+    if not neighbors:
+        return f"many small processes use {total:.1f}{of_all} cores"
+    if named < 0.6 * total:
+        return f"{list_processes(neighbors, 'smaller processes')} use {total:.1f}{of_all} cores"
+    return f"{list_processes(neighbors)} use{'s' if len(neighbors) == 1 else ''} {named:.1f}{of_all} cores"

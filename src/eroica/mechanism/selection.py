@@ -1,0 +1,374 @@
+"""Choose the causes among blocks: one account, in which each cause books the time that it explains.
+
+Blocks are taken by what they gain. One counts only with what those taken before have left, so no way to find blocks
+needs to know of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.frames import NOTHING
+from eroica.localize.excess import SURE
+from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
+from eroica.mechanism.block import Block, Culprit
+from eroica.mechanism.callers import find_grown_function
+from eroica.mechanism.facts import with_facts
+from eroica.mechanism.helpers import find_helpers
+from eroica.mechanism.labels import NO_FAULT, UNKNOWN, label_of
+from eroica.mechanism.lock import find_lock_holders
+from eroica.mechanism.neighbors import find_newcomers, find_process
+from eroica.mechanism.operators import held_share
+from eroica.mechanism.recordings import is_believed
+from eroica.mechanism.search import COLLECTIONS_GAIN, find_blocks
+from eroica.mechanism.setup import find_changed_setting, find_setting
+from eroica.mechanism.view import View
+from eroica.model.shares import percent
+from eroica.model.window import SLOWER
+
+Floats = NDArray[np.float64]
+#: What takes longer everywhere counts half: specific causes bring it about, too.
+_GENERAL = 0.5
+#: A recording's iterations are too few to tell a gain of this from noise.
+LEAST_DOUBTED = 0.06
+#: Least gain of collectives of all, and of a worker that wanders; on devices nothing wanders by luck.
+_LEAST_OF_COLLECTIVES, _LEAST_OF_TURNS, _LEAST_OF_TURNS_ON_DEVICE = 0.05, 0.07, 0.04
+#: In a job that nobody finds slow: functions differ by so much between baseline windows, and between workers.
+_LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
+#: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
+_SURE_AGREEMENT, _STRONGER, _AS_LARGE, _HELD_AS_LARGE = 0.7, 1.5, 0.75, 0.5
+#: A deeper cell stands for the one around it if it gains this share of it.
+_HOLDS = 0.9
+#: Causes that a process beside the job may have brought about.
+_BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
+#: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
+_FEW_ITERATIONS, _LENIENT = 9, 1 / 3
+#: Causes that explain less of the growth leave something to be found.
+_HALF = 0.5
+#: Share of a slowdown from which a cause accounts for it, and of all gains from which it leads.
+_ACCOUNTS, _LEADS = 0.6, 0.8
+#: Busy times show about half of what a lack of cores costs.
+_ACCOUNTS_FOR_CORES = 0.35
+_OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A block that counts.
+
+    Attributes:
+        block: The block.
+        cause: Its slug in the catalog.
+        gain: Share of the iteration that its removal saves, 0-1.
+        is_growth: The gain is by how much the iteration has grown, not what the replay shows.
+        why: What decided for it, a clause.
+        probability: That it is real and named rightly, 0-1 (`gate`).
+    """
+
+    block: Block
+    cause: str
+    gain: float
+    is_growth: bool = False
+    why: str = ""
+    probability: float = 1.0
+
+    @property
+    def weight(self) -> float:
+        """The gain; half of it for what takes longer everywhere."""
+        return self.gain * (_GENERAL if self.block.is_general else 1.0)
+
+
+class Weighed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A cause that was considered and not named.
+
+    Attributes:
+        cause: The cause.
+        decision: Why it is not named, a clause.
+        is_doubted: Only because a recording holds too few iterations.
+    """
+
+    cause: Cause
+    decision: str
+    is_doubted: bool = False
+
+
+def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
+    """Return the causes in order of falling weight, and what was considered besides."""
+    helpers = sorted(find_helpers(view), key=lambda one: -(one.gain or 0.0))[:1]
+    blocks = _settled(view, [*helpers, *find_lock_holders(view), *find_blocks(view)])
+    named = [one for block in blocks if (one := _named(view, block)) is not None]
+    ranked = _weighed(view, named)
+    causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
+    few = f"{view.iterations} iterations are too few to be sure of it"
+    weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
+    if not causes and view.iterations <= _FEW_ITERATIONS and view.strictness == 1:
+        weighed = [*_doubted(view), *weighed]
+    if sum(one.gain for one in causes) < _HALF * growth_of(view)[0]:
+        causes = _rest(view, causes)
+    return settle_gains(view, causes), weighed
+
+
+def _doubted(view: View) -> list[Weighed]:
+    """Return what a lenient search finds in a window of few iterations, the largest first."""
+    lenient = View(view.suspects, view.context, view.settings, _LENIENT)
+    causes, _ = find_causes(lenient)
+    why = f"{view.iterations} iterations are too few to tell it from noise"
+    large = [one for one in causes if one.gain >= LEAST_DOUBTED]
+    return [Weighed(cause=one, decision=why, is_doubted=True) for one in sorted(large, key=lambda one: -one.weight)]
+
+
+def _rest(view: View, causes: list[Cause]) -> list[Cause]:
+    """Return the causes after what may explain a slowdown that they leave mostly unexplained."""
+    function = find_grown_function(view)
+    if function is not None:
+        found = _weighed(view, [Cause(block=with_facts(view, function), cause="python-on-critical-path", gain=0.0)])
+        return [*found, *(one for one in causes if not is_same_time(one.block, found[0]))]
+    return causes or _by_surroundings(view)
+
+
+def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
+    """Drop blocks whose time a deeper cell holds, or a surer block of some workers instead of all."""
+    gains = {id(block): _gain(view, block) for block in blocks}
+
+    def is_beaten(block: Block) -> bool:
+        if any(_holds(other, block) and gains[id(other)] >= _HOLDS * gains[id(block)] for other in blocks):
+            return True
+        if block.scope != "all" or block.reference == "peers":
+            return False
+        for other in blocks:
+            if other.scope != "some":
+                continue
+            share = gains[id(other)] / max(gains[id(block)], 1e-9)
+            if other.cell == "process" and share >= _HELD_AS_LARGE:
+                return True
+            is_sure = (other.agreement or 0.0) >= _SURE_AGREEMENT and other.strength >= _STRONGER * block.strength
+            if is_sure and share >= _AS_LARGE and not set(other.rows).isdisjoint(block.rows):
+                return True
+        return False
+
+    return [block for block in blocks if not is_beaten(block)]
+
+
+def _holds(inner: Block, outer: Block) -> bool:
+    """Return True if a block is a deeper cell of another one of the same workers, whose name says less."""
+    same = inner.workers == outer.workers and inner.scope == outer.scope and outer.cell == "operators"
+    return same and set(inner.rows) < set(outer.rows)
+
+
+def _gain(view: View, block: Block) -> float:
+    return block.gain if block.gain is not None else simulated_gain(view.fleet, block.removed_us)
+
+
+def _named(view: View, block: Block) -> Cause | None:
+    """Return a block with its cause, its culprit found; None if it is no fault."""
+    block = _by_caller(block)
+    cause = label_of(block, view.is_slow or view.fleet.has_accelerator)
+    if cause == NO_FAULT:
+        return None
+    if block.culprit is None and block.scope != "rotating":
+        culprit = find_process(view, block) if cause in _BY_NEIGHBORS else None
+        culprit = culprit or find_setting(view, block, cause)
+        if culprit is not None:
+            block = msgspec.structs.replace(block, culprit=culprit)
+            cause = label_of(block, view.is_slow or view.fleet.has_accelerator)
+    return Cause(block=block, cause=cause, gain=0.0)
+
+
+def _by_caller(block: Block) -> Block:
+    """Return more work of all workers as a block of the function that calls it, if that is new."""
+    caller, facts = block.facts.caller, block.facts
+    if caller is None or block.cell not in ("operators", "launches"):
+        return block
+    if block.cell == "launches":
+        return msgspec.structs.replace(block, focus=msgspec.structs.replace(caller, functions=block.rows))
+    if label_of(block, True) != UNKNOWN or facts.caller_usual_us > facts.caller_us / 3:
+        return block
+    return msgspec.structs.replace(block, cell="python", focus=msgspec.structs.replace(caller, functions=block.rows))
+
+
+def _weighed(view: View, named: Sequence[Cause]) -> list[Cause]:
+    """Return the causes with their gains, each with and beside the others, in order of falling weight."""
+    inside = [one for one in named if one.block.gain is None]
+    removed = [Removal(one.block.removed_us, _held(view, one.block)) for one in inside]
+    gains = share_gains(view.fleet, removed, _slow_transfers(named))
+    found = [msgspec.structs.replace(one, gain=gain) for one, gain in zip(inside, gains, strict=True)]
+    found += [msgspec.structs.replace(one, gain=one.block.gain) for one in named if one.block.gain is not None]
+    return sorted(found, key=lambda one: -one.weight)
+
+
+def _slow_transfers(causes: Sequence[Cause]) -> Floats | None:
+    """Return the excess of transfers over slow links, which hides other causes; None without any. float64 [W, I]."""
+    found = [one.block.removed_us for one in causes if one.cause == "slow-link"]
+    return np.max(found, axis=0) if found else None
+
+
+def _held(view: View, block: Block) -> Floats | None:
+    """Return the share of the time in which a stopped or throttled process holds up its transfers, too. float64 [W]."""
+    if block.cell != "process" or view.fleet.has_accelerator:
+        return None
+    return np.where(np.isin(np.arange(view.workers), block.workers), held_share(view.fleet), 0.0)
+
+
+def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Weighed]]:
+    """Take causes by weight, each with what those before have left."""
+    taken: list[Cause] = []
+    refused: list[Weighed] = []
+    booked_WI, held_W, quicker_WI = np.zeros_like(view.fleet.iteration_us), None, _slow_transfers(ranked)
+    gained = 0.0 if quicker_WI is None else simulated_gain(view.fleet, booked_WI, quicker_WI)
+    for at, one in enumerate(ranked):
+        block = one.block
+        least = least_gain(view, block)
+        same = next((other for other in taken if is_same_time(block, other)), None)
+        if one.gain < least:
+            refused.append(Weighed(cause=one, decision=f"it gains less than the {percent(least)} from which it counts"))
+        elif same is not None:
+            refused.append(Weighed(cause=one, decision=f"{_name(same)} tells the same time"))
+        elif block.gain is None:
+            together = booked_WI + block.removed_us
+            most_W = most_held([held_W, _held(view, block)])
+            adds = simulated_gain(view.fleet, together, quicker_WI, most_W) - gained
+            if taken and adds < (view.settings.beta_gate if view.fleet.has_accelerator else view.settings.min_gain):
+                refused.append(Weighed(cause=one, decision=f"beside {_name(taken[0])} it gains nothing more"))
+                continue
+            booked_WI, held_W, gained = together, most_W, gained + adds
+            taken.append(msgspec.structs.replace(one, why=_why(one, taken, ranked[at + 1 :])))
+        else:
+            taken.append(msgspec.structs.replace(one, why=_why(one, taken, ranked[at + 1 :])))
+    return taken, refused
+
+
+def least_gain(view: View, block: Block) -> float:
+    """Return the gain from which a block counts; more of it in a job on CPUs that nobody finds slow."""
+    least = view.settings.min_gain
+    if block.cell == "collections":
+        least = max(least, COLLECTIONS_GAIN)
+    elif block.cell == "collectives":
+        least = max(least, _LEAST_OF_COLLECTIVES)
+    elif block.scope == "rotating" and block.gain is None:
+        least = max(least, _LEAST_OF_TURNS_ON_DEVICE if view.fleet.has_accelerator else _LEAST_OF_TURNS)
+    if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
+        return view.settings.beta_gate  # the paper's 1 %
+    if view.is_slow or view.is_trace or view.fleet.has_accelerator:
+        return least
+    if block.reference == "baseline":
+        return max(least, _LEAST_CHANGE)
+    return max(least, _LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
+
+
+def is_same_time(block: Block, other: Cause) -> bool:
+    """Return True if a cause tells the time of a block, too, or explains it.
+
+    It does if it shares rows on workers that overlap. A lack of cores, a held process, or a thread with the interpreter
+    lock makes everything of its workers slower; links stand beside each other.
+    """
+    one = other.block
+    if block.workers and one.workers and set(block.workers).isdisjoint(one.workers):
+        return False
+    if block.culprit is not None and one.culprit is not None and block.culprit.kind == one.culprit.kind == "link":
+        return set(block.workers) == set(one.workers)
+    kind = one.culprit.kind if one.culprit is not None else ""
+    explains = one.cell == "process" or kind in ("helpers", "thread") or other.cause == "cpu-contention"
+    within = not block.workers or not one.workers or set(block.workers) <= set(one.workers)
+    return (explains and within) or not set(block.rows).isdisjoint(one.rows)
+
+
+def _name(cause: Cause) -> str:
+    return f"{cause.cause} ({cause.block.focus.label})"
+
+
+def _why(cause: Cause, taken: Sequence[Cause], later: Sequence[Cause]) -> str:
+    if taken:
+        return f"beside {_name(taken[0])} it gains {percent(cause.gain)} of the iteration"
+    rival = f"; next is {_name(later[0])} with {percent(later[0].gain)}" if later and later[0].gain else ""
+    return f"it gains most, {percent(cause.gain)} of the iteration{rival}"
+
+
+def _by_surroundings(view: View) -> list[Cause]:
+    """Return what has changed around a job in which no block stands out: processes beside it, or a setting."""
+    before_us = view.baseline_us
+    culprit = find_newcomers(view) or find_changed_setting(view)
+    if culprit is None or not before_us or before_us >= view.iteration_us:
+        return []
+    block = _grown(view, culprit, before_us)
+    cause = label_of(block, view.is_slow or view.fleet.has_accelerator)
+    return [Cause(block=block, cause=cause, gain=block.gain or 0.0, why="nothing of the job itself stands out")]
+
+
+def _grown(view: View, culprit: Culprit, before_us: float) -> Block:
+    return Block(
+        cell="operators",
+        rows=(),
+        focus=NOTHING,
+        workers=tuple(range(view.workers)),
+        scope="all",
+        reference="baseline" if view.suspects.baseline is not None else "expectation",
+        removed_us=np.maximum(view.fleet.iteration_us - before_us, 0.0),
+        mean_us=view.iteration_us,
+        reference_us=before_us,
+        strength=SURE,
+        culprit=culprit,
+        gain=1 - before_us / view.iteration_us,
+    )
+
+
+def growth_of(view: View) -> tuple[float, float]:
+    """Return the growth of the iteration as a share of itself, where somebody finds the job slow; else 0.
+
+    Returns:
+        Inside windows, from the baseline to this one; and as the job itself saw it, outside of windows.
+    """
+    before = view.baseline_us
+    if view.is_trace or not view.is_slow or not before or view.iteration_us <= 0:
+        return 0.0, 0.0
+    inside = max(1 - before / view.iteration_us, 0.0)
+    current_s = view.context.window.current_iteration_s
+    told = view.slowdown_us / (current_s * 1e6) if current_s and view.shows_slowdown else inside
+    return inside, told
+
+
+def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
+    """Give the first cause the growth of the iteration as its gain, if it accounts for most of that and leads.
+
+    The replay knows nothing of what hangs on a cause: stages that wait in turn, threads that find their cores cold.
+    """
+    inside, growth = growth_of(view)
+    if not causes or inside <= 0:
+        return list(causes)
+    first, block = causes[0], causes[0].block
+    held = block.facts.held if first.cause in ("compute-slow", "misconfiguration") else 0.0
+    seen = max(first.gain, min(max(block.excess_us / max(view.iteration_us, 1e-9), held), inside))
+    left = inside - seen if seen >= _ACCOUNTS * inside else inside
+    rest = [_within(one, left) for one in causes[1:]]
+    kept = [one for one in rest if one.gain >= least_gain(view, one.block) or not _is_longer_everywhere(one)]
+    others = sum(one.gain for one in kept)
+    rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
+    share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
+    accounts = _ACCOUNTS_FOR_CORES if first.cause in _OF_CORES else _ACCOUNTS
+    is_minor = seen < max(accounts * inside, _ACCOUNTS / 2 * growth)
+    if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
+        return [first, *kept]
+    return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]
+
+
+def _within(cause: Cause, left: float) -> Cause:
+    """Bound the gain of collectives that take longer on everybody by what the first cause leaves of the growth."""
+    return msgspec.structs.replace(cause, gain=min(cause.gain, left)) if _is_longer_everywhere(cause) else cause
+
+
+def _is_longer_everywhere(cause: Cause) -> bool:
+    return cause.block.cell == "collectives" and cause.block.is_general
+
+
+def explained_us(view: View, causes: Sequence[Cause]) -> float:
+    """Return what all causes together account for: their gains, or the added time of those of all workers."""
+    return sum(max(one.gain * view.iteration_us, _added_us(one)) for one in causes)
+
+
+def _added_us(cause: Cause) -> float:
+    block = cause.block
+    if block.reference == "expectation":
+        return block.mean_us
+    return max(block.excess_us, 0.0) if block.agreement is None else 0.0

@@ -1,0 +1,347 @@
+"""View of a window: the quantities that the rules look at, computed once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis.cores import Cores, cores_of_host
+from eroica.localize.fleet import Fleet, with_all_iterations
+from eroica.localize.roles import stages_of
+from eroica.localize.suspects import Suspects
+from eroica.mechanism.operators import Speed, larger_tensors, speed_against_baseline, speed_against_peers
+from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
+from eroica.model.pattern import FunctionKey
+from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE
+from eroica.settings import Settings
+
+Floats = NDArray[np.float64]
+_CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
+
+#: Fewer workers than this share of the job, or fewer iterations, do not tell which worker is late.
+LEAST_REPORTED = 0.5
+FEWEST_ITERATIONS = 2
+
+
+class View:
+    """A window with its context and the quantities that several rules share.
+
+    Attributes:
+        suspects: Result of localization.
+        context: The window asked for.
+        settings: All tunables.
+        strictness: Share of the standard errors that rules ask for otherwise; below 1 to see what may be there.
+    """
+
+    def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings, strictness: float = 1.0) -> None:
+        self.strictness = strictness
+        self.suspects = suspects
+        self.context = context
+        self.settings = settings
+
+    @property
+    def fleet(self) -> Fleet:
+        """The window's workers."""
+        return self.suspects.fleet
+
+    @cached_property
+    def whole(self) -> Fleet:
+        """The window with its slowest iterations, which are left out everywhere else."""
+        return with_all_iterations(self.fleet)
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that reported."""
+        return len(self.fleet.ranks)
+
+    @property
+    def is_trace(self) -> bool:
+        """True if the window is read from files that another profiler wrote: nobody can ask for more of it."""
+        return self.context.window.kind == "trace"
+
+    @property
+    def knows_callers(self) -> bool:
+        """True if stacks tell who called operators, or launched what a device runs; recorded traces have their own."""
+        return not self.is_trace and (not self.fleet.has_accelerator or self.fleet.knows_launchers)
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that count."""
+        return int(self.fleet.columns.shape[1])
+
+    @property
+    def fewest_iterations(self) -> int:
+        """Iterations that a verdict needs; a recording may hold one, and then claims less."""
+        return 1 if self.is_trace else FEWEST_ITERATIONS
+
+    @property
+    def has_enough(self) -> bool:
+        """True if workers and iterations suffice to accuse anybody; a trace of one rank of many still tells of it."""
+        reported = self.is_trace or self.workers >= LEAST_REPORTED * self.context.expected_workers
+        return reported and self.iterations >= self.fewest_iterations
+
+    @property
+    def iteration_us(self) -> float:
+        """Mean iteration of the window."""
+        return self.fleet.mean_iteration_us
+
+    @cached_property
+    def pace_us(self) -> float:
+        """Mean iteration of the slowest worker: one that meets the others every so many iterations only has its own."""
+        return max(self.iteration_us, float(self.fleet.own_iteration_us.max()))
+
+    @cached_property
+    def speed(self) -> Speed:
+        """Operators against the peers'."""
+        return speed_against_peers(self.fleet)
+
+    @cached_property
+    def larger_than_peers(self) -> NDArray[np.bool_]:
+        """Workers whose operators take longer than their peers' as with larger tensors. bool [W]."""
+        return larger_tensors(self.suspects, self.speed, "peers")
+
+    @cached_property
+    def larger_than_before(self) -> NDArray[np.bool_]:
+        """Workers whose operators take longer than in the baseline window as with larger tensors. bool [W]."""
+        return larger_tensors(self.suspects, self.speed_change, "baseline")
+
+    @cached_property
+    def speed_change(self) -> Speed:
+        """Operators against the baseline window's."""
+        return speed_against_baseline(self.suspects)
+
+    @cached_property
+    def cores(self) -> dict[str, Cores]:
+        """Cores of each host that the job may use."""
+        return {host: cores_of_host(self.fleet.patterns[at] for at in members) for host, members in self.homes.items()}
+
+    @cached_property
+    def homes(self) -> dict[str, list[int]]:
+        """Workers (indices) of each host."""
+        homes: dict[str, list[int]] = defaultdict(list)
+        for at, pattern in enumerate(self.fleet.patterns):
+            homes[pattern.worker.host].append(at)
+        return dict(homes)
+
+    @cached_property
+    def wait_us(self) -> Floats:
+        """Mean critical collective time per iteration. float64 [W]."""
+        return np.asarray(self.fleet.wait_us.mean(axis=1))
+
+    @cached_property
+    def deficit_us(self) -> Floats:
+        """Time by which each worker waits less than the median of its role's others; 0 without any. float64 [W].
+
+        Workers that meet every so many iterations only wait in those, which are so long that they hardly count here.
+        A worker whose own iterations take longer is waited for then, as far as waiting in all iterations tells.
+        """
+        less_W = self._less_than_usual(self.wait_us)
+        longer_W = np.maximum(-self._less_than_usual(self.fleet.own_iteration_us), 0.0)
+        if not longer_W.any():
+            return less_W
+        in_all_W = self._less_than_usual(self.whole.wait_us.mean(axis=1))
+        return np.asarray(less_W + np.minimum(longer_W, np.maximum(in_all_W - less_W, 0.0)))
+
+    def _less_than_usual(self, value_W: Floats) -> Floats:
+        return np.asarray(np.nan_to_num(self.fleet.usual(value_W) - value_W))
+
+    def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
+        """Return a measurement of each of these workers in the baseline window.
+
+        Args:
+            measure: From a window to a value for each of its workers.
+
+        Returns:
+            NaN without a baseline window, and for workers that were not in it. float64 [W].
+        """
+        past = self.suspects.baseline
+        known = dict(zip(past.ranks, measure(past), strict=True)) if past is not None else {}
+        return np.asarray([known.get(rank, np.nan) for rank in self.fleet.ranks], dtype=np.float64)
+
+    @cached_property
+    def wait_rise_us(self) -> Floats:
+        """Time by which each worker waits longer than in the baseline window; NaN without one. float64 [W]."""
+        return self.wait_us - self.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
+
+    @cached_property
+    def deficit_since_us(self) -> Floats:
+        """Time by which each worker's waiting rose less since the baseline window than that of other roles' workers.
+
+        For roles that have nobody to compare with inside; 0 without a baseline or another role. float64 [W].
+        """
+        rise_W = self.wait_rise_us
+        deficit_W = np.zeros(self.workers)
+        for role in np.unique(self.fleet.roles):
+            own_W = self.fleet.roles == role
+            others = rise_W[~own_W & ~np.isnan(rise_W)]
+            if others.size:
+                deficit_W[own_W] = np.nan_to_num(float(np.median(others)) - rise_W[own_W])
+        return deficit_W
+
+    @cached_property
+    def stages(self) -> tuple[int | None, ...]:
+        """Each worker's place in its pipeline, 0 = first; None where nothing tells."""
+        return tuple(stages_of(self.fleet.patterns))
+
+    @property
+    def is_pipeline(self) -> bool:
+        """True if workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
+        return len({*self.stages} - {None}) > 1
+
+    @property
+    def baseline_us(self) -> float | None:
+        """Mean iteration of the baseline window, else of the job's best stretch.
+
+        Of that, too, where this window shows all of the slowdown that was told, and the baseline window none: on a
+        device recording makes iterations longer the more they wait for launches, and a pause counts much in a few. What
+        a window shows of less may be the cost of recording, which the baseline window holds as well.
+        """
+        past, told_us = self.suspects.baseline, (self.context.window.current_iteration_s or np.inf) * 1e6
+        is_told = self.fleet.has_accelerator and self.shows_slowdown and self.iteration_us >= told_us
+        if past is None or (is_told and self.iteration_us < past.mean_iteration_us * (1 + self.settings.min_gain)):
+            return self.stated_baseline_us
+        return past.mean_iteration_us
+
+    @property
+    def past_window(self) -> str:
+        """Name of the baseline window in sentences: healthy, unless that is not sure."""
+        return "baseline window" if self.context.is_past_doubted else "healthy window"
+
+    @property
+    def back_then(self) -> str:
+        """Time of the baseline window in sentences."""
+        return "in the baseline window" if self.context.is_past_doubted else "when the job was healthy"
+
+    @property
+    def stated_baseline_us(self) -> float | None:
+        """Mean iteration of the job's best stretch, as the trigger saw it."""
+        stated = self.context.window.baseline_iteration_s
+        return stated * 1e6 if stated else None
+
+    @property
+    def slowdown_us(self) -> float:
+        """Time by which iterations got longer as the trigger saw it, 0 if it did not say."""
+        current, best = self.context.window.current_iteration_s, self.context.window.baseline_iteration_s
+        return max(current - best, 0.0) * 1e6 if current and best else 0.0
+
+    @property
+    def recording_us(self) -> float:
+        """Time by which a device's iterations are longer in the window than outside, while nobody finds the job slow.
+
+        Recording makes all longer that the host does, and the device waits for it: a limit knows nothing of that.
+        """
+        told_us = (self.context.window.current_iteration_s or np.inf) * 1e6
+        is_steady = self.fleet.has_accelerator and not (self.is_trace or self.shows_slowdown)
+        return max(self.iteration_us - told_us, 0.0) if is_steady else 0.0
+
+    @property
+    def is_slower_than_told(self) -> bool:
+        """True if the job has become far slower yet since the trigger saw it, whose mean may reach back to before."""
+        current = self.context.window.current_iteration_s
+        return bool(current) and self.iteration_us >= SLOWER_INSIDE * (current or 0.0) * 1e6
+
+    @property
+    def shows_slowdown(self) -> bool:
+        """True if the window was opened for a slowdown, and lies nearer to the slow mean than to the best one."""
+        best_us = self.stated_baseline_us
+        if self.context.window.purpose not in SLOWER or best_us is None:
+            return False
+        return self.pace_us >= best_us + max(self.slowdown_us / 2, self.settings.slowdown * best_us)
+
+    @cached_property
+    def _losses(self) -> tuple[Lost, ...]:
+        return () if self.is_trace or self.iteration_us <= 0 else tuple(self._compare_with_past())
+
+    @property
+    def loss(self) -> Lost | None:
+        """Time lost against the reference that iterations are furthest beyond, us; None without any."""
+        return max(self._losses, key=lambda one: one.beyond, default=None)
+
+    def _compare_with_past(self) -> Iterator[Lost]:
+        """Compare with the baseline window own work, all of the iteration, and pauses; with the best pace, the whole.
+
+        Capturing may make iterations longer, so the pace is the faster of that inside and that before; but without a
+        device it does not double them: those got slow as the window opened.
+        """
+        past, best_us, told_s = self.suspects.baseline, self.stated_baseline_us, self.context.window.current_iteration_s
+        kept_I, now_I = self.fleet.iteration_us.mean(axis=0), self.whole.busy_us.max(axis=0)
+        if best_us:
+            on_cpu = not self.fleet.has_accelerator
+            shorter = 1.0 if on_cpu and self.is_slower_than_told else (told_s or np.inf) * 1e6 / self.iteration_us
+            least = LEAST if past is None and on_cpu else FAR_SLOWER - 1
+            yield lost((kept_I * min(shorter, 1.0)).tolist(), [best_us], least, FAR_SLOWER - 1)
+        if past is not None:
+            then = with_all_iterations(past)
+            before_J = then.busy_us.max(axis=0)
+            pauses_I = now_I - max(float(np.median(now_I) - np.median(before_J)), 0.0)
+            beyond = max(
+                lost(kept_I.tolist(), past.iteration_us.mean(axis=0).tolist(), LEAST, FAR_SLOWER - 1).beyond,
+                lost(now_I.tolist(), before_J.tolist(), LEAST_OWN).beyond,
+                lost(pauses_I.tolist(), before_J.tolist(), max(LEAST_PAUSES, self.settings.min_gain)).beyond,
+            )
+            now, before = self.whole.mean_iteration_us, then.mean_iteration_us
+            yield Lost(now=now, before=before, noise=now - before - beyond, is_inside=True)
+
+    @property
+    def is_slow(self) -> bool:
+        """True if somebody finds this job slow, and the window's own iterations are.
+
+        By trigger: the window shows the slowdown. By expectation: it was asked for so. Whoever asked: it is far slower
+        than the job's own past.
+        """
+        if self.context.window.purpose == "expected":
+            return self.iteration_us > self.settings.expected_iteration_s * 1e6
+        if self.shows_slowdown or self.context.window.purpose == "baseline":
+            return self.shows_slowdown
+        return any(one.is_sure and min(one.now, self.iteration_us) >= FAR_SLOWER * one.before for one in self._losses)
+
+    def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
+        """List rows with critical time of some kinds in some phases (indices into the fleet's keys)."""
+        keys = self.fleet.keys
+        busy = self.fleet.critical_us.max(axis=1) > 0
+        return [
+            index
+            for index, key in enumerate(keys)
+            if key.kind in kinds and key.phase in phases and key.thread in _CRITICAL_THREADS and busy[index]
+        ]
+
+    @cached_property
+    def _places_before(self) -> dict[FunctionKey, int]:
+        """Rows of the functions in the baseline window."""
+        past = self.suspects.baseline
+        return {key: place for place, key in enumerate(past.keys)} if past is not None else {}
+
+    def rows_before(self, functions: Sequence[int]) -> list[int]:
+        """List rows of the baseline window for some functions of this one, as far as it has them."""
+        places = (self._places_before.get(self.fleet.keys[index], -1) for index in functions)
+        return [place for place in places if place >= 0]
+
+    def before(self, functions: list[int]) -> Floats:
+        """Return the time of some functions in the baseline window, by iteration; NaN without one. float64 [W, J]."""
+        past = self.suspects.baseline
+        if past is None:
+            return np.full((self.workers, 2), np.nan)
+        found = self._of_these(past, past.series(self.rows_before(functions)))
+        for one in self.suspects.moved:
+            mine = sorted(set(one.now).intersection(functions))
+            if mine:
+                all_W, own_W = (self.fleet.critical_us[list(rows)].sum(axis=0) for rows in (one.now, mine))
+                share_W = np.divide(own_W, all_W, out=np.zeros(all_W.shape), where=all_W > 0)
+                found += share_W[:, None] * self._of_these(past, past.series(list(one.then)))
+        return found
+
+    def busy_before(self) -> Floats:
+        """Return the busy time in the baseline window, by iteration; NaN without one. float64 [W, J]."""
+        past = self.suspects.baseline
+        return np.full((self.workers, 2), np.nan) if past is None else self._of_these(past, past.busy_us)
+
+    def _of_these(self, past: Fleet, series_VJ: Floats) -> Floats:
+        """Arrange series of a past window's workers as this one's; NaN for workers not in it. float64 [W, J]."""
+        columns = {rank: column for column, rank in enumerate(past.ranks)}
+        missing = np.full(series_VJ.shape[1], np.nan)
+        return np.stack([series_VJ[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])
