@@ -35,6 +35,7 @@ def with_facts(view: View, block: Block) -> Block:
         held=float(held_share(view.fleet)[workers].mean()),
         stopped=float(np.nan_to_num(host_fact(view.fleet, "stopped"))[workers].mean()),
         queued=_queued(view, block, workers),
+        crowded=bool(view.is_crowded[workers].all()) and not view.fleet.has_accelerator,
     )
     if block.cell in ("input", "python"):
         measured |= _of_python(view, block, workers)

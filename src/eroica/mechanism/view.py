@@ -14,7 +14,14 @@ from eroica.diagnosis.cores import Cores, cores_of_host
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
-from eroica.mechanism.operators import Speed, larger_tensors, speed_against_baseline, speed_against_peers
+from eroica.mechanism.operators import (
+    Speed,
+    larger_tensors,
+    operators,
+    queued_share,
+    speed_against_baseline,
+    speed_against_peers,
+)
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
 from eroica.model.pattern import FunctionKey
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE
@@ -114,6 +121,16 @@ class View:
     def speed_change(self) -> Speed:
         """Operators against the baseline window's."""
         return speed_against_baseline(self.suspects)
+
+    @cached_property
+    def is_crowded(self) -> NDArray[np.bool_]:
+        """Workers of hosts with more workers than cores, most of which wait for a core. bool [W]."""
+        waited_W = queued_share(self.fleet) * self.fleet.iteration_us.mean(axis=1)
+        few_W = waited_W < LEAST_OWN * self.fleet.critical_us[operators(self.fleet)].sum(axis=0)
+        crowded = {
+            host: len(at) > self.cores[host].allowed and not np.median(few_W[at]) for host, at in self.homes.items()
+        }
+        return np.asarray([crowded[pattern.worker.host] for pattern in self.fleet.patterns], dtype=np.bool_)
 
     @cached_property
     def cores(self) -> dict[str, Cores]:
