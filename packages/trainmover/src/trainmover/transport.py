@@ -14,10 +14,12 @@ about it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import json
 import os
 import select
+import selectors
 import socket
 import struct
 import threading
@@ -26,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
+from trainmover.admission import REST_S, Admission, first_words
 from trainmover.errors import (
     InterruptedLinkError,
     LinkError,
@@ -40,7 +43,6 @@ HEADER = struct.Struct("<IIQ")
 MARK = 0xFFFF
 BUFFER_BYTES = 1 << 22
 _HELLO_LIMIT = 4096
-_HELLO_S = 10.0
 _PAD = memoryview(bytes(1 << 16))
 
 Address = tuple[str, int]
@@ -328,21 +330,29 @@ def _draining(link: Link, generation: int, sink: memoryview) -> Traffic:
 class Listener:
     """Takes connections from other members, checks what they say, and keeps them until they are asked for.
 
+    It lives in a training process, and everybody who reaches its port can connect. So one thread serves all that have
+    not shown the token (`trainmover.admission`).
+
     Args:
         host: Address to listen on and to be dialled at.
-        token: The job's secret; whoever does not know it is turned away.
+        token: What a greeting must carry. It may not be empty.
         admit: Given a Hello, says why it is refused, or an empty string.
     """
 
     def __init__(self, host: str, token: str, admit: Callable[[Hello], str]) -> None:
-        self._token = token
+        self._token = token.encode()
         self._admit = admit
         self._arrived: dict[tuple[str, str, int, int], Link] = {}
         self._some = threading.Condition()
         self._servants: dict[str, Callable[[Link], None]] = {}
-        self._socket = socket.create_server((host, 0), backlog=512)
-        self.address: Address = (host, self._socket.getsockname()[1])
-        threading.Thread(target=self._accept, name="trainmover-listener", daemon=True).start()
+        self._closed = False
+        listener = socket.socket()
+        listener.bind((host, 0))
+        self._selector = selectors.DefaultSelector()
+        self._admission = Admission(listener, self._selector.unregister)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self.address: Address = (host, listener.getsockname()[1])
+        threading.Thread(target=self._run, name="trainmover-listener", daemon=True).start()
 
     def take(self, purpose: str, group: str, generation: int, source: int, wake: Wake, deadline: float) -> Link:
         """Wait for one connection.
@@ -375,37 +385,59 @@ class Listener:
 
     def close(self) -> None:
         """Take no more connections."""
+        self._closed = True
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+            self._admission.listener.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        wait_s: float | None = None
+        while not self._closed:
+            for key, _ in self._selector.select(wait_s):
+                key.data()
+            wait_s = self._admission.expire(time.monotonic())
+        self._admission.close()
+        self._selector.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:  # closed; or too many open files, or a caller that has hung up: for the moment
-                if self._socket.fileno() < 0:
-                    return
-                time.sleep(0.05)
-                continue
-            threading.Thread(target=self._welcome, args=(connection,), daemon=True).start()
+        callers, must_rest = self._admission.accept()
+        for caller in callers:
+            if not self._heard(caller):
+                self._admission.keep(caller, time.monotonic())
+                self._selector.register(caller, selectors.EVENT_READ, functools.partial(self._heard, caller))
+        if must_rest:
+            time.sleep(REST_S)
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def _heard(self, caller: socket.socket) -> bool:
+        """Admit or close a connection by its first bytes. Return False if it has said nothing yet."""
+        words = first_words(caller, _HELLO_LIMIT)
+        if words is None:
+            return False
+        line, end, _ = words.partition(b"\n")
+        hello = _hello(line) if end else None
+        if hello is None:
+            self._admission.drop(caller)
+            return True
+        is_known = bool(self._token) and hmac.compare_digest(hello.token.encode(errors="replace"), self._token)
+        reason = self._admit(hello) if is_known else "the token is not this job's"
         try:
-            connection.settimeout(_HELLO_S)
-            hello = Hello(**json.loads(_line(connection)))
-            reason = "" if hmac.compare_digest(hello.token, self._token) else "the token is not this job's"
-            reason = reason or self._admit(hello)
-            connection.sendall((reason or "OK").encode() + b"\n")
-            if reason:
-                connection.close()
-                return
-        except (OSError, ValueError, TypeError, WireError):
-            connection.close()
-            return
-        link = Link(connection, hello.source)
-        if hello.purpose in self._servants:
-            self._servants[hello.purpose](link)
+            caller.recv(len(line) + 1)  # it is there: `first_words` has seen it
+            caller.send((reason or "OK").encode() + b"\n")
+            link = None if reason else Link(caller, hello.source)
+        except OSError:  # it has gone
+            link = None
+        if link is None:
+            self._admission.drop(caller)
+            return True
+        if caller in self._admission:
+            self._selector.unregister(caller)
+            self._admission.release(caller)
+        self._admitted(link, hello)
+        return True
+
+    def _admitted(self, link: Link, hello: Hello) -> None:
+        servant = self._servants.get(hello.purpose)
+        if servant is not None:
+            threading.Thread(target=servant, args=(link,), daemon=True).start()
             return
         with self._some:
             stale = self._arrived.pop((hello.purpose, hello.group, hello.generation, hello.source), None)
@@ -413,6 +445,17 @@ class Listener:
             self._some.notify_all()
         if stale is not None:
             stale.close()
+
+
+def _hello(line: bytes) -> Hello | None:
+    """What a caller says of itself; None if that is no greeting."""
+    try:
+        hello = Hello(**json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    texts, numbers = (hello.token, hello.purpose, hello.group), (hello.generation, hello.source, hello.target)
+    is_sound = all(isinstance(one, str) for one in texts) and all(isinstance(one, int) for one in numbers)
+    return hello if is_sound else None
 
 
 def dial(address: Address, hello: Hello, timeout_s: float) -> Link:
