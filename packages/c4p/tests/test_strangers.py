@@ -17,7 +17,7 @@ from tests.members import group, run
 import c4p
 from c4p.wire import Header, Kind
 
-FEW = 34  # c4p.admission.MOST_PENDING, the pipe to the crowd, and one that is being looked at
+FEW = 34  # c4p.admission: MOST_PENDING that are kept, AT_ONCE that are looked at; and the pipe to the crowd
 CROWD = """
 import resource, socket, sys, time
 port, words, seconds = int(sys.argv[1]), bytes.fromhex(sys.argv[2]), float(sys.argv[3])

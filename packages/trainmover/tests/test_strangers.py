@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from trainmover.errors import LinkLostError, RefusedError
 from trainmover.transport import Hello, Listener, Wake, dial
 
-FEW = 34  # trainmover.admission.MOST_PENDING, the pipe to the crowd, and one that is being looked at
+FEW = 34  # trainmover.admission: MOST_PENDING that are kept, AT_ONCE that are looked at; and the pipe to the crowd
 CROWD = """
 import resource, socket, sys, time
 port, words, seconds = int(sys.argv[1]), bytes.fromhex(sys.argv[2]), float(sys.argv[3])

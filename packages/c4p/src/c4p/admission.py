@@ -13,20 +13,25 @@ and hardly a descriptor for a client that it does not know:
   rests for `REST_S`, so a flood costs a bounded share of a core and no busy loop.
 - Nothing is logged about such clients.
 
-`Admission` has the rules and is driven by a selector; `Front` drives it on an asyncio loop.
+`Admission` has the rules. `Front` applies them on an asyncio loop, `ThreadFront` in a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import selectors
 import socket
+import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-MOST_PENDING = 32
+MOST_PENDING = 16
 PENDING_S = 5.0
-AT_ONCE = 32
-REST_S = 0.02
+AT_ONCE = 16
+REST_S = 0.01
 GREETING_BYTES = 1024
 """Longest first segment that is looked at; the greetings of the family have a few hundred bytes at most."""
 _DEFER_S = 1
@@ -203,6 +208,66 @@ class Front:
             return True
         if caller in self._admission:
             self._loop.remove_reader(caller)
+            self._admission.release(caller)
+        self._judge(caller, words)
+        return True
+
+
+class ThreadFront:
+    """The admission of one listening socket, on one thread.
+
+    Args:
+        listener: Bound. It belongs to the front from here on.
+        judge: Called with each connection and its first bytes. The connection is the judge's from here on.
+        n_bytes: Bytes that are looked at.
+        name: Of the thread.
+    """
+
+    def __init__(
+        self, listener: socket.socket, judge: Callable[[socket.socket, bytes], None], n_bytes: int, name: str
+    ) -> None:
+        self._judge = judge
+        self._n_bytes = n_bytes
+        self._closed = False
+        self._selector = selectors.DefaultSelector()
+        self._admission = Admission(listener, self._selector.unregister)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def close(self) -> None:
+        """Accept nothing more. The thread closes what is open."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._admission.listener.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        wait_s: float | None = None
+        while not self._closed:
+            for key, _ in self._selector.select(wait_s):
+                key.data()
+            wait_s = self._admission.expire(time.monotonic())
+        self._admission.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        callers, must_rest = self._admission.accept()
+        for caller in callers:
+            if not self._look(caller):
+                self._admission.keep(caller, time.monotonic())
+                self._selector.register(caller, selectors.EVENT_READ, functools.partial(self._look, caller))
+        if must_rest:
+            time.sleep(REST_S)
+
+    def _look(self, caller: socket.socket) -> bool:
+        """Have a connection judged. Return False if it has said nothing yet."""
+        words = first_words(caller, self._n_bytes)
+        if words is None:
+            return False
+        if not words:
+            self._admission.drop(caller)
+            return True
+        if caller in self._admission:
+            self._selector.unregister(caller)
             self._admission.release(caller)
         self._judge(caller, words)
         return True

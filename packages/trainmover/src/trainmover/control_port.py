@@ -16,9 +16,9 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from trainmover import wire
-from trainmover.admission import GREETING_BYTES, MOST_PENDING, PENDING_S, Front
+from trainmover.admission import GREETING_BYTES, PENDING_S, Front
 
-MOST_STRANGERS = MOST_PENDING
+MOST_STRANGERS = 32
 WRONG_TOKEN = "the token is not this job's (TRAINMOVER_TOKEN, or the file token in the job's folder)"
 _TOKEN = re.compile(rb'"token": ?("(?:[^"\\]|\\.){0,1000}")')
 #: First bytes of every TLS handshake since SSL 3.

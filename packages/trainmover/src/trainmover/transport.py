@@ -14,12 +14,10 @@ about it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hmac
 import json
 import os
 import select
-import selectors
 import socket
 import struct
 import threading
@@ -28,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
-from trainmover.admission import REST_S, Admission, first_words
+from trainmover.admission import ThreadFront
 from trainmover.errors import (
     InterruptedLinkError,
     LinkError,
@@ -345,14 +343,10 @@ class Listener:
         self._arrived: dict[tuple[str, str, int, int], Link] = {}
         self._some = threading.Condition()
         self._servants: dict[str, Callable[[Link], None]] = {}
-        self._closed = False
         listener = socket.socket()
         listener.bind((host, 0))
-        self._selector = selectors.DefaultSelector()
-        self._admission = Admission(listener, self._selector.unregister)
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self.address: Address = (host, listener.getsockname()[1])
-        threading.Thread(target=self._run, name="trainmover-listener", daemon=True).start()
+        self._front = ThreadFront(listener, self._judge, _HELLO_LIMIT, "trainmover-listener")
 
     def take(self, purpose: str, group: str, generation: int, source: int, wake: Wake, deadline: float) -> Link:
         """Wait for one connection.
@@ -385,54 +379,27 @@ class Listener:
 
     def close(self) -> None:
         """Take no more connections."""
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._admission.listener.shutdown(socket.SHUT_RDWR)
+        self._front.close()
 
-    def _run(self) -> None:
-        wait_s: float | None = None
-        while not self._closed:
-            for key, _ in self._selector.select(wait_s):
-                key.data()
-            wait_s = self._admission.expire(time.monotonic())
-        self._admission.close()
-        self._selector.close()
-
-    def _accept(self) -> None:
-        callers, must_rest = self._admission.accept()
-        for caller in callers:
-            if not self._heard(caller):
-                self._admission.keep(caller, time.monotonic())
-                self._selector.register(caller, selectors.EVENT_READ, functools.partial(self._heard, caller))
-        if must_rest:
-            time.sleep(REST_S)
-
-    def _heard(self, caller: socket.socket) -> bool:
-        """Admit or close a connection by its first bytes. Return False if it has said nothing yet."""
-        words = first_words(caller, _HELLO_LIMIT)
-        if words is None:
-            return False
+    def _judge(self, caller: socket.socket, words: bytes) -> None:
+        """Admit or close a connection by its first bytes."""
         line, end, _ = words.partition(b"\n")
         hello = _hello(line) if end else None
         if hello is None:
-            self._admission.drop(caller)
-            return True
+            caller.close()
+            return
         is_known = bool(self._token) and hmac.compare_digest(hello.token.encode(errors="replace"), self._token)
         reason = self._admit(hello) if is_known else "the token is not this job's"
         try:
-            caller.recv(len(line) + 1)  # it is there: `first_words` has seen it
+            caller.recv(len(line) + 1)  # it is there: it has been looked at
             caller.send((reason or "OK").encode() + b"\n")
             link = None if reason else Link(caller, hello.source)
         except OSError:  # it has gone
             link = None
         if link is None:
-            self._admission.drop(caller)
-            return True
-        if caller in self._admission:
-            self._selector.unregister(caller)
-            self._admission.release(caller)
-        self._admitted(link, hello)
-        return True
+            caller.close()
+        else:
+            self._admitted(link, hello)
 
     def _admitted(self, link: Link, hello: Hello) -> None:
         servant = self._servants.get(hello.purpose)
