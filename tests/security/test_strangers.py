@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from neighbors import Job, await_true, request, say, watched
 
-from eroica.collector.access import MAX_STRANGERS
-from eroica.collector.pending_connections import MAX_SILENT
+from eroica.wire.guarded_server import MAX_SILENT, MAX_STRANGERS
 
 pytestmark = pytest.mark.jobs
 
