@@ -514,8 +514,8 @@ def try_one(service: Service, name: str) -> dict[str, Any]:
 PAGE = """# Attacks on services
 
 Clients without a token attacked every listening socket in {ways} ways, {seconds:g} s each, as another user of the same
-host. **{held} of {total} attempts were held**: a client with the token was answered meanwhile (at most one in ten of its
-questions failed), and the process stayed within the limits below. Measured at {revision} on {machine}.
+host. **{held} of {total} attempts were held**: a client with the token was answered meanwhile (at most one in ten of
+its questions failed), and the process stayed within the limits below. Measured at {revision} on {machine}.
 
 ```sh
 python benchmarks/attacks_services.py --write-docs      # root, to act as another user; about 15 minutes
