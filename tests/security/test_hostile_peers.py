@@ -131,6 +131,30 @@ def test_whoever_shows_no_token_is_sent_away_and_whoever_did_stays(monkeypatch: 
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("given", ["", "Authorization: Bearer guess\r\n"])
+def test_who_breaks_the_protocol_while_being_refused_leaves_nothing_in_the_log(
+    given: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = f"POST /v1/report HTTP/1.1\r\nHost: c\r\nTransfer-Encoding: chunked\r\n{given}\r\n".encode()
+    words = head + b"4000\r\n" + bytes(0x4000) + b"\r\n"
+
+    async def go() -> None:
+        async with gate() as port:
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                with contextlib.suppress(ConnectionError):
+                    for _ in range(3):
+                        writer.write(words)
+                        await writer.drain()
+                    await asyncio.wait_for(reader.read(), 20)
+                writer.close()
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                assert (await client.get("/", headers={"Authorization": f"Bearer {TOKEN}"})).text == "inside"
+
+    asyncio.run(go())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_a_worker_that_writes_into_the_agents_part_of_its_file_gets_its_order_all_the_same(tmp_path: Path) -> None:
     writer = BeatWriter.create(tmp_path, {"pid": os.getpid()})
     reader = BeatReader.open(writer.path)

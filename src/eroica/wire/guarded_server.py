@@ -118,7 +118,13 @@ class _Caller(H11Protocol):
 
     async def _listen(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["eroica.hang_up"], scope["eroica.known"] = self.hang_up, self._shown
-        await self._application(scope, receive, send)
+        try:
+            await self._application(scope, receive, send)
+        except Exception:
+            if self._leave is None:
+                raise
+            self.hang_up()  # a stranger has broken the protocol while being answered: no stack in the log
+            self.cycle.disconnected = True
 
 
 def admit(scope: Scope) -> None:

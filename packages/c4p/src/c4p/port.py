@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
             http="h11",
             ws="none",
             lifespan="off",
-            log_level="error",
+            log_level="error" if token else "critical",  # else everybody could fill the log
             access_log=False,
             proxy_headers=False,
             server_header=False,
