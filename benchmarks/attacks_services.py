@@ -100,8 +100,8 @@ class Attack(NamedTuple):
 
 
 ATTACKS = {
-    "silent": Attack("silent connections", count=1500),
-    "descriptors": Attack("more silent connections than the service may have descriptors", count=4000),
+    "silent": Attack("1,500 silent connections", count=1500),
+    "descriptors": Attack("4,000 silent connections", count=4000),
     "half-closed": Attack("connections whose own direction is closed at once", how="shut"),
     "one-byte": Attack("a byte, then nothing", (b" ", b"G", b"{", b"C")),
     "drip": Attack("a request or greeting, byte by byte", (GET, greeting("x"), c4p(1, 16)), "drip"),
@@ -515,7 +515,7 @@ PAGE = """# Attacks on services
 
 Clients without a token attacked every listening socket in {ways} ways, {seconds:g} s each, as another user of the same
 host. **{held} of {total} attempts were held**: a client with the token was answered meanwhile (at most one in ten of
-its questions failed), and the process stayed within the limits below. Measured at {revision} on {machine}.
+its questions failed), and the process stayed within the limits below. Machine: {machine}.
 
 ```sh
 python benchmarks/attacks_services.py --write-docs      # root, to act as another user; about 15 minutes
@@ -523,8 +523,8 @@ python benchmarks/attacks_services.py --write-docs      # root, to act as anothe
 
 ## Largest cost of any attack
 
-| service | what it is | threads | descriptors | memory, MB | log, bytes | questions failed | slowest, s |
-|---|---|---|---|---|---|---|---|
+| service | what it is | threads | descriptors | memory, MB | log, bytes | questions failed | slowest, s | revision |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -544,7 +544,7 @@ def write_docs(found: dict[str, dict[str, Any]]) -> None:
         slowest = max(row["slowest_s"] for row in rows)
         lines.append(
             f"| {name} | {what} | +{worst[0]} | +{worst[1]} | +{worst[2]:.1f} | +{worst[3]} | {failed} of {asked} "
-            f"| {slowest:.1f} |"
+            f"| {slowest:.1f} | {found['revisions'][name]} |"
         )
     lines += ["", "Limits:", ""]
     for kind, limit in HELD.items():
@@ -589,11 +589,12 @@ def main() -> None:
         return
     found: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {"results": {}}
     cores = f"{os.cpu_count()} cores, Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
-    found |= {"revision": _revision(), "machine": cores}
+    found["machine"] = cores
     for name in options.services or SERVICES:
         with tempfile.TemporaryDirectory() as folder, _Processes(Path(folder)) as processes:
             service = SERVICES[name](processes)
             rows = found["results"].setdefault(name, {})
+            found.setdefault("revisions", {})[name] = _revision()
             for attack_name in options.only or ATTACKS:
                 rows[attack_name] = try_one(service, attack_name)
                 print(
