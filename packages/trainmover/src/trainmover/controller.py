@@ -12,6 +12,7 @@ import contextlib
 import hmac
 import json
 import os
+import socket
 import time
 import traceback
 import uuid
@@ -48,9 +49,13 @@ class Controller:
         self._log = (folder / "controller.log").open("a", buffering=1)
         self._log_is_full = False
 
-    async def serve(self, host: str, port: int) -> None:
-        """Take connections until cancelled."""
-        listener = bound(host, port)
+    async def serve(self, listener: socket.socket, host: str) -> None:
+        """Take connections until cancelled.
+
+        Args:
+            listener: Bound, not listening yet.
+            host: What others know it by.
+        """
         address = listener.getsockname()
         open_port = ControlPort(listener, self._token, self._connected)
         file = self._folder / "controller.json"
@@ -227,8 +232,12 @@ def main() -> None:
         parser.error("set TRAINMOVER_TOKEN, or everybody could give orders")
     options.folder.mkdir(parents=True, exist_ok=True)
     controller = Controller(options.folder, token, Times(**options.times))
+    try:
+        listener = bound(options.host, options.port)
+    except OSError as error:
+        raise SystemExit(f"the controller cannot listen at {options.host}:{options.port}: {error.strerror}") from None
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(controller.serve(options.host, options.port))
+        asyncio.run(controller.serve(listener, options.host))
 
 
 if __name__ == "__main__":
