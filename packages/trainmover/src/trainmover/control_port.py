@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hmac
 import json
 import re
@@ -44,6 +45,7 @@ class ControlPort:
         self._loop = asyncio.get_running_loop()
         self._known: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], None] = {}
+        self._n_ended = 0
         self._front = Front(listener, self._judge)
 
     def close(self) -> None:
@@ -71,6 +73,9 @@ class ControlPort:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._strangers.pop(task, None)
+        self._n_ended += 1
+        if self._tls is not None and self._n_ended % MOST_STRANGERS == 0:
+            gc.collect()  # a handshake that broke off leaves 100 kB in a cycle of references
         self._known.discard(task)
         if not task.cancelled():
             task.exception()  # a broken connection is nothing to report
