@@ -518,7 +518,7 @@ host. **{held} of {total} attempts were held**: a client with the token was answ
 its questions failed), and the process stayed within the limits below. Machine: {machine}.
 
 ```sh
-python benchmarks/attacks_services.py --write-docs      # root, to act as another user; about 15 minutes
+python benchmarks/attacks_services.py --write-docs      # root, to act as another user; about 20 minutes
 ```
 
 ## Largest cost of any attack
