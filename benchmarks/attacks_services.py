@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import random
+import re
 import socket
 import ssl
 import struct
@@ -602,7 +603,7 @@ def main() -> None:
                     rows[attack_name],
                     flush=True,
                 )
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(re.sub(r"\n {3,}", " ", json.dumps(found, indent=1)) + "\n")
     if options.write_docs:
         write_docs(found)
 
