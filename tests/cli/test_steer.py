@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -64,6 +66,31 @@ def test_orders_come_in_by_a_secret_path_only() -> None:
         assert httpx.post(receiver.url, content=body, trust_env=False).status_code == 204
         assert receiver.orders.get(timeout=1).hosts == ("b",)
     finally:
+        receiver.close()
+
+
+@pytest.mark.parametrize(
+    "words", [b"", b"POST /", b"POST /guess HTTP/1.1\r\nContent-Length: 99999\r\n\r\n", b"\x00" * 50]
+)
+def test_a_crowd_that_does_not_know_the_path_costs_no_thread_and_delays_no_order(words: bytes) -> None:
+    receiver = Receiver("127.0.0.1:0")
+    port, calls, before = int(receiver.url.split(":")[2].partition("/")[0]), [], threading.active_count()
+    try:
+        for _ in range(300):
+            call = socket.socket()
+            call.setblocking(False)
+            call.connect_ex(("127.0.0.1", port))
+            calls.append(call)
+        for _ in range(5):
+            for call in calls:
+                with contextlib.suppress(OSError):
+                    call.send(words)
+            time.sleep(0.1)
+            assert threading.active_count() <= before
+        assert httpx.post(receiver.url, content="{}", trust_env=False, timeout=20).status_code == 400
+    finally:
+        for call in calls:
+            call.close()
         receiver.close()
 
 

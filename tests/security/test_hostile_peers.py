@@ -18,9 +18,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from eroica.agent.link import client_for
-from eroica.collector import access, pending_connections
-from eroica.collector.access import Server, TokenGate, config_for
+from eroica.collector.access import TokenGate, TokenShown
+from eroica.wire import admission, guarded_server
 from eroica.wire.beat import _ORDER_AT, PROBE, BeatReader, BeatWriter, Order
+from eroica.wire.guarded_server import Server, config_for
 
 TOKEN = "t" * 32
 ORDER = Order(1, PROBE, 0, 5, 6, 100, 0, "/scratch")
@@ -81,7 +82,7 @@ async def gate() -> object:
     """The collector's door with nothing behind it but "inside"."""
     inside = Starlette(routes=[Route("/", lambda request: PlainTextResponse("inside"))])
     listener = socket.create_server(("127.0.0.1", 0))
-    server = Server(config_for(TokenGate(inside, TOKEN)), TOKEN)
+    server = Server(config_for(TokenGate(inside, TOKEN)), TokenShown(TOKEN))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.01)
@@ -111,8 +112,8 @@ def test_only_the_whole_token_opens_and_nobody_learns_which_paths_there_are(give
 
 
 def test_whoever_shows_no_token_is_sent_away_and_whoever_did_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "STRANGER_S", 0.3)
-    monkeypatch.setattr(pending_connections, "SILENT_S", 0.3)
+    monkeypatch.setattr(guarded_server, "STRANGER_S", 0.3)
+    monkeypatch.setattr(admission, "PENDING_S", 0.3)
 
     async def go() -> None:
         async with gate() as port:
@@ -128,6 +129,30 @@ def test_whoever_shows_no_token_is_sent_away_and_whoever_did_stays(monkeypatch: 
                 each.close()
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("given", ["", "Authorization: Bearer guess\r\n"])
+def test_who_breaks_the_protocol_while_being_refused_leaves_nothing_in_the_log(
+    given: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = f"POST /v1/report HTTP/1.1\r\nHost: c\r\nTransfer-Encoding: chunked\r\n{given}\r\n".encode()
+    words = head + b"4000\r\n" + bytes(0x4000) + b"\r\n"
+
+    async def go() -> None:
+        async with gate() as port:
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                with contextlib.suppress(ConnectionError):
+                    for _ in range(3):
+                        writer.write(words)
+                        await writer.drain()
+                    await asyncio.wait_for(reader.read(), 20)
+                writer.close()
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                assert (await client.get("/", headers={"Authorization": f"Bearer {TOKEN}"})).text == "inside"
+
+    asyncio.run(go())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_worker_that_writes_into_the_agents_part_of_its_file_gets_its_order_all_the_same(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def serve(bed: Testbed, folder: str) -> tuple[list[subprocess.Popen[str]], str]:
     """A planner, and a link from every host to it: a namespace of its own on the first spine's loopback."""
     spine = bed.namespace("spine0")
     address = bed.routers["spine0"]
-    argv = [sys.executable, "-m", "c4p.cli", "serve", "--host", address, "--state", f"{folder}/state.sqlite"]
+    argv = [sys.executable, "-m", "c4p.cli", "serve", "--open", "--host", address, "--state", f"{folder}/state.sqlite"]
     process = subprocess.Popen(["ip", "netns", "exec", spine, *argv], text=True, stdout=subprocess.DEVNULL)
     url = f"http://{address}:7440"
     for _ in range(100):

@@ -78,7 +78,17 @@ def serving() -> Iterator[tuple[str, int]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        argv = [sys.executable, "-m", "c4p.cli", "serve", "--port", str(port), "--state", f"{folder}/state.sqlite"]
+        argv = [
+            sys.executable,
+            "-m",
+            "c4p.cli",
+            "serve",
+            "--open",
+            "--port",
+            str(port),
+            "--state",
+            f"{folder}/state.sqlite",
+        ]
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
         try:
             until = time.monotonic() + 30

@@ -55,7 +55,19 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def serving(state: Path, port: int, lease: float = 60.0) -> Iterator[subprocess.Popen]:
-    argv = [sys.executable, "-m", "c4p.cli", "serve", "--port", str(port), "--state", str(state), "--lease", str(lease)]
+    argv = [
+        sys.executable,
+        "-m",
+        "c4p.cli",
+        "serve",
+        "--open",
+        "--port",
+        str(port),
+        "--state",
+        str(state),
+        "--lease",
+        str(lease),
+    ]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 20

@@ -168,7 +168,7 @@ def test_when_routes_change_ports_are_learned_again(parallel: Testbed) -> None:
 def test_when_routes_change_the_planner_hears_of_it(parallel: Testbed, tmp_path: Path) -> None:
     at = parallel.routers["spine0"]
     inside = ["ip", "netns", "exec", parallel.namespace("spine0"), sys.executable]
-    serve = ["-m", "c4p.cli", "serve", "--host", at, "--state", str(tmp_path / "state.sqlite")]
+    serve = ["-m", "c4p.cli", "serve", "--open", "--host", at, "--state", str(tmp_path / "state.sqlite")]
     ask = f"import urllib.request as u; print(u.urlopen('http://{at}:7440', timeout=5).read().decode())"
     lost = [parallel.addresses[0], parallel.routers["spine3"]]
     seen: list[bool] = []

@@ -20,6 +20,7 @@ from tests.rehearsal import certificate
 from trainmover import wire
 from trainmover.agent import Agent
 from trainmover.cli import ask
+from trainmover.control_port import bound
 from trainmover.controller import Controller
 from trainmover.errors import RefusedError, TrainmoverError
 from trainmover.fabric import Fabric
@@ -149,7 +150,7 @@ def test_an_error_in_the_controller_is_in_its_log_and_ends_only_that_connection(
     controller._machine.said = raising  # type: ignore[method-assign,assignment]
 
     async def talk() -> bytes:
-        serving = asyncio.create_task(controller.serve("127.0.0.1", 0))
+        serving = asyncio.create_task(controller.serve(bound("127.0.0.1", 0), "127.0.0.1"))
         while not (tmp_path / "controller.json").exists():
             await asyncio.sleep(0.01)
         address = json.loads((tmp_path / "controller.json").read_text())["address"]

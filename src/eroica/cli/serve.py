@@ -53,6 +53,8 @@ def serve(  # noqa: PLR0913 - one for each option
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("alembic", "botocore", "aiobotocore", "fsspec"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in ("uvicorn", "uvicorn.error", "asyncio"):  # else every stranger could make them complain
+        logging.getLogger(name).setLevel(logging.ERROR)
     plan = Plan(_endpoint(listen), data, database, patterns, tls_cert, tls_key, plain_http, alerts_s, sweep_s)
     serve(plan, lambda url, is_first: _say(url, is_first, data))
 

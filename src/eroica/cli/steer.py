@@ -21,7 +21,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,8 +35,11 @@ import msgspec
 from eroica.cli import steered
 from eroica.errors import UsageError
 from eroica.model.order import Order
+from eroica.wire.admission import ThreadFront
 
 _MOST_BYTES = 100_000
+_FIRST_BYTES = 4096
+_NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _POLL_S = 0.2
 #: What a host may take longer than the command to end.
 _REACH_S = 5.0
@@ -202,9 +204,7 @@ class Receiver:
             def do_POST(self) -> None:
                 length = self.headers.get("Content-Length", "")
                 body = self.rfile.read(min(int(length), _MOST_BYTES)) if length.isdecimal() else b""
-                if not secrets.compare_digest(self.path.encode(), path.encode()):
-                    self.send_error(404)
-                elif not length.isdecimal() or int(length) > _MOST_BYTES:
+                if not length.isdecimal() or int(length) > _MOST_BYTES:
                     self.send_error(413)
                 else:
                     self._take(body)
@@ -222,17 +222,28 @@ class Receiver:
                 pass
 
         try:
-            self._server = ThreadingHTTPServer((host, int(port)), Handler)
+            self._server = ThreadingHTTPServer((host, int(port)), Handler, bind_and_activate=False)
+            self._server.server_bind()
         except (OSError, ValueError, OverflowError) as error:
             raise UsageError(f"--listen {listen}: {error}; name HOST:PORT of this machine") from error
         self.url = f"http://{shown or host}:{self._server.server_address[1]}{path}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
+        self._path = path.encode()
+        self._front = ThreadFront(self._server.socket, self._judge, _FIRST_BYTES, "eroica-steer")
 
     def close(self) -> None:
         """Listen no more."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._front.close()
+
+    def _judge(self, caller: socket.socket, words: bytes) -> None:
+        """Give a connection that knows the path a thread; close any other one."""
+        method, _, rest = words.partition(b" ")
+        if method == b"POST" and secrets.compare_digest(rest.partition(b" ")[0], self._path):
+            caller.setblocking(True)
+            self._server.process_request(caller, caller.getsockname())
+            return
+        with caller, contextlib.suppress(OSError):
+            caller.recv(_FIRST_BYTES)  # what was not read would reset the connection, and with it the answer
+            caller.send(_NOT_FOUND)
 
 
 class Steered:

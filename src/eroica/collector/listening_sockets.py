@@ -16,16 +16,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from eroica.collector.access import Server, TokenGate, config_for, small_body
+from eroica.collector.access import TokenGate, TokenShown, small_body
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.errors import InputError, UsageError
 from eroica.wire import address
 from eroica.wire.address import Address
+from eroica.wire.guarded_server import Server, config_for
 from eroica.wire.messages import OpenReply, OpenRequest
 from eroica.wire.network import Endpoint, can_listen, endpoint_of, good_token, is_loopback, listening, loopback_domain
 
 log = logging.getLogger("eroica.collector")
+
+#: How long a page that does not let go may hold up the end, seconds.
+_PAGE_S = 2
 
 
 def named_door(environ: Mapping[str, str]) -> tuple[Endpoint, str] | None:
@@ -132,7 +136,8 @@ class Doors:
         )
 
     async def _serve(self, listener: socket.socket, application: ASGIApp | None = None) -> str:
-        server = Server(config_for(application or self._application), self._token)
+        config = config_for(application or self._application, timeout_graceful_shutdown=_PAGE_S)
+        server = Server(config, TokenShown(self._token))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         self._servers.append((server, task))
         while not server.started and not task.done():

@@ -40,6 +40,7 @@ from eroica.report.words import clean
 from eroica.settings import Settings
 from eroica.wire.address import read_shared
 from eroica.wire.files import write_whole
+from eroica.wire.guarded_server import admit
 from eroica.wire.network import Endpoint, endpoint_of, good_token, listening, outside_address
 from eroica.wire.places import file_name, read_private, write_private
 
@@ -144,6 +145,7 @@ class Scraping:
 
         async def answered(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["path"] == PATH and self._may_read(Request(scope)):
+                admit(scope)
                 await (await self._answer(Request(scope)))(scope, receive, send)
             else:
                 await application(scope, receive, send)

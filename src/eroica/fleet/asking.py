@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -22,7 +23,8 @@ from starlette.routing import Route
 
 from eroica.errors import EroicaError, InputError, UsageError
 from eroica.fleet.records import MAX_BATCH_BYTES, OURS
-from eroica.fleet.tenants import Caller, Callers, Crowded, Rates, Scope
+from eroica.fleet.tenants import Caller, Callers, Rates, Scope
+from eroica.wire.guarded_server import admit
 
 log = logging.getLogger("eroica.fleet")
 
@@ -31,6 +33,8 @@ _SMALL_BYTES = 65_536
 _CHANGING = ("POST", "PUT", "DELETE")
 #: Requests that are worked on at the same time, and of those whose caller nobody knows; more wait.
 _AT_ONCE, _STRANGERS_AT_ONCE = 16, 4
+#: Bytes of bodies that are being received or worked on, in all and of one project, and bodies of one project.
+_BODY_BYTES, _BODY_BYTES_OF_ONE, _BODIES_OF_ONE = 16 * MAX_BATCH_BYTES, 4 * MAX_BATCH_BYTES, 256
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -51,6 +55,14 @@ Record = TypeVar("Record")
 
 class Forbidden(EroicaError):
     """The caller may come in, but not do that."""
+
+
+class NoRoom(EroicaError):
+    """Too much is being received already."""
+
+
+class TooSlow(EroicaError):
+    """A body did not come in time."""
 
 
 class Missing(EroicaError):
@@ -143,6 +155,57 @@ def problem(status: int, text: str, headers: Mapping[str, str] | None = None) ->
     return JSONResponse({"error": text}, status_code=status, headers=dict(headers or {}))
 
 
+class Bodies:
+    """Memory for requests' bodies: bounded in all and for each project, so one that sends slowly delays no other."""
+
+    def __init__(self) -> None:
+        self._all = 0
+        self._bytes: Counter[int | None] = Counter()
+        self._count: Counter[int | None] = Counter()
+
+    @contextlib.asynccontextmanager
+    async def received(self, request: Request, most: int, project_id: int | None) -> AsyncIterator[bytes | None]:
+        """Receive a body, and hold its room while it is worked on. It is None as soon as it is longer than allowed.
+
+        Raises:
+            NoRoom: Too much is being received already.
+            TooSlow: It did not come within `_BODY_S`.
+        """
+        if self._count[project_id] >= _BODIES_OF_ONE:
+            raise NoRoom(f"{_BODIES_OF_ONE} requests of this project are on their way already")
+        self._count[project_id] += 1
+        chunks: list[bytes] = []
+        try:
+            receiving = self._receive(request, most, project_id, chunks)
+            try:
+                is_whole = await asyncio.wait_for(receiving, _BODY_S)
+            except asyncio.TimeoutError:
+                raise TooSlow(f"the request's body did not come within {_BODY_S:g} s") from None
+            yield b"".join(chunks) if is_whole else None
+        finally:
+            size = sum(map(len, chunks))
+            self._all -= size
+            self._bytes[project_id] -= size
+            self._count[project_id] -= 1
+            for counter in (self._bytes, self._count):
+                if not counter[project_id]:
+                    del counter[project_id]
+
+    async def _receive(self, request: Request, most: int, project_id: int | None, chunks: list[bytes]) -> bool:
+        left = most
+        async for chunk in request.stream():
+            left -= len(chunk)
+            if left < 0:
+                return False
+            of_one = self._bytes[project_id] + len(chunk)
+            if self._all + len(chunk) > _BODY_BYTES or of_one > _BODY_BYTES_OF_ONE:
+                raise NoRoom("too many bytes of reports are on their way already")
+            self._all += len(chunk)
+            self._bytes[project_id] = of_one
+            chunks.append(chunk)
+        return True
+
+
 class Gate:
     """Turns doors into routes.
 
@@ -156,7 +219,7 @@ class Gate:
         self._callers = callers
         self._rates = Rates()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
-        self._bodies = asyncio.Semaphore(_AT_ONCE)
+        self._bodies = Bodies()
         self._strangers = asyncio.Semaphore(_STRANGERS_AT_ONCE)
 
     def route(self, door: Door) -> Route:
@@ -169,8 +232,10 @@ class Gate:
                 response = problem(404, str(error))
             except Forbidden as error:
                 response = problem(403, str(error))
-            except Crowded as error:
-                response = problem(429, str(error), {"retry-after": "10"})
+            except NoRoom as error:
+                response = problem(503, str(error), {"retry-after": "2"})
+            except TooSlow as error:
+                response = problem(408, str(error))
             except (InputError, UsageError) as error:
                 response = problem(400, str(error))
             except ClientDisconnect:
@@ -188,6 +253,8 @@ class Gate:
     async def _answer(self, door: Door, request: Request) -> Response:
         cookie = request.cookies.get(COOKIE, "")
         caller = await self._caller(request, cookie)
+        if caller is not None:
+            admit(request.scope)
         if door.scope is not None:
             if caller is None:
                 return RedirectResponse("/login", 303) if door.page else problem(401, "a valid token is needed")
@@ -210,12 +277,7 @@ class Gate:
         )
         if door.method not in _CHANGING:
             return await self._handled(door, ask)
-        # what is held in memory is bounded: few reports at once, and of strangers, who may send slowly, few bytes each
-        async with contextlib.nullcontext() if door.scope is None else self._bodies:
-            try:
-                body = await asyncio.wait_for(_body(request, door.most_bytes), _BODY_S)
-            except asyncio.TimeoutError:
-                return problem(408, f"the request's body did not come within {_BODY_S:g} s")
+        async with self._bodies.received(request, door.most_bytes, ask.caller.project_id) as body:
             if body is None:
                 return problem(413, f"more than {door.most_bytes} bytes")
             async with self._strangers if door.scope is None else contextlib.nullcontext():
@@ -236,10 +298,8 @@ class Gate:
         given = request.headers.get("authorization", "")
         if given:
             kind, _, token = given.partition(" ")
-            if kind.lower() != "bearer":
-                return None
-            return self._callers.known(token) or await asyncio.to_thread(self._callers.by_token, token)
-        return await asyncio.to_thread(self._callers.by_session, cookie) if cookie else None
+            return await self._callers.by_token(token) if kind.lower() == "bearer" else None
+        return await self._callers.by_session(cookie) if cookie else None
 
 
 #: Who has shown nothing: sees nothing.
@@ -257,17 +317,6 @@ def _from_our_page(request: Request) -> bool:
     """What a browser says of where a request comes from."""
     origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
     return bool(origin) and urlsplit(origin).netloc.lower() == host.lower()
-
-
-async def _body(request: Request, most: int) -> bytes | None:
-    """What was sent; None as soon as it is longer than allowed."""
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > most:
-            return None
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 REPORT_BYTES = MAX_BATCH_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Sequence
 from importlib.resources import files
@@ -13,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from eroica.collector.live.visitors import REPORT_POLICY
 from eroica.fleet import queries
 from eroica.fleet.asking import COOKIE, Ask, Door, Missing, problem
-from eroica.fleet.tenants import SESSION_S, Callers, Rates, note
+from eroica.fleet.tenants import SESSION_S, Caller, Callers, Rates, note
 from eroica.report.words import clean
 from eroica.views.live.page import asset as live_asset
 
@@ -64,7 +65,7 @@ class Pages:
             Door("/runs/{run_id:int}/windows/{window_id:int}/report", "GET", "read", self._report, page=True),
             Door("/assets/{name}", "GET", None, self._asset),
             Door("/login", "GET", None, lambda ask: _drawn("login", wrong=False)),
-            Door("/login", "POST", None, self._login, _LOGIN_BYTES),
+            Door("/login", "POST", None, self._login, _LOGIN_BYTES, at_once=True),
             Door("/logout", "POST", "read", self._logout),
         )
 
@@ -94,14 +95,17 @@ class Pages:
 
     # ------------------------------------------------------------------ login
 
-    def _login(self, ask: Ask) -> Response:
+    async def _login(self, ask: Ask) -> Response:
         given = parse_qs(ask.body.decode("utf-8", "replace")).get("token", [""])[0].strip()
-        caller = self._callers.by_token(given) if given else None
+        caller = await self._callers.by_token(given) if given else None
         if caller is None or not caller.may("read"):
             if self._strangers.admit(None, _GUESSES_PER_S):  # each costs a line of the audit log
                 return problem(429, "too many logins were refused; come again", {"retry-after": "10"})
-            note(ask.engine, caller, "login refused", "", ask.address)
+            await asyncio.to_thread(note, ask.engine, caller, "login refused", "", ask.address)
             return _drawn("login", 401, wrong=True)
+        return await asyncio.to_thread(self._welcome, ask, caller)
+
+    def _welcome(self, ask: Ask, caller: Caller) -> Response:
         response = RedirectResponse("/", status_code=303)
         response.set_cookie(
             COOKIE,

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import resource
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import uvicorn
+from starlette.requests import cookie_parser
 
 from eroica.errors import UnavailableError, UsageError
+from eroica.fleet.asking import COOKIE
 from eroica.fleet.chores import ALERTS_S, SWEEP_S, Chores
 from eroica.fleet.database import migrate, open_database
 from eroica.fleet.insights.ask import FRESH_S
 from eroica.fleet.patterns import PatternStore
 from eroica.fleet.service import Service
 from eroica.fleet.tenants import FirstTokens, first_start
-from eroica.wire.files import write_whole
+from eroica.wire.files import write_secret
+from eroica.wire.guarded_server import IsKnown, Server, config_for, header_in
 from eroica.wire.network import Endpoint, is_loopback, listening
 from eroica.wire.places import private_directory
 
@@ -30,7 +33,8 @@ log = logging.getLogger("eroica.fleet")
 
 #: Requests that are being answered when we are told to end may take so long, seconds.
 _GRACE_S = 10
-_MOST_CONNECTIONS = 4096
+#: Connections of clients with a token, and descriptors that everything else needs.
+_MOST_CONNECTIONS, _OTHER_FILES = 4096, 400
 #: A page waits at most so long for a thread that works out insights, each time that it was at the database, seconds.
 _SWITCH_S = 0.0005
 
@@ -98,7 +102,7 @@ def make_service(plan: Plan) -> tuple[Service, bool]:
 
 def _write_down(data: Path, made: FirstTokens) -> None:
     for name, token in made._asdict().items():
-        write_whole(data / f"{name}.token", f"{token}\n".encode(), on_disk=True)
+        write_secret(data / f"{name}.token", f"{token}\n".encode())
 
 
 def serve(plan: Plan, ready: Callable[[str, bool], None]) -> None:
@@ -118,7 +122,10 @@ def serve(plan: Plan, ready: Callable[[str, bool], None]) -> None:
     except OSError as error:
         raise UnavailableError(f"cannot listen at {plan.listen.host}:{plan.listen.port}: {error.strerror}") from None
     with listener:
-        service, is_first = make_service(plan)
+        try:
+            service, is_first = make_service(plan)
+        except OSError as error:
+            raise UnavailableError(f"--data {plan.data} cannot be used: {error}") from None
         chores = Chores(service.engine, service.store, service.asked, plan.alerts_s, plan.sweep_s)
         try:
             asyncio.run(_run(service, plan, listener, lambda url: ready(url, is_first)))
@@ -130,18 +137,14 @@ def serve(plan: Plan, ready: Callable[[str, bool], None]) -> None:
 async def _run(service: Service, plan: Plan, listener: socket.socket, ready: Callable[[str], None]) -> None:
     host, port = listener.getsockname()[:2]
     url = Endpoint(host, port).url
-    config = uvicorn.Config(
+    config = config_for(
         service.application(),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
+        plan.certificate,
+        plan.key,
         timeout_graceful_shutdown=_GRACE_S,
-        limit_concurrency=_MOST_CONNECTIONS,
-        ssl_certfile=plan.certificate,
-        ssl_keyfile=plan.key,
+        limit_concurrency=_connections(),
     )
-    server = _Server(config, service.events.close)
+    server = _Server(config, lambda words: _shows_token(service, words), service.events.close)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.end)
@@ -153,17 +156,26 @@ async def _run(service: Service, plan: Plan, listener: socket.socket, ready: Cal
     await serving
 
 
-class _Server(uvicorn.Server):
-    """Signals are ours: uvicorn's handlers would raise them again at the end."""
+def _connections() -> int:
+    """Allow as many descriptors as the host does, and return how many of them may be connections."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return _MOST_CONNECTIONS if most < 0 else max(min(_MOST_CONNECTIONS, most - _OTHER_FILES), most // 2)
 
-    def __init__(self, config: uvicorn.Config, before: Callable[[], None]) -> None:
-        super().__init__(config)
+
+def _shows_token(service: Service, words: bytes) -> bool:
+    """Whether the first words of a connection carry a token or cookie that was given out."""
+    given = header_in(words, b"authorization").decode("latin-1")
+    cookies: dict[str, str] = cookie_parser(header_in(words, b"cookie").decode("latin-1"))
+    return service.callers.is_given_out(given.partition(" ")[2], cookies.get(COOKIE, ""))
+
+
+class _Server(Server):
+    """A guarded server that is ended by signals."""
+
+    def __init__(self, config: uvicorn.Config, is_known: IsKnown, before: Callable[[], None]) -> None:
+        super().__init__(config, is_known)
         self._before = before
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
 
     def end(self) -> None:
         """Answer what is asked, then stop."""

@@ -6,6 +6,7 @@ operator, who may do everything in every project.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 import time
@@ -14,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import sqlalchemy as sa
 
-from eroica.errors import EroicaError, InputError, UsageError
+from eroica.errors import InputError, UsageError
 from eroica.fleet.database import writing
 from eroica.fleet.tables import audit, projects, sessions, tokens
 
@@ -27,8 +28,10 @@ _PREFIX = "eroica_"
 #: How long a token that was looked up is believed without another look, seconds: a revoked one works no longer.
 _BELIEVED_S = 5.0
 _MOST_BELIEVED = 10_000
-#: So many tokens and cookies that were never right here are looked up a second; bursts of ten seconds' worth pass.
-_STRANGERS_PER_S = 20.0
+#: Tokens and cookies that are not known here are learned from the database at most so often, seconds.
+_LEARN_S = 0.25
+#: Rows that are read again each time: ids may be committed in another order, and clocks of several services differ.
+_OVERLAP, _OVERLAP_S = 1000, 600.0
 
 
 class Defaults(NamedTuple):
@@ -64,10 +67,6 @@ class Caller(NamedTuple):
     def sees(self, table: sa.Table) -> sa.ColumnElement[bool]:
         """The condition that every question about a table carries: rows of their project only."""
         return sa.true() if self.project_id is None else table.c.project_id == self.project_id
-
-
-class Crowded(EroicaError):
-    """Too many show tokens that are nobody's; one that was never right here is not looked up now."""
 
 
 def digest(secret: str) -> str:
@@ -160,7 +159,10 @@ def note(engine: sa.Engine, caller: Caller | None, action: str, detail: str, add
 
 
 class Callers:
-    """Looks callers up by token or session, and remembers for a few seconds what it found.
+    """Looks callers up by token or cookie, and remembers for a few seconds what it found.
+
+    The hashes of all valid tokens and cookies are kept in memory, so a guess costs no question to the database. Others
+    than these are learned for all who wait together, so many guesses cost as much as one.
 
     Args:
         engine: The database.
@@ -169,31 +171,30 @@ class Callers:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._known: dict[str, tuple[float, Caller]] = {}
-        self._met = dict.fromkeys(_given_out(engine))
-        self._strangers = Rates()
+        self._given_out: set[str] = set()
+        self._last_token, self._last_expiry = 0, 0.0
+        self._learned_at = 0.0
+        self._learning: asyncio.Task[None] | None = None
+        self._read_new()
 
-    def by_token(self, token: str) -> Caller | None:
-        """Whose token this is; None for nobody's, one that was revoked or has expired.
+    def is_given_out(self, token: str = "", cookie: str = "") -> bool:
+        """Whether a token or cookie is known to be valid, or was a moment ago. Never asks the database."""
+        given = (digest(token) if token else "", _of_session(cookie) if cookie else "")
+        return not self._given_out.isdisjoint(given)
 
-        Raises:
-            Crowded: It was never right here, and too many such ones were looked up.
-        """
-        return self._find(digest(token), sa.select(tokens).where(tokens.c.hash == digest(token)))
+    async def by_token(self, token: str) -> Caller | None:
+        """Whose token this is; None for nobody's, one that was revoked or has expired."""
+        return await self._find(digest(token), sa.select(tokens).where(tokens.c.hash == digest(token)))
 
-    def known(self, token: str) -> Caller | None:
-        """Whose token this is, if that was looked up seconds ago; never asks the database."""
-        until, caller = self._known.get(digest(token), (0.0, None))
-        return caller if until > time.monotonic() else None
-
-    def by_session(self, cookie: str) -> Caller | None:
-        """Who has this cookie; raises as `by_token`."""
+    async def by_session(self, cookie: str) -> Caller | None:
+        """Who has this cookie."""
         found = digest(cookie)
         question = (
             sa.select(tokens)
             .join(sessions, sessions.c.token_id == tokens.c.id)
             .where(sessions.c.hash == found, sessions.c.expires_at > time.time())
         )
-        return self._find(f"session {found}", question)
+        return await self._find(_of_session(cookie), question)
 
     def open_session(self, caller: Caller) -> str:
         """A new cookie for somebody who has shown a token."""
@@ -205,11 +206,13 @@ class Callers:
                     hash=digest(cookie), token_id=caller.token_id, expires_at=time.time() + SESSION_S
                 )
             )
+        self._given_out.add(_of_session(cookie))
         return cookie
 
     def close_session(self, cookie: str) -> None:
         """Forget a cookie."""
-        self._known.pop(f"session {digest(cookie)}", None)
+        self._known.pop(_of_session(cookie), None)
+        self._given_out.discard(_of_session(cookie))
         with writing(self._engine).begin() as connection:
             connection.execute(sa.delete(sessions).where(sessions.c.hash == digest(cookie)))
 
@@ -217,13 +220,15 @@ class Callers:
         """Look everybody up anew."""
         self._known.clear()
 
-    def _find(self, key: str, question: sa.Select[Any]) -> Caller | None:
-        now = time.monotonic()
-        known = self._known.get(key)
-        if known is not None and known[0] > now:
-            return known[1]
-        if key not in self._met and self._strangers.admit(None, _STRANGERS_PER_S):
-            raise Crowded("too many unknown tokens are tried; come again")
+    async def _find(self, key: str, question: sa.Select[Any]) -> Caller | None:
+        until, caller = self._known.get(key, (0.0, None))
+        if until > time.monotonic():
+            return caller
+        if key not in self._given_out:
+            await self._learn()
+        return await asyncio.to_thread(self._look_up, key, question) if key in self._given_out else None
+
+    def _look_up(self, key: str, question: sa.Select[Any]) -> Caller | None:
         with self._engine.connect() as connection:
             row = connection.execute(
                 question.outerjoin(projects, projects.c.id == tokens.c.project_id).add_columns(
@@ -232,27 +237,48 @@ class Callers:
             ).first()
         if row is None or row.revoked_at is not None or (row.expires_at or 1e18) < time.time():
             self._known.pop(key, None)
+            self._given_out.discard(key)
             return None
         caller = Caller(row.id, row.name, row.project_id, frozenset(row.scopes.split(",")), row.requests_per_s or 1e9)
         if len(self._known) >= _MOST_BELIEVED:
             self._known.clear()
-        if key not in self._met:
-            self._strangers.give_back(None)
-            if len(self._met) >= _MOST_BELIEVED:
-                self._met.pop(next(iter(self._met)))
-            self._met[key] = None
-        self._known[key] = (now + _BELIEVED_S, caller)
+        self._known[key] = (time.monotonic() + _BELIEVED_S, caller)
         return caller
 
+    async def _learn(self) -> None:
+        """Wait until the database has been read once more from now on."""
+        if self._learning is None or self._learning.done():
+            self._learning = asyncio.create_task(self._learn_soon())
+        await asyncio.shield(self._learning)
 
-def _given_out(engine: sa.Engine) -> list[str]:
-    """Keys of tokens and cookies that are valid: a service that was started anew takes nobody for a stranger."""
-    kept = sa.select(tokens.c.hash).where(tokens.c.revoked_at.is_(None)).order_by(tokens.c.id.desc())
-    opened = sa.select(sessions.c.hash).where(sessions.c.expires_at > time.time())
-    with engine.connect() as connection:
-        cookies = connection.execute(opened.limit(_MOST_BELIEVED // 2)).scalars()
-        keys = [f"session {each}" for each in cookies]
-        return keys + list(connection.execute(kept.limit(_MOST_BELIEVED // 2)).scalars())
+    async def _learn_soon(self) -> None:
+        await asyncio.sleep(max(0.0, self._learned_at + _LEARN_S - time.monotonic()))
+        self._learning = None  # whoever comes from now on waits for the next reading
+        self._learned_at = time.monotonic()
+        await asyncio.to_thread(self._read_new)
+
+    def _read_new(self) -> None:
+        """Read hashes of tokens and cookies that were made since the last time."""
+        now = time.time()
+        made = sa.select(tokens.c.id, tokens.c.hash).where(
+            tokens.c.id > self._last_token - _OVERLAP,
+            tokens.c.revoked_at.is_(None),
+            sa.func.coalesce(tokens.c.expires_at, 1e18) > now,
+        )
+        opened = sa.select(sessions.c.hash, sessions.c.expires_at).where(
+            sessions.c.expires_at > max(now, self._last_expiry - _OVERLAP_S)
+        )
+        with self._engine.connect() as connection:
+            for row in connection.execute(made):
+                self._given_out.add(row.hash)
+                self._last_token = max(self._last_token, row.id)
+            for row in connection.execute(opened):
+                self._given_out.add(f"session {row.hash}")
+                self._last_expiry = max(self._last_expiry, row.expires_at)
+
+
+def _of_session(cookie: str) -> str:
+    return f"session {digest(cookie)}"
 
 
 class Rates:
@@ -278,11 +304,6 @@ class Rates:
             return (1 - left) / per_s
         self._left[project_id] = (left - 1, now)
         return 0.0
-
-    def give_back(self, project_id: int | None) -> None:
-        """A request that passed shall not count."""
-        left, at = self._left[project_id]
-        self._left[project_id] = (left + 1, at)
 
 
 class FirstTokens(NamedTuple):

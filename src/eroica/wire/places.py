@@ -183,7 +183,7 @@ def _claim(place: Path, narrow: bool) -> None:
         PermissionError: It is a link, belongs to somebody else, or everybody may write into it.
     """
     if not belongs_to_us(place):
-        raise PermissionError(f"{place} is a link or belongs to another user; remove it or set EROICA_RUNTIME_DIR")
+        raise PermissionError(f"{place} is a link or belongs to another user; remove it, or choose another directory")
     mode = place.lstat().st_mode
     if narrow and mode & _OTHERS:
         handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -232,13 +232,13 @@ def _take_over(handle: int, path: Path, facts: os.stat_result) -> None:
         os.fchmod(handle, 0o600)
 
 
-def write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC) -> None:
     """Write a file that only its owner may read.
 
     Raises:
         OSError: It cannot be written, is a link, or is no regular file of ours.
     """
-    with os.fdopen(private_file(path), "wb") as file:
+    with os.fdopen(private_file(path, flags), "wb") as file:
         file.write(data)
 
 

@@ -164,7 +164,7 @@ class Carrier:
             self._tear_down()
 
     def _turn(self) -> None:
-        busy = self._jobs or self._sender.is_busy or self._closing_since
+        busy = self._jobs or self._sender.is_busy or self._receiver.is_resting or self._closing_since
         for key, mask in self._selector.select(TICK_S if busy else 0.25):
             key.data(mask)
         while self._inbox:
@@ -264,6 +264,7 @@ class Carrier:
 
     def _tick(self, now: float) -> None:
         self._forget_unseen(now)
+        self._receiver.tick(now)
         self._check_deadlines(now)
         self._check_neighbours(now)
         if self._error is not None:
@@ -360,6 +361,7 @@ class Carrier:
             function()
         self._connected.set()
         wait_for_ends(farewell)
+        self._receiver.close()
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()

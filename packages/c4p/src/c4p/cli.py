@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
+import os
 import signal
 import subprocess
 import sys
@@ -36,19 +36,19 @@ def main() -> None:
 @click.option("--port", default=7440, show_default=True)
 @click.option("--state", type=click.Path(path_type=Path), default=Path("c4p-planner.sqlite"), show_default=True)
 @click.option("--lease", default=60.0, show_default=True, help="Seconds after which a silent job has ended.")
-def serve(host: str, port: int, state: Path, lease: float) -> None:
-    """Run the planner: one process for all jobs, its state in one file."""
-    import uvicorn
-
+@click.option("--open", "is_open", is_flag=True, help="Without a token: everybody who reaches the port may move flows.")
+def serve(host: str, port: int, state: Path, lease: float, is_open: bool) -> None:
+    """Run the planner: one process for all jobs, its state in one file. The token is in C4P_PLANNER_TOKEN."""
+    from c4p.port import TOKEN_VARIABLE, Server, bound, check_token
     from c4p.service import Planner, application
 
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each member keeps a connection
-    state.parent.mkdir(parents=True, exist_ok=True)
-    planner = Planner(state, lease)
-    click.echo(f"planner on http://{host}:{port}, {len(planner.jobs)} jobs, state in {state}")
-    uvicorn.run(application(planner), host=host, port=port, log_level="warning")
-    planner.close()
+    token = check_token(os.environ.get(TOKEN_VARIABLE, ""), is_open)
+    with bound(host, port) as listener:
+        state.parent.mkdir(parents=True, exist_ok=True)
+        planner = Planner(state, lease)
+        click.echo(f"planner on http://{host}:{port}, {len(planner.jobs)} jobs, state in {state}")
+        Server(application(planner), token).run(sockets=[listener])
+        planner.close()
 
 
 @main.command()

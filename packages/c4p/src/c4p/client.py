@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -166,13 +167,15 @@ def _path(job: str) -> str:
 
 
 class _Line:
-    """A connection to the planner, kept from one question to the next."""
+    """A connection to the planner, kept from one question to the next. The token is in C4P_PLANNER_TOKEN."""
 
     def __init__(self, url: str) -> None:
         self._url = check_url(url).rstrip("/")
         parts = urllib.parse.urlsplit(self._url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._path = parts.path
+        token = os.environ.get("C4P_PLANNER_TOKEN", "")
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._connection = kind(parts.netloc, timeout=TIMEOUT_S)
 
     def ask(self, method: str, path: str, body: Any = None, may_lack: bool = False) -> tuple[int, dict[str, Any]]:
@@ -224,7 +227,7 @@ class _Line:
             return self._once(method, path, data)
 
     def _once(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
-        self._connection.request(method, path, data, {"Content-Type": "application/json"})
+        self._connection.request(method, path, data, self._headers)
         answer = self._connection.getresponse()
         return answer.status, answer.read(MOST_BYTES)
 

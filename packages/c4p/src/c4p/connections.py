@@ -76,13 +76,12 @@ class Outgoing:
 
 @dataclass(slots=True, eq=False)
 class Incoming:
-    """A connection from the previous neighbour."""
+    """A connection from the previous neighbour, which has shown the group's token."""
 
     sock: socket.socket
     buffer: bytearray
     got: int = 0
     header: Header | None = None
-    greeted: bool = False
     outgoing: bytearray = field(default_factory=bytearray)
 
 

@@ -1,13 +1,19 @@
-"""What a member receives: pieces from the previous neighbour, acknowledged at once. Runs on the carrier's thread."""
+"""What a member receives: pieces from the previous neighbour, acknowledged at once. Runs on the carrier's thread.
+
+The member is a training process, and everybody who reaches its port can connect. So a connection has no buffer until
+its first bytes are a greeting with the group's token (`c4p.admission`).
+"""
 
 from __future__ import annotations
 
+import hmac
 import selectors
 import socket
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from c4p.admission import REST_S, Admission, first_words
 from c4p.connections import Incoming, Neighbours
 from c4p.errors import C4PError, GroupBroken
 from c4p.model import Counters
@@ -54,7 +60,8 @@ class Receiver:
         hooks: Hooks,
     ) -> None:
         self._at = at
-        self._listener = listener
+        self._admission = Admission(listener, selector.unregister)
+        self._rests_until = 0.0
         self._selector = selector
         self._counters = counters
         self._hooks = hooks
@@ -64,28 +71,75 @@ class Receiver:
 
     def listen(self) -> None:
         """Take connections from now on."""
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._admission.listener, selectors.EVENT_READ, self._accept)
+
+    def tick(self, now: float) -> None:
+        """Close connections that have not greeted in time, and accept again after a rest."""
+        self._admission.expire(now)
+        if self._rests_until and now >= self._rests_until:
+            self._rests_until = 0.0
+            self.listen()
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether connections are left to the kernel until the next tick."""
+        return self._rests_until > 0
 
     @property
     def has_greeted(self) -> bool:
         """The neighbour is connected."""
-        return any(connection.greeted for connection in self._incoming)
+        return bool(self._incoming)
 
     @property
     def idle_sockets(self) -> list[socket.socket]:
-        """Sockets of greeted connections on which no answer has been begun."""
-        return [c.sock for c in self._incoming if c.greeted and not c.outgoing]
+        """Sockets of connections on which no answer has been begun."""
+        return [c.sock for c in self._incoming if not c.outgoing]
+
+    def close(self) -> None:
+        """Close the listener and the connections that have not greeted."""
+        self._admission.close()
 
     def _accept(self, _mask: int) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        sock.setblocking(False)
+        callers, must_rest = self._admission.accept()
+        for sock in callers:
+            if self._greeted(sock):
+                continue
+            self._admission.keep(sock, time.monotonic())
+            self._selector.register(sock, selectors.EVENT_READ, lambda _mask, sock=sock: self._greeted(sock))
+        if must_rest:
+            self._selector.unregister(self._admission.listener)
+            self._rests_until = time.monotonic() + REST_S
+
+    def _greeted(self, sock: socket.socket) -> bool:
+        """Admit or close a connection by its first bytes. Return False if it has said nothing yet."""
+        wanted = HEADER.size + len(self._at.token)
+        words = first_words(sock, wanted)
+        if words is None:
+            return False
+        if not self._is_greeting(words):
+            self._admission.drop(sock)
+            return True
+        if sock in self._admission:
+            self._selector.unregister(sock)
+            self._admission.release(sock)
+        sock.recv(wanted)  # it is there: `first_words` has seen it
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Incoming(sock, bytearray(HEADER.size + _MOST_PAYLOAD))
         self._incoming.append(connection)
         self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_incoming(connection, mask))
+        self.lost_at = None
+        return True
+
+    def _is_greeting(self, words: bytes) -> bool:
+        if len(words) != HEADER.size + len(self._at.token):
+            return False
+        try:
+            header = parse_header(words[: HEADER.size])
+        except ValueError:
+            return False
+        is_ours = hmac.compare_digest(words[HEADER.size :], self._at.token)
+        said = (header.kind, header.length, header.piece)
+        return is_ours and said == (Kind.HELLO, len(self._at.token), self._at.previous_rank)
 
     def _on_incoming(self, connection: Incoming, mask: int) -> None:
         if mask & selectors.EVENT_WRITE:
@@ -112,7 +166,7 @@ class Receiver:
                 continue
             if connection.header is None:
                 header = parse_header(view[: HEADER.size])
-                if header.length > _MOST_PAYLOAD or (not connection.greeted and header.kind is not Kind.HELLO):
+                if header.length > _MOST_PAYLOAD or header.kind is Kind.HELLO:
                     raise ValueError("not a message of this protocol")
                 connection.header = header
                 if header.length:
@@ -123,12 +177,7 @@ class Receiver:
 
     def _message(self, connection: Incoming, header: Header, payload: memoryview) -> bool:
         """Take one message; whether the group goes on."""
-        if header.kind is Kind.HELLO:
-            if bytes(payload) != self._at.token or header.piece != self._at.previous_rank:
-                raise ValueError("a greeting for another group")
-            connection.greeted = True
-            self.lost_at = None
-        elif header.kind is Kind.DATA:
+        if header.kind is Kind.DATA:
             self._counters.received_bytes += len(payload)
             if not self._hooks.arrived(header, payload):
                 return False
@@ -165,5 +214,5 @@ class Receiver:
         self._incoming.remove(connection)
         self._selector.unregister(connection.sock)
         connection.sock.close()
-        if connection.greeted and self.farewell is None and not self.has_greeted:
+        if self.farewell is None and not self.has_greeted:
             self.lost_at = time.monotonic()

@@ -15,6 +15,7 @@ State is a SQLite file, written through before an answer is given, so an answer 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import sqlite3
@@ -38,6 +39,10 @@ from c4p.planner import Assignment, Demand, check, link_loads, plan, possible_li
 
 LEASE_S = 60.0
 MOST_BYTES = 64 * 1024 * 1024
+#: Bytes of bodies that are being received, of all requests together.
+MOST_BYTES_AT_ONCE = 4 * MOST_BYTES
+#: A body that has not come by then is not waited for, seconds.
+BODY_S = 30.0
 #: So many members ask in a second at most: with more, each asks less often than once a second.
 ASKED_A_SECOND = 2000
 
@@ -309,9 +314,10 @@ def _flows(demand: Demand) -> list[tuple[str, str, int]]:
 
 def application(planner: Planner) -> Starlette:
     """The HTTP application of a planner."""
+    bodies = _Bodies()
 
     async def put_job(request: Request) -> Response:
-        body = await _body(request, Body)
+        body = await bodies.read(request, Body)
         if isinstance(body, Response):
             return body
         name = request.path_params["name"]
@@ -330,7 +336,7 @@ def application(planner: Planner) -> Starlette:
         return _no_member(name, rank)
 
     async def put_member(request: Request) -> Response:
-        member = await _body(request, Member)
+        member = await bodies.read(request, Member)
         if isinstance(member, Response):
             return member
         name, rank = request.path_params["name"], request.path_params["rank"]
@@ -348,7 +354,7 @@ def application(planner: Planner) -> Starlette:
         return _json({}, 200) if there else _json({"error": f"no job {name!r}"}, 404)
 
     async def put_avoid(request: Request) -> Response:
-        body = await _body(request, Avoid)
+        body = await bodies.read(request, Avoid)
         if isinstance(body, Response):
             return body
         return _json(await run_in_threadpool(planner.set_avoid, body.links))
@@ -368,17 +374,37 @@ def application(planner: Planner) -> Starlette:
     )
 
 
-async def _body(request: Request, kind: type[Any]) -> Any:
-    """The request's body as a record, or the answer that refuses it."""
-    data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > MOST_BYTES:
-            return _json({"error": f"more than {MOST_BYTES} bytes"}, 413)
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        return _json({"error": f"not a {kind.__name__}: {error}"}, 400)
+class _Bodies:
+    """Receives requests' bodies, in bounded memory and time."""
+
+    def __init__(self) -> None:
+        self._held = 0
+
+    async def read(self, request: Request, kind: type[Any]) -> Any:
+        """The request's body as a record, or the answer that refuses it."""
+        data = bytearray()
+        try:
+            refusal = await asyncio.wait_for(self._receive(request, data), BODY_S)
+        except asyncio.TimeoutError:
+            return _json({"error": f"the body did not come within {BODY_S:g} s"}, 408)
+        finally:
+            self._held -= len(data)
+        if refusal is not None:
+            return refusal
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except (msgspec.DecodeError, RecursionError) as error:
+            return _json({"error": f"not a {kind.__name__}: {error}"}, 400)
+
+    async def _receive(self, request: Request, data: bytearray) -> Response | None:
+        async for part in request.stream():
+            if len(data) + len(part) > MOST_BYTES:
+                return _json({"error": f"more than {MOST_BYTES} bytes"}, 413)
+            if self._held + len(part) > MOST_BYTES_AT_ONCE:
+                return _json({"error": "too many bytes are on their way already: come again"}, 503)
+            self._held += len(part)
+            data += part
+        return None
 
 
 def _no_member(name: str, rank: int) -> Response:

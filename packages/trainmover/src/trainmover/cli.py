@@ -17,7 +17,8 @@ from typing import Any
 import click
 
 from trainmover import orders
-from trainmover.errors import RefusedError, TrainmoverError, WireError
+from trainmover.errors import RefusedError, TrainmoverError, UsageError, WireError
+from trainmover.private import check_folder, claim_folder, read_token, write_token
 from trainmover.wire import Message, call
 
 DEFAULT_FOLDER = Path("trainmover-job")
@@ -164,9 +165,13 @@ def _access(folder: Path, address: str | None) -> dict[str, str]:
     """Address and token: given, from the environment, or from the job's folder."""
     token = os.environ.get("TRAINMOVER_TOKEN")
     try:
-        token = token or (folder / "token").read_text().strip()
         address = address or os.environ.get("TRAINMOVER_CONTROLLER")
+        if not (token and address):
+            check_folder(folder)
+        token = token or read_token(folder / "token")
         address = address or json.loads((folder / "controller.json").read_text())["address"]
+    except UsageError as error:
+        raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(
             f"no job in {folder}: give --folder, or --join HOST:PORT and the token in TRAINMOVER_TOKEN"
@@ -183,7 +188,10 @@ class Beside:
         self.environment: dict[str, str] = {}
 
     def __enter__(self) -> Beside:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            claim_folder(self._folder)
+        except UsageError as error:
+            raise click.ClickException(str(error)) from error
         self._lock = (self._folder / "run.lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,9 +202,10 @@ class Beside:
         for recording in self._folder.glob("*.recording"):
             recording.unlink()
         token = os.environ.get("TRAINMOVER_TOKEN") or secrets.token_hex(16)
-        file = self._folder / "token"
-        file.touch(mode=0o600)
-        file.write_text(token)
+        try:
+            write_token(self._folder / "token", token)
+        except UsageError as error:
+            raise click.ClickException(str(error)) from error
         self.environment = {"TRAINMOVER_TOKEN": token}
         address = self._start()
         self._port = int(address.rsplit(":", 1)[1])

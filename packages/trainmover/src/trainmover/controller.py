@@ -12,6 +12,7 @@ import contextlib
 import hmac
 import json
 import os
+import socket
 import time
 import traceback
 import uuid
@@ -19,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from trainmover import wire
+from trainmover.control_port import WRONG_TOKEN, ControlPort, bound
 from trainmover.errors import WireError
 from trainmover.machine import Answer, End, Instruction, Keep, Machine, Say, Tell, Times
 from trainmover.wire import Message
 
 TICK_S = 0.1
+MOST_LOG_BYTES = 10_000_000
 
 
 class Controller:
@@ -44,26 +47,32 @@ class Controller:
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._orders: dict[str, asyncio.Future[Answer]] = {}
         self._log = (folder / "controller.log").open("a", buffering=1)
+        self._log_is_full = False
 
-    async def serve(self, host: str, port: int) -> None:
-        """Take connections until cancelled."""
-        server = await asyncio.start_server(self._connected, host, port, limit=wire.LINE_LIMIT, ssl=wire.server_tls())
-        address = server.sockets[0].getsockname()
+    async def serve(self, listener: socket.socket, host: str) -> None:
+        """Take connections until cancelled.
+
+        Args:
+            listener: Bound, not listening yet.
+            host: What others know it by.
+        """
+        address = listener.getsockname()
+        open_port = ControlPort(listener, self._token, self._connected)
         file = self._folder / "controller.json"
         part = file.with_suffix(".part")
         part.write_text(json.dumps({"address": f"{host}:{address[1]}", "pid": os.getpid()}))
         part.replace(file)
-        async with server:
+        with contextlib.closing(open_port):
             while True:
                 await asyncio.sleep(TICK_S)
                 self._do(self._machine.tick(time.monotonic()))
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, words: bytes) -> None:
         key = ""
         with contextlib.suppress(OSError):
             wire.keep_alive(writer.get_extra_info("socket"))
         try:
-            hello, _ = await _receive(reader)
+            hello = await _greeting(reader, words)
             reason = self._turned_away(hello)
             if reason:
                 writer.write(wire.encode({"do": "refused", "reason": reason}))
@@ -109,8 +118,9 @@ class Controller:
             self._do(self._machine.said(key, message, now))
 
     def _turned_away(self, hello: Message) -> str:
-        if not hmac.compare_digest(str(hello.get("token", "")), self._token):
-            return "the token is not this job's (TRAINMOVER_TOKEN, or the file token in the job's folder)"
+        given = str(hello.get("token", "")).encode(errors="replace")
+        if not hmac.compare_digest(given, self._token.encode()):
+            return WRONG_TOKEN
         if hello.get("version") != wire.VERSION:
             return f"control channel {hello.get('version')}, here {wire.VERSION}: install the same trainmover"
         return ""
@@ -162,14 +172,30 @@ class Controller:
             os._exit(1)
 
     def _say(self, text: str) -> None:
+        """Write a line into the log, up to `MOST_LOG_BYTES`."""
+        if self._log_is_full:
+            return
+        if os.fstat(self._log.fileno()).st_size >= MOST_LOG_BYTES:
+            self._log_is_full, text = True, "this log is full: nothing more is written"
         self._log.write(f"{time.strftime('%H:%M:%S')}.{int(time.time() * 1000) % 1000:03d} {text}\n")
+
+
+async def _greeting(reader: asyncio.StreamReader, words: bytes) -> Message:
+    """The first message of a connection, of which some bytes have been read."""
+    try:
+        message = wire.decode(words if b"\n" in words else words + await reader.readline())
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"what came is no message: {error}") from error
+    if message.get("blob"):
+        raise WireError("the first message carries bytes")
+    return message
 
 
 async def _receive(reader: asyncio.StreamReader) -> tuple[Message, bytes]:
     try:
         message = wire.decode(await reader.readline())
         n_bytes = int(message.pop("blob", 0))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"what came is no message: {error}") from error
     return message, await reader.readexactly(n_bytes) if n_bytes else b""
 
@@ -201,10 +227,17 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--times", type=json.loads, default={})
     options = parser.parse_args()
+    token = os.environ.get("TRAINMOVER_TOKEN", "")
+    if not token:
+        parser.error("set TRAINMOVER_TOKEN, or everybody could give orders")
     options.folder.mkdir(parents=True, exist_ok=True)
-    controller = Controller(options.folder, os.environ.get("TRAINMOVER_TOKEN", ""), Times(**options.times))
+    controller = Controller(options.folder, token, Times(**options.times))
+    try:
+        listener = bound(options.host, options.port)
+    except OSError as error:
+        raise SystemExit(f"the controller cannot listen at {options.host}:{options.port}: {error.strerror}") from None
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(controller.serve(options.host, options.port))
+        asyncio.run(controller.serve(listener, options.host))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -29,12 +30,15 @@ class Fabric:
     """The connections of one process.
 
     Args:
-        token: The job's secret, shared by its members.
+        token: The job's secret, shared by its members. Without one, each process makes a token of its own, and members
+            learn those of the others from the store of the group.
         host: Address under which other members reach this process.
     """
 
     def __init__(self, token: str, host: str) -> None:
         self.token = token
+        self.own_token = token or secrets.token_hex(16)
+        self.tokens: dict[int, str] = {}
         self.wake = Wake()
         self.rank = -1
         self.generation = 0
@@ -50,12 +54,12 @@ class Fabric:
         self.failure: TrainmoverError | None = None
         self.broken: Exception | None = None  # a collective that no recovery can mend
         self.on_failure: Told = lambda _error: None
-        self.listener = Listener(host, token, self._admit)
+        self.listener = Listener(host, self.own_token, self._admit)
         self._lock = threading.Lock()
 
     def hello(self, purpose: str, group: str, generation: int, target: int) -> Hello:
         """What this process says when it dials another."""
-        return Hello(self.token, purpose, group, generation, self.rank, target)
+        return Hello(self.tokens.get(target, self.token), purpose, group, generation, self.rank, target)
 
     def failed(self, error: TrainmoverError) -> bool:
         """Keep the first failure and tell whoever listens.

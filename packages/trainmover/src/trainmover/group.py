@@ -748,10 +748,13 @@ def _exchange_addresses(owner: Fabric, store: Any, members: Sequence[int]) -> di
         )
     if not set(members) <= owner.directory.keys():
         host, port = owner.listener.address
-        store.set(f"trainmover-{owner.rank}", f"{host} {port}")
+        own_token = "" if owner.token else owner.own_token  # the job's token is never in the store
+        store.set(f"trainmover-{owner.rank}", f"{host} {port} {own_token}")
         for member in members:
-            where, port_text = store.get(f"trainmover-{member}").decode().rsplit(" ", 1)
+            where, port_text, token = store.get(f"trainmover-{member}").decode().split(" ")
             owner.directory[member] = (where, int(port_text))
+            if token:
+                owner.tokens[member] = token
     return {member: owner.directory[member] for member in members}
 
 

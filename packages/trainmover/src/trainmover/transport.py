@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
+from trainmover.admission import ThreadFront
 from trainmover.errors import (
     InterruptedLinkError,
     LinkError,
@@ -40,7 +41,6 @@ HEADER = struct.Struct("<IIQ")
 MARK = 0xFFFF
 BUFFER_BYTES = 1 << 22
 _HELLO_LIMIT = 4096
-_HELLO_S = 10.0
 _PAD = memoryview(bytes(1 << 16))
 
 Address = tuple[str, int]
@@ -328,21 +328,25 @@ def _draining(link: Link, generation: int, sink: memoryview) -> Traffic:
 class Listener:
     """Takes connections from other members, checks what they say, and keeps them until they are asked for.
 
+    It lives in a training process, and everybody who reaches its port can connect. So one thread serves all that have
+    not shown the token (`trainmover.admission`).
+
     Args:
         host: Address to listen on and to be dialled at.
-        token: The job's secret; whoever does not know it is turned away.
+        token: What a greeting must carry. It may not be empty.
         admit: Given a Hello, says why it is refused, or an empty string.
     """
 
     def __init__(self, host: str, token: str, admit: Callable[[Hello], str]) -> None:
-        self._token = token
+        self._token = token.encode()
         self._admit = admit
         self._arrived: dict[tuple[str, str, int, int], Link] = {}
         self._some = threading.Condition()
         self._servants: dict[str, Callable[[Link], None]] = {}
-        self._socket = socket.create_server((host, 0), backlog=512)
-        self.address: Address = (host, self._socket.getsockname()[1])
-        threading.Thread(target=self._accept, name="trainmover-listener", daemon=True).start()
+        listener = socket.socket()
+        listener.bind((host, 0))
+        self.address: Address = (host, listener.getsockname()[1])
+        self._front = ThreadFront(listener, self._judge, _HELLO_LIMIT, "trainmover-listener")
 
     def take(self, purpose: str, group: str, generation: int, source: int, wake: Wake, deadline: float) -> Link:
         """Wait for one connection.
@@ -375,37 +379,32 @@ class Listener:
 
     def close(self) -> None:
         """Take no more connections."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._front.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:  # closed; or too many open files, or a caller that has hung up: for the moment
-                if self._socket.fileno() < 0:
-                    return
-                time.sleep(0.05)
-                continue
-            threading.Thread(target=self._welcome, args=(connection,), daemon=True).start()
-
-    def _welcome(self, connection: socket.socket) -> None:
-        try:
-            connection.settimeout(_HELLO_S)
-            hello = Hello(**json.loads(_line(connection)))
-            reason = "" if hmac.compare_digest(hello.token, self._token) else "the token is not this job's"
-            reason = reason or self._admit(hello)
-            connection.sendall((reason or "OK").encode() + b"\n")
-            if reason:
-                connection.close()
-                return
-        except (OSError, ValueError, TypeError, WireError):
-            connection.close()
+    def _judge(self, caller: socket.socket, words: bytes) -> None:
+        """Admit or close a connection by its first bytes."""
+        line, end, _ = words.partition(b"\n")
+        hello = _hello(line) if end else None
+        if hello is None:
+            caller.close()
             return
-        link = Link(connection, hello.source)
-        if hello.purpose in self._servants:
-            self._servants[hello.purpose](link)
+        is_known = bool(self._token) and hmac.compare_digest(hello.token.encode(errors="replace"), self._token)
+        reason = self._admit(hello) if is_known else "the token is not this job's"
+        try:
+            caller.recv(len(line) + 1)  # it is there: it has been looked at
+            caller.send((reason or "OK").encode() + b"\n")
+            link = None if reason else Link(caller, hello.source)
+        except OSError:  # it has gone
+            link = None
+        if link is None:
+            caller.close()
+        else:
+            self._admitted(link, hello)
+
+    def _admitted(self, link: Link, hello: Hello) -> None:
+        servant = self._servants.get(hello.purpose)
+        if servant is not None:
+            threading.Thread(target=servant, args=(link,), daemon=True).start()
             return
         with self._some:
             stale = self._arrived.pop((hello.purpose, hello.group, hello.generation, hello.source), None)
@@ -413,6 +412,17 @@ class Listener:
             self._some.notify_all()
         if stale is not None:
             stale.close()
+
+
+def _hello(line: bytes) -> Hello | None:
+    """What a caller says of itself; None if that is no greeting."""
+    try:
+        hello = Hello(**json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    texts, numbers = (hello.token, hello.purpose, hello.group), (hello.generation, hello.source, hello.target)
+    is_sound = all(isinstance(one, str) for one in texts) and all(isinstance(one, int) for one in numbers)
+    return hello if is_sound else None
 
 
 def dial(address: Address, hello: Hello, timeout_s: float) -> Link:

@@ -1,0 +1,155 @@
+"""The planner's port: uvicorn behind an admission, and a token for every request.
+
+A connection whose first words carry no token is answered with a constant and closed; nothing is made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import resource
+import socket
+from typing import Any, cast
+
+import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from c4p.admission import Front
+from c4p.errors import BadRequest
+
+TOKEN_VARIABLE = "C4P_PLANNER_TOKEN"
+SHORTEST_TOKEN = 16
+MOST_SILENT = 64
+MOST_CONNECTIONS = 20_000
+_HEADER_BYTES = 16_384
+_OTHER_FILES = 200
+_NEEDS_TOKEN = {"error": f"a token is needed: set {TOKEN_VARIABLE} as for the planner"}
+_REFUSAL = (
+    b"HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
+)
+
+
+def check_token(token: str, is_open: bool) -> str:
+    """Return the token, which is empty if the planner is to be open.
+
+    Raises:
+        BadRequest: There is none, or it could be guessed.
+    """
+    if not token and is_open:
+        return ""
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise BadRequest(
+            f"set {TOKEN_VARIABLE} to {SHORTEST_TOKEN} printable characters or more, here and for the jobs; or give "
+            "--open, if everybody who reaches the port may move flows"
+        )
+    return token
+
+
+class TokenGate:
+    """Lets requests with the token through to an application.
+
+    Args:
+        application: What is behind the gate.
+        token: What every request must carry; empty lets all through.
+    """
+
+    def __init__(self, application: ASGIApp, token: str) -> None:
+        self._application = application
+        self._wanted = f"Bearer {token}".encode() if token else b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        given = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
+        if not self._wanted or hmac.compare_digest(given[0] if len(given) == 1 else b"", self._wanted):
+            await self._application(scope, receive, send)
+        else:
+            await JSONResponse(_NEEDS_TOKEN, 401, {"connection": "close"})(scope, receive, send)
+
+
+class Server(uvicorn.Server):
+    """A planner's server.
+
+    Args:
+        application: Answers requests.
+        token: What connections and requests must carry; empty for an open planner.
+    """
+
+    def __init__(self, application: ASGIApp, token: str) -> None:
+        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # each member keeps a connection
+        most = MOST_CONNECTIONS if files < 0 else max(min(MOST_CONNECTIONS, files - _OTHER_FILES), files // 2)
+        config = uvicorn.Config(
+            cast("Any", TokenGate(application, token)),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_level="error" if token else "critical",  # else everybody could fill the log
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=_HEADER_BYTES,
+            limit_concurrency=most,
+        )
+        super().__init__(config)
+        self._wanted = f"Bearer {token}".encode() if token else b""
+        self._fronts: list[Front] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._refusal = _REFUSAL % (len(body := JSONResponse(_NEEDS_TOKEN).body), bytes(body))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on these sockets."""
+        await super().startup(sockets=[])
+        self._fronts = [Front(one, self._judge, MOST_SILENT, _HEADER_BYTES) for one in sockets or ()]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, and let go of all connections."""
+        for front in self._fronts:
+            front.close()
+        await super().shutdown(sockets=[])
+
+    def _judge(self, caller: socket.socket, words: bytes) -> None:
+        if self._wanted and not hmac.compare_digest(_authorization(words), self._wanted):
+            with caller, contextlib.suppress(OSError):
+                caller.recv(_HEADER_BYTES)  # what was not read would reset the connection, and with it the answer
+                caller.send(self._refusal)
+            return
+        task = asyncio.get_running_loop().create_task(self._hand_over(caller))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hand_over(self, caller: socket.socket) -> None:
+        make = cast("Any", self.config.http_protocol_class)
+        state = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: make(**state), caller)
+        except OSError:
+            caller.close()
+
+
+def _authorization(words: bytes) -> bytes:
+    """The Authorization header in the first words of a connection."""
+    head = words.partition(b"\r\n\r\n")[0]
+    at = head.lower().find(b"\r\nauthorization:")
+    return head[at + 16 :].partition(b"\r\n")[0].strip() if at >= 0 else b""
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket bound to one address.
+
+    Raises:
+        BadRequest: It is taken, or no address of this host.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise BadRequest(f"{host}: {error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise BadRequest(f"cannot listen at {host}:{port}: {error.strerror}") from error
+    return listener

@@ -1,0 +1,239 @@
+"""Clients without the job's token at the controller, and files that another user has put into the job's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import environment
+from tests.rehearsal import certificate
+from trainmover.cli import Beside, ask
+from trainmover.errors import UsageError, WireError
+from trainmover.private import check_folder, read_token, write_token
+
+TOKEN = "secret" * 5
+FEW_FILES = 256
+FEW = 80  # connections that are silent or within a handshake, and what a controller needs by itself
+CROWD = 400
+
+
+class Running:
+    """A controller with few descriptors."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder, self.variables = folder, variables
+        self.stderr = folder / "stderr"
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trainmover.controller", "--folder", str(folder)],
+                env=environment(TRAINMOVER_TOKEN=TOKEN, **variables), stderr=self.stderr.open("wb"),
+            )  # fmt: skip
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        file, deadline = folder / "controller.json", time.monotonic() + 60
+        while not file.exists():
+            assert self.process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        self.address = json.loads(file.read_text())["address"]
+        self.port = int(self.address.rpartition(":")[2])
+
+    def cost(self) -> tuple[int, int, int]:
+        """Descriptors, megabytes, and bytes of log."""
+        pid = self.process.pid
+        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+        logged = (self.folder / "controller.log").stat().st_size + self.stderr.stat().st_size
+        return len(os.listdir(f"/proc/{pid}/fd")), resident, logged  # noqa: PTH208
+
+    def answers(self) -> bool:
+        with contextlib.suppress(WireError):
+            return "status" in ask(
+                {"TRAINMOVER_CONTROLLER": self.address, "TRAINMOVER_TOKEN": TOKEN}, {"ask": "status"}
+            )
+        return False
+
+
+@contextlib.contextmanager
+def running(folder: Path, **variables: str) -> Iterator[Running]:
+    one = Running(folder, **variables)
+    try:
+        yield one
+    finally:
+        one.process.terminate()
+        one.process.wait(20)
+
+
+@pytest.fixture(scope="module", params=["plain", "tls"])
+def controller(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp(request.param)
+    variables = certificate(folder, "own") if request.param == "tls" else {}
+    with pytest.MonkeyPatch.context() as patch, running(folder, **variables) as one:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield one
+
+
+def line(content: object) -> bytes:
+    return json.dumps(content).encode() + b"\n"
+
+
+GUESSES = {
+    "silence": b"",
+    "a byte": b" ",
+    "a blob of a terabyte": line({"blob": 10**12}) + b"\0" * 60_000,
+    "deep nesting": b"[" * 60_000,
+    "an endless line": b"x" * 60_000,
+    "a wrong token": line({"kind": "operator", "token": "guess", "version": 2}),
+    "an odd token": b'{"token": "\xc3\xbc"}\n',
+    "half of a pair": b'{"token": "\\ud800"}\n',
+    "a list of tokens": line({"kind": "operator", "token": [TOKEN], "version": 2}),
+    "TLS that ends": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "another protocol": b"GET / HTTP/1.1\r\n\r\n",
+}
+
+
+def crowd(port: int, words: bytes) -> list[socket.socket]:
+    calls = []
+    for at in range(CROWD):
+        call = socket.socket()
+        call.setblocking(False)
+        call.connect_ex(("127.0.0.1", port))
+        calls.append(call)
+        if at % 50 == 0:
+            time.sleep(0.02)
+    for _ in range(4):
+        for call in calls:
+            with contextlib.suppress(OSError):
+                call.send(words)
+        time.sleep(0.2)
+    return calls
+
+
+@pytest.mark.parametrize("words", GUESSES.values(), ids=GUESSES.keys())
+def test_strangers_cost_the_controller_nothing_that_grows_and_it_goes_on_answering(
+    words: bytes, controller: Running
+) -> None:
+    assert controller.answers()
+    before, most = controller.cost(), controller.cost()
+    calls = crowd(controller.port, words)
+    try:
+        end = time.monotonic() + 20
+        while not controller.answers():
+            assert time.monotonic() < end, "the controller is deaf"
+        for _ in range(10):
+            most = tuple(map(max, most, controller.cost()))  # type: ignore[assignment]
+            time.sleep(0.05)
+    finally:
+        for call in calls:
+            call.close()
+    descriptors, megabytes, logged = (now - then for now, then in zip(most, before, strict=True))
+    assert descriptors < FEW
+    assert megabytes < 40
+    assert logged == 0
+    assert controller.answers()
+
+
+def test_a_wrong_token_within_tls_is_refused_with_the_reason_and_hung_up_on(tmp_path: Path) -> None:
+    with running(tmp_path, **certificate(tmp_path, "own")) as one:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with (
+            socket.create_connection(("127.0.0.1", one.port), timeout=20) as plain,
+            context.wrap_socket(plain, server_hostname="x") as call,
+        ):
+            call.sendall(line({"kind": "operator", "token": "guess", "version": 2}))
+            assert b"token is not this job's" in call.recv(1000)
+            with contextlib.suppress(OSError):
+                assert call.recv(1000) == b""
+        assert one.cost()[2] == 0
+
+
+def test_a_controller_without_a_token_does_not_start(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trainmover.controller", "--folder", str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "TRAINMOVER_TOKEN" in done.stderr
+
+
+def test_the_log_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainmover import controller as module
+    from trainmover.machine import Times
+
+    monkeypatch.setattr(module, "MOST_LOG_BYTES", 1000)
+    one = module.Controller(tmp_path, TOKEN, Times())
+    for _ in range(1000):
+        one._say("something happened")
+    assert (tmp_path / "controller.log").stat().st_size < 1200
+    assert "this log is full" in (tmp_path / "controller.log").read_text()
+    one._log.close()
+
+
+# -- the token's file -------------------------------------------------------------------------------------------------
+
+
+def test_the_token_is_the_users_alone_and_a_new_job_replaces_it(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    for token in ("first", "second"):
+        write_token(file, token)
+        assert read_token(file) == token and stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_link_a_second_name_and_an_open_file_are_refused(tmp_path: Path) -> None:
+    file, other = tmp_path / "token", tmp_path / "other"
+    other.write_text("planted")
+    other.chmod(0o600)
+    file.symlink_to(other)
+    with pytest.raises(UsageError, match="link"):
+        write_token(file, "ours")
+    with pytest.raises(OSError):
+        read_token(file)
+    file.unlink()
+    os.link(other, file)
+    for act in (lambda: write_token(file, "ours"), lambda: read_token(file)):
+        with pytest.raises(UsageError, match="link"):
+            act()
+    file.unlink()
+    file.write_text("planted")
+    file.chmod(0o666)
+    for act in (lambda: write_token(file, "ours"), lambda: read_token(file)):
+        with pytest.raises(UsageError, match="others may know"):
+            act()
+    assert other.read_text() == "planted"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_a_folder_that_another_user_has_planted_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "trainmover-job"
+    folder.mkdir(mode=0o777)
+    token = folder / "token"
+    token.touch()
+    token.chmod(0o666)
+    for path in (folder, token):
+        os.chown(path, 1501, 1501)
+    command = [sys.executable, "-m", "trainmover.cli", "run", "--folder", str(folder), "torchrun", "train.py"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "belongs to user 1501" in done.stderr
+    assert token.read_bytes() == b"" and sorted(folder.iterdir()) == [token]
+    os.chown(folder, 0, 0)
+    folder.chmod(0o755)
+    with pytest.raises(Exception, match="belongs to user 1501"), Beside(folder, "127.0.0.1", 0):
+        pass
+    assert token.read_bytes() == b""
+
+
+def test_a_folder_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(UsageError, match="everybody may write"):
+        check_folder(tmp_path)
