@@ -23,11 +23,11 @@ import psutil
 
 from eroica.agent.link import CollectorLink
 from eroica.model.pattern import WorkerPattern
-from eroica.testing import FleetPlan, SlowLoader, synthesize
-from eroica.testing.agents import Agents
 from eroica.wire.address import Address, read_address
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import ProfileRequest
+from support import FleetPlan, SlowLoader, synthesize
+from support.agents import Agents
 
 HOSTS, WORKERS = 2, 4
 UP_S = 30.0

@@ -32,10 +32,10 @@ from eroica.faults.plan import VARIABLE, FaultPlan
 from eroica.faults.rehearsal import MIDDLE, Rehearsal, running
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
-from eroica.testing.hosts import Hosts, available
-from eroica.testing.node_jobs import SETTINGS, end_job, start_job, wait_for_status
 from faults import PACE_LINES, START, paces
 from machine import machine_facts, revision
+from support.hosts import Hosts, available
+from support.node_jobs import SETTINGS, end_job, start_job, wait_for_status
 
 WORKERS = 4
 #: Windows with the faults that are waited for.

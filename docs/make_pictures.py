@@ -19,8 +19,8 @@ from rich.text import Text
 
 from eroica.cli.story import Story
 from eroica.faults.rehearsal import Rehearsal
-from eroica.testing.browser import Browser, why_no_browser
 from eroica.wire.address import page_link, read_address
+from support.browser import Browser, why_no_browser
 
 PICTURES = Path(__file__).with_name("pictures")
 #: Fault -> the worker that has it, and the pictures that pages embed.

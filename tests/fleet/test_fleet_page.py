@@ -10,7 +10,7 @@ from bulk import BAD, fill
 from selenium.webdriver.common.keys import Keys
 from serving import RunDirectory, Serving, a_verdict, reporter
 
-from eroica.testing.browser import PHONE, Browser
+from support.browser import PHONE, Browser
 
 pytestmark = pytest.mark.browser
 EVIL = "<img src=x onerror=hacked=1>"

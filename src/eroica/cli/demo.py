@@ -18,8 +18,6 @@ from rich.text import Text
 
 from eroica.cli.output import make_console
 from eroica.cli.page import find_page
-from eroica.cli.slow_link import FAULT as SLOW_LINK
-from eroica.cli.slow_link import rehearse_link
 from eroica.cli.story import Story, still
 from eroica.errors import UnavailableError, UsageError
 from eroica.faults.expected import EXPECTED, IN_DEMO, Judgement, culprit, judge
@@ -38,7 +36,7 @@ WATCHED = ("hang",)
 
 
 @click.command()
-@click.option("--fault", type=click.Choice((*IN_DEMO, SLOW_LINK)), default="slow-loader", show_default=True)
+@click.option("--fault", type=click.Choice(IN_DEMO), default="slow-loader", show_default=True)
 @click.option("--worker", type=click.IntRange(min=0), help="Who has it, a global rank; default 2, or the last.")
 @click.option("--workers", type=click.IntRange(2, 64), default=4, show_default=True, help="Training processes.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the verdict here.")
@@ -47,8 +45,7 @@ WATCHED = ("hang",)
 def demo(fault: str, worker: int | None, workers: int, json_file: Path | None, device: str, keep: Path | None) -> None:
     """Train a small transformer, let it get slow or stop after a while, and see what Eroica makes of it.
 
-    Takes about a minute. Exit status: 0 if the verdict names the fault that was injected, 1 if not. In slow-link three
-    network namespaces are the hosts, which needs root, and two minutes; node1's link gets slow.
+    Takes about a minute. Exit status: 0 if the verdict names the fault that was injected, 1 if not.
     """
     worker = min(2, workers - 1) if worker is None else worker
     if worker >= workers:
@@ -62,10 +59,10 @@ def demo(fault: str, worker: int | None, workers: int, json_file: Path | None, d
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eroica-demo-")))
         watch = {"communication": "true"} if fault in WATCHED else {}
         case = Rehearsal(fault, worker, workers, directory.resolve(), device, settings={**SETTINGS, **watch})
-        verdict, judgement = rehearse_slow_link(case, console) if fault == SLOW_LINK else rehearse(case, console)
+        verdict, judgement = rehearse(case, console)
         if verdict is not None and json_file is not None:
             json_file.write_bytes(verdict.to_json())
-        page = find_page(case.directory / "node0" / "report" if fault == SLOW_LINK else case.run, _PAGE_S)
+        page = find_page(case.run, _PAGE_S)
         if page is not None:
             _print(console, f"Report: {(page if keep else _saved(page, fault)).absolute().as_uri()}", "dim")
         if not judgement.right and keep is None:
@@ -116,29 +113,6 @@ def rehearse(case: Rehearsal, console: Console) -> tuple[Verdict | None, Judgeme
         judgement = _judge_all(case, verdict)
     _conclude(judgement, console)
     return verdict, judgement
-
-
-def rehearse_slow_link(case: Rehearsal, console: Console) -> tuple[Verdict | None, Judgement]:
-    """The same on three hosts, the link of one of which gets slow; as `rehearse`.
-
-    Raises:
-        UnavailableError: There are no namespaces here.
-    """
-    started = time.monotonic()
-    _print(
-        console, "Eroica demo: a small transformer is trained on three hosts; then the link of node1 gets slow", "bold"
-    )
-    told, judgement = rehearse_link(
-        case.directory,
-        case.workers,
-        lambda line: _print(console, f"{_clock(time.monotonic() - started)}  {sentence(line)}"),
-    )
-    for verdict in (told.communication, told.final):
-        if verdict is not None:
-            console.print()
-            render_verdict(verdict, console)
-    _conclude(judgement, console)
-    return told.final, judgement
 
 
 def _conclude(judgement: Judgement, console: Console) -> None:

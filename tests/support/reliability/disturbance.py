@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from eroica.testing.reliability import acts, preparation
-from eroica.testing.reliability.comparison import Outcome
-from eroica.testing.reliability.trial import Reference, Trial, attempt
+from support.reliability import acts, preparation
+from support.reliability.comparison import Outcome
+from support.reliability.trial import Reference, Trial, attempt
 
 _ENOUGH_STEPS = 60
 

@@ -1,8 +1,8 @@
 """Public helpers for tests: synthetic fleets with faults, and jobs that stand still, whose answer is known."""
 
-from eroica.testing.fleet import Draft, FleetPlan, draft_fleet, synthesize, synthesize_window
-from eroica.testing.standstill import Standstill
-from eroica.testing.troubles import (
+from support.fleet import Draft, FleetPlan, draft_fleet, synthesize, synthesize_window
+from support.standstill import Standstill
+from support.troubles import (
     BackwardHook,
     BusyHost,
     GarbagePauses,

@@ -15,8 +15,8 @@ import msgspec
 
 from eroica.faults import write_training
 from eroica.model.verdict import Verdict
-from eroica.testing.hosts import Hosts
 from eroica.wire.messages import JobStatus
+from support.hosts import Hosts
 
 #: Small enough for six workers on two cores.
 SMALL = ["--width", "32", "--layers", "1", "--length", "16", "--batch", "4"]

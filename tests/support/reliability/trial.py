@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import psutil
 
-from eroica.testing.reliability.comparison import Outcome
 from eroica.wire.beat import OPEN, WINDOW, Beat, BeatReader, Result
 from eroica.wire.places import Places, places
+from support.reliability.comparison import Outcome
 
 Found = TypeVar("Found")
 

@@ -3,8 +3,8 @@
 `tests/reliability` runs some of it, `benchmarks/reliability.py` everything.
 """
 
-from eroica.testing.reliability.comparison import Outcome, differences
-from eroica.testing.reliability.disturbance import DISTURBANCES, Disturbance
-from eroica.testing.reliability.trial import Reference, Trial, attempt
+from support.reliability.comparison import Outcome, differences
+from support.reliability.disturbance import DISTURBANCES, Disturbance
+from support.reliability.trial import Reference, Trial, attempt
 
 __all__ = ["DISTURBANCES", "Disturbance", "Outcome", "Reference", "Trial", "attempt", "differences"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from eroica.testing.written_jobs import START_US, Event, Trace
+from support.written_jobs import START_US, Event, Trace
 
 _HOST, _ENGINE, _STREAM, _PID = 1, 2, 7, 1
 _OPERATORS = ("linear", "rms_norm", "sdpa", "silu", "mm", "gelu")

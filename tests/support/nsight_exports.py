@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from eroica.testing.written_jobs import START_US, Trace
+from support.written_jobs import START_US, Trace
 
 _SCHEMA = """
 CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);

@@ -1,6 +1,6 @@
 """A paced training program for many workers on few cores: it sleeps as if it computed, and communicates for real.
 
-    RANK=0 WORLD_SIZE=8 MASTER_ADDR=... MASTER_PORT=... python -m eroica.testing.paced --traffic mesh
+    RANK=0 WORLD_SIZE=8 MASTER_ADDR=... MASTER_PORT=... python -m support.paced --traffic mesh
 
 Faults are files in a directory that each worker looks at once an iteration, so that one job can suffer several, one
 after the other: `slow-<rank>` holds milliseconds of more sleep, `stop-outside-<rank>` and `stop-inside-<rank>` make the

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from eroica.model.look import Blockage
 from eroica.model.pattern import FunctionKey, Neighbor, Phase, WorkerPattern
-from eroica.testing.grouped import GroupedFleet, Grouping, Meeting, Work, everybody, neighbors_of, strided
-from eroica.testing.standstill import Standstill
+from support.grouped import GroupedFleet, Grouping, Meeting, Work, everybody, neighbors_of, strided
+from support.standstill import Standstill
 
 __all__ = ["reinforcement_learning", "robotics", "text_to_picture", "text_to_video", "video_generation"]
 
@@ -241,8 +241,7 @@ def text_to_video(seed: int = 0, iterations: int = 4, has_ends: bool = False) ->
     return fleet.synthesize()
 
 
-#: Case 2: the group with the broken interface, the workers of its new host, and those who pin memory.
-VIDEO_SLOW_GROUP = tuple(range(3360, 3400))
+#: Case 2: the workers of the new host, and those who pin memory.
 VIDEO_SLOW_HOST = tuple(range(3392, 3400))
 VIDEO_PINNING = (417, 1503, 2890)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey
-from eroica.testing.fleet import Draft
+from support.fleet import Draft
 
 Floats = NDArray[np.float64]
 SAVING = (

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from eroica.testing.fleet import Draft
+    from support.fleet import Draft
 
 Floats = NDArray[np.float64]
 

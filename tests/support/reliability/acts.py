@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from eroica.testing.reliability.preparation import fill
-from eroica.testing.reliability.trial import Reference, Trial
+from support.reliability.preparation import fill
+from support.reliability.trial import Reference, Trial
 
 _NOISE_BYTES = 3_000_000
 _LEFT_ALONE_S = 90.0

@@ -19,8 +19,8 @@ from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern,
 from eroica.model.window import Window, WindowPurpose
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.summarize.series import encode_series
-from eroica.testing.links import synthesize_links
-from eroica.testing.troubles import Trouble
+from support.links import synthesize_links
+from support.troubles import Trouble
 
 Floats = NDArray[np.float64]
 

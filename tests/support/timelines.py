@@ -33,7 +33,7 @@ def with_timeline(pattern: WorkerPattern, iteration: int = 0, seed: int = 0) -> 
     """The same pattern with a timeline, and with ends of its collectives that fit to it.
 
     Args:
-        pattern: Of `eroica.testing.fleet`: two all-reduces an iteration, the second one at its end.
+        pattern: Of `support.fleet`: two all-reduces an iteration, the second one at its end.
         iteration: Captured iteration to show.
         seed: Of how functions are cut into pieces, and of the hardware's noise.
     """

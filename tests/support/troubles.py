@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from eroica.model.pattern import FunctionKey
 
 if TYPE_CHECKING:
-    from eroica.testing.fleet import Draft
+    from support.fleet import Draft
 
 Floats = NDArray[np.float64]
 
