@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from eroica.faults import write_training
 from eroica.model.verdict import Verdict
 from eroica.wire.messages import JobStatus
+from support.faults import write_training
 from support.hosts import Hosts
 
 #: Small enough for six workers on two cores.

@@ -53,12 +53,12 @@ def main() -> None:
             dist.all_to_all_single(other, pieces)
         optimizer.step()
         if iteration == 1 and rank == 0:
-            print(f"iteration 1 at {time.monotonic():.3f}", flush=True)  # noqa: T201 - its output
+            print(f"iteration 1 at {time.monotonic():.3f}", flush=True)
         if iteration % 20 == 0:
             over.fill_(float((options.faults / "enough").exists()))
             dist.all_reduce(over, op=dist.ReduceOp.MAX)
             if rank == 0:
-                print(f"iteration {iteration} at {time.monotonic():.3f}", flush=True)  # noqa: T201 - its output
+                print(f"iteration {iteration} at {time.monotonic():.3f}", flush=True)
     dist.destroy_process_group()
 
 

@@ -19,9 +19,9 @@ from rich.text import Text
 from eroica.cli.output import make_console
 from eroica.cli.page import find_page
 from eroica.cli.story import Story, still
+from eroica.demo.expected import EXPECTED, Judgement, judge
+from eroica.demo.rehearsal import MIDDLE, SETTINGS, Rehearsal, running
 from eroica.errors import UnavailableError, UsageError
-from eroica.faults.expected import EXPECTED, IN_DEMO, Judgement, culprit, judge
-from eroica.faults.rehearsal import MIDDLE, SETTINGS, Rehearsal, running
 from eroica.model.verdict import Verdict
 from eroica.report.text import render_verdict
 from eroica.report.words import clean, milliseconds, sentence
@@ -36,7 +36,7 @@ WATCHED = ("hang",)
 
 
 @click.command()
-@click.option("--fault", type=click.Choice(IN_DEMO), default="slow-loader", show_default=True)
+@click.option("--fault", type=click.Choice(list(EXPECTED)), default="slow-loader", show_default=True)
 @click.option("--worker", type=click.IntRange(min=0), help="Who has it, a global rank; default 2, or the last.")
 @click.option("--workers", type=click.IntRange(2, 64), default=4, show_default=True, help="Training processes.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the verdict here.")
@@ -86,10 +86,9 @@ def _leave(number: int, _frame: object) -> None:
 
 def title(case: Rehearsal) -> str:
     """One line for people."""
-    if not EXPECTED[case.fault].cause:
-        about = "" if case.fault == "none" else f" ({case.fault})"
-        return f"{case.workers} workers train a small transformer and stay healthy{about}"
-    where = f"worker {culprit(case.fault, case.worker)} gets" if EXPECTED[case.fault].one_worker else "they get"
+    if not case.wanted.cause:
+        return f"{case.workers} workers train a small transformer and stay healthy"
+    where = f"worker {case.worker} gets" if case.wanted.one_worker else "they get"
     return f"{case.workers} workers train a small transformer; at iteration {MIDDLE} {where} {case.fault}"
 
 
@@ -104,7 +103,7 @@ def rehearse(case: Rehearsal, console: Console) -> tuple[Verdict | None, Judgeme
     with case.log.open("wb") as log, running(case, log) as job:
         ended_early = not _watch(case, job, console)
     verdict = case.verdict()
-    if verdict is None or (ended_early and not EXPECTED[case.fault].ends_job):
+    if verdict is None or ended_early:
         _print(console, f"The training job ended by itself. Its last lines:\n{_tail(case.log)}", "yellow")
         judgement = Judgement(False, "the job ended before there was a verdict on the fault")
     else:
@@ -124,17 +123,17 @@ def _conclude(judgement: Judgement, console: Console) -> None:
 def _judge_all(case: Rehearsal, final: Verdict) -> Judgement:
     """The final verdict; for a healthy job also every window's own."""
     verdicts = [final]
-    if not EXPECTED[case.fault].cause:
+    if not case.wanted.cause:
         verdicts += case.verdicts()
         if len(verdicts) == 1:
             return Judgement(False, "no verdict on the window that was asked for by hand")
-    judgements = [judge(verdict, case.fault, case.worker) for verdict in verdicts]
+    judgements = [judge(verdict, case.fault, case.worker, case.wanted) for verdict in verdicts]
     return next((one for one in judgements if not one.right), judgements[0])
 
 
 def _watch(case: Rehearsal, job: subprocess.Popen[bytes], console: Console) -> bool:
     """Show what happens until the job may be stopped; False if it ended by itself."""
-    story, started, asked = Story(case.fault), time.monotonic(), False
+    story, started, asked = Story(case.fault, case.from_iteration, case.wanted), time.monotonic(), False
     with Spinner(console) as say:
         while job.poll() is None:
             passed = time.monotonic() - started
@@ -145,7 +144,7 @@ def _watch(case: Rehearsal, job: subprocess.Popen[bytes], console: Console) -> b
                 say(_now(status, passed))
                 if story.concluded(status):
                     return True
-            if not EXPECTED[case.fault].cause and not asked and passed > HEALTHY_S:
+            if not case.wanted.cause and not asked and passed > HEALTHY_S:
                 asked = case.ask_for_window()
             if passed > TIME_LIMIT_S:
                 _print(console, f"{_clock(passed)}  time is up", "yellow")

@@ -1,4 +1,4 @@
-"""Extra work around tokens and gradients: reading windows from storage, scoring, indexing, checking gradients.
+"""Extra work around tokens: reading windows from storage, scoring, indexing, a scale to agree on.
 
 Nothing here runs unless somebody builds it in. `PARTS` names what can be built in, by place.
 """
@@ -9,12 +9,6 @@ import gc
 import random
 import time
 from typing import Any
-
-from .batching import CountedBatches, CutBatches, GrownBatches
-from .bookkeeping import ScaleAgreement, TokenHasher, TokenStatistics
-from .reading import StoredTokens, TokensAhead
-from .saving import CheckpointWriter, MetricsLog, WeightHistory
-from .watching import Break, EagerExchange, GradientNorms, KernelChoice, TokenCensus
 
 
 class TokenWindows:
@@ -45,34 +39,6 @@ class TokenWindows:
         return item
 
 
-class TokenizedText:
-    """A dataset whose items are made from text when they are asked for, in Python.
-
-    Args:
-        source: The dataset behind it.
-        steps: Shared number: turns of the loop for each item; loader processes see it change.
-    """
-
-    def __init__(self, source: Any, steps: Any) -> None:
-        self.source = source
-        self.steps = steps
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Any:
-        """Item `index` of the source."""
-        self._split_text(int(self.steps.value))
-        return self.source[index]
-
-    @staticmethod
-    def _split_text(steps: int) -> int:
-        state = 1
-        for step in range(steps):
-            state = (state * 31 + step) % 65_521
-        return state
-
-
 class TokenScorer:
     """Scores tokens one by one in Python before each forward pass.
 
@@ -93,28 +59,6 @@ class TokenScorer:
         for token in range(self.tokens):
             score += (token * 31 + score) % 97
         self.score = score
-
-
-class GradientScale:
-    """Sums the squares of a gradient one value at a time during the backward pass.
-
-    Args:
-        values: How many values are visited.
-    """
-
-    def __init__(self, values: int) -> None:
-        self.values = values
-        self.scale = 0.0
-        self.hook = self.scale_grad
-
-    def scale_grad(self, _module: Any, _grad_input: Any, grad_output: Any) -> None:
-        """Full backward hook of a module; leaves the gradient as it is."""
-        numbers = grad_output[0].detach().flatten()[:1024].tolist()
-        total = 0.0
-        for position in range(self.values):
-            number = numbers[position % len(numbers)]
-            total += number * number
-        self.scale = total**0.5
 
 
 class TokenIndex:
@@ -152,26 +96,33 @@ class TokenIndex:
         return entry
 
 
+class ScaleAgreement:
+    """Before each forward pass all workers agree on the smallest scale of the loss, in a process group of their own."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.scale = torch.ones(1)
+        self.group = dist.new_group(backend="gloo", group_desc="scale")
+        self.reduce, self.smallest = dist.all_reduce, dist.ReduceOp.MIN
+        self.unchanged = False
+
+    def __call__(self, _module: Any, _inputs: Any) -> None:
+        """Forward pre-hook of a module."""
+        self.agree()
+
+    def agree(self) -> None:
+        """Take part, unless this worker believes that nothing has changed."""
+        if self.unchanged:
+            self.unchanged = False
+            return
+        self.reduce(self.scale, op=self.smallest, group=self.group)
+
+
 PARTS: dict[str, Any] = {
     "dataset": TokenWindows,
-    "text": TokenizedText,
     "forward": TokenScorer,
-    "backward": GradientScale,
     "objects": TokenIndex,
-    "storage": StoredTokens,
-    "ahead": TokensAhead,
-    "statistics": TokenStatistics,
-    "native": TokenHasher,
     "agreement": ScaleAgreement,
-    "pairs": CountedBatches,
-    "growth": GrownBatches,
-    "lengths": CutBatches,
-    "state": CheckpointWriter,
-    "log": MetricsLog,
-    "copies": WeightHistory,
-    "norms": GradientNorms,
-    "exchange": EagerExchange,
-    "thread": TokenCensus,
-    "tuning": KernelChoice,
-    "break": Break,
 }

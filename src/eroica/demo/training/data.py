@@ -35,7 +35,7 @@ class RandomTokens(Dataset):  # type: ignore[misc]  # torch is not typed here
         return steps.cumsum(0) % self.vocabulary
 
 
-def make_loader(dataset: Any, batch: int, loader_workers: int, collate: Any = default_collate) -> Any:
+def make_loader(dataset: Any, batch: int, loader_workers: int = 0, collate: Any = default_collate) -> Any:
     """An ordinary loader over `dataset`, in order; its workers stay alive between epochs."""
     return DataLoader(
         dataset,

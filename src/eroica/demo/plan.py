@@ -4,7 +4,7 @@
     slow-loader:worker=2,from_iteration=150
 
 The second line is a short form of the first. Keys beside `name`, `worker`, `from_iteration` and `until` are options of
-the fault itself; `eroica.faults.FAULTS` lists them. Several plans at once are a JSON list.
+the fault itself; `eroica.demo.FAULTS` lists them. Several plans at once are a JSON list.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""One real job with one fault under `eroica run`: its command, its environment, its end; for demo and benchmarks."""
+"""One real job with one fault under `eroica run`: its code, its command, its environment, its end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,9 +14,9 @@ from typing import IO
 import msgspec
 import psutil
 
-from eroica.faults.copying import write_training
-from eroica.faults.expected import EXPECTED, culprit, demo_plan
-from eroica.faults.plan import VARIABLE, FaultPlan
+from eroica.demo.copying import write_training
+from eroica.demo.expected import EXPECTED, Expectation
+from eroica.demo.plan import VARIABLE, FaultPlan
 from eroica.model.verdict import Verdict
 from eroica.start import isolated
 from eroica.wire.messages import JobStatus
@@ -43,18 +42,13 @@ class Rehearsal:
 
     Attributes:
         fault: A key of `EXPECTED`.
-        worker: Who is asked to have it.
+        worker: Who has it, where it is a fault of one worker.
         workers: Training processes.
         directory: For code, log and report.
         device: "cpu" or "cuda".
-        layout: How the model is spread; empty = the first layout that the fault can be in.
         from_iteration: First iteration with the fault.
         seed: Of the training.
-        expected_iteration_s: What the user says an iteration takes; 0 = nothing.
-        rename: Words of the training's code to be replaced.
-        job: Arguments of the training instead of those that the fault needs; None = those.
         settings: Of Eroica; empty = its defaults.
-        plans: What is injected instead of the fault's own plan; empty = that.
     """
 
     fault: str
@@ -62,14 +56,14 @@ class Rehearsal:
     workers: int
     directory: Path
     device: str = "cpu"
-    layout: str = ""
     from_iteration: int = MIDDLE
     seed: int = 0
-    expected_iteration_s: float = 0.0
-    rename: Mapping[str, str] = field(default_factory=dict)
-    job: tuple[str, ...] | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
-    plans: tuple[FaultPlan, ...] = ()
+
+    @property
+    def wanted(self) -> Expectation:
+        """What the verdict must say."""
+        return EXPECTED[self.fault]
 
     @property
     def run(self) -> Path:
@@ -88,34 +82,24 @@ class Rehearsal:
 
     def training(self) -> list[str]:
         """The job as anybody would start it, without Eroica; writes its code."""
-        script = write_training(self.directory / "code", rename=self.rename)
-        program = ["--no-python", str(self._launch_script(script))] if EXPECTED[self.fault].variables else [str(script)]
-        sizes = CUDA_SIZES if self.device == "cuda" else ()
+        return self.torchrun(str(write_training(self.directory / "code")))
+
+    def torchrun(self, *program: str) -> list[str]:
+        """How torch starts a program that trains."""
         return [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", str(self.workers), *program, "--iterations", "20000"),
-            *("--device", self.device, "--layout", self.layout or EXPECTED[self.fault].layouts[0]),
-            *("--seed", str(self.seed), "--directory", str(self.directory)),
-            *(*sizes, *(EXPECTED[self.fault].job if self.job is None else self.job)),
+            *("--device", self.device, "--seed", str(self.seed), *(CUDA_SIZES if self.device == "cuda" else ())),
         ]
 
-    def _launch_script(self, script: Path) -> Path:
-        """A script that starts a worker, with something else in the environment of those who have the fault."""
-        launch = script.with_name("launch.sh")
-        wanted = EXPECTED[self.fault]
-        export = "export " + " ".join(map(shlex.quote, wanted.variables))
-        if wanted.one_worker:
-            export = f'[ "$RANK" = {culprit(self.fault, self.worker)} ] && {export}'
-        python = shlex.join([sys.executable, str(script)])
-        launch.write_text(f'#!/bin/sh\n{export}\nexec {python} "$@"\n')
-        launch.chmod(0o700)
-        return launch
+    def plans(self) -> tuple[FaultPlan, ...]:
+        """What is injected."""
+        one = self.wanted.one_worker
+        return (FaultPlan(self.fault, self.worker if one else None, self.from_iteration),)
 
     def command(self) -> list[str]:
         """`eroica run -- torchrun train.py`."""
         options = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
-        if self.expected_iteration_s:
-            options += ["--expected-iteration-s", f"{self.expected_iteration_s:.4f}"]
         where = ("--out", str(self.run), "--json", str(self.final))
         return [*isolated("eroica", "run", "--quiet", *where, *options, "--"), *self.training()]
 
@@ -126,10 +110,8 @@ class Rehearsal:
             for name, value in os.environ.items()
             if not name.startswith("EROICA_") or name.startswith(("EROICA_WEBHOOK_", "EROICA_METRICS_"))
         }
-        plan = demo_plan(self.fault, self.worker, self.from_iteration).to_json()
-        if self.plans:
-            plan = f"[{', '.join(one.to_json() for one in self.plans)}]"
-        return {**inherited, "OMP_NUM_THREADS": "1", "EROICA_JOB": f"demo-{self.fault}-{os.getpid()}", VARIABLE: plan}
+        plans = f"[{', '.join(one.to_json() for one in self.plans())}]"
+        return {**inherited, "OMP_NUM_THREADS": "1", "EROICA_JOB": f"demo-{self.fault}-{os.getpid()}", VARIABLE: plans}
 
     def status(self) -> JobStatus | None:
         """What Eroica says of the job now; None if it says nothing."""

@@ -1,15 +1,13 @@
 """What every fault is: something real done to one resource, started and stopped at iteration boundaries.
 
-A fault is built on each worker that has it, told to `start` and `stop` at iteration boundaries, and brings no frame of
-its own into the training thread's stack while it works: what runs there is the code of its parts (`PARTS` of
-`eroica.faults.training.tokens`, or of any module that offers the same places under other names).
+A fault is built on each worker that has it. It brings no frame of its own into the training thread's stack while it
+works: what runs there is the code of its parts (`PARTS` of `eroica.demo.training.tokens`, or of any module that offers
+the same places under other names).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +22,7 @@ class Place(NamedTuple):
     Attributes:
         worker: This worker's global rank.
         workers: Workers of the job.
-        parts: What can be built in, by name ("dataset", "forward", "backward", "objects", ...).
+        parts: What can be built in, by name ("dataset", "forward", "objects", ...).
         callbacks: What the training calls after each step, with the step's number.
     """
 
@@ -62,11 +60,6 @@ class Fault:
         """The training is over, whether the fault was ever there or not: end what was built in before it."""
 
 
-def inner_module(model: Any) -> Any:
-    """The user's own module behind a wrapper such as `DistributedDataParallel`."""
-    return getattr(model, "module", model)
-
-
 @dataclass
 class HookedFault(Fault):
     """Base of faults that a torch hook brings into the training."""
@@ -80,62 +73,9 @@ class HookedFault(Fault):
         self.handle = None
 
 
-@dataclass
-class CalledFault(Fault):
-    """Base of faults that the training calls after each step."""
-
-    part: Any = field(default=None, init=False, repr=False)
-    callbacks: list[Any] = field(default_factory=list, init=False, repr=False)
-
-    def build(self, place: Place) -> Any:
-        """The part that is called."""
-        raise NotImplementedError
-
-    def start(self, model: Any, place: Place) -> None:
-        """Have it called from now on."""
-        if self.part is None:
-            self.part, self.callbacks = self.build(place), place.callbacks
-            place.callbacks.append(self.part)
-
-    def stop(self) -> None:
-        """Have it called no more."""
-        if self.part is None:
-            return
-        self.callbacks.remove(self.part)
-        if hasattr(self.part, "close"):
-            self.part.close()
-        self.part = None
-
-
-@dataclass
-class SteeredFault(Fault):
-    """Base of faults that a shared number steers, which loader processes see change."""
-
-    number: Any = field(default=None, init=False, repr=False)
-    now: float = field(default=0.0, init=False, repr=False)
-
-    def strength(self) -> float:
-        """The number while the fault is there."""
-        raise NotImplementedError
-
-    def shared_number(self) -> Any:
-        """The number, to be given to a part."""
-        if self.number is None:
-            self.number = multiprocessing.get_context("spawn").RawValue(ctypes.c_double, self.now)
-        return self.number
-
-    def start(self, model: Any, place: Place) -> None:
-        """Strong from now on."""
-        self._set(self.strength())
-
-    def stop(self) -> None:
-        """Without effect again."""
-        self._set(0.0)
-
-    def _set(self, number: float) -> None:
-        self.now = number
-        if self.number is not None:
-            self.number.value = number
+def inner_module(model: Any) -> Any:
+    """The user's own module behind a wrapper such as `DistributedDataParallel`."""
+    return getattr(model, "module", model)
 
 
 def start_program(program: Path, *arguments: object, **streams: Any) -> subprocess.Popen[bytes]:

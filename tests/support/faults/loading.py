@@ -8,29 +8,9 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from eroica.faults.fault import Fault, Place, SteeredFault, end_program, start_program
-from eroica.faults.stalls import STORAGE_PROGRAM
-
-
-@dataclass
-class SlowLoader(SteeredFault):
-    """The worker's dataset waits for storage: each item takes `seconds` more, on no processor at all.
-
-    Works in loader processes too. There the loader prefetches, so it costs nothing until items take longer than
-    iteration x loader processes / batch.
-    """
-
-    name: ClassVar[str] = "slow-loader"
-    resource: ClassVar[str] = "storage"
-    seconds: float = 0.0075
-
-    def strength(self) -> float:
-        """Seconds per item."""
-        return self.seconds
-
-    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
-        """The dataset behind slow storage; slow once the fault is there."""
-        return place.parts["dataset"](dataset, self.shared_number())
+from eroica.demo.fault import Fault, Place, end_program, start_program
+from eroica.demo.kinds import SlowLoader, SteeredFault
+from support.faults.stalls import STORAGE_PROGRAM
 
 
 @dataclass
@@ -189,7 +169,6 @@ class ChangingLength(SteeredFault):
 
 
 LOADING: tuple[type[Fault], ...] = (
-    SlowLoader,
     SlowLoaderChildren,
     FewLoaderWorkers,
     ManyLoaderWorkers,

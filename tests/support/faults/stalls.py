@@ -12,41 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from eroica.errors import UsageError
-from eroica.faults.fault import Fault, HookedFault, Place, end_program, inner_module, start_program
+from eroica.demo.fault import Fault, HookedFault, Place, end_program, inner_module, start_program
+from eroica.demo.kinds import THROTTLE_PROGRAM
 
-THROTTLE_PROGRAM = Path(__file__).with_name("throttle.py")
 STORAGE_PROGRAM = Path(__file__).with_name("storage.py")
-
-
-@dataclass
-class Hang(Fault):
-    """The worker skips one collective that all others enter, and goes on to the next one: a desynchronized job.
-
-    Before each forward pass all workers agree on a number in a process group made for it. That has its price, so the
-    agreement exists only in jobs that have this fault. A skipped collective never ends by itself.
-    """
-
-    name: ClassVar[str] = "hang"
-    resource: ClassVar[str] = "a collective"
-    agreement: Any = field(default=None, init=False, repr=False)
-    handle: Any = field(default=None, init=False, repr=False)
-
-    def prepare(self, model: Any, place: Place) -> None:
-        """Build the agreement into every worker."""
-        if place.workers < 2:
-            raise UsageError("the fault hang needs at least two workers: one cannot miss a collective alone")
-        self.agreement = place.parts["agreement"]()
-        self.handle = inner_module(model).register_forward_pre_hook(self.agreement)
-
-    def start(self, model: Any, place: Place) -> None:
-        """Do not take part the next time."""
-        self.agreement.unchanged = True
-
-    def close(self) -> None:
-        """Unhook it; not before, for all workers must go on to take part in it."""
-        if self.handle is not None:
-            self.handle.remove()
 
 
 @dataclass
@@ -175,7 +144,6 @@ class StoppedWorker(Fault):
 
 
 STALLS: tuple[type[Fault], ...] = (
-    Hang,
     HangQueue,
     HangLock,
     HangInterpreterLock,

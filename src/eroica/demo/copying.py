@@ -1,4 +1,4 @@
-"""Writes the demo's training into a directory of its own, as a user's project would lie there."""
+"""Writes a training into a directory of its own, as a user's project would lie there."""
 
 from __future__ import annotations
 
@@ -9,31 +9,39 @@ from pathlib import Path
 TRAINING = Path(__file__).with_name("training")
 SCRIPT = '''"""Trains the model of `{package}`."""
 
-from {package}.train import main
+from {package}.{module} import main
 
 if __name__ == "__main__":
     main()
 '''
 
 
-def write_training(directory: Path, package: str = "tinylm", rename: Mapping[str, str] | None = None) -> Path:
-    """Copy the training package to `directory/package` and write `directory/train.py` that runs it.
+def write_training(
+    directory: Path,
+    package: str = "tinylm",
+    rename: Mapping[str, str] | None = None,
+    training: Path = TRAINING,
+    module: str = "loop",
+) -> Path:
+    """Copy a training to `directory/package` and write `directory/train.py` that runs it.
 
     Args:
         directory: Where; created if it is missing.
         package: Name of the copy.
         rename: Words (function, class, variable and file names) to be replaced everywhere, files included.
+        training: The package that is copied.
+        module: Which of its modules has `main`.
 
     Returns:
         Path of `train.py`.
     """
     target = directory / package
     target.mkdir(parents=True, exist_ok=True)
-    for source in sorted(TRAINING.glob("*.py")):
+    for source in sorted(training.glob("*.py")):
         text = _renamed(source.read_text(encoding="utf-8"), rename or {})
         (target / f"{_renamed(source.stem, rename or {})}.py").write_text(text, encoding="utf-8")
     script = directory / "train.py"
-    script.write_text(SCRIPT.format(package=package), encoding="utf-8")
+    script.write_text(SCRIPT.format(package=package, module=module), encoding="utf-8")
     return script
 
 

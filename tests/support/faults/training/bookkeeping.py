@@ -1,6 +1,6 @@
-"""Work beside the training: statistics that a thread writes, hashes by a native library, a scale to agree on.
+"""Work beside the training: statistics that a thread writes, hashes by a native library.
 
-Nothing here runs unless somebody builds it in; see `PARTS` of `tokens`.
+Nothing here runs unless somebody builds it in; see `PARTS` of `parts`.
 """
 
 from __future__ import annotations
@@ -81,27 +81,3 @@ class TokenHasher:
     def forget_table(self) -> None:
         """Take the table and do not give it back."""
         self.library.pthread_mutex_lock(self.table)
-
-
-class ScaleAgreement:
-    """Before each forward pass all workers agree on the smallest scale of the loss, in a process group of their own."""
-
-    def __init__(self) -> None:
-        import torch
-        import torch.distributed as dist
-
-        self.scale = torch.ones(1)
-        self.group = dist.new_group(backend="gloo", group_desc="scale")
-        self.reduce, self.smallest = dist.all_reduce, dist.ReduceOp.MIN
-        self.unchanged = False
-
-    def __call__(self, _module: Any, _inputs: Any) -> None:
-        """Forward pre-hook of a module."""
-        self.agree()
-
-    def agree(self) -> None:
-        """Take part, unless this worker believes that nothing has changed."""
-        if self.unchanged:
-            self.unchanged = False
-            return
-        self.reduce(self.scale, op=self.smallest, group=self.group)

@@ -1,6 +1,6 @@
 """What a training does after a step besides the step: norms over all workers, a count in a thread, tuning, a break.
 
-Nothing here runs unless somebody builds it in; see `PARTS` of `tokens`.
+Nothing here runs unless somebody builds it in; see `PARTS` of `parts`.
 """
 
 from __future__ import annotations

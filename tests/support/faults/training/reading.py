@@ -1,6 +1,6 @@
 """Ways to read sequences: from a storage server in blocks, or ahead of time in a thread.
 
-Nothing here runs unless somebody builds it in; see `PARTS` of `tokens`.
+Nothing here runs unless somebody builds it in; see `PARTS` of `parts`.
 """
 
 from __future__ import annotations

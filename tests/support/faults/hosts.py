@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from eroica.faults.fault import Fault, Place, end_program, start_program
-from eroica.faults.quota import QuotaGroup, quota_group
+from eroica.demo.fault import Fault, Place, end_program, start_program
+from support.faults.quota import QuotaGroup, quota_group
 
 HOUSEKEEPING_PROGRAM = Path(__file__).with_name("housekeeping.py")
 

@@ -1,6 +1,6 @@
 """What a training writes while it runs: its state into files, its numbers to a server that keeps them.
 
-Nothing here runs unless somebody builds it in; see `PARTS` of `tokens`.
+Nothing here runs unless somebody builds it in; see `PARTS` of `parts`.
 """
 
 from __future__ import annotations

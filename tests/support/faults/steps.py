@@ -7,8 +7,35 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from eroica.faults.fault import CalledFault, Fault, HookedFault, Place, end_program, start_program
-from eroica.faults.stalls import STORAGE_PROGRAM
+from eroica.demo.fault import Fault, HookedFault, Place, end_program, start_program
+from support.faults.stalls import STORAGE_PROGRAM
+
+
+@dataclass
+class CalledFault(Fault):
+    """Base of faults that the training calls after each step."""
+
+    part: Any = field(default=None, init=False, repr=False)
+    callbacks: list[Any] = field(default_factory=list, init=False, repr=False)
+
+    def build(self, place: Place) -> Any:
+        """The part that is called."""
+        raise NotImplementedError
+
+    def start(self, model: Any, place: Place) -> None:
+        """Have it called from now on."""
+        if self.part is None:
+            self.part, self.callbacks = self.build(place), place.callbacks
+            place.callbacks.append(self.part)
+
+    def stop(self) -> None:
+        """Have it called no more."""
+        if self.part is None:
+            return
+        self.callbacks.remove(self.part)
+        if hasattr(self.part, "close"):
+            self.part.close()
+        self.part = None
 
 
 @dataclass

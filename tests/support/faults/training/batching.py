@@ -1,6 +1,6 @@
 """How items become a batch: padded with statistics, repeated, or cut to a common length.
 
-Nothing here runs unless somebody builds it in; see `PARTS` of `tokens`. What steers them is a shared number, which
+Nothing here runs unless somebody builds it in; see `PARTS` of `parts`. What steers them is a shared number, which
 loader processes see change.
 """
 

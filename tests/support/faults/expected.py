@@ -1,33 +1,26 @@
-"""What the verdict must say about each fault: the one table that demo, tests and benchmark share."""
+"""What the verdict must say about each fault: the one table that tests and benchmarks share."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from eroica.faults.plan import FaultPlan
-from eroica.model.verdict import Finding, Verdict, VerdictWord
+from eroica.demo import expected
+from eroica.demo.expected import Judgement, names_workers, shows
+from eroica.demo.plan import FaultPlan
+from eroica.model.verdict import Finding, Verdict
 
-Scope = Literal["some", "all", "rotating", "any", ""]
 LAYOUTS = ("ddp", "fsdp2", "pipeline")
 #: Layouts whose batches may have any size on any worker.
 _COPIES = ("ddp", "fsdp2")
 
 
 @dataclass(frozen=True)
-class Expectation:
+class Expectation(expected.Expectation):
     """The right answer to one fault, and the job in which it can be there.
 
     Attributes:
-        cause: Slug of the cause, empty for a healthy job.
-        scope: "some" = exactly the worker that has the fault; "any" = whoever suffers most: no set is the right one.
-        verdict: The verdict's word.
-        file: Source file of the training whose frame the finding must show, empty where any will do.
-        function: Function whose frame the finding should show; told apart, and no condition of being right.
         ends_job: The job ends with it, by itself.
-        also: Other causes that are right, where a mechanism has two sides.
         worker: The only worker that can have it, where it matters; None = anyone.
         alone: One worker has it, though others of its host may suffer as much.
         layouts: Layouts in which it can be.
@@ -39,13 +32,7 @@ class Expectation:
         variables: What the environment of those who have it says instead, from the job's start.
     """
 
-    cause: str
-    scope: Scope
-    verdict: VerdictWord = "slow"
-    file: str = ""
-    function: str = ""
     ends_job: bool = False
-    also: frozenset[str] = frozenset()
     worker: int | None = None
     alone: bool = False
     layouts: tuple[str, ...] = LAYOUTS
@@ -64,11 +51,6 @@ class Expectation:
     def blocked(self) -> bool:
         """Whether the job does not move any more."""
         return self.verdict == "blocked"
-
-    @property
-    def causes(self) -> frozenset[str]:
-        """All that are right."""
-        return self.also | {self.cause}
 
 
 _PYTHON = "python-on-critical-path"
@@ -218,20 +200,6 @@ MIXED: dict[str, tuple[tuple[str, int], ...]] = {
 #: A told gain of one of several faults is right within this factor of what the fault costs, or within so much of it.
 GAIN_FACTOR = 2.0
 GAIN_APART = 0.05
-#: What the demo can show: a job that is healthy first, in the simplest layout.
-IN_DEMO = tuple(
-    name
-    for name, wanted in EXPECTED.items()
-    if "ddp" in wanted.layouts and ("middle" in wanted.onsets or not wanted.cause)
-)
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """Whether a verdict is right, and why in words."""
-
-    right: bool
-    words: str
 
 
 def culprit(fault: str, worker: int) -> int:
@@ -302,7 +270,7 @@ def tells(found: Finding, fault: str, worker: int) -> bool:
         worker: Global rank of the worker that has it.
     """
     wanted = EXPECTED[fault]
-    return found.cause in wanted.causes and _right_workers(found, wanted, worker) and _shows(found, wanted.file)
+    return found.cause in wanted.causes and names_workers(found, worker, wanted) and shows(found, wanted.file)
 
 
 def is_gain(told: float | None, true: float | None) -> bool:
@@ -322,65 +290,10 @@ def _causes(verdict: Verdict) -> Iterator[Finding]:
 
 
 def judge(verdict: Verdict, fault: str, worker: int) -> Judgement:
-    """Whether `verdict` names `fault`: its word, its cause, its scope and, where it has them, its worker and its file.
-
-    Args:
-        verdict: What Eroica said.
-        fault: A key of `EXPECTED`.
-        worker: Global rank of the worker that had it.
-    """
-    wanted, found = EXPECTED[fault], verdict.cause
-    parts = judge_parts(verdict, fault, worker)
-    answer = _answer(wanted, culprit(fault, worker)) if wanted.cause else "healthy"
-    if all(parts[part] for part in ("verdict", "cause", "workers", "file")):
-        injected = f"that is what was injected ({fault})" if wanted.cause else "nothing was injected"
-        return Judgement(True, f"the verdict is {answer}, and {injected}")
-    injected = f"{fault} was injected" if wanted.cause else "nothing was injected"
-    return Judgement(False, f"{injected}, so expected {answer}; the verdict is {_said(verdict, found)}")
+    """Whether `verdict` names `fault`, a key of `EXPECTED`, which `worker` was asked to have."""
+    return expected.judge(verdict, fault, culprit(fault, worker), EXPECTED[fault])
 
 
 def judge_parts(verdict: Verdict, fault: str, worker: int) -> dict[str, bool]:
-    """What is right: "verdict", "cause", "workers" (and scope), "file", "function".
-
-    Args:
-        verdict: What Eroica said.
-        fault: A key of `EXPECTED`.
-        worker: Global rank of the worker that had it.
-    """
-    wanted, found = EXPECTED[fault], verdict.cause
-    word = verdict.verdict == wanted.verdict
-    if not wanted.cause or found is None:
-        right = not wanted.cause and found is None
-        return {"verdict": word, "cause": right, "workers": right, "file": right, "function": right}
-    return {
-        "verdict": word,
-        "cause": found.cause in wanted.causes,
-        "workers": _right_workers(found, wanted, culprit(fault, worker)),
-        "file": _shows(found, wanted.file),
-        "function": _shows(found, wanted.function),
-    }
-
-
-def _answer(wanted: Expectation, worker: int) -> str:
-    who = {"some": f"worker {worker}", "all": "all workers", "rotating": "changing workers", "any": "some workers"}
-    where = f" in {wanted.file}" if wanted.file else ""
-    return f"{wanted.cause} on {who[wanted.scope]}{where}"
-
-
-def _right_workers(found: Finding, wanted: Expectation, worker: int) -> bool:
-    if wanted.scope == "any":
-        return True
-    return found.scope == wanted.scope and (wanted.scope != "some" or found.workers == (worker,))
-
-
-def _shows(found: Finding, word: str) -> bool:
-    """Whether a frame has this word in it."""
-    place = re.compile(rf"(?<!\w){re.escape(word)}" if word else "")
-    return any(map(place.search, (found.function.name, *found.function.stack)))
-
-
-def _said(verdict: Verdict, found: Finding | None) -> str:
-    if found is None:
-        return verdict.verdict
-    about = f"{found.cause}, scope {found.scope}, workers {list(found.workers)[:8]}"
-    return f"{verdict.verdict}: {about}, function {found.function.name}"
+    """What is right of the same; see `eroica.demo.expected.judge_parts`."""
+    return expected.judge_parts(verdict, culprit(fault, worker), EXPECTED[fault])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from types import ModuleType, TracebackType
 from typing import Any
 
+from eroica.demo.fault import Fault, Place
+from eroica.demo.kinds import FAULTS
+from eroica.demo.plan import FaultPlan, plans_from_environment
 from eroica.errors import UsageError
-from eroica.faults.fault import Fault, Place
-from eroica.faults.kinds import FAULTS
-from eroica.faults.plan import FaultPlan, plans_from_environment
 
 
 class Injection:
@@ -20,11 +20,12 @@ class Injection:
     Args:
         plans: Plans of the whole job; those of other workers are only prepared for here.
         place: Which worker this is and what can be built in.
+        kinds: All faults that a plan may name.
     """
 
-    def __init__(self, plans: Sequence[FaultPlan], place: Place) -> None:
+    def __init__(self, plans: Sequence[FaultPlan], place: Place, kinds: Mapping[str, type[Fault]] = FAULTS) -> None:
         self._place = place
-        everybodys = [(plan, build_fault(plan)) for plan in plans]
+        everybodys = [(plan, build_fault(plan, kinds)) for plan in plans]
         self._faults = [(plan, fault) for plan, fault in everybodys if plan.hits(place.worker)]
         self._unprepared = [fault for _, fault in everybodys]
         self._running: set[int] = set()
@@ -82,15 +83,15 @@ class Injection:
         self.close()
 
 
-def build_fault(plan: FaultPlan) -> Fault:
-    """The fault that `plan` names, with its options.
+def build_fault(plan: FaultPlan, kinds: Mapping[str, type[Fault]] = FAULTS) -> Fault:
+    """The fault that `plan` names, one of `kinds`, with its options.
 
     Raises:
         UsageError: There is no such fault or it has no such option; the text lists what there is.
     """
-    kind = FAULTS.get(plan.name)
+    kind = kinds.get(plan.name)
     if kind is None:
-        raise UsageError(f"no fault is called {plan.name!r}; there are {', '.join(FAULTS)}")
+        raise UsageError(f"no fault is called {plan.name!r}; there are {', '.join(kinds)}")
     known = {item.name for item in fields(kind) if item.init}
     unknown = sorted(set(plan.options) - known)
     if unknown:
@@ -99,7 +100,11 @@ def build_fault(plan: FaultPlan) -> Fault:
 
 
 def inject(
-    *plans: FaultPlan, worker: int | None = None, workers: int | None = None, code: ModuleType | None = None
+    *plans: FaultPlan,
+    worker: int | None = None,
+    workers: int | None = None,
+    code: ModuleType | None = None,
+    kinds: Mapping[str, type[Fault]] = FAULTS,
 ) -> Injection:
     """Prepare faults for this worker.
 
@@ -107,7 +112,8 @@ def inject(
         *plans: What to inject; none given = what `EROICA_FAULT` says.
         worker: Global rank of this process, default `RANK`, else 0.
         workers: Workers of the job, default `WORLD_SIZE`, else 1.
-        code: A module with `PARTS` like `eroica.faults.training.tokens`, which is the default.
+        code: A module with `PARTS` like `eroica.demo.training.tokens`, which is the default.
+        kinds: All faults that a plan may name.
 
     Raises:
         UsageError: A plan names an unknown fault, option or worker.
@@ -119,18 +125,11 @@ def inject(
         ...     faults.iteration(iteration, model=None)
         >>> faults.close()
     """
+    if code is None:
+        from eroica.demo.training import tokens
+
+        code = tokens
     chosen = plans or plans_from_environment()
     worker = int(os.environ.get("RANK", "0")) if worker is None else worker
     workers = int(os.environ.get("WORLD_SIZE", "1")) if workers is None else workers
-    for plan in chosen:
-        build_fault(plan)
-    return Injection(chosen, Place(worker, workers, _parts(code), []))
-
-
-def _parts(code: ModuleType | None) -> dict[str, Any]:
-    if code is None:
-        from eroica.faults.training import tokens
-
-        code = tokens
-    parts: dict[str, Any] = code.PARTS
-    return parts
+    return Injection(chosen, Place(worker, workers, code.PARTS, []), kinds)
