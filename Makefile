@@ -71,9 +71,7 @@ bench-faults: $(READY)  ## how often the verdict is right: hours; in parts (PART
 	$(BIN)/python benchmarks/accuracy_page.py
 
 bench-fleet: $(READY)  ## the fleet's service: a thousand jobs, pages over 100,000 verdicts, random kills, an hour's soak; quiet machine
-	$(BIN)/python benchmarks/fleet.py --json benchmarks/results/fleet.json
-	$(BIN)/python benchmarks/fleet_chaos.py --json benchmarks/results/fleet_chaos.json
-	$(BIN)/python benchmarks/fleet_soak.py --json benchmarks/results/fleet_soak.json
+	$(MAKE) -C packages/fleet bench
 	$(BIN)/python benchmarks/large_job.py --agents 1256 --json benchmarks/results/large_job.json
 
 bench-engines: $(READY)  ## windows judged here and on Ray, which is installed for it; most of an hour

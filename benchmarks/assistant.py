@@ -28,8 +28,8 @@ from mcp import Client, StdioServerParameters
 from eroica.archive.store import Store, save_patterns
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowLoader, synthesize, synthesize_window
 from machine import machine_facts, revision
+from support import FleetPlan, SlowLoader, synthesize, synthesize_window
 
 MOST_MS, TIMES = 200.0, 10
 #: Python files below `--source`, the one with the named function among them.

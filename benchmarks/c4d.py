@@ -22,14 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eroica.testing.hosts import Hosts, available
-from eroica.testing.node_jobs import environment
 from machine import machine_facts, revision
+from support.hosts import Hosts, available
+from support.node_jobs import environment
 
 LAUNCHER = """
 import os, subprocess, sys
 first, count = int(sys.argv[1]), int(sys.argv[2])
-ranks = [subprocess.Popen([sys.executable, "-m", "eroica.testing.paced", *sys.argv[3:]],
+ranks = [subprocess.Popen([sys.executable, "-m", "support.paced", *sys.argv[3:]],
          env={**os.environ, "RANK": str(first + at), "LOCAL_RANK": str(at)}) for at in range(count)]
 sys.exit(max(rank.wait() for rank in ranks))
 """

@@ -20,11 +20,12 @@ from typing import Any
 
 from corpus_entry import ENTRIES, HEALTHY, SUFFIX, Entry, Truth, write_entry
 from corpus_keep import NEVER, kept_run
+from eroica.demo.rehearsal import running
 from eroica.errors import EroicaError
-from eroica.faults.expected import EXPECTED, Expectation, culprit
-from eroica.faults.rehearsal import Rehearsal, running
 from eroica.wire.messages import JobStatus, WindowLine
 from faults import ASKED, RENAMED, START, WORKERS, Case
+from support.faults.expected import EXPECTED, Expectation, culprit
+from support.faults.rehearsal import Rehearsal
 
 #: First iteration with a fault that begins in the middle: behind the baseline window and one that is asked for by hand.
 ONSET = 350

@@ -24,25 +24,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from eroica.faults.expected import IN_DEMO
+from eroica.demo.expected import EXPECTED
 from eroica.model.verdict import Verdict
 from eroica.report.words import worker_list
-
-#: One of each kind; `faults.py` measures them all.
-FAULTS = (
-    "slow-loader",
-    "gc-pause",
-    "slow-compute",
-    "slow-python",
-    "slow-backward",
-    "none",
-    *("hang", "hang-queue", "hang-lock", "hang-interpreter-lock", "hang-storage", "dead-worker", "stopped-worker"),
-)
 
 
 @click.command()
 @click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each fault.")
-@click.option("--fault", "faults", multiple=True, type=click.Choice(IN_DEMO), help="Others; repeatable.")
+@click.option("--fault", "faults", multiple=True, type=click.Choice(list(EXPECTED)), help="Only these; repeatable.")
 @click.option("--workers", type=click.IntRange(2, 64), default=4, show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), help="File for the raw results, one JSON object a line.")
@@ -51,7 +40,7 @@ def main(runs: int, faults: tuple[str, ...], workers: int, device: str, out: Pat
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     console = Console()
     lines = [machine()]
-    for fault in faults or FAULTS:
+    for fault in faults or EXPECTED:
         for number in range(runs):
             line = run_demo(fault, number, workers, device)
             lines.append(line)

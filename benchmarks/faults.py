@@ -27,11 +27,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from eroica.cli.story import Story
-from eroica.faults.expected import EXPECTED, culprit, judge_parts
-from eroica.faults.rehearsal import MIDDLE, SETTINGS, Rehearsal, running
+from eroica.demo.rehearsal import MIDDLE, SETTINGS, running
 from eroica.model.verdict import Verdict
 from eroica.wire.messages import JobStatus
 from machine import machine_facts, revision
+from support.faults.expected import EXPECTED, culprit, judge_parts
+from support.faults.rehearsal import Rehearsal
 
 #: Layouts and their workers: how many, and who may be asked to have a fault (in pipelines, those that read data).
 WORKERS = {"ddp": 4, "fsdp2": 4, "pipeline": 2, "dp-pipeline": 4}
@@ -231,7 +232,7 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 def watch(rehearsal: Rehearsal, case: Case, limit_s: float) -> dict[str, Any]:
     """Let the job run until there is an answer; seconds from onset to trigger, and from trigger to verdict."""
     expected, onset = EXPECTED[case.fault], rehearsal.from_iteration
-    story, asked, started = Story(case.fault, onset), False, time.monotonic()
+    story, asked, started = Story(case.fault, onset, EXPECTED[case.fault]), False, time.monotonic()
     seen: dict[str, float] = {}
     loads = [os.getloadavg()[0]]
     with rehearsal.log.open("wb") as log, running(rehearsal, log) as job:

@@ -1,7 +1,7 @@
 """Reads thousands of damaged trace files, real and made ones: none may end in a traceback, none may take long.
 
 `python benchmarks/fuzz_traces.py [--files 10000] [--seed 1] [--traces DIRECTORY] [--json FILE]`. Each file is a trace
-after one to three mishaps (`eroica.testing.mutations`), read and summarized by `eroica.offline.reading.read_one`. What
+after one to three mishaps (`support.mutations`), read and summarized by `eroica.offline.reading.read_one`. What
 was read is put together, diagnosed, printed and written as JSON; now and then two files count as two ranks of one job.
 """
 
@@ -27,8 +27,8 @@ from eroica.offline.reading import read_one
 from eroica.pipeline import analyze
 from eroica.report.text import render_verdict
 from eroica.settings import Settings
-from eroica.testing.mutations import mutated, small_trace
 from machine import machine_facts
+from support.mutations import mutated, small_trace
 
 REAL_SHARE = 0.1
 MOST_BYTES = 3_000_000

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from eroica.faults.hosts import Strangers
-from eroica.faults.rehearsal import SETTINGS, Rehearsal, read_verdict, running
+from eroica.demo.rehearsal import SETTINGS, read_verdict, running
 from faults import WORKERS, append, read_lines, said
 from machine import machine_facts, revision
+from support.faults.hosts import Strangers
+from support.faults.rehearsal import Rehearsal
 
 #: Healthy behaviours, each in all layouts.
 BEHAVIOURS = ("none", "evaluation", "checkpoints", "learning-rate")

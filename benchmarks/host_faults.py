@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eroica.model.verdict import Verdict
-from eroica.testing.hosts import Direction, Hosts, available
-from eroica.testing.node_jobs import end_job, start_job, wait_for_status
 from eroica.wire.messages import JobStatus
 from faults import append, done, one_line, paces, said
 from machine import machine_facts, revision
+from support.hosts import Direction, Hosts, available
+from support.node_jobs import end_job, start_job, wait_for_status
 
 HOST = 1
 WORKERS = (2, 3)

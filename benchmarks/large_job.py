@@ -31,7 +31,6 @@ import psutil
 from eroica.archive.load import count_patterns, open_window
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.testing.agents import Agents
 from eroica.wire.address import Address, read_address
 from eroica.wire.codec import decode_record
 from eroica.wire.messages import (
@@ -46,6 +45,7 @@ from eroica.wire.messages import (
 from eroica.wire.parcels import Parcel, pack_numbers, pack_parts, part_id, to_parcel
 from machine import machine_facts
 from scale import Job
+from support.agents import Agents
 
 PER_AGENT, CONNECTIONS, CARRIERS, ITERATION_S = 8, 64, 32, 2.0
 REPORT_S = 0.25

@@ -25,12 +25,12 @@ import msgspec
 import psutil
 
 from eroica.settings import Settings
-from eroica.testing.agents import Agents
-from eroica.testing.browser import Browser, why_no_browser
 from eroica.wire.address import Address, page_link, read_address
 from eroica.wire.messages import CollectorReply
 from eroica.wire.network import endpoint_of
 from machine import machine_facts
+from support.agents import Agents
+from support.browser import Browser, why_no_browser
 
 _WATCH = """
 window.seen = [];

@@ -27,15 +27,16 @@ from typing import Any, NamedTuple
 
 import host_faults
 from corpus_collect import watch
-from eroica.faults.expected import MIXED, is_gain, judge_mixed, mixed_plans, strange_causes
-from eroica.faults.plan import VARIABLE, FaultPlan
-from eroica.faults.rehearsal import MIDDLE, Rehearsal, running
+from eroica.demo.plan import VARIABLE, FaultPlan
+from eroica.demo.rehearsal import MIDDLE, running
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
-from eroica.testing.hosts import Hosts, available
-from eroica.testing.node_jobs import SETTINGS, end_job, start_job, wait_for_status
 from faults import PACE_LINES, START, paces
 from machine import machine_facts, revision
+from support.faults.expected import MIXED, is_gain, judge_mixed, mixed_plans, strange_causes
+from support.faults.rehearsal import Rehearsal
+from support.hosts import Hosts, available
+from support.node_jobs import SETTINGS, end_job, start_job, wait_for_status
 
 WORKERS = 4
 #: Windows with the faults that are waited for.
@@ -84,7 +85,7 @@ def run(name: str, seed: int, directory: Path) -> dict[str, Any]:
     plans = mixed_plans(name, worker, job.workers, job.onset)
     case = Rehearsal(
         "none", worker, job.workers, directory / "both",
-        layout=job.layout, from_iteration=job.onset, seed=seed, settings={}, plans=plans, job=job.arguments,
+        layout=job.layout, from_iteration=job.onset, seed=seed, settings={}, injected=plans, job=job.arguments,
     )  # fmt: skip
     alone = {
         plan.name: pace_of(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attacks import RESULTS as ATTACKED
 from attacks import table
-from eroica.testing.reliability import DISTURBANCES
+from support.reliability import DISTURBANCES
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 TRIALS = "tests/reliability/test_disturbances.py"

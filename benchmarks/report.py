@@ -25,11 +25,11 @@ from eroica.archive.store import Store, save_patterns
 from eroica.model.pattern import FunctionPattern, WorkerPattern
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.pipeline import analyze
-from eroica.testing.browser import Browser
-from eroica.testing.fleet import FleetPlan, synthesize, synthesize_window
-from eroica.testing.timelines import with_timeline
-from eroica.testing.troubles import SlowLoader
 from machine import machine_facts
+from support.browser import Browser
+from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.timelines import with_timeline
+from support.troubles import SlowLoader
 
 TEMPLATES, ITERATIONS, SHOWN, PER_HOST = 256, 10, 3, 8
 RUNS, PAGES = 3, 5

@@ -4,14 +4,14 @@ import contextlib
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
-from eroica.faults.rehearsal import Rehearsal
+from support.faults.rehearsal import Rehearsal
 
 WORKERS = 4
 LAYOUT = "ddp"
@@ -72,19 +72,20 @@ class Changed(Rehearsal):
     """The same job, its training script written as a tool's documentation asks for.
 
     Attributes:
-        changes: Pieces of the training's main file and what stands there instead.
+        changes: By file of the training: pieces of it and what stands there instead.
         launch: Makes the command that starts it from the script and its arguments; None = torchrun, as ever.
     """
 
-    changes: tuple[tuple[str, str], ...] = ()
+    changes: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     launch: Callable[[str, Sequence[str]], list[str]] | None = field(default=None)
 
     def training(self) -> list[str]:
         """See `Rehearsal.training`."""
         command = super().training()
         code = self.directory / "code"
-        main = code / "tinylm" / "train.py"
-        main.write_text(replaced(main.read_text(encoding="utf-8"), self.changes), encoding="utf-8")
+        for name, changes in self.changes.items():
+            file = code / "tinylm" / name
+            file.write_text(replaced(file.read_text(encoding="utf-8"), changes), encoding="utf-8")
         at = command.index(str(code / "train.py"))
         return command if self.launch is None else self.launch(command[at], command[at + 1 :])
 

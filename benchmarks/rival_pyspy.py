@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eroica.faults.expected import EXPECTED
-from eroica.faults.rehearsal import Rehearsal, running
+from eroica.demo.rehearsal import running
 from rival_jobs import (
     BLOCKED_S,
     ONSET,
@@ -26,6 +25,8 @@ from rival_jobs import (
     rehearse,
     worker_pids,
 )
+from support.faults.expected import EXPECTED
+from support.faults.rehearsal import Rehearsal
 
 #: Dumps of py-spy of each worker, and what share of them (0-1) must stand out.
 DUMPS = 20
@@ -38,13 +39,14 @@ OWN_AREAS = {
     ("batching.py", ""): "input",
     ("model.py", ""): "compute",
     ("tokens.py", "_read_block"): "input",
-    ("tokens.py", "_split_text"): "input",
+    ("parts.py", "_split_text"): "input",
     ("tokens.py", "__getitem__"): "input",
+    ("parts.py", "__getitem__"): "input",
     ("tokens.py", "_score_tokens"): "compute",
-    ("tokens.py", "scale_grad"): "compute",
+    ("parts.py", "scale_grad"): "compute",
     ("tokens.py", "refresh"): "compute",
     ("tokens.py", "_entry"): "compute",
-    ("bookkeeping.py", "agree"): "communication",
+    ("tokens.py", "agree"): "communication",
     ("watching.py", "reduce_norms"): "communication",
     ("saving.py", ""): "outside",
     ("train.py", "save_checkpoint"): "outside",

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from eroica.faults.rehearsal import running
+from eroica.demo.rehearsal import running
 from rival_jobs import (
     BLOCKED_S,
     ONSET,
@@ -77,10 +77,10 @@ NVRX_CALL = (
 )
 
 
-def profiled(wait: int, warmup: int, active: int) -> tuple[tuple[str, str], ...]:
+def profiled(wait: int, warmup: int, active: int) -> dict[str, tuple[tuple[str, str], ...]]:
     """Changes that put torch.profiler into the loop."""
     loop, maker = PROFILED_LOOP
-    return loop, (maker[0], maker[1].format(wait=wait, warmup=warmup, active=active))
+    return {"loop.py": (loop, (maker[0], maker[1].format(wait=wait, warmup=warmup, active=active)))}
 
 
 def watch_hta(case: Case, directory: Path, python: Path | None) -> Answer:
@@ -112,7 +112,7 @@ def watch_fr(case: Case, directory: Path, _: Path | None) -> Answer:
     Dumps of gloo do not name their process groups, which the analyzer needs: where it fails on them as they are, it
     gets them once more with the groups' names filled in from the entries, and both is written down.
     """
-    rehearsal = rehearse(Changed, case, directory, changes=DUMPING_MAIN)
+    rehearsal = rehearse(Changed, case, directory, changes={"loop.py": DUMPING_MAIN})
     dumps = directory / "dumps"
     with rehearsal.log.open("wb") as log, running(rehearsal, log, watched=False) as job:
         if not reached(rehearsal.log, ONSET, job):

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eroica.faults.expected import EXPECTED
-from eroica.faults.rehearsal import running
+from eroica.demo.rehearsal import running
 from rival_jobs import START_LIMIT_S, WORKERS, Answer, Case, Changed, failed, last_line, rehearse
+from support.faults.expected import EXPECTED
 
 #: TraceML sums up so many seconds at the end of the run (its --history-retention), and the run's length.
 SUMMARY_S = 30.0
@@ -24,22 +24,26 @@ TRACEML_AREAS = {
     "H2D_BOUND": "copies",
     "RESIDUAL_HEAVY": "outside",
 }
-TRACEML_LOOP = (
-    (
-        "            loss = self.train_step()\n"
-        "            for callback in self.faults.callbacks:\n"
-        "                callback(iteration + 1)\n",
-        "            tokens = next(self.batches)\n"
-        "            with traceml.trace_step(self.layout.module):\n"
-        "                loss = self.train_step(tokens)\n"
-        "                for callback in self.faults.callbacks:\n"
-        "                    callback(iteration + 1)\n",
+_IMPORT = ("import torch\n", "import torch\nimport traceml_ai as traceml\n")
+TRACEML_LOOP = {
+    "loop.py": (
+        (
+            "            loss = self.train_step()\n            if not self.after_step(iteration + 1, loss):\n",
+            "            tokens = next(self.batches)\n"
+            "            with traceml.trace_step(self.module):\n"
+            "                loss = self.train_step(tokens)\n"
+            "                goes_on = self.after_step(iteration + 1, loss)\n"
+            "            if not goes_on:\n",
+        ),
+        _IMPORT,
     ),
-    ("    def train_step(self) -> float | None:\n", "    def train_step(self, tokens) -> float | None:\n"),
-    ("self.layout.run(next(self.batches), ", "self.layout.run(tokens, "),
-    ("import torch\n", "import torch\nimport traceml_ai as traceml\n"),
-    ("    options = read_options()\n", '    options = read_options()\n    traceml.init(mode="auto")\n'),
-)
+    "train.py": (
+        ("    def train_step(self) -> float | None:\n", "    def train_step(self, tokens) -> float | None:\n"),
+        ("self.layout.run(next(self.batches), ", "self.layout.run(tokens, "),
+        _IMPORT,
+        ("    options = read_options()\n", '    options = read_options()\n    traceml.init(mode="auto")\n'),
+    ),
+}
 
 
 def watch_traceml(case: Case, directory: Path, python: Path | None) -> Answer:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from c4d import LAUNCHER
-from eroica.testing.hosts import Hosts, available
-from eroica.testing.node_jobs import environment
 from machine import machine_facts
+from support.hosts import Hosts, available
+from support.node_jobs import environment
 
 HOSTS, TIME_OUT_S = 3, 1800.0
 REACH = """#!/bin/sh

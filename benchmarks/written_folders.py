@@ -1,7 +1,7 @@
 """Judges thousands of folders made at random: nobody may be accused without cause, and no slow job be healthy.
 
 `python benchmarks/written_folders.py [--folders 10000] [--seed 1] [--processes 2] [--json FILE]`. Each folder is a job
-of two to eight ranks (`eroica.testing.written_jobs.random_folder`), healthy, with a slow rank, with another slow one
+of two to eight ranks (`support.written_jobs.random_folder`), healthy, with a slow rank, with another slow one
 in each step, or with a long last stage that meets the first one in groups of two; most lost something: files are cut
 anywhere, kernels or collectives of a rank are gone, ranks recorded other steps; collectives are NCCL's, another
 library's, or of a name that no table knows. What is counted as wrong:
@@ -26,8 +26,8 @@ from typing import NamedTuple
 from eroica.errors import EroicaError
 from eroica.offline.examine import examine
 from eroica.settings import Settings
-from eroica.testing.written_jobs import NCCL, random_folder, write_files
 from machine import machine_facts
+from support.written_jobs import NCCL, random_folder, write_files
 
 KERNELS = (
     NCCL,

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.text import Text
 
 from eroica.cli.story import Story
-from eroica.faults.rehearsal import Rehearsal
-from eroica.testing.browser import Browser, why_no_browser
 from eroica.wire.address import page_link, read_address
+from support.browser import Browser, why_no_browser
+from support.faults.rehearsal import Rehearsal
 
 PICTURES = Path(__file__).with_name("pictures")
 #: Fault -> the worker that has it, and the pictures that pages embed.
@@ -81,7 +81,7 @@ def shoot(browser: Browser, fault: str, name: str, whole: bool = False) -> None:
 
 
 def wait_for_the_answer(case: Rehearsal) -> None:
-    story = Story(case.fault, case.from_iteration)
+    story = Story(case.fault, case.from_iteration, case.wanted)
     wait_for(lambda: (status := case.status()) is not None and story.concluded(status))
 
 

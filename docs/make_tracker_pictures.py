@@ -22,7 +22,7 @@ from pathlib import Path
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 
-from eroica.testing.browser import Browser, why_no_browser
+from support.browser import Browser, why_no_browser
 
 HERE = Path(__file__).parent
 JOB = HERE.parent / "benchmarks" / "jobs" / "frameworks" / "trackers.py"

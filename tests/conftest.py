@@ -20,7 +20,7 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
 
 if TYPE_CHECKING:
-    from eroica.testing.browser import Browser
+    from support.browser import Browser
 
 #: Tests fork, and no child of theirs talks gRPC. With its handlers, a fork beside a thread that does may end in
 #: a child that never gets to its work.
@@ -77,7 +77,7 @@ def check_explained(finding: Finding, of_causes: set[int]) -> None:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """One headless Chromium for all tests of pages."""
-    from eroica.testing.browser import Browser, why_no_browser  # Selenium only where it is needed
+    from support.browser import Browser, why_no_browser  # Selenium only where it is needed
 
     if why_no_browser():
         pytest.skip(why_no_browser())

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from eroica.faults import write_training
 from eroica.model.verdict import Verdict
+from support.faults import write_training
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.jobs, pytest.mark.timeout(200)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.testing.browser import PHONE, Browser
+from support.browser import PHONE, Browser
 
 pytestmark = pytest.mark.browser
 PAGE = """<!doctype html><html lang="en"><title>t</title>

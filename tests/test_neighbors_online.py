@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from eroica.faults import write_training
 from eroica.model.pattern import WorkerPattern
 from eroica.wire.codec import decode_record
+from support.faults import write_training
 
 pytestmark = [pytest.mark.jobs, pytest.mark.long, pytest.mark.timeout(150)]
 

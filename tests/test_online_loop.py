@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from eroica.archive.load import decode_history
-from eroica.faults import write_training
 from eroica.model.verdict import Verdict
+from support.faults import write_training
 
 pytestmark = [pytest.mark.jobs, pytest.mark.timeout(150)]
 

@@ -14,7 +14,8 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import Window, WindowPurpose
 from eroica.pipeline import analyze
 from eroica.summarize.series import encode_series
-from eroica.testing import (
+from eroica.wire.codec import decode_record, encode_record
+from support import (
     BackwardHook,
     FleetPlan,
     LargerBatches,
@@ -25,9 +26,8 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
-from eroica.testing.fleet import Draft
-from eroica.testing.recordings import meet, recorded_collective, recorded_worker
-from eroica.wire.codec import decode_record, encode_record
+from support.fleet import Draft
+from support.recordings import meet, recorded_collective, recorded_worker
 
 PLAN = FleetPlan(seed=3)
 

@@ -13,9 +13,9 @@ from eroica.archive.load import count_patterns, looks_saved, open_saved, open_wi
 from eroica.archive.store import Store, save_patterns, write_json
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
-from eroica.testing import FleetPlan, synthesize, synthesize_window
 from eroica.wire.codec import encode_record
 from eroica.wire.parcels import from_parcel, to_parcel
+from support import FleetPlan, synthesize, synthesize_window
 
 
 @pytest.fixture(scope="module")

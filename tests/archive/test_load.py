@@ -14,8 +14,8 @@ from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import WindowPurpose
-from eroica.testing import FleetPlan, synthesize, synthesize_window
 from eroica.wire.codec import encode_record
+from support import FleetPlan, synthesize, synthesize_window
 
 
 def verdict(first: int, summary: str = "all is well") -> Verdict:

@@ -14,8 +14,8 @@ from eroica.errors import InputError, UsageError
 from eroica.model.comparison import Comparison
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
-from eroica.testing.written_jobs import WrittenJob, cut, encoded, without_device, write_files
+from support import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
+from support.written_jobs import WrittenJob, cut, encoded, without_device, write_files
 
 TRACES = Path(__file__).parents[2] / "../shared/traces"
 

@@ -9,8 +9,8 @@ from eroica.cli import group
 from eroica.errors import UsageError
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing.fleet import FleetPlan, synthesize, synthesize_window
-from eroica.testing.troubles import SlowLoader
+from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.troubles import SlowLoader
 
 
 @pytest.fixture(scope="module")

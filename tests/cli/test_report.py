@@ -17,8 +17,8 @@ from eroica.model.window import REFUSED, WindowPurpose
 from eroica.offline.saved import baseline_number, doubted_number, parts_of_saved
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, SlowCompute, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
-from eroica.testing.standstill import EMPTY_QUEUE
+from support import FleetPlan, SlowCompute, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
+from support.standstill import EMPTY_QUEUE
 
 
 def keep(run: Path, window_id: int, purpose: WindowPurpose, *troubles: Trouble) -> Verdict:

@@ -25,10 +25,10 @@ from eroica.collector.service import Collector
 from eroica.model.communication import Flow, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.settings import Settings
-from eroica.testing.agents import Agents
 from eroica.wire.address import Address, announce, page_link, read_address
 from eroica.wire.messages import AgentReport, CollectorReply
 from eroica.wire.network import Endpoint
+from support.agents import Agents
 
 TOKEN = "t" * 20
 Say = Callable[[], Awaitable[None]]

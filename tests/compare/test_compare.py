@@ -16,7 +16,7 @@ from eroica.errors import InputError
 from eroica.model.comparison import Comparison, FunctionChange
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.summarize.series import decode_series, encode_series
-from eroica.testing import (
+from support import (
     BusyHost,
     Draft,
     FleetPlan,

@@ -4,7 +4,7 @@ import msgspec
 
 from eroica.compare import Run, compare
 from eroica.compare.likeness import without_unlike
-from eroica.testing import FleetPlan, synthesize
+from support import FleetPlan, synthesize
 
 PLAN = FleetPlan(workers=4, iterations=20, seed=9)
 

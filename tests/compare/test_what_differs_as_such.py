@@ -14,8 +14,8 @@ from eroica.compare import Run, compare
 from eroica.model.comparison import Comparison
 from eroica.offline.examine import read_spans
 from eroica.settings import Settings
-from eroica.testing.written_jobs import WrittenJob
-from eroica.testing.written_worker import WrittenWorker
+from support.written_jobs import WrittenJob
+from support.written_worker import WrittenWorker
 
 _CASES = Path(__file__).parents[2] / "../shared/cases/traces"
 ONE = Settings(readers=1)

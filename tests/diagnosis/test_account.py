@@ -13,8 +13,8 @@ from eroica.diagnosis.view import View
 from eroica.localize import localize
 from eroica.model.pattern import FunctionKey
 from eroica.settings import Settings
-from eroica.testing import BackwardHook, FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import BackwardHook, FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
+from support.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(3))
 

@@ -12,7 +12,7 @@ from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, SlowLink, SlowLoader, SlowPython, Trouble, synthesize, synthesize_window
+from support import FleetPlan, SlowLink, SlowLoader, SlowPython, Trouble, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
 

@@ -16,7 +16,7 @@ from eroica.diagnosis.view import View
 from eroica.localize import localize
 from eroica.model.causes import CATALOG
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, synthesize, synthesize_window
+from support import FleetPlan, synthesize, synthesize_window
 
 WORKERS = 4
 

@@ -9,7 +9,7 @@ from eroica.diagnosis import WindowContext
 from eroica.diagnosis.view import View
 from eroica.localize import localize
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, synthesize, synthesize_window
+from support import FleetPlan, synthesize, synthesize_window
 
 
 def view_of(best: float, told: float, accelerator: bool = True) -> View:

@@ -6,7 +6,7 @@ import pytest
 
 from eroica.model.verdict import Finding
 from eroica.pipeline import analyze
-from eroica.testing import cases, synthesize_window
+from support import cases, synthesize_window
 
 
 def found(buckets: int, seed: int) -> Finding:

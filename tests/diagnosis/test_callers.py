@@ -12,8 +12,8 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, GarbagePauses, Trouble, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, GarbagePauses, Trouble, synthesize, synthesize_window
+from support.fleet import Draft
 
 FRAMES = ("Module._call_impl (torch/nn/modules/module.py:1782)", "attend (project/attention.py:43)")
 SORT = FunctionKey(kind="compute", name="aten::sort", phase="forward", thread="training")

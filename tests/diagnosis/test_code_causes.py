@@ -12,9 +12,9 @@ from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern,
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
 from eroica.summarize.series import decode_series, encode_series
-from eroica.testing import FleetPlan, SlowCompute, SlowLink, SlowLoader, Trouble, synthesize, synthesize_window
-from eroica.testing.code_troubles import ARRAYS, HTTP, IMAGES, LOGGING, SAVING, Calls, Copies, Reads, spend
-from eroica.testing.fleet import Draft
+from support import FleetPlan, SlowCompute, SlowLink, SlowLoader, Trouble, synthesize, synthesize_window
+from support.code_troubles import ARRAYS, HTTP, IMAGES, LOGGING, SAVING, Calls, Copies, Reads, spend
+from support.fleet import Draft
 
 EVERYBODY = (0, 1, 2, 3)
 RENAMED = (("train.py", "run_it.py"), ("dataset.py", "x1.py"), ("project/", "elsewhere/"), ("save_state", "f1"),

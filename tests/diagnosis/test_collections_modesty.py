@@ -6,7 +6,7 @@ import pytest
 
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, GarbagePauses, Trouble, synthesize, synthesize_window
+from support import FleetPlan, GarbagePauses, Trouble, synthesize, synthesize_window
 
 #: The first few, and those whose healthy collections cost most.
 SEEDS = (*range(4), 7, 19, 33)

@@ -11,7 +11,7 @@ import pytest
 from eroica.diagnosis.cores import cores_of_host
 from eroica.model.pattern import WorkerPattern
 from eroica.pipeline import analyze
-from eroica.testing import BusyHost, FleetPlan, synthesize, synthesize_window
+from support import BusyHost, FleetPlan, synthesize, synthesize_window
 
 
 def worker(affinity: str | None, **facts: float) -> WorkerPattern:

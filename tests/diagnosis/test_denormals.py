@@ -8,8 +8,8 @@ import pytest
 from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowLoader, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, SlowLoader, synthesize, synthesize_window
+from support.fleet import Draft
 
 FORWARD = FunctionKey(kind="compute", name="aten::addmm", phase="forward")
 BACKWARD = FunctionKey(kind="compute", name="aten::mm", phase="backward")

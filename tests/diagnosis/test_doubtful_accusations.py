@@ -15,9 +15,9 @@ from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from eroica.summarize.series import encode_series
-from eroica.testing import FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
-from eroica.testing.code_troubles import Calls
-from eroica.testing.fleet import Draft
+from support import FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
+from support.code_troubles import Calls
+from support.fleet import Draft
 
 EVERYBODY = tuple(range(8))
 seeds = pytest.mark.parametrize("seed", range(3))

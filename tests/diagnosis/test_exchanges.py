@@ -17,7 +17,7 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from eroica.summarize.series import encode_series
-from eroica.testing import FleetPlan, SlowLink, SlowPython, synthesize, synthesize_window
+from support import FleetPlan, SlowLink, SlowPython, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
 CORES = 4

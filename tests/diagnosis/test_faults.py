@@ -10,7 +10,7 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import (
+from support import (
     BackwardHook,
     BusyHost,
     FleetPlan,
@@ -24,7 +24,7 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
-from eroica.testing.code_troubles import Calls
+from support.code_troubles import Calls
 
 EVERYBODY = (0, 1, 2, 3)
 

@@ -11,8 +11,8 @@ from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
 from eroica.summarize.series import encode_series
-from eroica.testing import synthesize_window
-from eroica.testing.pipelines import Step, patterns_of_played, play
+from support import synthesize_window
+from support.pipelines import Step, patterns_of_played, play
 
 ITERATIONS, WORKERS = 30, 4
 WORK_US, MESSAGE_US, PIECE_US = 20_000.0, 4_000.0, 200.0

@@ -16,7 +16,7 @@ from eroica.localize import localize
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import BackwardHook, FleetPlan, SlowCompute, SlowPython, Trouble, synthesize, synthesize_window
+from support import BackwardHook, FleetPlan, SlowCompute, SlowPython, Trouble, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
 

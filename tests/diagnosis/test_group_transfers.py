@@ -17,8 +17,8 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import synthesize_window
-from eroica.testing.grouped import GroupedFleet, Meeting, Work, neighbors_of, strided
+from support import synthesize_window
+from support.grouped import GroupedFleet, Meeting, Work, neighbors_of, strided
 
 seeds = pytest.mark.parametrize("seed", range(4))
 WORKERS, SIZE, ITERATIONS = 64, 8, 6

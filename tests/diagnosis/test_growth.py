@@ -8,8 +8,8 @@ import pytest
 
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, LargerBatches, SlowCompute, Trouble, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, LargerBatches, SlowCompute, Trouble, synthesize, synthesize_window
+from support.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(3))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowLink, synthesize, synthesize_window
+from support import FleetPlan, SlowLink, synthesize, synthesize_window
 
 SEEDS = 300
 

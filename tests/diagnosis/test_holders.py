@@ -15,7 +15,7 @@ from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, LargerBatches, Trouble, synthesize, synthesize_window
+from support import FleetPlan, LargerBatches, Trouble, synthesize, synthesize_window
 
 MAIN = "main (project/train.py:1)"
 SCALE, SCALED = "scale_input (project/adapters.py:20)", "Adapter.forward (project/adapters.py:31)"

@@ -12,8 +12,8 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, synthesize, synthesize_window
+from support.fleet import Draft
 
 FRAMES = ("collect (project/rollout.py:40)", "discount (project/returns.py:12)")
 SELECT = FunctionKey(kind="compute", name="aten::select", phase="forward", thread="training")

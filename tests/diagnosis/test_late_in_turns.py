@@ -12,8 +12,8 @@ from eroica.model.pattern import FunctionKey, Phase, WorkerPattern
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from eroica.summarize.series import encode_series
-from eroica.testing import synthesize_window
-from eroica.testing.grouped import GroupedFleet, Meeting, Work, everybody
+from support import synthesize_window
+from support.grouped import GroupedFleet, Meeting, Work, everybody
 
 ITERATIONS = 40
 LOOP = ("<module> (project/train.py:1)", "main (project/train.py:20)")

@@ -14,9 +14,9 @@ from eroica.model.pattern import LAUNCHING, FunctionKey, FunctionPattern, Phase,
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
-from eroica.testing.code_troubles import Copies
-from eroica.testing.fleet import Draft
+from support import FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
+from support.code_troubles import Copies
+from support.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(3))
 EVERYBODY = (0, 1, 2, 3)

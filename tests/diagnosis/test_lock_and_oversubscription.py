@@ -12,7 +12,7 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import BusyHost, Draft, FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
+from support import BusyHost, Draft, FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
 
 COUNTING = ("run (threading.py:980)", "count (project/stats.py:12)")
 LOADING = ("_worker_loop (torch/utils/data/_utils/worker.py:240)", "parse (project/dataset.py:90)")

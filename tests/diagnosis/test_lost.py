@@ -12,7 +12,7 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, SlowLink, SlowLoader, synthesize, synthesize_window
+from support import FleetPlan, SlowLink, SlowLoader, synthesize, synthesize_window
 
 BEFORE = synthesize(FleetPlan(workers=4, seed=1), (), 1)
 

@@ -8,8 +8,8 @@ import pytest
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import synthesize_window
-from eroica.testing.pipelines import Step, patterns_of_played, pipeline_programs, play
+from support import synthesize_window
+from support.pipelines import Step, patterns_of_played, pipeline_programs, play
 
 ITERATIONS = 20
 BATCH_US = 24_000.0

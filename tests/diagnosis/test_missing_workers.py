@@ -9,7 +9,7 @@ import pytest
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowHostLink, SlowLink, SlowLoader, Trouble, synthesize, synthesize_window
+from support import FleetPlan, SlowHostLink, SlowLink, SlowLoader, Trouble, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
 kinds = pytest.mark.parametrize("accelerator", [True, False], ids=["devices", "cores"])

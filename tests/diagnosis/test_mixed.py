@@ -17,7 +17,7 @@ from eroica.localize.fleet import Fleet
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import (
+from support import (
     BusyHost,
     FleetPlan,
     GarbagePauses,
@@ -29,10 +29,10 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
-from eroica.testing.code_troubles import Calls
-from eroica.testing.fleet import Draft
-from eroica.testing.scope_troubles import SlowStage
-from eroica.testing.troubles import BackwardHook, UnevenWork
+from support.code_troubles import Calls
+from support.fleet import Draft
+from support.scope_troubles import SlowStage
+from support.troubles import BackwardHook, UnevenWork
 
 SAVE = ("save_state (project/keep.py:12)", "save (torch/serialization.py:900)")
 MIX, GATHER = ("mix (project/augment.py:30)",), ("gather (project/queue.py:5)",)

@@ -10,7 +10,7 @@ from eroica.model.pattern import FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.summarize.series import decode_series, encode_series
-from eroica.testing import BackwardHook, FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+from support import BackwardHook, FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
 
 
 def judge(patterns: list[WorkerPattern]) -> Verdict:

@@ -9,9 +9,9 @@ import pytest
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowCompute, SlowLoader, Trouble, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
-from eroica.testing.troubles import BackwardHook
+from support import FleetPlan, SlowCompute, SlowLoader, Trouble, synthesize, synthesize_window
+from support.fleet import Draft
+from support.troubles import BackwardHook
 
 Made = Callable[[tuple[int, ...]], Trouble]
 seeds = pytest.mark.parametrize("seed", range(3))

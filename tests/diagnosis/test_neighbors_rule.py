@@ -12,7 +12,8 @@ from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import (
+from eroica.wire.codec import decode_record, encode_record
+from support import (
     BusyHost,
     FleetPlan,
     SlowCompute,
@@ -23,8 +24,7 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
-from eroica.testing.scope_troubles import WanderingHold
-from eroica.wire.codec import decode_record, encode_record
+from support.scope_troubles import WanderingHold
 
 BURNER = Neighbor(
     name="python (serve.py)", pid=777, cpu_cores=6.0, run_queue_wait=0.2, memory_bytes=1 << 30, age_s=30.0

@@ -13,7 +13,7 @@ from eroica.diagnosis.view import View
 from eroica.localize import localize
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, synthesize, synthesize_window
+from support import FleetPlan, synthesize, synthesize_window
 
 MAIN, LIBRARY = "main (project/train.py:1)", "Module._call_impl (torch/nn/modules/module.py:1782)"
 OLD, NEW, BELOW = (

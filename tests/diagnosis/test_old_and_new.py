@@ -14,9 +14,9 @@ from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.summarize.series import decode_series, encode_series
-from eroica.testing import FleetPlan, SlowLink, Trouble, UnevenWork, synthesize, synthesize_window
-from eroica.testing.code_troubles import LOGGING, Calls
-from eroica.testing.fleet import Draft
+from support import FleetPlan, SlowLink, Trouble, UnevenWork, synthesize, synthesize_window
+from support.code_troubles import LOGGING, Calls
+from support.fleet import Draft
 
 EVERYBODY = (0, 1, 2, 3)
 METRICS = ("collect (project/metrics.py:30)", "summarize (project/metrics.py:60)")

@@ -14,9 +14,9 @@ from eroica.localize.fleet import build_fleet, with_all_iterations
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, Trouble, synthesize, synthesize_window
-from eroica.testing.code_troubles import LOGGING, SAVING, Calls
-from eroica.testing.fleet import Draft
+from support import FleetPlan, Trouble, synthesize, synthesize_window
+from support.code_troubles import LOGGING, SAVING, Calls
+from support.fleet import Draft
 
 OWN = ("dump_state (project/train.py:30)", "_write_blocks (project/train.py:60)")
 POST = (

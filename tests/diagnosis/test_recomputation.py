@@ -11,8 +11,8 @@ import pytest
 from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import Finding
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, synthesize, synthesize_window
+from support.fleet import Draft
 
 EVERYBODY = (0, 1, 2, 3)
 LOOP = ("<module> (project/train.py:1)", "main (project/train.py:40)", "backward (torch/autograd/__init__.py:360)")

@@ -12,8 +12,8 @@ from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.pipeline import analyze
 from eroica.summarize.series import encode_series
-from eroica.testing import FleetPlan, synthesize
-from eroica.testing.recordings import meet, recorded_collective, recorded_worker
+from support import FleetPlan, synthesize
+from support.recordings import meet, recorded_collective, recorded_worker
 
 GEMM = FunctionKey(kind="compute", name="gemm", thread="device")
 COPY = FunctionKey(kind="compute", name="elementwise", thread="device")

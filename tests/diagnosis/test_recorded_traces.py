@@ -14,9 +14,9 @@ from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
 from eroica.summarize.series import encode_series
-from eroica.testing import FleetPlan, SlowCompute, SlowLoader, UnevenWork, synthesize, synthesize_window
-from eroica.testing.recordings import meet, recorded_collective, recorded_worker
-from eroica.testing.troubles import Trouble
+from support import FleetPlan, SlowCompute, SlowLoader, UnevenWork, synthesize, synthesize_window
+from support.recordings import meet, recorded_collective, recorded_worker
+from support.troubles import Trouble
 
 KERNEL = FunctionKey(kind="compute", name="gemm", thread="device")
 

@@ -15,8 +15,8 @@ from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, SlowLink, synthesize, synthesize_window
-from eroica.testing.pipelines import Step, patterns_of_played, pipeline_programs, play
+from support import FleetPlan, SlowLink, synthesize, synthesize_window
+from support.pipelines import Step, patterns_of_played, pipeline_programs, play
 
 seeds = pytest.mark.parametrize("seed", range(4))
 ITERATIONS = 12

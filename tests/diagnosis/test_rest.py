@@ -11,8 +11,8 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
+from support.fleet import Draft
 
 TRACING = FunctionKey(kind="compute", name="bytecode_tracing (dynamo_timed)", phase="forward", thread="training")
 GUARDS = FunctionKey(kind="compute", name="build_guards (dynamo_timed)", phase="forward", thread="training")

@@ -8,8 +8,8 @@ import pytest
 from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import Finding
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, synthesize, synthesize_window
+from support.fleet import Draft
 
 EVERYBODY = (0, 1, 2, 3)
 LOADER = "torch/utils/data/dataloader.py"

@@ -12,10 +12,10 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from eroica.testing import BackwardHook, FleetPlan, Trouble, synthesize, synthesize_window
-from eroica.testing.code_troubles import Calls
-from eroica.testing.fleet import Draft
-from eroica.testing.scope_troubles import VariableLengths, WanderingHold, WanderingPause
+from support import BackwardHook, FleetPlan, Trouble, synthesize, synthesize_window
+from support.code_troubles import Calls
+from support.fleet import Draft
+from support.scope_troubles import VariableLengths, WanderingHold, WanderingPause
 
 
 def judge(

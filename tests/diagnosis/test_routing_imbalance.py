@@ -10,7 +10,7 @@ from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.verdict import Finding
 from eroica.pipeline import analyze
 from eroica.summarize.series import encode_series
-from eroica.testing import FleetPlan, SlowCompute, synthesize, synthesize_window
+from support import FleetPlan, SlowCompute, synthesize, synthesize_window
 
 
 def routed(patterns: list[WorkerPattern], times: float, *, sizes: bool = True) -> list[WorkerPattern]:

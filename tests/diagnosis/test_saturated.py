@@ -13,8 +13,8 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, synthesize, synthesize_window
+from support.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(3))
 #: Beside a window iterations are this much shorter than in it, and were that much shorter still when all was well.

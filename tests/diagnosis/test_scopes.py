@@ -15,7 +15,7 @@ from eroica.model.window import WindowPurpose
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import (
+from support import (
     BackwardHook,
     FleetPlan,
     SlowCompute,
@@ -26,8 +26,8 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
-from eroica.testing.fleet import Draft
-from eroica.testing.scope_troubles import ExtraDuty, SlowStage
+from support.fleet import Draft
+from support.scope_troubles import ExtraDuty, SlowStage
 
 DEVICES = {"accelerator": True, "iterations": 20}
 seeds = pytest.mark.parametrize("seed", range(3))

@@ -9,9 +9,9 @@ import pytest
 
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, Trouble, synthesize, synthesize_window
-from eroica.testing.code_troubles import SAVING, Calls
-from eroica.testing.fleet import Draft
+from support import FleetPlan, Trouble, synthesize, synthesize_window
+from support.code_troubles import SAVING, Calls
+from support.fleet import Draft
 
 OWN = ("dump_state (project/train.py:30)", "_write_blocks (project/train.py:60)")
 EVERYBODY = (0, 1, 2, 3)

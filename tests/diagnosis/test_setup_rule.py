@@ -12,7 +12,7 @@ from eroica.model.causes import CATALOG
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import (
+from support import (
     BackwardHook,
     BusyHost,
     FleetPlan,
@@ -24,7 +24,7 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
-from eroica.testing.code_troubles import Calls
+from support.code_troubles import Calls
 
 USUAL = {
     "affinity": "0-7",

@@ -11,8 +11,8 @@ import pytest
 from eroica.model.pattern import FunctionKey, Neighbor
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, SlowCompute, Trouble, UnevenWork, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, SlowCompute, Trouble, UnevenWork, synthesize, synthesize_window
+from support.fleet import Draft
 
 
 @dataclass(frozen=True)

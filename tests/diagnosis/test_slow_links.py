@@ -12,7 +12,7 @@ from rich.console import Console
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.report.text import render_verdict
-from eroica.testing import (
+from support import (
     FleetPlan,
     SlowCompute,
     SlowHostLink,
@@ -22,7 +22,7 @@ from eroica.testing import (
     synthesize,
     synthesize_window,
 )
-from eroica.testing.fleet import Draft
+from support.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(6))
 

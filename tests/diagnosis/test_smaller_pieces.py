@@ -11,8 +11,8 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, Trouble, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, Trouble, synthesize, synthesize_window
+from support.fleet import Draft
 
 STACK = ("main (project/train.py:1)", "adapt (project/train.py:40)", "wrapper (torch/_functorch/apis.py:458)")
 EVERYBODY = (0, 1, 2, 3)

@@ -8,7 +8,7 @@ import pytest
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Finding
 from eroica.pipeline import analyze
-from eroica.testing import BackwardHook, FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
+from support import BackwardHook, FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))
 

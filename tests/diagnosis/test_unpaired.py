@@ -8,8 +8,8 @@ import pytest
 from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import synthesize_window
-from eroica.testing.grouped import GroupedFleet, Meeting, Work, neighbors_of, strided
+from support import synthesize_window
+from support.grouped import GroupedFleet, Meeting, Work, neighbors_of, strided
 
 WORKERS, SHARD, ITERATIONS = 12, 4, 12
 seeds = pytest.mark.parametrize("seed", range(3))

@@ -15,8 +15,8 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict, WaitEdge, Waits
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, SlowLoader, Standstill, synthesize, synthesize_window
-from eroica.testing.pipelines import patterns_of_played, pipeline_programs, play
+from support import FleetPlan, SlowLoader, Standstill, synthesize, synthesize_window
+from support.pipelines import patterns_of_played, pipeline_programs, play
 
 SLOW, FAST = 30_000.0, 20_000.0
 

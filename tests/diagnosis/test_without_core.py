@@ -10,8 +10,8 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.testing import FleetPlan, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, synthesize, synthesize_window
+from support.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(4))
 LATE = 1

@@ -31,9 +31,9 @@ from eroica.model.verdict import Cost, Verdict  # noqa: E402
 from eroica.offline.saved import examine_window, usable_patterns  # noqa: E402
 from eroica.pipeline import analyze  # noqa: E402
 from eroica.settings import Settings, load_settings  # noqa: E402
-from eroica.testing import FleetPlan, SlowCompute, SlowLoader, SlowPython, synthesize, synthesize_window  # noqa: E402
 from eroica.wire.codec import decode_record  # noqa: E402
 from scale import Job  # noqa: E402
+from support import FleetPlan, SlowCompute, SlowLoader, SlowPython, synthesize, synthesize_window  # noqa: E402
 
 needs_ray = pytest.mark.skipif(not is_installed(), reason="ray is not installed; pip install 'eroica[ray]'")
 ON_RAY = Settings(engine="ray")

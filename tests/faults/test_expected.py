@@ -3,8 +3,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from eroica.faults import FAULTS
-from eroica.faults.expected import (
+from eroica.demo.injection import build_fault
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from support.faults import FAULTS
+from support.faults.expected import (
     EXPECTED,
     MIXED,
     demo_plan,
@@ -14,8 +16,6 @@ from eroica.faults.expected import (
     mixed_plans,
     strange_causes,
 )
-from eroica.faults.injection import build_fault
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 
 
 def verdict(cause: str = "", scope: str = "some", workers: tuple[int, ...] = (2,), role: str = "cause") -> Verdict:
@@ -49,7 +49,7 @@ def blocked(cause: str, frame: str = "anything", workers: tuple[int, ...] = (2,)
 def test_every_fault_has_an_expected_answer_and_a_plan_that_can_be_built() -> None:
     assert set(EXPECTED) == set(FAULTS)
     for name in EXPECTED:
-        assert build_fault(demo_plan(name, 2, 100)).name == name
+        assert build_fault(demo_plan(name, 2, 100), FAULTS).name == name
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_mixture_has_two_faults_on_workers_of_their_own(name: str) -> None:
         assert len({fault for fault, _ in parts}) == 2
         owners = [plan.worker for plan in plans if plan.worker is not None]
         assert len(set(owners)) == len(owners) and all(0 <= owner < 4 for owner in owners)
-        assert [build_fault(plan).name for plan in plans] == [fault for fault, _ in parts]
+        assert [build_fault(plan, FAULTS).name for plan in plans] == [fault for fault, _ in parts]
 
 
 def test_a_mixture_is_told_only_if_both_are() -> None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from eroica.errors import UsageError
-from eroica.faults import FAULTS, Fault, FaultPlan, inject
+from support.faults import FAULTS, Fault, FaultPlan, inject
 
 
 @dataclass

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from eroica.faults import FaultPlan, inject
-from eroica.faults.training import tokens
-from eroica.faults.training.tokens import GradientScale, TokenIndex, TokenScorer
+from support.faults import FaultPlan, inject
+from support.faults.training import tokens
+from support.faults.training.parts import GradientScale
+from support.faults.training.tokens import TokenIndex, TokenScorer
 
 torch = pytest.importorskip("torch")
 

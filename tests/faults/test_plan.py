@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.errors import UsageError
-from eroica.faults import FaultPlan, plans_from_environment, read_plans
+from support.faults import FaultPlan, plans_from_environment, read_plans
 
 numbers = st.none() | st.integers(0, 10**9)
 plans = st.builds(

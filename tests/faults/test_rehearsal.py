@@ -13,14 +13,14 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from eroica import faults
-from eroica.faults import FAULTS, read_plans
-from eroica.faults.copying import TRAINING
-from eroica.faults.expected import EXPECTED, culprit, judge_parts
-from eroica.faults.injection import build_fault
-from eroica.faults.rehearsal import Rehearsal
+from eroica.demo.injection import build_fault
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.wire.messages import JobStatus, WindowLine
+from support import faults
+from support.faults import FAULTS, read_plans
+from support.faults.copying import TRAINING
+from support.faults.expected import EXPECTED, culprit, judge_parts
+from support.faults.rehearsal import Rehearsal
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -91,7 +91,7 @@ def test_every_fault_has_a_job_it_can_be_in(fault: str, tmp_path: Path) -> None:
     assert (tmp_path / "code" / "train.py").exists()
     plans = read_plans(case.environment()["EROICA_FAULT"])
     for plan in plans:
-        assert build_fault(plan).name == fault
+        assert build_fault(plan, FAULTS).name == fault
         assert plan.from_iteration == 7
         assert plan.worker == (culprit(fault, 2) if EXPECTED[fault].one_worker else None)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from eroica.faults.copying import TRAINING
-from eroica.faults.expected import EXPECTED
+from support.faults.copying import TRAINING
+from support.faults.expected import EXPECTED
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODEL = ("model.py", "forward")
@@ -59,11 +59,11 @@ def summary(kind: str, severity: str = "crit", culprit: int | None = None) -> di
 def test_each_change_of_the_training_still_fits_and_gives_code_that_compiles(
     traceml: ModuleType, records: ModuleType, jobs: ModuleType
 ) -> None:
-    text = (TRAINING / "train.py").read_text()
-    for changes in (traceml.TRACEML_LOOP, records.profiled(180, 2, 5), records.DUMPING_MAIN):
-        changed = jobs.replaced(text, changes)
-        assert all(new in changed for _, new in changes)
-        compile(changed, "train.py", "exec")
+    for changed_files in (traceml.TRACEML_LOOP, records.profiled(180, 2, 5), {"loop.py": records.DUMPING_MAIN}):
+        for file, changes in changed_files.items():
+            changed = jobs.replaced((TRAINING / file).read_text(), changes)
+            assert all(new in changed for _, new in changes)
+            compile(changed, file, "exec")
 
 
 def test_a_change_that_no_longer_fits_is_told_instead_of_left_out(jobs: ModuleType) -> None:
@@ -86,7 +86,7 @@ def test_the_changed_job_is_started_by_the_tool_and_runs_the_changed_code(
     assert command[:3] == ["tool", str(tmp_path / "code" / "train.py"), "--args"]
     assert "--layout" in command
     assert "torch.distributed.run" not in command
-    assert "trace_step" in (tmp_path / "code" / "tinylm" / "train.py").read_text()
+    assert "trace_step" in (tmp_path / "code" / "tinylm" / "loop.py").read_text()
 
 
 def test_every_fault_has_its_part_of_the_iteration_and_is_one_of_ours(rivals: ModuleType) -> None:

@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from eroica.errors import UsageError
-from eroica.faults import FAULTS, FaultPlan, inject
-from eroica.faults.copying import TRAINING
-from eroica.faults.hosts import Strangers
-from eroica.faults.quota import quota_group
+from support.faults import FAULTS, FaultPlan, inject
+from support.faults.copying import TRAINING
+from support.faults.hosts import Strangers
+from support.faults.quota import quota_group
 
 torch = pytest.importorskip("torch")
 EXTRAORDINARY = {"eroica", "fault", "faults", "inject", "slow", "stall", "heavy", "hang", "delay", "culprit", "burner"}
@@ -138,7 +138,7 @@ def _servers() -> list[psutil.Process]:
 
 
 def test_pairs_are_counted_for_each_item_while_the_fault_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eroica.faults.training.batching import CountedBatches
+    from support.faults.training.batching import CountedBatches
 
     counted: list[int] = []
     monkeypatch.setattr(CountedBatches, "_count_pairs", lambda _self, _item, wanted: counted.append(wanted))
@@ -148,7 +148,7 @@ def test_pairs_are_counted_for_each_item_while_the_fault_is_there(monkeypatch: p
 
 
 def test_as_many_pairs_are_counted_as_wanted() -> None:
-    from eroica.faults.training.batching import CountedBatches
+    from support.faults.training.batching import CountedBatches
 
     counts = CountedBatches._count_pairs(torch.tensor([1, 2, 1]), 30)
     assert sum(counts.values()) == 30
@@ -181,7 +181,7 @@ def test_lengths_change_and_are_the_same_on_all_workers() -> None:
 
 
 def test_items_made_from_text_are_the_same_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eroica.faults.training.tokens import TokenizedText
+    from support.faults.training.parts import TokenizedText
 
     turns: list[int] = []
     monkeypatch.setattr(TokenizedText, "_split_text", turns.append)
@@ -249,7 +249,7 @@ def test_warm_up_tries_less_and_less() -> None:
 
 def test_everybody_pauses_once(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("eroica.faults.training.watching.time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("support.faults.training.watching.time", SimpleNamespace(sleep=slept.append))
     steps(FaultPlan("pause-of-all", from_iteration=1, options={"seconds": 4}), 5)
     assert slept == [4]
 
@@ -279,7 +279,7 @@ def test_a_stranger_computes_belongs_to_nobody_and_ends_when_told() -> None:
 
 def test_a_stranger_ends_with_the_process_that_wanted_it() -> None:
     start = "print(Strangers().start(megabytes=2), flush=True)"
-    code = f"import os; from eroica.faults.hosts import Strangers; {start}; os._exit(0)"
+    code = f"import os; from support.faults.hosts import Strangers; {start}; os._exit(0)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     pid = int(output)
     eventually(lambda: not psutil.pid_exists(pid) or not _runs(psutil.Process(pid)))
@@ -364,7 +364,7 @@ def test_a_real_quota_takes_the_processor_away() -> None:
         pytest.skip(str(error))
     code = """
 import time
-from eroica.faults import FaultPlan, inject
+from support.faults import FaultPlan, inject
 with inject(FaultPlan("cpu-quota", options={"cores": 0.1}), worker=0, workers=1) as faults:
     faults.iteration(0, model=None)
     wall, cpu = time.monotonic(), time.process_time()

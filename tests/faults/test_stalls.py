@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from eroica.errors import UsageError
-from eroica.faults import FaultPlan, inject, write_training
-from eroica.faults.stalls import STALLS
+from support.faults import FaultPlan, inject, write_training
+from support.faults.stalls import STALLS
 
 PROGRAMS = Path(__file__).parent / "programs"
 PLACES = {
@@ -111,7 +111,7 @@ def test_it_blocks_the_training_thread_for_good_and_where_it_says(fault: str) ->
 @pytest.mark.parametrize("fault", PLACES)
 def test_nothing_of_the_injector_is_on_any_stack_of_renamed_and_moved_code(fault: str, tmp_path: Path) -> None:
     write_training(tmp_path, package="captioner", rename=RENAMED)
-    command = loop(f"{fault}:from_iteration=5", module="captioner.captions")
+    command = loop(f"{fault}:from_iteration=5", module="captioner.parts")
     with started(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}) as job:
         eventually(lambda: stands_still(job.pid, RENAMED[PLACES[fault]]))
         files = {frame["filename"] for thread in threads(job.pid) for frame in thread["frames"]}

@@ -107,7 +107,7 @@ def test_a_sentence_that_begins_with_its_verdict_is_not_introduced_by_it() -> No
 
 
 def test_the_story_tells_who_died_first_and_how() -> None:
-    story = Story("dead-worker", from_iteration=200)
+    story = Story("hang", from_iteration=200)
     lines = list(story.tell(standing(0.1, death=Ending(kind="signal", number=9))))
     assert lines[-1] == "worker 1 is gone: signal 9"
     assert not list(story.tell(standing(0.1, 0.2, death=Ending(kind="exit", number=1))))

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from eroica.faults import write_training
+from support.faults import write_training
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.jobs

@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import msgspec
 import pytest
-from serving import RunDirectory, a_pattern, a_verdict
 
 from eroica.archive.bundle import BUNDLE_FILE, Bundle
 from eroica.fleet.records import (
@@ -38,6 +37,7 @@ from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
 from eroica.wire.files import write_whole
+from support.run_directories import RunDirectory, a_pattern, a_verdict
 
 FACTS = RunFacts(run="a" * 32, job="llm", began=1000.0)
 Answer = Callable[[Batch], "tuple[int, bytes]"]

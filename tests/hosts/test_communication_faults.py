@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.testing.hosts import available
+from support.hosts import available
 
 pytestmark = [pytest.mark.root, pytest.mark.jobs, pytest.mark.long, pytest.mark.timeout(240)]
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

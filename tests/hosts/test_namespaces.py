@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.testing.hosts import Hosts, available, clocks_available
+from support.hosts import Hosts, available, clocks_available
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(not available()[0], reason=f"no hosts here: {available()[1]}")]
 

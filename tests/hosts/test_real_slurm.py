@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eroica.model.verdict import Verdict
-from eroica.testing.slurm import Slurm, why_no_slurm
+from support.slurm import Slurm, why_no_slurm
 
 pytestmark = [
     pytest.mark.root,

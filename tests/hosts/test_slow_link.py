@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from eroica.model.verdict import Verdict
-from eroica.testing.hosts import Hosts, available
-from eroica.testing.node_jobs import end_job, environment, torchrun, wait_for_status, watched
 from eroica.wire.messages import JobStatus
+from support.hosts import Hosts, available
+from support.node_jobs import end_job, environment, torchrun, wait_for_status, watched
 
 pytestmark = [
     pytest.mark.root,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from eroica.model.verdict import Verdict
-from eroica.testing.hosts import Hosts, available
-from eroica.testing.node_jobs import environment, left_behind, watched
+from support.hosts import Hosts, available
+from support.node_jobs import environment, left_behind, watched
 
 pytestmark = [
     pytest.mark.root,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from eroica.testing.hosts import Hosts, available
-from eroica.testing.node_jobs import environment, left_behind
+from support.hosts import Hosts, available
+from support.node_jobs import environment, left_behind
 
 pytestmark = [
     pytest.mark.root,
@@ -55,7 +55,7 @@ class Job:
         watched += ["--set", "communication=true", "--set", "baseline_window=false", "--set", "pages=false", "--"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "{nnodes}", "--node-rank", "{node_rank}"]
         torchrun += ["--master-addr", "{master_addr}", "--master-port", "{master_port}", "--nproc-per-node", "1"]
-        command = [*steer, *watched, *torchrun, "-m", "eroica.testing.paced", "--faults", str(self.faults)]
+        command = [*steer, *watched, *torchrun, "-m", "support.paced", "--faults", str(self.faults)]
         with (place / "out").open("w") as out, (place / "err").open("w") as err:
             self.process = hosts.run(
                 0, command, environment(hosts, 0), cwd=place, stdin=subprocess.DEVNULL, stdout=out, stderr=err

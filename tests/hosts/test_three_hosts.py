@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eroica.testing.hosts import Hosts, available, clocks_available
-from eroica.testing.node_jobs import SMALL, end_job, has_verdict, left_behind, start_job, wait_for_status
+from support.hosts import Hosts, available, clocks_available
+from support.node_jobs import SMALL, end_job, has_verdict, left_behind, start_job, wait_for_status
 
 pytestmark = [
     pytest.mark.root,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from eroica.localize.axis import fit_axis
 from eroica.model.pattern import WorkerPattern
 from eroica.model.worker import ProcessGroup
-from eroica.testing.recordings import meet, recorded_collective, recorded_worker
+from support.recordings import meet, recorded_collective, recorded_worker
 
 
 def fleet(starts_us: np.ndarray, drifts: np.ndarray, jitter_us: float = 3.0, count: int = 40) -> list[WorkerPattern]:

@@ -7,7 +7,7 @@ import pytest
 from eroica.localize.fleet import build_fleet
 from eroica.settings import Settings
 from eroica.summarize.series import encode_series
-from eroica.testing import FleetPlan, SlowLoader, synthesize
+from support import FleetPlan, SlowLoader, synthesize
 
 
 def test_workers_stand_in_order_of_rank_and_the_last_pattern_of_a_rank_counts() -> None:

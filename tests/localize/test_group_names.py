@@ -11,7 +11,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, SlowLoader, synthesize, synthesize_window
+from support import FleetPlan, SlowLoader, synthesize, synthesize_window
 
 
 def two_jobs_in_one(seed: int) -> list[WorkerPattern]:

@@ -6,7 +6,7 @@ import pytest
 from eroica.errors import InputError
 from eroica.localize import Suspects, localize
 from eroica.settings import Settings
-from eroica.testing import BackwardHook, FleetPlan, SlowLoader, SlowPython, synthesize
+from support import BackwardHook, FleetPlan, SlowLoader, SlowPython, synthesize
 
 PLAN = FleetPlan(seed=11)
 

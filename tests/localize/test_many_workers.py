@@ -17,7 +17,7 @@ from eroica.model.pattern import FunctionKey
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from eroica.summarize.series import decode_series, decode_together, encode_series
-from eroica.testing.fleet import FleetPlan, synthesize
+from support.fleet import FleetPlan, synthesize
 
 SETTINGS = Settings()
 FLOORS = np.array([SETTINGS.beta_floor, SETTINGS.utilization_floor, SETTINGS.utilization_floor])

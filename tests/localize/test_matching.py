@@ -22,7 +22,7 @@ from eroica.model.pattern import CollectiveRecord
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from eroica.summarize.series import encode_series
-from eroica.testing.recordings import meet, recorded_collective, recorded_worker
+from support.recordings import meet, recorded_collective, recorded_worker
 
 NOISE = np.random.default_rng(7)
 #: Four workers, ten executions 2 ms apart; worker 2 comes 1 ms late.

@@ -15,8 +15,8 @@ from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, synthesize, synthesize_window
-from eroica.testing.fleet import Draft
+from support import FleetPlan, synthesize, synthesize_window
+from support.fleet import Draft
 
 WAIT, PARSE = "device_wait (project/train.py:92)", "parse (project/train.py:12)"
 OLD, NEW = "all_at_once (project/train.py:140)", "one_by_one (project/train.py:166)"

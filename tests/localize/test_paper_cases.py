@@ -20,7 +20,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, cases, synthesize, synthesize_window
+from support import FleetPlan, cases, synthesize, synthesize_window
 
 Judged = tuple[Verdict, dict[tuple[str, str], set[int]]]
 

@@ -17,9 +17,9 @@ from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.summarize.series import decode_series, encode_series
-from eroica.testing import BackwardHook, FleetPlan, synthesize, synthesize_window
-from eroica.testing.code_troubles import Calls
 from eroica.wire.codec import decode_record, encode_record
+from support import BackwardHook, FleetPlan, synthesize, synthesize_window
+from support.code_troubles import Calls
 
 ITERATIONS, WINDOW_S = 10, 2.0
 MAIN, STEP = "main (train.py:1)", "step (train.py:20)"

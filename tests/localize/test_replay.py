@@ -20,7 +20,7 @@ from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from eroica.summarize.series import decode_series, encode_series
-from eroica.testing.pipelines import Played, Step, patterns_of_played, pipeline_programs, play
+from support.pipelines import Played, Step, patterns_of_played, pipeline_programs, play
 
 ITERATIONS = 12
 

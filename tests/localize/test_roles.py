@@ -11,7 +11,7 @@ from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
 from eroica.summarize.series import encode_series
-from eroica.testing import FleetPlan, SlowLoader, synthesize
+from support import FleetPlan, SlowLoader, synthesize
 
 WORLD = ("0", "default_pg", (0, 1, 2, 3))
 PAIRS, ACROSS = ((0, 1), (2, 3)), ((0, 2), (1, 3))

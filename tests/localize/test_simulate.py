@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.localize.simulate import Removal, share_gains, simulate_iterations, simulated_gain
 from eroica.settings import Settings
-from eroica.testing import FleetPlan, SlowLoader, synthesize
+from support import FleetPlan, SlowLoader, synthesize
 
 
 def fleet(busy: list[list[float]], transfer: float = 0.0) -> Fleet:

@@ -14,7 +14,7 @@ from eroica.localize.simulate import Removal, share_gains, simulated_gain
 from eroica.localize.stretches import find_stretches, lengthened, progress_with, shortened
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
-from eroica.testing.pipelines import Step, patterns_of_played, play
+from support.pipelines import Step, patterns_of_played, play
 
 ITERATIONS, WORKERS, MEETINGS = 12, 4, 8
 WORK, EXTRA, TRANSFER = 5_000.0, 10_000.0, 200.0

@@ -8,7 +8,7 @@ import pytest
 
 from eroica.localize.usable_patterns import leave_out_damaged
 from eroica.summarize.series import encode_series
-from eroica.testing import FleetPlan, synthesize
+from support import FleetPlan, synthesize
 
 ENDLESS = encode_series(np.asarray([1.0, np.inf], dtype=np.float32))
 NEGATIVE = encode_series(np.asarray([-1.0], dtype=np.float32))

@@ -14,8 +14,8 @@ from eroica.errors import InputError
 from eroica.offline import diagnose
 from eroica.offline.dumps import diagnose_dumps
 from eroica.settings import Settings
-from eroica.testing.dumps import DumpedJob
 from eroica.trace.dump import FlightDump, parse_dump
+from support.dumps import DumpedJob
 
 _SHARED = Path(__file__).parents[2] / "../shared/cases/traces"
 _JUNK = st.one_of(st.just(["x"]), st.just({}), st.just(""), st.just(-7), st.just(10**30), st.just(True), st.none())

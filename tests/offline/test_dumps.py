@@ -19,8 +19,8 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.offline.dumps import build_blockage, diagnose_dumps
 from eroica.report.text import render_verdict
 from eroica.settings import Settings
-from eroica.testing.dumps import DumpedJob
 from eroica.trace.dump import parse_dump
+from support.dumps import DumpedJob
 
 _REAL = Path(__file__).parents[2] / "../shared/traces/flight_recorder"
 

@@ -15,7 +15,7 @@ from eroica.model.verdict import Verdict
 from eroica.offline import examine as examine_module
 from eroica.offline.examine import examine
 from eroica.settings import Settings
-from eroica.testing.written_jobs import (
+from support.written_jobs import (
     MISHAPS,
     Folder,
     Mishap,

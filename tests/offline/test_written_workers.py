@@ -12,7 +12,7 @@ import pytest
 from eroica.model.verdict import Verdict
 from eroica.offline import diagnose
 from eroica.settings import Settings
-from eroica.testing.written_worker import WrittenWorker
+from support.written_worker import WrittenWorker
 
 
 def judged(worker: WrittenWorker, path: Path) -> Verdict:

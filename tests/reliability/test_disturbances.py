@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from eroica.testing.reliability import DISTURBANCES, Disturbance, Outcome, differences
-from eroica.testing.reliability.comparison import steps_compared, steps_of
+from support.reliability import DISTURBANCES, Disturbance, Outcome, differences
+from support.reliability.comparison import steps_compared, steps_of
 
 HERE = (
     "agent-killed", "collector-killed-in-window", "both-stopped", "disk-full", "hostile-files", "exception",

@@ -18,7 +18,7 @@ from eroica.model.verdict import (
     VerdictWindow,
 )
 from eroica.settings import Settings
-from eroica.testing.standstill import EMPTY_QUEUE, FULL_QUEUE, Standstill
+from support.standstill import EMPTY_QUEUE, FULL_QUEUE, Standstill
 
 
 def _standing_still() -> Verdict:

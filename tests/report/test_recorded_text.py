@@ -10,8 +10,8 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.window import Window
 from eroica.pipeline import analyze
 from eroica.report.text import render_verdict
-from eroica.testing import FleetPlan, synthesize
-from eroica.testing.recordings import meet, recorded_collective, recorded_worker
+from support import FleetPlan, synthesize
+from support.recordings import meet, recorded_collective, recorded_worker
 
 
 def shown(patterns: Sequence[WorkerPattern]) -> str:

@@ -14,7 +14,7 @@ from eroica.model.verdict import UNMEASURED, Coverage, Hypothesis, IterationTime
 from eroica.pipeline import analyze
 from eroica.report.text import render_verdict
 from eroica.report.why import nearest_of
-from eroica.testing import FleetPlan, SlowLoader, synthesize, synthesize_window
+from support import FleetPlan, SlowLoader, synthesize, synthesize_window
 
 HOSTILE = Hypothesis(
     cause="unknown",

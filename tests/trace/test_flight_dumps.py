@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eroica.errors import InputError
-from eroica.testing.dumps import DumpedJob
 from eroica.trace.dump import FlightDump, is_dump, parse_dump, read_dump
 from eroica.trace.names import rank_of_dump
+from support.dumps import DumpedJob
 
 _TRACES = Path(__file__).parents[2] / "../shared/traces"
 _REAL = _TRACES / "flight_recorder"

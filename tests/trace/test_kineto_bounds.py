@@ -6,9 +6,9 @@ import pytest
 
 from eroica.errors import InputError
 from eroica.settings import Settings
-from eroica.testing import mutations
 from eroica.trace import columns, source
 from eroica.trace.kineto import read_trace
+from support import mutations
 
 
 def event(number, **more):

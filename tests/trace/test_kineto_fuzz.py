@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from eroica.errors import InputError
 from eroica.offline.reading import read_one
 from eroica.settings import Settings
-from eroica.testing.mutations import MUTATIONS, mutated, small_trace
 from eroica.trace import chunks
 from eroica.trace.kineto import read_trace
 from eroica.trace.table import Category
+from support.mutations import MUTATIONS, mutated, small_trace
 
 LIMITS = Settings(max_trace_bytes=1_000_000, max_trace_events=10_000)
 relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))

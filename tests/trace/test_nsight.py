@@ -13,11 +13,11 @@ from eroica.model.verdict import Verdict
 from eroica.offline.discover import discover
 from eroica.offline.examine import examine
 from eroica.settings import Settings
-from eroica.testing.nsight_exports import write_nsight
-from eroica.testing.written_jobs import START_US, WrittenJob
-from eroica.testing.written_worker import WrittenWorker
 from eroica.trace.nsight import processes_of, read_nsight
 from eroica.trace.table import Category
+from support.nsight_exports import write_nsight
+from support.written_jobs import START_US, WrittenJob
+from support.written_worker import WrittenWorker
 
 ONE = Settings(readers=1)
 

@@ -29,14 +29,14 @@ from eroica.offline.keeping import keep
 from eroica.settings import Settings
 from eroica.summarize.__main__ import summarize_files
 from eroica.summarize.series import decode_series, encode_series
-from eroica.testing.fleet import FleetPlan, synthesize
-from eroica.testing.timelines import with_timeline
 from eroica.views.chrome_trace import Lane, OnAxis, Process, write_trace
 from eroica.views.kept_traces import Whereabouts, draw_kept
 from eroica.views.lanes import Drawn
 from eroica.views.material import Material
 from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 from eroica.wire.codec import decode_record, encode_record
+from support.fleet import FleetPlan, synthesize
+from support.timelines import with_timeline
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 MS = 1_000_000

@@ -14,12 +14,12 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.report.words import milliseconds
-from eroica.testing.browser import PHONE, Browser
-from eroica.testing.fleet import FleetPlan, synthesize, synthesize_window
-from eroica.testing.timelines import with_timeline
-from eroica.testing.troubles import SlowLoader
 from eroica.views.material import Material
 from eroica.views.write import build_report
+from support.browser import PHONE, Browser
+from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.timelines import with_timeline
+from support.troubles import SlowLoader
 
 pytestmark = pytest.mark.browser
 WORKERS, SLOW, LIKE = 4000, 2501, 16

@@ -20,9 +20,6 @@ from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTi
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.summarize import decode_series, encode_series
-from eroica.testing.fleet import FleetPlan, synthesize, synthesize_window
-from eroica.testing.timelines import with_timeline
-from eroica.testing.troubles import SlowLoader
 from eroica.views.colormap import DARK, LIGHT, indexed_png, levels, palette
 from eroica.views.encounter import find_encounter
 from eroica.views.flame_tree import build_tree
@@ -33,6 +30,9 @@ from eroica.views.picture import Picture
 from eroica.views.pictures import channels, flames, heatmap, timeline, waits
 from eroica.views.slices import read_slices
 from eroica.wire.codec import decode_record, encode_record
+from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.timelines import with_timeline
+from support.troubles import SlowLoader
 
 EVIL = '</title></svg><script>hacked=1</script><img src=x onerror="hacked=1">'
 LARGE = ("heatmap", "waits", "timeline", "channels", "flames")

@@ -4,10 +4,10 @@ import pytest
 
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.testing.fleet import FleetPlan, synthesize, synthesize_window
-from eroica.testing.troubles import SlowLoader
 from eroica.views.material import Material
 from eroica.views.write import build_report
+from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.troubles import SlowLoader
 
 pytestmark = pytest.mark.browser
 

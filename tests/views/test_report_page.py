@@ -24,9 +24,6 @@ from eroica.pipeline import analyze
 from eroica.report.numbers import number_rows
 from eroica.settings import Settings
 from eroica.summarize import encode_series
-from eroica.testing.cases import robotics
-from eroica.testing.fleet import FleetPlan, synthesize, synthesize_window
-from eroica.testing.troubles import SlowLoader
 from eroica.views import page as page_module
 from eroica.views.course import of_window
 from eroica.views.glance import happened
@@ -34,6 +31,9 @@ from eroica.views.material import Material, gather
 from eroica.views.page import as_script, build_page
 from eroica.views.pictures import NAMES, cloud
 from eroica.views.write import build_report, write_report
+from support.cases import robotics
+from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.troubles import SlowLoader
 
 HOSTILE = [
     '<script>document.title="owned"</script>',

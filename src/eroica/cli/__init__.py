@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
+from importlib.metadata import EntryPoint, entry_points
 
 import click
 
 from eroica import __version__
-from eroica.errors import EroicaError, UsageError
+from eroica.errors import EroicaError, UnavailableError, UsageError
 from eroica.report.charset import write_what_the_locale_can
 
 _COMMANDS = {
@@ -21,8 +22,6 @@ _COMMANDS = {
     "diagnose": "Say what is wrong in profiler traces or Flight Recorder dumps.",
     "report": "Show a saved verdict again, without the traces.",
     "diff": "Say which functions got slower between two runs.",
-    "serve": "Run the service that the jobs of a fleet report to.",
-    "fleet": "Ask a fleet's service: hosts, jobs, functions, trends; tokens, projects.",
     "mcp": "Answer an AI assistant's questions about jobs.",
     "demo": "Watch a small real training job get slow and be diagnosed.",
     "sample": "Sample hardware channels into a directory.",
@@ -31,18 +30,33 @@ _COMMANDS = {
 }
 
 
+#: Packages of the family enter their commands here; these come with which package, and which extra.
+_GROUP = "eroica.commands"
+_ELSEWHERE = {"serve": ("eroica-fleet", "fleet"), "fleet": ("eroica-fleet", "fleet")}
+
+
 class _Commands(click.Group):
     """Looks commands up by name and imports them late: `eroica run` must start quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order in which a newcomer needs them."""
-        return list(_COMMANDS)
+        """Names in the order in which a newcomer needs them, those of other packages last."""
+        return [*_COMMANDS, *(entry.name for entry in _entries())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, None if there is none of this name."""
-        if cmd_name not in _COMMANDS:
+        """The command, None if there is none of this name.
+
+        Raises:
+            UnavailableError: It comes with a package that is not installed.
+        """
+        if cmd_name in _COMMANDS:
+            command = getattr(importlib.import_module(f"eroica.cli.{cmd_name}"), cmd_name)
+        elif entry := next((entry for entry in _entries() if entry.name == cmd_name), None):
+            command = entry.load()
+        elif cmd_name in _ELSEWHERE:
+            package, extra = _ELSEWHERE[cmd_name]
+            raise UnavailableError(f"`eroica {cmd_name}` comes with {package}: pip install 'eroica[{extra}]'")
+        else:
             return None
-        command = getattr(importlib.import_module(f"eroica.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -65,9 +79,15 @@ class _Commands(click.Group):
             raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One line per command, without importing any."""
+        """One line per command; only those of other packages are imported."""
+        others = [(entry.name, entry.load().get_short_help_str(80)) for entry in _entries()]
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl([*_COMMANDS.items(), *others])
+
+
+def _entries() -> list[EntryPoint]:
+    """Commands of other packages, by name."""
+    return sorted(entry_points(group=_GROUP), key=lambda entry: entry.name)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -18,12 +18,10 @@ from rich.text import Text
 
 from eroica.cli.output import make_console
 from eroica.cli.page import find_page
-from eroica.cli.slow_link import FAULT as SLOW_LINK
-from eroica.cli.slow_link import rehearse_link
 from eroica.cli.story import Story, still
+from eroica.demo.expected import EXPECTED, Judgement, judge
+from eroica.demo.rehearsal import MIDDLE, SETTINGS, Rehearsal, running
 from eroica.errors import UnavailableError, UsageError
-from eroica.faults.expected import EXPECTED, IN_DEMO, Judgement, culprit, judge
-from eroica.faults.rehearsal import MIDDLE, SETTINGS, Rehearsal, running
 from eroica.model.verdict import Verdict
 from eroica.report.text import render_verdict
 from eroica.report.words import clean, milliseconds, sentence
@@ -38,7 +36,7 @@ WATCHED = ("hang",)
 
 
 @click.command()
-@click.option("--fault", type=click.Choice((*IN_DEMO, SLOW_LINK)), default="slow-loader", show_default=True)
+@click.option("--fault", type=click.Choice(list(EXPECTED)), default="slow-loader", show_default=True)
 @click.option("--worker", type=click.IntRange(min=0), help="Who has it, a global rank; default 2, or the last.")
 @click.option("--workers", type=click.IntRange(2, 64), default=4, show_default=True, help="Training processes.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the verdict here.")
@@ -47,8 +45,7 @@ WATCHED = ("hang",)
 def demo(fault: str, worker: int | None, workers: int, json_file: Path | None, device: str, keep: Path | None) -> None:
     """Train a small transformer, let it get slow or stop after a while, and see what Eroica makes of it.
 
-    Takes about a minute. Exit status: 0 if the verdict names the fault that was injected, 1 if not. In slow-link three
-    network namespaces are the hosts, which needs root, and two minutes; node1's link gets slow.
+    Takes about a minute. Exit status: 0 if the verdict names the fault that was injected, 1 if not.
     """
     worker = min(2, workers - 1) if worker is None else worker
     if worker >= workers:
@@ -62,10 +59,10 @@ def demo(fault: str, worker: int | None, workers: int, json_file: Path | None, d
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eroica-demo-")))
         watch = {"communication": "true"} if fault in WATCHED else {}
         case = Rehearsal(fault, worker, workers, directory.resolve(), device, settings={**SETTINGS, **watch})
-        verdict, judgement = rehearse_slow_link(case, console) if fault == SLOW_LINK else rehearse(case, console)
+        verdict, judgement = rehearse(case, console)
         if verdict is not None and json_file is not None:
             json_file.write_bytes(verdict.to_json())
-        page = find_page(case.directory / "node0" / "report" if fault == SLOW_LINK else case.run, _PAGE_S)
+        page = find_page(case.run, _PAGE_S)
         if page is not None:
             _print(console, f"Report: {(page if keep else _saved(page, fault)).absolute().as_uri()}", "dim")
         if not judgement.right and keep is None:
@@ -89,10 +86,9 @@ def _leave(number: int, _frame: object) -> None:
 
 def title(case: Rehearsal) -> str:
     """One line for people."""
-    if not EXPECTED[case.fault].cause:
-        about = "" if case.fault == "none" else f" ({case.fault})"
-        return f"{case.workers} workers train a small transformer and stay healthy{about}"
-    where = f"worker {culprit(case.fault, case.worker)} gets" if EXPECTED[case.fault].one_worker else "they get"
+    if not case.wanted.cause:
+        return f"{case.workers} workers train a small transformer and stay healthy"
+    where = f"worker {case.worker} gets" if case.wanted.one_worker else "they get"
     return f"{case.workers} workers train a small transformer; at iteration {MIDDLE} {where} {case.fault}"
 
 
@@ -107,7 +103,7 @@ def rehearse(case: Rehearsal, console: Console) -> tuple[Verdict | None, Judgeme
     with case.log.open("wb") as log, running(case, log) as job:
         ended_early = not _watch(case, job, console)
     verdict = case.verdict()
-    if verdict is None or (ended_early and not EXPECTED[case.fault].ends_job):
+    if verdict is None or ended_early:
         _print(console, f"The training job ended by itself. Its last lines:\n{_tail(case.log)}", "yellow")
         judgement = Judgement(False, "the job ended before there was a verdict on the fault")
     else:
@@ -116,29 +112,6 @@ def rehearse(case: Rehearsal, console: Console) -> tuple[Verdict | None, Judgeme
         judgement = _judge_all(case, verdict)
     _conclude(judgement, console)
     return verdict, judgement
-
-
-def rehearse_slow_link(case: Rehearsal, console: Console) -> tuple[Verdict | None, Judgement]:
-    """The same on three hosts, the link of one of which gets slow; as `rehearse`.
-
-    Raises:
-        UnavailableError: There are no namespaces here.
-    """
-    started = time.monotonic()
-    _print(
-        console, "Eroica demo: a small transformer is trained on three hosts; then the link of node1 gets slow", "bold"
-    )
-    told, judgement = rehearse_link(
-        case.directory,
-        case.workers,
-        lambda line: _print(console, f"{_clock(time.monotonic() - started)}  {sentence(line)}"),
-    )
-    for verdict in (told.communication, told.final):
-        if verdict is not None:
-            console.print()
-            render_verdict(verdict, console)
-    _conclude(judgement, console)
-    return told.final, judgement
 
 
 def _conclude(judgement: Judgement, console: Console) -> None:
@@ -150,17 +123,17 @@ def _conclude(judgement: Judgement, console: Console) -> None:
 def _judge_all(case: Rehearsal, final: Verdict) -> Judgement:
     """The final verdict; for a healthy job also every window's own."""
     verdicts = [final]
-    if not EXPECTED[case.fault].cause:
+    if not case.wanted.cause:
         verdicts += case.verdicts()
         if len(verdicts) == 1:
             return Judgement(False, "no verdict on the window that was asked for by hand")
-    judgements = [judge(verdict, case.fault, case.worker) for verdict in verdicts]
+    judgements = [judge(verdict, case.fault, case.worker, case.wanted) for verdict in verdicts]
     return next((one for one in judgements if not one.right), judgements[0])
 
 
 def _watch(case: Rehearsal, job: subprocess.Popen[bytes], console: Console) -> bool:
     """Show what happens until the job may be stopped; False if it ended by itself."""
-    story, started, asked = Story(case.fault), time.monotonic(), False
+    story, started, asked = Story(case.fault, case.from_iteration, case.wanted), time.monotonic(), False
     with Spinner(console) as say:
         while job.poll() is None:
             passed = time.monotonic() - started
@@ -171,7 +144,7 @@ def _watch(case: Rehearsal, job: subprocess.Popen[bytes], console: Console) -> b
                 say(_now(status, passed))
                 if story.concluded(status):
                     return True
-            if not EXPECTED[case.fault].cause and not asked and passed > HEALTHY_S:
+            if not case.wanted.cause and not asked and passed > HEALTHY_S:
                 asked = case.ask_for_window()
             if passed > TIME_LIMIT_S:
                 _print(console, f"{_clock(passed)}  time is up", "yellow")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from signal import SIGTERM
 
-from eroica.faults.expected import EXPECTED
-from eroica.faults.rehearsal import MIDDLE
+from eroica.demo.expected import EXPECTED, Expectation
+from eroica.demo.rehearsal import MIDDLE
 from eroica.report.words import milliseconds
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
@@ -20,10 +20,12 @@ class Story:
     Args:
         fault: Name of the fault, "none" for a healthy job.
         from_iteration: Where it begins.
+        wanted: What the verdict must say; None = what the demo's table says.
     """
 
-    def __init__(self, fault: str, from_iteration: int = MIDDLE) -> None:
+    def __init__(self, fault: str, from_iteration: int = MIDDLE, wanted: Expectation | None = None) -> None:
         self.fault = fault
+        self.wanted = EXPECTED[fault] if wanted is None else wanted
         self.from_iteration = from_iteration
         self._told: set[str] = set()
 
@@ -34,7 +36,7 @@ class Story:
             yield from self._once("training", "training")
         if status.mean_ms:
             yield from self._once("healthy", f"healthy{pace}")
-        if EXPECTED[self.fault].cause and status.iteration >= self.from_iteration:
+        if self.wanted.cause and status.iteration >= self.from_iteration:
             yield from self._once("fault", f"{self.fault} begins (iteration {self.from_iteration})")
         if standstill_s(status) >= TOLD_STILL_S:
             yield from self._once("still", still(status))
@@ -90,12 +92,12 @@ class Story:
 
     def concluded(self, status: JobStatus) -> bool:
         """Whether the job may be stopped: a verdict on the fault is there, or on the window asked for by hand."""
-        if not EXPECTED[self.fault].cause:
+        if not self.wanted.cause:
             return any(line.purpose == "manual" and line.phase == "done" for line in status.windows)
         return any(self._is_answer(line) for line in status.windows)
 
     def _is_answer(self, line: WindowLine) -> bool:
-        wanted = EXPECTED[self.fault].verdict
+        wanted = self.wanted.verdict
         if wanted == "blocked":
             return line.purpose == "blocked" and line.verdict == "blocked"
         asked_by_nobody = line.purpose in ("slow", "expected", "seldom", "early")

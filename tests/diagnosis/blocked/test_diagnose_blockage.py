@@ -11,8 +11,8 @@ from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.model.look import Blockage, WorkerLook
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
-from eroica.testing import standstill as made
-from eroica.testing.standstill import Standstill
+from support import standstill as made
+from support.standstill import Standstill
 
 
 def blocked_job(size: int = 4, hosts: int = 1) -> Standstill:

@@ -8,8 +8,8 @@ from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.model.look import Ending
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
-from eroica.testing import standstill as made
-from eroica.testing.standstill import Standstill
+from support import standstill as made
+from support.standstill import Standstill
 
 SIZES = [4, 64, 1000]
 

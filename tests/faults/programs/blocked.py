@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from eroica.faults import inject, read_plans
+from support.faults import inject, read_plans
 
 
 class Module:
@@ -38,7 +38,7 @@ class Handle:
 
 def main() -> None:
     model, items = Module(), [[number] * 8 for number in range(4000)]
-    code = importlib.import_module(sys.argv[3] if len(sys.argv) > 3 else "eroica.faults.training.tokens")
+    code = importlib.import_module(sys.argv[3] if len(sys.argv) > 3 else "support.faults.training.parts")
     with inject(*read_plans(sys.argv[1]), worker=0, workers=2, code=code) as faults:
         dataset = faults.dataset(items)
         for iteration in range(int(sys.argv[2])):

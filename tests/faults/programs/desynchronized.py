@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from eroica.faults import inject, read_plans
+from support.faults import inject, read_plans
 
 WORKERS = 3
 

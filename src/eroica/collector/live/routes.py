@@ -19,9 +19,9 @@ from eroica.collector.access import small_body
 from eroica.collector.intake import clean_request
 from eroica.collector.live.siblings import sibling_link
 from eroica.collector.live.telling import Shown, Stream, Telling, report_path
-from eroica.collector.live.visitors import REPORT_POLICY, Visitors, with_headers
+from eroica.collector.live.visitors import Visitors, with_headers
 from eroica.errors import InputError
-from eroica.views.live.page import ASSETS, asset, draw_page
+from eroica.views.live.page import ASSETS, REPORT_POLICY, asset, draw_page
 from eroica.views.live.records import window_now, worker_now
 from eroica.wire.messages import ProfileRequest
 from eroica.wire.network import is_loopback

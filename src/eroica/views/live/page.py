@@ -21,6 +21,11 @@ ASSETS = {
         "text/javascript",
     ),
 }
+#: A report is a page by itself: it runs its own script, but in an origin of its own, without cookies and network.
+REPORT_POLICY = (
+    "sandbox allow-scripts allow-popups allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _MOST_WINDOWS, _MOST_WORKERS = 20, 40
 
 

@@ -1,0 +1,232 @@
+"""Each kind of piece: checked and made harmless without the database, and how it is entered afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import sqlalchemy as sa
+from eroica.errors import InputError
+from eroica.fleet.records import (
+    BlockColumns,
+    PatternBlock,
+    Piece,
+    Place,
+    StandstillBody,
+    VerdictBody,
+    columns_of,
+    decode_body,
+)
+from eroica.model.rows import NUMBERS
+from eroica.model.verdict import Finding
+from eroica.report.words import clean
+
+from eroica_fleet.patterns import PatternStore, Stored
+from eroica_fleet.tables import culprits, findings, pattern_files, runs, standstills, verdicts
+
+_LINE = re.compile(r":\d+\)")
+_MOST_FINDINGS, _MOST_CULPRITS = 50, 500
+#: Functions of a window that are kept for comparisons between runs.
+_PROFILE = 200
+
+
+class Change(Protocol):
+    """A piece that was checked, to be entered."""
+
+    def __call__(self, connection: sa.Connection, entry: Entry) -> Iterable[str]:
+        """Enter it; files of patterns that are no longer needed."""
+
+
+class Entry(NamedTuple):
+    """What all rows of a piece carry."""
+
+    project_id: int
+    run_id: int
+    piece: Piece
+
+
+def number(value: float | None, most: float = 1e12) -> float | None:
+    """A number that is none, negative or absurdly large becomes None."""
+    return value if value is not None and math.isfinite(value) and 0 <= value <= most else None
+
+
+def _prepare_verdict(piece: Piece, data: bytes, project_id: int, store: PatternStore) -> Change:
+    del project_id, store
+    body = decode_body(data, VerdictBody)
+    verdict, cause = body.verdict, body.verdict.cause
+    if not 0 <= body.window_id < 2**31 or number(body.judged_at) is None:
+        raise InputError("a verdict needs the number of its window and its time")
+    row = {
+        "window_id": body.window_id,
+        "piece_at": piece.at,
+        "judged_at": body.judged_at,
+        "purpose": clean(body.purpose, 20),
+        "verdict": verdict.verdict,
+        "summary": clean(verdict.summary, 2000),
+        "cause": clean(cause.cause, 60) if cause else "",
+        "function": clean(cause.function.name, 300) if cause else "",
+        "gain": number(cause.gain) if cause else None,
+        "confidence": (number(cause.confidence) or 0.0) if cause else 0.0,
+        "baseline_ms": number(verdict.iteration.baseline_ms),
+        "current_ms": number(verdict.iteration.current_ms),
+        "record": zlib.compress(msgspec.json.encode(verdict), 6),
+    }
+    causes = [finding for finding in verdict.findings if finding.role == "cause"][:_MOST_FINDINGS]
+    found = [(_finding_row(finding, body), _culprit_rows(finding, body)) for finding in causes]
+    window_id, judged_at = body.window_id, body.judged_at
+
+    def enter(connection: sa.Connection, entry: Entry) -> Iterable[str]:
+        ours = (verdicts.c.run_id == entry.run_id, verdicts.c.window_id == window_id)
+        before = connection.execute(sa.select(verdicts.c.id, verdicts.c.piece_at).where(*ours)).first()
+        if before is not None and before.piece_at > piece.at:
+            return ()
+        connection.execute(sa.delete(verdicts).where(*ours))
+        where = {"project_id": entry.project_id, "run_id": entry.run_id}
+        verdict_id = _inserted(connection, verdicts, {**where, **row})
+        for finding, named in found:
+            finding_id = _inserted(connection, findings, {**where, **finding, "verdict_id": verdict_id})
+            if named:
+                connection.execute(sa.insert(culprits), [{**where, **one, "finding_id": finding_id} for one in named])
+        connection.execute(
+            sa.update(runs)
+            .where(runs.c.id == entry.run_id, sa.func.coalesce(runs.c.judged_at, 0.0) <= judged_at)
+            .values({name: row[name] for name in ("verdict", "cause", "summary", "judged_at")})
+        )
+        return ()
+
+    return enter
+
+
+def _finding_row(finding: Finding, body: VerdictBody) -> dict[str, Any]:
+    return {
+        "window_id": body.window_id,
+        "judged_at": body.judged_at,
+        "cause": clean(finding.cause, 60),
+        "function": clean(finding.function.name, 300),
+        "kind": finding.function.kind,
+        "scope": finding.scope,
+        "workers": len(finding.workers),
+        "gain": number(finding.gain),
+        "confidence": number(finding.confidence) or 0.0,
+    }
+
+
+def _culprit_rows(finding: Finding, body: VerdictBody) -> list[dict[str, Any]]:
+    if finding.scope != "some":  # nobody is named who could be repaired
+        return []
+    named: list[tuple[Place, int | None]] = [
+        (body.places[rank], rank) for rank in finding.workers if rank in body.places
+    ]
+    seen = {place.host for place, _ in named}
+    named += [(Place(host=host), None) for host in finding.hosts if host not in seen]
+    return [
+        {
+            "judged_at": body.judged_at,
+            "host": clean(place.host, 300),
+            "device": clean(place.device, 200),
+            "global_rank": rank if rank is None or 0 <= rank < 2**31 else None,
+        }
+        for place, rank in named[:_MOST_CULPRITS]
+    ]
+
+
+def _prepare_patterns(piece: Piece, data: bytes, project_id: int, store: PatternStore) -> Change:
+    columns = columns_of(decode_body(data, PatternBlock))
+    numbers = (columns.block.window_id, columns.block.block, columns.block.iterations - 1)
+    if not all(0 <= value < 2**31 - 1 for value in numbers):
+        raise InputError("patterns need the numbers of their window and block, and an iteration at least")
+    stored = store.save(project_id, piece, columns)
+    row = _file_row(piece, columns, stored)
+
+    def enter(connection: sa.Connection, entry: Entry) -> Iterable[str]:
+        ours = (
+            pattern_files.c.run_id == entry.run_id,
+            pattern_files.c.window_id == row["window_id"],
+            pattern_files.c.block == row["block"],
+        )
+        before = connection.execute(sa.select(pattern_files.c.path, pattern_files.c.piece_at).where(*ours)).first()
+        if before is not None and before.piece_at > piece.at:
+            return (stored.path,)
+        connection.execute(sa.delete(pattern_files).where(*ours))
+        where = {"project_id": entry.project_id, "run_id": entry.run_id}
+        connection.execute(sa.insert(pattern_files).values(**where, **row))
+        return () if before is None or before.path == stored.path else (before.path,)
+
+    return enter
+
+
+def _file_row(piece: Piece, columns: BlockColumns, stored: Stored) -> dict[str, Any]:
+    block = columns.block
+    return {
+        "window_id": block.window_id,
+        "block": block.block,
+        "purpose": clean(block.purpose, 20),
+        "piece_at": piece.at,
+        "path": stored.path,
+        "workers": len(block.places),
+        "iterations": block.iterations,
+        "rows": stored.rows,
+        "bytes": stored.bytes,
+        "profile": zlib.compress(json.dumps(profile_of(columns)).encode(), 6),
+    }
+
+
+def profile_of(columns: BlockColumns) -> dict[str, float]:
+    """Function -> critical seconds, summed over the block's workers; the heaviest ones.
+
+    A Python function is its leaf frame without the line, which another commit moves.
+    """
+    keys = columns.block.keys
+    seconds = np.bincount(columns.key, columns.numbers[NUMBERS.index("critical_s")], len(keys))
+    found: dict[str, float] = {}
+    for key, value in zip(keys, seconds.tolist(), strict=True):
+        name = clean(_LINE.sub(")", key.stack[-1]) if key.stack else key.name, 300)
+        found[name] = found.get(name, 0.0) + (number(value) or 0.0)
+    heaviest = sorted(found.items(), key=lambda item: item[1], reverse=True)
+    return {name: round(value, 6) for name, value in heaviest[:_PROFILE] if value > 0}
+
+
+def _prepare_standstill(piece: Piece, data: bytes, project_id: int, store: PatternStore) -> Change:
+    del piece, project_id, store
+    body = decode_body(data, StandstillBody)
+    if not 0 <= body.window_id < 2**31 or number(body.seen_at) is None:
+        raise InputError("a standstill needs the number of its look and its time")
+    window_id, seen_at, record = body.window_id, body.seen_at, zlib.compress(body.record, 6)
+
+    def enter(connection: sa.Connection, entry: Entry) -> Iterable[str]:
+        ours = (standstills.c.run_id == entry.run_id, standstills.c.window_id == window_id)
+        before = connection.execute(sa.select(standstills.c.seen_at).where(*ours)).scalar()
+        if before is not None and before > seen_at:
+            return ()
+        connection.execute(sa.delete(standstills).where(*ours))
+        connection.execute(
+            sa.insert(standstills).values(
+                project_id=entry.project_id,
+                run_id=entry.run_id,
+                window_id=window_id,
+                seen_at=seen_at,
+                record=record,
+            )
+        )
+        return ()
+
+    return enter
+
+
+PREPARE: dict[str, Callable[[Piece, bytes, int, PatternStore], Change]] = {
+    "verdict": _prepare_verdict,
+    "patterns": _prepare_patterns,
+    "standstill": _prepare_standstill,
+}
+
+
+def _inserted(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> int:
+    key = connection.execute(sa.insert(table).values(**row)).inserted_primary_key
+    assert key is not None
+    return int(key[0])

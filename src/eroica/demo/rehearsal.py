@@ -1,0 +1,183 @@
+"""One real job with one fault under `eroica run`: its code, its command, its environment, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import psutil
+
+from eroica.demo.copying import write_training
+from eroica.demo.expected import EXPECTED, Expectation
+from eroica.demo.plan import VARIABLE, FaultPlan
+from eroica.model.verdict import Verdict
+from eroica.start import isolated
+from eroica.wire.messages import JobStatus
+
+#: Where a fault begins that comes in the middle: the job has been learned and its baseline taken by then.
+MIDDLE = 300
+FAREWELL_S = 60.0
+GRACE_S = 5.0
+#: Short windows and pauses: a job that is there to be diagnosed, not to train.
+SETTINGS = {
+    "baseline_window_s": "2",
+    "window_s": "5",
+    "window_lead_s": "0.5",
+    "cooldown_s": "10",
+    "window_deadline_s": "40",
+}
+CUDA_SIZES = ("--width", "256", "--layers", "6", "--length", "128")
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """One job: which fault on which of how many workers, from when on, and where its files go.
+
+    Attributes:
+        fault: A key of `EXPECTED`.
+        worker: Who has it, where it is a fault of one worker.
+        workers: Training processes.
+        directory: For code, log and report.
+        device: "cpu" or "cuda".
+        from_iteration: First iteration with the fault.
+        seed: Of the training.
+        settings: Of Eroica; empty = its defaults.
+    """
+
+    fault: str
+    worker: int
+    workers: int
+    directory: Path
+    device: str = "cpu"
+    from_iteration: int = MIDDLE
+    seed: int = 0
+    settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
+
+    @property
+    def wanted(self) -> Expectation:
+        """What the verdict must say."""
+        return EXPECTED[self.fault]
+
+    @property
+    def run(self) -> Path:
+        """Eroica's run directory."""
+        return self.directory / "report"
+
+    @property
+    def log(self) -> Path:
+        """What the training job printed."""
+        return self.directory / "job.log"
+
+    @property
+    def final(self) -> Path:
+        """Where `eroica run --json` writes."""
+        return self.directory / "final.json"
+
+    def training(self) -> list[str]:
+        """The job as anybody would start it, without Eroica; writes its code."""
+        return self.torchrun(str(write_training(self.directory / "code")))
+
+    def torchrun(self, *program: str) -> list[str]:
+        """How torch starts a program that trains."""
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(self.workers), *program, "--iterations", "20000"),
+            *("--device", self.device, "--seed", str(self.seed), *(CUDA_SIZES if self.device == "cuda" else ())),
+        ]
+
+    def plans(self) -> tuple[FaultPlan, ...]:
+        """What is injected."""
+        one = self.wanted.one_worker
+        return (FaultPlan(self.fault, self.worker if one else None, self.from_iteration),)
+
+    def command(self) -> list[str]:
+        """`eroica run -- torchrun train.py`."""
+        options = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
+        where = ("--out", str(self.run), "--json", str(self.final))
+        return [*isolated("eroica", "run", "--quiet", *where, *options, "--"), *self.training()]
+
+    def environment(self) -> dict[str, str]:
+        """The plan travels in the environment; of Eroica's own only who is told is inherited from around the job."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("EROICA_") or name.startswith(("EROICA_WEBHOOK_", "EROICA_METRICS_"))
+        }
+        plans = f"[{', '.join(one.to_json() for one in self.plans())}]"
+        return {**inherited, "OMP_NUM_THREADS": "1", "EROICA_JOB": f"demo-{self.fault}-{os.getpid()}", VARIABLE: plans}
+
+    def status(self) -> JobStatus | None:
+        """What Eroica says of the job now; None if it says nothing."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode((self.run / "status.json").read_bytes(), type=JobStatus)
+        return None
+
+    def verdict(self) -> Verdict | None:
+        """The verdict on the job so far; None if there is none."""
+        return read_verdict(self.run / "verdict.json")
+
+    def verdicts(self) -> list[Verdict]:
+        """Each window's own."""
+        found = map(read_verdict, sorted(self.run.glob("windows/*/verdict.json")))
+        return [verdict for verdict in found if verdict is not None]
+
+    def ask_for_window(self) -> bool:
+        """`eroica profile`, as from another terminal; whether it could be asked for."""
+        command = isolated("eroica", "profile", "--out", str(self.run), "--no-wait")
+        return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+@contextlib.contextmanager
+def running(case: Rehearsal, log: IO[bytes], watched: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """The job while it runs; at the end it gets SIGTERM and time for its verdict, then SIGKILL, children included.
+
+    A worker that cannot act on SIGTERM (stopped, or inside native code) is killed after a short grace.
+
+    Args:
+        case: Which job.
+        log: Takes what it prints.
+        watched: Under `eroica run`; else the training alone.
+    """
+    job = subprocess.Popen(
+        case.command() if watched else case.training(),
+        env=case.environment(),
+        cwd=case.directory,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        yield job
+    finally:
+        _end(job, case)
+
+
+def _end(job: subprocess.Popen[bytes], case: Rehearsal) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(job.pid).children(recursive=True)
+        status = case.status()
+        workers = {worker.worker.pid for worker in status.workers} if status is not None else set()
+        job.terminate()
+        for patience_s, left in ((GRACE_S, [one for one in family if one.pid in workers]), (FAREWELL_S, family)):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(patience_s)
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+    job.kill()
+    job.wait()
+
+
+def read_verdict(path: Path) -> Verdict | None:
+    """The verdict in a file; None if there is none."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return Verdict.from_json(path.read_bytes())
+    return None

@@ -1,0 +1,15 @@
+"""Writes the training that can have all faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from eroica.demo import copying
+
+TRAINING = Path(__file__).with_name("training")
+
+
+def write_training(directory: Path, package: str = "tinylm", rename: Mapping[str, str] | None = None) -> Path:
+    """Write the training that can have all faults; see `eroica.demo.copying.write_training`."""
+    return copying.write_training(directory, package, rename, TRAINING, "train")

@@ -1,0 +1,188 @@
+"""Faults of a worker's host and surroundings: processors shared, taken away or wrongly set."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from eroica.demo.fault import Fault, Place, end_program, start_program
+from support.faults.quota import QuotaGroup, quota_group
+
+HOUSEKEEPING_PROGRAM = Path(__file__).with_name("housekeeping.py")
+
+
+class Strangers:
+    """Programs of somebody else on this host, which end at the latest with this process."""
+
+    def __init__(self) -> None:
+        self._targets: list[int] = []
+
+    def start(self, core: int = -1, megabytes: float = 0, busy_s: float = 1, idle_s: float = 0) -> int:
+        """Start one; see `housekeeping`. Returns its process id."""
+        arguments = (os.getpid(), core, megabytes, busy_s, idle_s)
+        starter = start_program(HOUSEKEEPING_PROGRAM, *arguments, stdout=subprocess.PIPE, env={})
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        end_program(starter)
+        self._targets.append(os.pidfd_open(pid))
+        return pid
+
+    def end(self) -> None:
+        """End them all."""
+        while self._targets:
+            target = self._targets.pop()
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(target, signal.SIGTERM)
+            os.close(target)
+
+
+@dataclass
+class Burners(Fault):
+    """So many processes of somebody else compute on the worker's host."""
+
+    name: ClassVar[str] = "burners"
+    resource: ClassVar[str] = "processor cores"
+    processes: float = 4
+    strangers: Strangers = field(default_factory=Strangers, init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Start them."""
+        for _ in range(int(self.processes)):
+            self.strangers.start()
+
+    def stop(self) -> None:
+        """End them."""
+        self.strangers.end()
+
+
+@dataclass
+class MemoryHog(Burners):
+    """So many processes of somebody else copy `megabytes` each, to and fro, on the worker's host."""
+
+    name: ClassVar[str] = "memory-hog"
+    resource: ClassVar[str] = "memory bandwidth"
+    processes: float = 3
+    megabytes: float = 400
+
+    def start(self, model: Any, place: Place) -> None:
+        """Start them."""
+        for _ in range(int(self.processes)):
+            self.strangers.start(megabytes=self.megabytes)
+
+
+@dataclass
+class NoisyHost(Burners):
+    """Healthy: a process of somebody else needs a core for `busy_s` every now and then."""
+
+    name: ClassVar[str] = "noisy-host"
+    resource: ClassVar[str] = "nothing"
+    processes: float = 1
+    busy_s: float = 0.3
+    idle_s: float = 5.0
+
+    def start(self, model: Any, place: Place) -> None:
+        """Start it."""
+        for _ in range(int(self.processes)):
+            self.strangers.start(busy_s=self.busy_s, idle_s=self.idle_s)
+
+
+@dataclass
+class PinnedCpu(Fault):
+    """The worker may only use one core, on which `burners` processes of somebody else compute."""
+
+    name: ClassVar[str] = "pinned-cpu"
+    resource: ClassVar[str] = "one core"
+    burners: float = 4
+    strangers: Strangers = field(default_factory=Strangers, init=False, repr=False)
+    before: frozenset[int] = field(default=frozenset(), init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Pin, then burn."""
+        self.before = frozenset(os.sched_getaffinity(0))
+        core = max(self.before)
+        set_affinity({core})
+        for _ in range(int(self.burners)):
+            self.strangers.start(core)
+
+    def stop(self) -> None:
+        """All cores again, for the worker alone."""
+        self.strangers.end()
+        if self.before:
+            set_affinity(self.before)
+
+
+@dataclass
+class OneCore(PinnedCpu):
+    """All workers of the host may only use its first core."""
+
+    name: ClassVar[str] = "one-core"
+    burners: float = 0
+
+    def start(self, model: Any, place: Place) -> None:
+        """Pin."""
+        self.before = frozenset(os.sched_getaffinity(0))
+        set_affinity({min(self.before)})
+
+
+@dataclass
+class CpuQuota(Fault):
+    """The worker's process may use `cores` of a processor's time: then its control group waits for the next period."""
+
+    name: ClassVar[str] = "cpu-quota"
+    resource: ClassVar[str] = "processor time"
+    cores: float = 0.2
+    group: QuotaGroup | None = field(default=None, init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Enter a group with a quota; everything of the process that starts later goes with it."""
+        self.group = quota_group(f"quota-{os.getpid()}-{time.monotonic_ns()}")
+        self.group.enter(self.cores)
+
+    def stop(self) -> None:
+        """Leave it."""
+        if self.group is not None:
+            self.group.leave()
+        self.group = None
+
+
+@dataclass
+class WrongThreads(Fault):
+    """The worker's environment asks for `threads` threads for each operator, far more than there are cores."""
+
+    name: ClassVar[str] = "wrong-threads"
+    resource: ClassVar[str] = "processor cores"
+    threads: float = 64
+    before: int = field(default=0, init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """As if OMP_NUM_THREADS had been read again."""
+        import torch
+
+        self.before = torch.get_num_threads()
+        os.environ["OMP_NUM_THREADS"] = str(int(self.threads))
+        torch.set_num_threads(int(self.threads))
+
+    def stop(self) -> None:
+        """As many as before."""
+        import torch
+
+        os.environ["OMP_NUM_THREADS"] = str(self.before)
+        torch.set_num_threads(self.before)
+
+
+def set_affinity(cores: Iterable[int]) -> None:
+    """Let all threads of this process use these cores only."""
+    wanted = set(cores)
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), wanted)
+
+
+HOSTS: tuple[type[Fault], ...] = (Burners, MemoryHog, NoisyHost, PinnedCpu, OneCore, CpuQuota, WrongThreads)

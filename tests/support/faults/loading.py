@@ -1,0 +1,181 @@
+"""Faults of what feeds the training: storage, loader processes, and what makes batches of items."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from eroica.demo.fault import Fault, Place, end_program, start_program
+from eroica.demo.kinds import SlowLoader, SteeredFault
+from support.faults.stalls import STORAGE_PROGRAM
+
+
+@dataclass
+class SlowLoaderChildren(SlowLoader):
+    """The same in a job whose loaders have processes of their own: the training thread only waits for them."""
+
+    name: ClassVar[str] = "slow-loader-children"
+    seconds: float = 0.025
+
+
+@dataclass
+class FewLoaderWorkers(SlowLoader):
+    """Items of all workers take longer than their few loader processes can deliver them; two more would be enough."""
+
+    name: ClassVar[str] = "few-loader-workers"
+    resource: ClassVar[str] = "loader processes"
+    seconds: float = 0.025
+
+
+@dataclass
+class ManyLoaderWorkers(SteeredFault):
+    """Far more loader processes than cores, and each item costs `steps` turns of a loop in Python."""
+
+    name: ClassVar[str] = "many-loader-workers"
+    resource: ClassVar[str] = "processor cores"
+    steps: float = 150_000
+
+    def strength(self) -> float:
+        """Turns per item."""
+        return self.steps
+
+    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
+        """The dataset that makes its items itself."""
+        return place.parts["text"](dataset, self.shared_number())
+
+
+@dataclass
+class SlowStorage(Fault):
+    """The server from which the worker's dataset reads blocks takes `delay_s` longer for each answer.
+
+    A real server in a process of its own; works in loader processes too.
+    """
+
+    name: ClassVar[str] = "slow-storage"
+    resource: ClassVar[str] = "storage"
+    delay_s: float = 0.025
+    items_per_block: float = 4
+    server: Any = field(default=None, init=False, repr=False)
+    port: int = field(default=0, init=False, repr=False)
+    datasets: list[Any] = field(default_factory=list, init=False, repr=False)
+
+    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
+        """The dataset behind its server, which starts here."""
+        if self.server is None:
+            self.server = start_program(
+                STORAGE_PROGRAM, os.getpid(), "--other-delay-s", self.delay_s, stdout=subprocess.PIPE
+            )
+            self.port = int(self.server.stdout.readline())
+        self.datasets.append(place.parts["storage"](dataset, self.port, int(self.items_per_block)))
+        return self.datasets[-1]
+
+    def start(self, model: Any, place: Place) -> None:
+        """Answers take longer from now on."""
+        self._switch()
+
+    def stop(self) -> None:
+        """They come at once again."""
+        self._switch()
+
+    def _switch(self) -> None:
+        if self.server is not None:
+            self.server.send_signal(signal.SIGUSR2)
+
+    def close(self) -> None:
+        """Hang up and end the server."""
+        for dataset in self.datasets:
+            dataset.close()
+        end_program(self.server)
+        self.server = None
+
+
+@dataclass
+class HeavyCollate(SteeredFault):
+    """Making a batch costs `pairs` turns of a loop in Python for each item."""
+
+    name: ClassVar[str] = "heavy-collate"
+    resource: ClassVar[str] = "one core, interpreter lock"
+    pairs: float = 40_000
+
+    def strength(self) -> float:
+        """Turns per item."""
+        return self.pairs
+
+    def wrap_collate(self, collate: Any, place: Place) -> Any:
+        """A function that counts, too."""
+        return place.parts["pairs"](collate, self.shared_number())
+
+
+@dataclass
+class LoadImbalance(SteeredFault):
+    """The worker's batches are `times` as large as the others'."""
+
+    name: ClassVar[str] = "load-imbalance"
+    resource: ClassVar[str] = "amount of work"
+    times: float = 4
+
+    def strength(self) -> float:
+        """How often each item comes."""
+        return self.times
+
+    def wrap_collate(self, collate: Any, place: Place) -> Any:
+        """A function that repeats items."""
+        return place.parts["growth"](collate, self.shared_number())
+
+
+@dataclass
+class WanderingLoad(LoadImbalance):
+    """In each iteration another worker, drawn anew, has a batch `times` as large: nobody has more work in the end."""
+
+    name: ClassVar[str] = "wandering-load"
+    times: float = 8
+
+    def wrap_collate(self, collate: Any, place: Place) -> Any:
+        """A function that repeats items when it is this worker's turn."""
+        return place.parts["growth"](collate, self.shared_number(), place.worker, place.workers)
+
+
+@dataclass
+class BatchRamp(LoadImbalance):
+    """Healthy: batches of all workers grow in steps, as planned, up to `times` as large."""
+
+    name: ClassVar[str] = "batch-ramp"
+    resource: ClassVar[str] = "nothing"
+    times: float = 3
+    every: float = 150
+
+    def wrap_collate(self, collate: Any, place: Place) -> Any:
+        """A function that repeats items more and more often."""
+        return place.parts["growth"](collate, self.shared_number(), every=int(self.every))
+
+
+@dataclass
+class ChangingLength(SteeredFault):
+    """Healthy: sequences of each batch have another length, the same on all workers."""
+
+    name: ClassVar[str] = "changing-length"
+    shortest: float = 0.5
+
+    def strength(self) -> float:
+        """The shortest length as a share of the longest."""
+        return self.shortest
+
+    def wrap_collate(self, collate: Any, place: Place) -> Any:
+        """A function that cuts."""
+        return place.parts["lengths"](collate, self.shared_number())
+
+
+LOADING: tuple[type[Fault], ...] = (
+    SlowLoaderChildren,
+    FewLoaderWorkers,
+    ManyLoaderWorkers,
+    SlowStorage,
+    HeavyCollate,
+    LoadImbalance,
+    WanderingLoad,
+    BatchRamp,
+    ChangingLength,
+)

@@ -1,0 +1,71 @@
+"""A job of `eroica.demo.rehearsal` with any fault, layout and arguments, whose words may be replaced."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eroica.demo import rehearsal
+from eroica.demo.plan import FaultPlan
+from support.faults.copying import write_training
+from support.faults.expected import EXPECTED, Expectation, culprit, demo_plan
+
+
+@dataclass(frozen=True)
+class Rehearsal(rehearsal.Rehearsal):
+    """One job.
+
+    Attributes:
+        layout: How the model is spread; empty = the first layout that the fault can be in.
+        expected_iteration_s: What the user says an iteration takes; 0 = nothing.
+        rename: Words of the training's code to be replaced.
+        job: Arguments of the training instead of those that the fault needs; None = those.
+        injected: What is injected instead of the fault's own plan; empty = that.
+    """
+
+    layout: str = ""
+    expected_iteration_s: float = 0.0
+    rename: Mapping[str, str] = field(default_factory=dict)
+    job: tuple[str, ...] | None = None
+    injected: tuple[FaultPlan, ...] = ()
+
+    @property
+    def wanted(self) -> Expectation:
+        """What the verdict must say."""
+        return EXPECTED[self.fault]
+
+    def training(self) -> list[str]:
+        """The job as anybody would start it, without Eroica; writes its code."""
+        script = write_training(self.directory / "code", rename=self.rename)
+        program = ["--no-python", str(self._launch_script(script))] if self.wanted.variables else [str(script)]
+        return [
+            *self.torchrun(*program),
+            *("--layout", self.layout or self.wanted.layouts[0], "--directory", str(self.directory)),
+            *(self.wanted.job if self.job is None else self.job),
+        ]
+
+    def _launch_script(self, script: Path) -> Path:
+        """A script that starts a worker, with something else in the environment of those who have the fault."""
+        launch = script.with_name("launch.sh")
+        export = "export " + " ".join(map(shlex.quote, self.wanted.variables))
+        if self.wanted.one_worker:
+            export = f'[ "$RANK" = {culprit(self.fault, self.worker)} ] && {export}'
+        python = shlex.join([sys.executable, str(script)])
+        launch.write_text(f'#!/bin/sh\n{export}\nexec {python} "$@"\n')
+        launch.chmod(0o700)
+        return launch
+
+    def plans(self) -> tuple[FaultPlan, ...]:
+        """What is injected."""
+        return self.injected or (demo_plan(self.fault, self.worker, self.from_iteration),)
+
+    def command(self) -> list[str]:
+        """`eroica run -- torchrun train.py`."""
+        command = super().command()
+        if self.expected_iteration_s:
+            at = command.index("--")
+            command[at:at] = ["--expected-iteration-s", f"{self.expected_iteration_s:.4f}"]
+        return command

@@ -1,0 +1,153 @@
+"""The faults that block a worker for good, or for `seconds`, after which it goes on by itself."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from eroica.demo.fault import Fault, HookedFault, Place, end_program, inner_module, start_program
+from eroica.demo.kinds import THROTTLE_PROGRAM
+
+STORAGE_PROGRAM = Path(__file__).with_name("storage.py")
+
+
+@dataclass
+class HangQueue(Fault):
+    """The worker's prefetch thread puts into a full queue that nobody empties; the loop waits for its other queue."""
+
+    name: ClassVar[str] = "hang-queue"
+    resource: ClassVar[str] = "a queue"
+    seconds: float = 0.0
+    pause: Any = field(default=None, init=False, repr=False)
+    datasets: list[Any] = field(default_factory=list, init=False, repr=False)
+
+    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
+        """The dataset with its prefetch thread."""
+        if self.pause is None:
+            self.pause = multiprocessing.get_context("spawn").RawValue(ctypes.c_double, 0.0)
+        self.datasets.append(place.parts["ahead"](dataset, self.pause))
+        return self.datasets[-1]
+
+    def start(self, model: Any, place: Place) -> None:
+        """Nobody empties the second queue from now on; it is full some iterations later."""
+        if self.pause is not None:
+            self.pause.value = self.seconds or math.inf
+
+    def close(self) -> None:
+        """End the thread of this process."""
+        for dataset in self.datasets:
+            dataset.close()
+
+
+@dataclass
+class HangLock(HookedFault):
+    """Two threads of the worker wait for each other's lock, the training thread being one of them."""
+
+    name: ClassVar[str] = "hang-lock"
+    resource: ClassVar[str] = "two locks"
+    seconds: float = 0.0
+
+    def start(self, model: Any, place: Place) -> None:
+        """Hook the counting in front of the forward pass and start the thread that gets in its way."""
+        part = place.parts["statistics"](self.seconds)
+        self.handle = inner_module(model).register_forward_pre_hook(part)
+        part.write_once()
+
+
+@dataclass
+class HangInterpreterLock(HookedFault):
+    """A native function waits in the training thread, without releasing the interpreter lock: no thread can run."""
+
+    name: ClassVar[str] = "hang-interpreter-lock"
+    resource: ClassVar[str] = "interpreter lock"
+    seconds: float = 0.0
+
+    def start(self, model: Any, place: Place) -> None:
+        """Hook the native call in front of the forward pass, and take away what it will wait for."""
+        part = place.parts["native"](self.seconds)
+        self.handle = inner_module(model).register_forward_pre_hook(part)
+        part.forget_table()
+
+
+@dataclass
+class HangStorage(Fault):
+    """The server from which the worker's dataset reads takes requests and no longer answers.
+
+    A real server in a process of its own; works in loader processes too.
+    """
+
+    name: ClassVar[str] = "hang-storage"
+    resource: ClassVar[str] = "storage"
+    seconds: float = 0.0
+    server: Any = field(default=None, init=False, repr=False)
+    port: int = field(default=0, init=False, repr=False)
+    datasets: list[Any] = field(default_factory=list, init=False, repr=False)
+
+    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
+        """The dataset behind its server, which starts here."""
+        if self.server is None:
+            self.server = start_program(
+                STORAGE_PROGRAM, os.getpid(), "--silent-s", self.seconds, stdout=subprocess.PIPE
+            )
+            self.port = int(self.server.stdout.readline())
+        self.datasets.append(place.parts["storage"](dataset, self.port))
+        return self.datasets[-1]
+
+    def start(self, model: Any, place: Place) -> None:
+        """It answers no more."""
+        if self.server is not None:
+            self.server.send_signal(signal.SIGUSR1)
+
+    def close(self) -> None:
+        """Hang up and end the server."""
+        for dataset in self.datasets:
+            dataset.close()
+        end_program(self.server)
+
+
+@dataclass
+class DeadWorker(Fault):
+    """The worker's process kills itself, with signal `number`."""
+
+    name: ClassVar[str] = "dead-worker"
+    resource: ClassVar[str] = "the process"
+    number: float = float(signal.SIGKILL)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Now."""
+        os.kill(os.getpid(), int(self.number))
+
+
+@dataclass
+class StoppedWorker(Fault):
+    """The worker's process is stopped (SIGSTOP) by a program beside it, which continues it after `seconds`."""
+
+    name: ClassVar[str] = "stopped-worker"
+    resource: ClassVar[str] = "the process"
+    seconds: float = 0.0
+    helper: Any = field(default=None, init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Start the program; it stops this process once."""
+        self.helper = start_program(THROTTLE_PROGRAM, os.getpid(), 0, 1000 * self.seconds or math.inf, 1)
+
+    def stop(self) -> None:
+        """End the program: the process runs."""
+        end_program(self.helper)
+
+
+STALLS: tuple[type[Fault], ...] = (
+    HangQueue,
+    HangLock,
+    HangInterpreterLock,
+    HangStorage,
+    DeadWorker,
+    StoppedWorker,
+)

@@ -1,0 +1,1 @@
+../../../../src/eroica/demo/training/data.py

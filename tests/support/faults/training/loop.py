@@ -1,0 +1,1 @@
+../../../../src/eroica/demo/training/loop.py

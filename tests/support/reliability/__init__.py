@@ -1,0 +1,10 @@
+"""Never in the way, put to the test: a training that says everything it computes, with Eroica disturbed and without it.
+
+`tests/reliability` runs some of it, `benchmarks/reliability.py` everything.
+"""
+
+from support.reliability.comparison import Outcome, differences
+from support.reliability.disturbance import DISTURBANCES, Disturbance
+from support.reliability.trial import Reference, Trial, attempt
+
+__all__ = ["DISTURBANCES", "Disturbance", "Outcome", "Reference", "Trial", "attempt", "differences"]

@@ -1,0 +1,113 @@
+"""Troubles by whom they hit: another worker in each iteration, a whole stage, rank 0 alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from support.fleet import Draft
+
+Floats = NDArray[np.float64]
+
+
+def _wandering(draft: Draft, chance: float, at_once: int) -> Floats:
+    """1 for those who are hit: with a chance in each iteration, some workers drawn anew. float64 [W, I]."""
+    hit_WI = np.zeros(draft.shape)
+    for iteration in np.flatnonzero(draft.noise.random(draft.shape[1]) < chance):
+        hit_WI[draft.noise.choice(draft.shape[0], size=min(at_once, draft.shape[0]), replace=False), iteration] = 1.0
+    return hit_WI
+
+
+@dataclass(frozen=True)
+class WanderingHold:
+    """In most iterations other workers are held up, in all they do, as by other processes that wander.
+
+    Attributes:
+        factor: By how much everything takes longer on the held.
+        chance: Share of the iterations.
+        at_once: How many are held.
+        queue: Added to everybody's run-queue wait.
+    """
+
+    factor: float
+    chance: float = 0.8
+    at_once: int = 1
+    queue: float = 0.0
+
+    def apply(self, draft: Draft) -> None:
+        """Longer everywhere, on those who are hit."""
+        longer_WI = 1 + (self.factor - 1) * _wandering(draft, self.chance, self.at_once)
+        for key in draft.time_us:
+            draft.time_us[key] = draft.time_us[key] * longer_WI
+        for facts in draft.facts:
+            facts["run_queue_wait"] += self.queue
+
+
+@dataclass(frozen=True)
+class WanderingPause:
+    """In most iterations another worker spends `ms` in one Python function, outside the model."""
+
+    ms: float
+    chance: float = 0.8
+    frame: str = "save_shard (project/checkpoint.py:30)"
+
+    def apply(self, draft: Draft) -> None:
+        """More of the function on those who are hit."""
+        time_WI = self.ms * 1e3 * _wandering(draft, self.chance, 1)
+        draft.add(draft.loop_frame(self.frame, phase="other"), time_WI, self.chance / draft.shape[0], 0.1)
+
+
+@dataclass(frozen=True)
+class VariableLengths:
+    """Samples of different length: forward and backward take as long as they are long, the optimizer does not care.
+
+    Attributes:
+        spread: Standard deviation of the logarithm of the length of a worker's batch.
+    """
+
+    spread: float
+
+    def apply(self, draft: Draft) -> None:
+        """Longer or shorter, another draw in each iteration."""
+        length_WI = np.exp(draft.noise.normal(0, self.spread, draft.shape))
+        for key in draft.time_us:
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                draft.time_us[key] = draft.time_us[key] * length_WI
+
+
+@dataclass(frozen=True)
+class SlowStage:
+    """All workers of one pipeline stage compute more slowly than they did.
+
+    Attributes:
+        stage: Its place.
+        factor: By how much.
+    """
+
+    stage: int
+    factor: float
+
+    def apply(self, draft: Draft) -> None:
+        """Longer operators on them."""
+        members = np.arange(draft.shape[0]) % draft.plan.stages == self.stage
+        for key in draft.time_us:
+            if key.kind == "compute":
+                draft.time_us[key][members] *= self.factor
+
+
+@dataclass(frozen=True)
+class ExtraDuty:
+    """Rank 0 spends `ms` on something that nobody else does."""
+
+    ms: float
+    frame: str = "log_metrics (project/train.py:90)"
+
+    def apply(self, draft: Draft) -> None:
+        """A function of rank 0 alone."""
+        time_WI = np.zeros(draft.shape)
+        time_WI[0] = self.ms * 1e3 * np.exp(draft.noise.normal(0, 0.1, draft.shape[1]))
+        draft.add(draft.loop_frame(self.frame, phase="other"), time_WI, 1.0, 0.9)
