@@ -166,9 +166,8 @@ class Chat(BaseHTTPRequestHandler):
 
 
 def test_an_alert_is_sent_once_and_shown_in_metrics(tmp_path: Path) -> None:
-    from eroica_fleet.fleet_command import fleet
-
     from eroica_fleet.database import open_database
+    from eroica_fleet.fleet_command import fleet
     from eroica_fleet.pieces import PatternStore
     from filling import Filling
 
