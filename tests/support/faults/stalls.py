@@ -77,39 +77,60 @@ class HangInterpreterLock(HookedFault):
 
 
 @dataclass
-class HangStorage(Fault):
-    """The server from which the worker's dataset reads takes requests and no longer answers.
+class StorageFault(Fault):
+    """Base of faults of a server from which the worker's dataset reads; works in loader processes too.
 
-    A real server in a process of its own; works in loader processes too.
+    A real server in a process of its own.
     """
 
-    name: ClassVar[str] = "hang-storage"
     resource: ClassVar[str] = "storage"
-    seconds: float = 0.0
     server: Any = field(default=None, init=False, repr=False)
     port: int = field(default=0, init=False, repr=False)
     datasets: list[Any] = field(default_factory=list, init=False, repr=False)
 
+    def orders(self) -> tuple[object, ...]:
+        """What the server is told when it starts."""
+        raise NotImplementedError
+
+    def items(self) -> tuple[int, ...]:
+        """Items of a block, where that matters."""
+        return ()
+
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
         """The dataset behind its server, which starts here."""
         if self.server is None:
-            self.server = start_program(
-                STORAGE_PROGRAM, os.getpid(), "--silent-s", self.seconds, stdout=subprocess.PIPE
-            )
+            self.server = start_program(STORAGE_PROGRAM, os.getpid(), *self.orders(), stdout=subprocess.PIPE)
             self.port = int(self.server.stdout.readline())
-        self.datasets.append(place.parts["storage"](dataset, self.port))
+        self.datasets.append(place.parts["storage"](dataset, self.port, *self.items()))
         return self.datasets[-1]
 
-    def start(self, model: Any, place: Place) -> None:
-        """It answers no more."""
+    def tell(self, number: signal.Signals) -> None:
+        """Signal the server, if there is one."""
         if self.server is not None:
-            self.server.send_signal(signal.SIGUSR1)
+            self.server.send_signal(number)
 
     def close(self) -> None:
         """Hang up and end the server."""
         for dataset in self.datasets:
             dataset.close()
         end_program(self.server)
+        self.server = None
+
+
+@dataclass
+class HangStorage(StorageFault):
+    """The server takes requests and no longer answers."""
+
+    name: ClassVar[str] = "hang-storage"
+    seconds: float = 0.0
+
+    def orders(self) -> tuple[object, ...]:
+        """How long it is silent."""
+        return ("--silent-s", self.seconds)
+
+    def start(self, model: Any, place: Place) -> None:
+        """It answers no more."""
+        self.tell(signal.SIGUSR1)
 
 
 @dataclass
