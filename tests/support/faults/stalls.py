@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from eroica.demo.fault import Fault, HookedFault, Place, end_program, inner_module, start_program
+from eroica.demo.fault import Fault, HookedFault, Place, end_program, start_program
 from eroica.demo.kinds import THROTTLE_PROGRAM
 
 STORAGE_PROGRAM = Path(__file__).with_name("storage.py")
@@ -54,11 +54,11 @@ class HangLock(HookedFault):
     resource: ClassVar[str] = "two locks"
     seconds: float = 0.0
 
-    def start(self, model: Any, place: Place) -> None:
-        """Hook the counting in front of the forward pass and start the thread that gets in its way."""
+    def build(self, place: Place) -> Any:
+        """The counting, and the thread that gets in its way."""
         part = place.parts["statistics"](self.seconds)
-        self.handle = inner_module(model).register_forward_pre_hook(part)
         part.write_once()
+        return part
 
 
 @dataclass
@@ -69,11 +69,11 @@ class HangInterpreterLock(HookedFault):
     resource: ClassVar[str] = "interpreter lock"
     seconds: float = 0.0
 
-    def start(self, model: Any, place: Place) -> None:
-        """Hook the native call in front of the forward pass, and take away what it will wait for."""
+    def build(self, place: Place) -> Any:
+        """The native call; what it will wait for is taken away."""
         part = place.parts["native"](self.seconds)
-        self.handle = inner_module(model).register_forward_pre_hook(part)
         part.forget_table()
+        return part
 
 
 @dataclass
