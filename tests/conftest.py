@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +17,9 @@ from eroica.diagnosis import CATALOG, WindowContext
 from eroica.localize.suspects import Suspects
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
+from support.fixtures import browser, chromium, mark_thorough
 
-if TYPE_CHECKING:
-    from support.browser import Browser
+__all__ = ["browser", "chromium"]
 
 #: Tests fork, and no child of theirs talks gRPC. With its handlers, a fork beside a thread that does may end in
 #: a child that never gets to its work.
@@ -74,28 +73,6 @@ def check_explained(finding: Finding, of_causes: set[int]) -> None:
         assert finding.duration is not None, finding
 
 
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """One headless Chromium for all tests of pages."""
-    from support.browser import Browser, why_no_browser  # Selenium only where it is needed
-
-    if why_no_browser():
-        pytest.skip(why_no_browser())
-    browser = Browser()
-    yield browser
-    browser.quit()
-
-
-@pytest.fixture
-def browser(chromium: Browser) -> Browser:
-    """The same one as if it had just been started."""
-    chromium.reset()
-    return chromium
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what takes long: thorough.txt names what --junitxml measured at 3 s, further cases of a test at 2 s."""
-    slow = set((Path(__file__).parent / "thorough.txt").read_text(encoding="utf-8").split("\n"))
-    for item in items:
-        if item.nodeid in slow:
-            item.add_marker(pytest.mark.thorough)
+    mark_thorough(items, Path(__file__).with_name("thorough.txt"))

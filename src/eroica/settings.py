@@ -16,7 +16,6 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from eroica.engine import check_engine
 from eroica.errors import UsageError
 from eroica.stated_roles import parse_roles
 
@@ -486,3 +485,13 @@ def _typed(value: Any, default: Any) -> Any:
             raise ValueError
         return int(number)
     return float(value) if isinstance(default, float) else str(value)
+
+
+def check_engine(text: str) -> None:
+    """Look whether a setting names an engine.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if text not in ("auto", "local", "ray") and not (text.startswith("ray://") and len(text) > len("ray://")):
+        raise UsageError(f"setting engine cannot be {text!r}; it wants auto, local, ray or ray://HOST:PORT")

@@ -22,15 +22,25 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from eroica.archive.load import open_window  # noqa: E402
 from eroica.archive.store import save_patterns  # noqa: E402
-from eroica.engine import ONE_PROCESS_WORKERS, Local, check_engine, choose_engine  # noqa: E402
-from eroica.engine.on_ray import OnRay, is_installed, run_step  # noqa: E402
+from eroica.engine import (  # noqa: E402
+    ONE_PROCESS_WORKERS,
+    Local,
+    OnRay,
+    choose_engine,
+    is_installed,
+    run_step,
+)
 from eroica.errors import InputError, UnavailableError, UsageError  # noqa: E402
 from eroica.localize.usable_patterns import leave_out_damaged  # noqa: E402
 from eroica.model.pattern import WorkerPattern  # noqa: E402
 from eroica.model.verdict import Cost, Verdict  # noqa: E402
 from eroica.offline.saved import examine_window, usable_patterns  # noqa: E402
 from eroica.pipeline import analyze  # noqa: E402
-from eroica.settings import Settings, load_settings  # noqa: E402
+from eroica.settings import (  # noqa: E402
+    Settings,
+    check_engine,
+    load_settings,
+)
 from eroica.wire.codec import decode_record  # noqa: E402
 from scale import Job  # noqa: E402
 from support import FleetPlan, SlowCompute, SlowLoader, SlowPython, synthesize, synthesize_window  # noqa: E402
@@ -125,7 +135,7 @@ def test_one_process_is_the_default_as_far_as_it_carries() -> None:
 
 
 def test_without_ray_the_verdict_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eroica.engine.on_ray.is_installed", lambda: False)
+    monkeypatch.setattr("eroica.engine.is_installed", lambda: False)
     patterns = synthesize(FleetPlan(seed=3), TROUBLES[:1], 2)
     verdict = analyze("job", synthesize_window(patterns), patterns, settings=ON_RAY)
     assert (verdict.cost.engine, verdict.cost.engine_why) == ("local", "ray is not installed")

@@ -137,6 +137,6 @@ def test_in_the_end_there_is_a_verdict(job: Job) -> None:
     job.end()
     assert job.process.returncode == 0
     assert (job.where.run / "verdict.json").exists()
-    await_true((job.where.run / "index.html").exists, 60)  # drawn at low priority, if need be after the end
+    await_true((job.where.run / "index.html").exists, 120)  # drawn by a process that gives way to all others
     assert log_bytes(job) < 10_000, os.listdir(job.where.run / "log")  # noqa: PTH208
     assert MAX_STRANGERS + MAX_SILENT < FEW

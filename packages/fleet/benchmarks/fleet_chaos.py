@@ -34,9 +34,8 @@ from eroica.model.verdict import Verdict
 from machine import machine_facts, revision
 from support.emulated_jobs import EmulatedJob
 
-from eroica_fleet.database import open_database
+from eroica_fleet.database import open_database, runs
 from eroica_fleet.queries import points_of
-from eroica_fleet.tables import runs
 from postgres import Postgres
 from serving import Serving, command
 

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from eroica.fleet.records import Points
 from support.run_directories import a_verdict
 
-from eroica_fleet.database import writing
-from eroica_fleet.tables import culprits, findings, run_hosts, runs, times, verdicts
+from eroica_fleet.database import culprits, findings, run_hosts, runs, times, verdicts, writing
 
 CAUSES = ("slow-data-loading", "compute-slow", "slow-link", "garbage-collection", "slow-storage-read")
 WORDS = ("healthy", "slow", "slow", "undetermined", "blocked")

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.browser import Browser, why_no_browser
+from support.fixtures import browser, chromium, mark_thorough
 
 from postgres import Postgres, why_no_postgres
 from serving import Serving
+
+__all__ = ["browser", "chromium"]
 
 
 @pytest.fixture(scope="module")
@@ -43,26 +45,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return server.new_database()
 
 
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """One headless Chromium for all tests of pages."""
-    if why_no_browser():
-        pytest.skip(why_no_browser())
-    browser = Browser()
-    yield browser
-    browser.quit()
-
-
-@pytest.fixture
-def browser(chromium: Browser) -> Browser:
-    """The same one as if it had just been started."""
-    chromium.reset()
-    return chromium
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long: thorough.txt names it."""
-    slow = set((Path(__file__).parent / "thorough.txt").read_text(encoding="utf-8").split("\n"))
-    for item in items:
-        if item.nodeid in slow:
-            item.add_marker(pytest.mark.thorough)
+    """Mark what takes long: thorough.txt names what --junitxml measured at 3 s, further cases of a test at 2 s."""
+    mark_thorough(items, Path(__file__).with_name("thorough.txt"))

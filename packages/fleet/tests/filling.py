@@ -25,7 +25,7 @@ from support.run_directories import a_pattern, a_verdict
 
 from eroica_fleet.database import writing
 from eroica_fleet.intake import enter, prepare
-from eroica_fleet.patterns import PatternStore
+from eroica_fleet.pieces import PatternStore
 
 
 def facts_of(job: str, began: float, commit: str = "") -> RunFacts:

@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eroica_fleet.insights.chance import at_least
-from eroica_fleet.insights.evidence import Life, Naming, Onset
-from eroica_fleet.insights.functions import function_facts
-from eroica_fleet.insights.hosts import host_facts
-from eroica_fleet.insights.trends import trend_facts
+from eroica_fleet.evidence import Life, Naming, Onset, at_least
+from eroica_fleet.findings import function_facts, host_facts, trend_facts
 
 HOUR = 3600.0
 

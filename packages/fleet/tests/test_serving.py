@@ -137,7 +137,7 @@ def test_patterns_go_to_s3(s3: str, tmp_path: Path) -> None:
         assert reporter(service.environ(), directory.path, "cloud").wait(ENOUGH_S) == 0
         listed = httpx.get(f"{s3}/patterns?list-type=2&prefix=eroica/").text
         assert listed.count(".parquet</Key>") == 2
-        from eroica_fleet.patterns import PatternStore
+        from eroica_fleet.pieces import PatternStore
 
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environ.items():
@@ -166,10 +166,9 @@ class Chat(BaseHTTPRequestHandler):
 
 
 def test_an_alert_is_sent_once_and_shown_in_metrics(tmp_path: Path) -> None:
-    from eroica.cli.fleet import fleet
-
     from eroica_fleet.database import open_database
-    from eroica_fleet.patterns import PatternStore
+    from eroica_fleet.fleet_command import fleet
+    from eroica_fleet.pieces import PatternStore
     from filling import Filling
 
     chat = HTTPServer(("127.0.0.1", 0), Chat)
@@ -212,7 +211,7 @@ def test_an_alert_is_sent_once_and_shown_in_metrics(tmp_path: Path) -> None:
 
 def test_what_is_changed_by_hand_is_changed_by_commands(service: Serving, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    from eroica.cli.fleet import fleet
+    from eroica_fleet.fleet_command import fleet
 
     directory = a_run(tmp_path / "run", "by-hand")
     assert reporter(service.environ(), directory.path, "by-hand").wait(ENOUGH_S) == 0

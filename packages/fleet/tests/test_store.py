@@ -22,17 +22,27 @@ from support.run_directories import a_verdict
 import eroica_fleet
 from eroica_fleet.alerts import settle, tell
 from eroica_fleet.asking import Ask
-from eroica_fleet.database import migrate, open_database, upsert, writing
-from eroica_fleet.export import patterns_file, table_file
-from eroica_fleet.insights.ask import Insights, work_out
-from eroica_fleet.insights.trends import TrendFact
-from eroica_fleet.intake import decode_batch, enter, prepare
-from eroica_fleet.patterns import PatternStore
-from eroica_fleet.queries import course, list_runs
-from eroica_fleet.retention import join_times, sweep, vacuum
-from eroica_fleet.tables import alerts, metadata, pattern_files, pieces, repairs, runs, standstills, times
+from eroica_fleet.chores import join_times, sweep, vacuum
+from eroica_fleet.database import (
+    alerts,
+    metadata,
+    migrate,
+    open_database,
+    pattern_files,
+    pieces,
+    repairs,
+    runs,
+    standstills,
+    times,
+    upsert,
+    writing,
+)
+from eroica_fleet.findings import TrendFact
+from eroica_fleet.insights import Insights, work_out
+from eroica_fleet.intake import Writer, decode_batch, enter, prepare
+from eroica_fleet.pieces import PatternStore
+from eroica_fleet.queries import course, list_runs, patterns_file, table_file
 from eroica_fleet.tenants import Caller, first_start
-from eroica_fleet.writer import Writer
 from filling import Filling, beat, facts_of, patterns_piece, verdict_piece
 
 ME = Caller(1, "me", 1, frozenset({"read"}), 1e9)

@@ -18,11 +18,10 @@ import sqlalchemy as sa
 from eroica.fleet.records import Batch, Receipt
 
 from eroica_fleet import asking
-from eroica_fleet.database import migrate, open_database, writing
-from eroica_fleet.export import EXPORTED
-from eroica_fleet.patterns import PatternStore
+from eroica_fleet.database import metadata, migrate, open_database, writing
+from eroica_fleet.pieces import PatternStore
+from eroica_fleet.queries import EXPORTED
 from eroica_fleet.service import Service
-from eroica_fleet.tables import metadata
 from eroica_fleet.tenants import SCOPES, FirstTokens, Rates, add_project, add_token, first_start
 from filling import Filling, beat, patterns_piece, standstill_piece
 

@@ -62,9 +62,18 @@ class Fault:
 
 @dataclass
 class HookedFault(Fault):
-    """Base of faults that a torch hook brings into the training."""
+    """Base of faults that a torch hook brings into the training, in front of each forward pass."""
 
     handle: Any = field(default=None, init=False, repr=False)
+
+    def build(self, place: Place) -> Any:
+        """The part that is hooked in."""
+        raise NotImplementedError
+
+    def start(self, model: Any, place: Place) -> None:
+        """Hook it into the user's own module."""
+        if self.handle is None:
+            self.handle = inner_module(model).register_forward_pre_hook(self.build(place))
 
     def stop(self) -> None:
         """Unhook it; what it holds goes with it."""

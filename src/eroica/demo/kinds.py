@@ -81,11 +81,9 @@ class GcPause(HookedFault):
     entries: float = 40_000
     every: float = 3
 
-    def start(self, model: Any, place: Place) -> None:
-        """Build the heap (this takes a moment, once) and hook the turn in front of the forward pass."""
-        if self.handle is None:
-            part = place.parts["objects"](int(self.entries), place.worker, round(place.workers * max(1.0, self.every)))
-            self.handle = inner_module(model).register_forward_pre_hook(part)
+    def build(self, place: Place) -> Any:
+        """The heap, which takes a moment, and the turns."""
+        return place.parts["objects"](int(self.entries), place.worker, round(place.workers * max(1.0, self.every)))
 
 
 @dataclass
@@ -120,10 +118,9 @@ class SlowPython(HookedFault):
     resource: ClassVar[str] = "one core, interpreter lock"
     tokens: float = 180_000
 
-    def start(self, model: Any, place: Place) -> None:
-        """Hook the loop in front of the forward pass."""
-        if self.handle is None:
-            self.handle = inner_module(model).register_forward_pre_hook(place.parts["forward"](int(self.tokens)))
+    def build(self, place: Place) -> Any:
+        """The loop."""
+        return place.parts["forward"](int(self.tokens))
 
 
 @dataclass

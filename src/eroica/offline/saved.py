@@ -7,7 +7,6 @@ from pathlib import Path
 
 from eroica.archive.load import SavedRun, SavedWindow, count_patterns, open_saved, read_blockage, read_patterns
 from eroica.diagnosis.blocked import diagnose_blockage
-from eroica.doubted import why_doubted
 from eroica.engine import HERE, Engine, choose_engine
 from eroica.errors import EroicaError, InputError
 from eroica.localize.usable_patterns import leave_out_damaged
@@ -16,7 +15,7 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, Window
 from eroica.offline.part import Part
 from eroica.offline.standstills import standstill_window
-from eroica.pipeline import analyze
+from eroica.pipeline import analyze, why_doubted
 from eroica.settings import Settings
 
 

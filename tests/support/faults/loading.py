@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from eroica.demo.fault import Fault, Place, end_program, start_program
+from eroica.demo.fault import Fault, Place
 from eroica.demo.kinds import SlowLoader, SteeredFault
-from support.faults.stalls import STORAGE_PROGRAM
+from support.faults.stalls import StorageFault
 
 
 @dataclass
@@ -48,48 +46,28 @@ class ManyLoaderWorkers(SteeredFault):
 
 
 @dataclass
-class SlowStorage(Fault):
-    """The server from which the worker's dataset reads blocks takes `delay_s` longer for each answer.
-
-    A real server in a process of its own; works in loader processes too.
-    """
+class SlowStorage(StorageFault):
+    """The server takes `delay_s` longer for each answer, which is a block of items."""
 
     name: ClassVar[str] = "slow-storage"
-    resource: ClassVar[str] = "storage"
     delay_s: float = 0.025
     items_per_block: float = 4
-    server: Any = field(default=None, init=False, repr=False)
-    port: int = field(default=0, init=False, repr=False)
-    datasets: list[Any] = field(default_factory=list, init=False, repr=False)
 
-    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
-        """The dataset behind its server, which starts here."""
-        if self.server is None:
-            self.server = start_program(
-                STORAGE_PROGRAM, os.getpid(), "--other-delay-s", self.delay_s, stdout=subprocess.PIPE
-            )
-            self.port = int(self.server.stdout.readline())
-        self.datasets.append(place.parts["storage"](dataset, self.port, int(self.items_per_block)))
-        return self.datasets[-1]
+    def orders(self) -> tuple[object, ...]:
+        """How late its other answers come."""
+        return ("--other-delay-s", self.delay_s)
+
+    def items(self) -> tuple[int, ...]:
+        """Items of a block."""
+        return (int(self.items_per_block),)
 
     def start(self, model: Any, place: Place) -> None:
         """Answers take longer from now on."""
-        self._switch()
+        self.tell(signal.SIGUSR2)
 
     def stop(self) -> None:
         """They come at once again."""
-        self._switch()
-
-    def _switch(self) -> None:
-        if self.server is not None:
-            self.server.send_signal(signal.SIGUSR2)
-
-    def close(self) -> None:
-        """Hang up and end the server."""
-        for dataset in self.datasets:
-            dataset.close()
-        end_program(self.server)
-        self.server = None
+        self.tell(signal.SIGUSR2)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from eroica.demo.fault import Fault, HookedFault, Place, end_program, inner_module, start_program
+from eroica.demo.fault import Fault, HookedFault, Place, end_program, start_program
 from eroica.demo.kinds import THROTTLE_PROGRAM
 
 STORAGE_PROGRAM = Path(__file__).with_name("storage.py")
@@ -54,11 +54,11 @@ class HangLock(HookedFault):
     resource: ClassVar[str] = "two locks"
     seconds: float = 0.0
 
-    def start(self, model: Any, place: Place) -> None:
-        """Hook the counting in front of the forward pass and start the thread that gets in its way."""
+    def build(self, place: Place) -> Any:
+        """The counting, and the thread that gets in its way."""
         part = place.parts["statistics"](self.seconds)
-        self.handle = inner_module(model).register_forward_pre_hook(part)
         part.write_once()
+        return part
 
 
 @dataclass
@@ -69,47 +69,68 @@ class HangInterpreterLock(HookedFault):
     resource: ClassVar[str] = "interpreter lock"
     seconds: float = 0.0
 
-    def start(self, model: Any, place: Place) -> None:
-        """Hook the native call in front of the forward pass, and take away what it will wait for."""
+    def build(self, place: Place) -> Any:
+        """The native call; what it will wait for is taken away."""
         part = place.parts["native"](self.seconds)
-        self.handle = inner_module(model).register_forward_pre_hook(part)
         part.forget_table()
+        return part
 
 
 @dataclass
-class HangStorage(Fault):
-    """The server from which the worker's dataset reads takes requests and no longer answers.
+class StorageFault(Fault):
+    """Base of faults of a server from which the worker's dataset reads; works in loader processes too.
 
-    A real server in a process of its own; works in loader processes too.
+    A real server in a process of its own.
     """
 
-    name: ClassVar[str] = "hang-storage"
     resource: ClassVar[str] = "storage"
-    seconds: float = 0.0
     server: Any = field(default=None, init=False, repr=False)
     port: int = field(default=0, init=False, repr=False)
     datasets: list[Any] = field(default_factory=list, init=False, repr=False)
 
+    def orders(self) -> tuple[object, ...]:
+        """What the server is told when it starts."""
+        raise NotImplementedError
+
+    def items(self) -> tuple[int, ...]:
+        """Items of a block, where that matters."""
+        return ()
+
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
         """The dataset behind its server, which starts here."""
         if self.server is None:
-            self.server = start_program(
-                STORAGE_PROGRAM, os.getpid(), "--silent-s", self.seconds, stdout=subprocess.PIPE
-            )
+            self.server = start_program(STORAGE_PROGRAM, os.getpid(), *self.orders(), stdout=subprocess.PIPE)
             self.port = int(self.server.stdout.readline())
-        self.datasets.append(place.parts["storage"](dataset, self.port))
+        self.datasets.append(place.parts["storage"](dataset, self.port, *self.items()))
         return self.datasets[-1]
 
-    def start(self, model: Any, place: Place) -> None:
-        """It answers no more."""
+    def tell(self, number: signal.Signals) -> None:
+        """Signal the server, if there is one."""
         if self.server is not None:
-            self.server.send_signal(signal.SIGUSR1)
+            self.server.send_signal(number)
 
     def close(self) -> None:
         """Hang up and end the server."""
         for dataset in self.datasets:
             dataset.close()
         end_program(self.server)
+        self.server = None
+
+
+@dataclass
+class HangStorage(StorageFault):
+    """The server takes requests and no longer answers."""
+
+    name: ClassVar[str] = "hang-storage"
+    seconds: float = 0.0
+
+    def orders(self) -> tuple[object, ...]:
+        """How long it is silent."""
+        return ("--silent-s", self.seconds)
+
+    def start(self, model: Any, place: Place) -> None:
+        """It answers no more."""
+        self.tell(signal.SIGUSR1)
 
 
 @dataclass

@@ -114,14 +114,6 @@ class NeedlessSync(HookedFault):
 
 
 @dataclass
-class SerialCollectives(Fault):
-    """A setting by which gradients are exchanged one after the other once backward is over, none of it hidden."""
-
-    name: ClassVar[str] = "serial-collectives"
-    resource: ClassVar[str] = "latency of collectives"
-
-
-@dataclass
 class BusyThread(CalledFault):
     """A second thread of the worker computes in Python without a pause: the training thread has to share the lock."""
 
@@ -191,41 +183,15 @@ class PauseOfAll(CalledFault):
         return place.parts["break"](self.seconds)
 
 
-@dataclass
-class Evaluation(Fault):
-    """Healthy: the job evaluates now and then, as it always has."""
-
-    name: ClassVar[str] = "evaluation"
-
-
-@dataclass
-class Checkpoints(Fault):
-    """Healthy: every worker saves its small state now and then, as it always has."""
-
-    name: ClassVar[str] = "checkpoints"
-
-
-@dataclass
-class LearningRate(Fault):
-    """Healthy: the learning rate is halved now and then."""
-
-    name: ClassVar[str] = "learning-rate"
-
-
-@dataclass
-class HeavyStage(Fault):
-    """Nothing is wrong with any worker: the first pipeline stage has more layers than the second."""
-
-    name: ClassVar[str] = "heavy-stage"
-    resource: ClassVar[str] = "the cut of the model"
-
-
-@dataclass
-class SmallBuckets(Fault):
-    """Gradients are exchanged one by one, because the buckets are too small for two."""
-
-    name: ClassVar[str] = "small-buckets"
-    resource: ClassVar[str] = "latency of collectives"
+#: Faults that lie in the training's own arguments, and healthy behaviours: name, resource, what it is.
+_ARGUMENTS = (
+    ("serial-collectives", "latency of collectives", "Gradients are exchanged one by one once backward is over."),
+    ("heavy-stage", "the cut of the model", "The first pipeline stage has more layers than the second."),
+    ("small-buckets", "latency of collectives", "Gradients are exchanged one by one: buckets are too small for two."),
+    ("evaluation", "nothing", "Healthy: the job evaluates now and then, as it always has."),
+    ("checkpoints", "nothing", "Healthy: every worker saves its small state now and then, as it always has."),
+    ("learning-rate", "nothing", "Healthy: the learning rate is halved now and then."),
+)
 
 
 STEPS: tuple[type[Fault], ...] = (
@@ -234,14 +200,9 @@ STEPS: tuple[type[Fault], ...] = (
     MemoryCopies,
     TinyCollectives,
     NeedlessSync,
-    SerialCollectives,
     BusyThread,
     AnomalyMode,
     WarmUp,
     PauseOfAll,
-    Evaluation,
-    Checkpoints,
-    LearningRate,
-    HeavyStage,
-    SmallBuckets,
+    *(type(name, (Fault,), {"name": name, "resource": of, "__doc__": about}) for name, of, about in _ARGUMENTS),
 )

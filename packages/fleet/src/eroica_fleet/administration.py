@@ -13,10 +13,9 @@ from eroica.report.words import clean
 from starlette.responses import Response
 
 from eroica_fleet.asking import Ask, Door, Missing, answer, problem
-from eroica_fleet.database import writing
+from eroica_fleet.database import audit, orders, projects, repairs, tokens, writing
 from eroica_fleet.intake import ORDER_S
 from eroica_fleet.queries import run_row
-from eroica_fleet.tables import audit, orders, projects, repairs, tokens
 from eroica_fleet.tenants import Callers, add_project, add_token, note, only_project, project_named, revoke_token
 
 #: In a project's place: every project.

@@ -1,4 +1,4 @@
-"""Insights that somebody should hear of: raised once, told once, cleared when they no longer hold.
+"""What somebody should hear of: alerts, raised once, told once, cleared when they no longer hold; and metrics.
 
 An alert is a row before anybody is told, so that a service that is killed tells it when it is back; a message that was
 under way then may come twice, never not at all.
@@ -18,11 +18,14 @@ import sqlalchemy as sa
 from eroica import __version__
 from eroica.model.shares import percent
 from eroica.report.words import clean
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+from starlette.responses import Response
 
-from eroica_fleet.database import writing
-from eroica_fleet.insights.ask import Insights
-from eroica_fleet.insights.trends import WITHIN_S
-from eroica_fleet.tables import alerts, projects
+from eroica_fleet.asking import Ask
+from eroica_fleet.database import alerts, projects, runs, writing
+from eroica_fleet.findings import WITHIN_S
+from eroica_fleet.insights import Insights
+from eroica_fleet.queries import LOST_S
 
 log = logging.getLogger("eroica_fleet")
 
@@ -190,3 +193,35 @@ async def _status(url: str, body: bytes, headers: dict[str, str]) -> int:
         client.stream("POST", url, content=body, headers=headers) as answer,
     ):
         return answer.status_code
+
+
+#: Hosts with a series of their own: those that chance does not account for.
+_MOST_HOSTS = 100
+
+
+def metrics(ask: Ask, insights: Insights) -> Response:
+    """Runs by state and verdict, suspicious hosts, alerts that stand."""
+    registry = CollectorRegistry()
+    by_state = Gauge("eroica_fleet_runs", "Runs by state and last verdict.", ["state", "verdict"], registry=registry)
+    now = time.time()
+    state = sa.case((runs.c.phase == "over", "over"), (runs.c.heard_at < now - LOST_S, "lost"), else_="running").label(
+        "state"
+    )
+    counted = (
+        sa.select(state, runs.c.verdict, sa.func.count()).where(ask.caller.sees(runs)).group_by(state, runs.c.verdict)
+    )
+    open_ones = sa.select(alerts.c.kind, sa.func.count()).where(ask.caller.sees(alerts), alerts.c.cleared_at.is_(None))
+    standing = Gauge("eroica_fleet_alerts", "Alerts that stand, by kind.", ["kind"], registry=registry)
+    with ask.engine.connect() as connection:
+        for word, verdict, count in connection.execute(counted):
+            by_state.labels(word, verdict or "none").set(count)
+        for kind in ("host", "trend", "function", "slower"):
+            standing.labels(kind).set(0)
+        for kind, count in connection.execute(open_ones.group_by(alerts.c.kind)):
+            standing.labels(kind).set(count)
+    named = Gauge("eroica_fleet_host_named_runs", "Runs that named a suspicious host.", ["host"], registry=registry)
+    for fact in [one for one in insights.hosts if one.suspicious][:_MOST_HOSTS]:
+        named.labels(fact.host).set(fact.named)
+    slower = Gauge("eroica_fleet_slower_jobs", "Jobs slower than their own earlier runs.", registry=registry)
+    slower.set(len(insights.slower))
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -19,11 +19,11 @@ import msgspec
 import sqlalchemy as sa
 from eroica.errors import EroicaError, InputError, UsageError
 from eroica.fleet.records import MAX_BATCH_BYTES, OURS
+from eroica.wire.guarded_server import admit
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from eroica.wire.guarded_server import admit
 from eroica_fleet.tenants import Caller, Callers, Rates, Scope
 
 log = logging.getLogger("eroica_fleet")

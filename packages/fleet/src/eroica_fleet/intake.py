@@ -1,4 +1,4 @@
-"""From a batch to rows: checked and made harmless first, without the database; then entered in one transaction.
+"""From a batch to rows: checked and made harmless first, without the database; then entered by one thread.
 
 Nothing is entered twice: a piece is known by the hash of its content, and a later piece about the same thing takes the
 earlier one's place. Whoever is told that a piece is taken may forget it, so that is said after the commit only.
@@ -7,11 +7,15 @@ earlier one's place. Whoever is told that a piece is taken may forget it, so tha
 from __future__ import annotations
 
 import json
+import logging
 import math
+import queue
 import re
+import threading
 import time
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,16 +37,16 @@ from eroica.fleet.records import (
 )
 from eroica.report.words import clean
 
-from eroica_fleet.database import upsert
-from eroica_fleet.patterns import PatternStore
-from eroica_fleet.pieces import PREPARE, Change, Entry, number
-from eroica_fleet.tables import (
+from eroica_fleet.database import (
     orders,
     pieces,
     run_hosts,
     runs,
     times,
+    upsert,
+    writing,
 )
+from eroica_fleet.pieces import PREPARE, Change, Entry, PatternStore, number
 
 _RUN = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[a-z0-9/_-]{1,100}")
@@ -303,3 +307,88 @@ def _orders(connection: sa.Connection, run_id: int, heard: Sequence[int] | None,
     if rows and heard is None:
         connection.execute(sa.update(orders).where(orders.c.id.in_([row.id for row in rows])).values(told_at=now))
     return tuple(WindowOrder(order=row.id, reason=row.reason, seconds=row.seconds) for row in rows)
+
+
+log = logging.getLogger("eroica_fleet")
+
+#: Batches in one transaction, and batches that may wait.
+_TOGETHER, MOST_WAITING = 64, 512
+
+
+class Busy(Exception):
+    """Too many batches wait already."""
+
+
+class Writer:
+    """Enters batches into the database, in the order in which they came.
+
+    Args:
+        engine: The database.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = writing(engine)
+        self._waiting: queue.Queue[tuple[Ready, Future[Entered]] | None] = queue.Queue(MOST_WAITING)
+        self._thread = threading.Thread(target=self._run, name="fleet writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, ready: Ready) -> Future[Entered]:
+        """What will become of a batch; its exception is the database's.
+
+        Raises:
+            Busy: Come again.
+        """
+        done: Future[Entered] = Future()
+        try:
+            self._waiting.put_nowait((ready, done))
+        except queue.Full:
+            raise Busy from None
+        return done
+
+    def close(self) -> None:
+        """Enter what waits, and end."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        over = False
+        while not over:
+            work = [self._waiting.get()]
+            while len(work) < _TOGETHER and not self._waiting.empty():
+                work.append(self._waiting.get_nowait())
+            over = None in work
+            asked = [one for one in work if one is not None]
+            self._enter([one for one in asked if one[1].set_running_or_notify_cancel()])  # whoever gave up asks again
+
+    def _enter(self, work: list[tuple[Ready, Future[Entered]]]) -> None:
+        done: list[tuple[Future[Entered], Entered]] = []
+        failed: list[tuple[Future[Entered], Exception]] = []
+        try:
+            with self._engine.begin() as connection:
+                for ready, future in work:
+                    try:
+                        with connection.begin_nested():
+                            done.append((future, enter(connection, ready)))
+                    except sa.exc.IntegrityError as error:  # another service was quicker, as a rule: come again
+                        log.warning("a batch cannot be entered now: %s", error.orig)
+                        failed.append((future, error))
+                    except Exception as error:  # one batch must not keep the others out
+                        if _is_of_the_database(error):
+                            raise
+                        log.exception("a batch cannot be entered")
+                        failed.append((future, InputError(f"it cannot be entered: {type(error).__name__}")))
+        except Exception as error:  # whoever asked is told, and the next batches have their own try
+            log.exception("%d batches could not be entered", len(work))
+            done, failed = [], [(future, error) for _, future in work]
+        for future, entered in done:
+            future.set_result(entered)
+        for future, problem in failed:
+            future.set_exception(problem)
+
+
+def _is_of_the_database(error: Exception) -> bool:
+    """The database is to blame, or another transaction: the same batch may be entered later.
+
+    Only a value that it cannot hold (DataError, or one that is refused before it is sent) is the batch's own fault.
+    """
+    return isinstance(error, sa.exc.DBAPIError) and not isinstance(error, sa.exc.DataError)

@@ -45,7 +45,7 @@ def serve(  # noqa: PLR0913 - one for each option
 
     docs/fleet.md says how to set it up.
     """
-    from eroica_fleet.serve import Plan, serve
+    from eroica_fleet.service import Plan, serve
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("alembic", "botocore", "aiobotocore", "fsspec"):

@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, get_args
 
 import sqlalchemy as sa
-
 from eroica.errors import InputError, UsageError
 
-from eroica_fleet.database import writing
-from eroica_fleet.tables import audit, projects, sessions, tokens
+from eroica_fleet.database import audit, projects, sessions, tokens, writing
 
 Scope = Literal["report", "read", "window", "administer", "operate"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from eroica_fleet.tables import metadata
+from eroica_fleet.database import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
