@@ -1,0 +1,50 @@
+"""Learns from a repository's build history what its configuration must satisfy, and checks commits against it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from verici.errors import BadInput, BuildRefused, NotEnoughHistory, RepositoryError, VeriCIError
+
+if TYPE_CHECKING:
+    from verici.check import check, state_of_commit
+    from verici.history import Files, Repository
+    from verici.learn import Options, learn, walk_forward
+    from verici.relabel import relabel
+    from verici.store import Model, load_model, save_model
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadInput",
+    "BuildRefused",
+    "Files",
+    "Model",
+    "NotEnoughHistory",
+    "Options",
+    "Repository",
+    "RepositoryError",
+    "VeriCIError",
+    "check",
+    "learn",
+    "load_model",
+    "relabel",
+    "save_model",
+    "state_of_commit",
+    "walk_forward",
+]
+
+_HOMES = {
+    "Files": "history", "Repository": "history", "Options": "learn", "learn": "learn", "walk_forward": "learn",
+    "relabel": "relabel", "Model": "store", "load_model": "store", "save_model": "store", "check": "check",
+    "state_of_commit": "check",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name where it is first used: the learner needs numpy, a check does not."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'verici' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"verici.{_HOMES[name]}"), name)

@@ -1,0 +1,309 @@
+"""Read a repository's history from its object database: nothing is checked out and nothing of it is executed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pygit2
+from pygit2.enums import FileMode, SortMode
+
+from verici.errors import RepositoryError
+from verici.model import Commit, Constant, History, Key
+from verici.tokens import MOST_BYTES, constants_of, decode
+
+#: Files that say how a project is built, by name or by path.
+PATTERNS = (
+    ".github/workflows/*.y*ml", ".github/actions/*/action.y*ml", ".gitlab-ci.yml", ".travis.yml", ".circleci/*.yml",
+    ".buildkite/*.yml", "azure-pipelines.yml", "appveyor.yml", ".appveyor.yml", "Jenkinsfile", ".drone.yml",
+    "*.gemspec", "Gemfile", "Gemfile.*", "Gemfile.lock", "gemfiles/*", "Appraisals", "Rakefile", ".rspec", "Podfile*",
+    "pyproject.toml", "setup.cfg", "setup.py", "tox.ini", "noxfile.py", "requirements*.txt", "requirements*.in",
+    "requirements/*.txt", "constraints*.txt", "environment*.y*ml", "conda*.y*ml", "*.lock", "Pipfile",
+    ".pre-commit-config.yaml", "package.json", "package-lock.json", "pnpm-lock.yaml", "pnpm-workspace.yaml",
+    "Cargo.toml", "rust-toolchain*", "go.mod", "pom.xml", "*.gradle", "*.gradle.kts", "gradle.properties",
+    "libs.versions.toml", "gradle-wrapper.properties", "build.sbt", "mix.exs", "composer.json", "*.csproj",
+    "global.json", "Directory.*.props", "CMakeLists.txt", "CMakePresets.json", "conanfile.*", "vcpkg.json",
+    "Makefile", "*.mk", "Dockerfile*", "*.dockerfile", "docker-compose*.y*ml", "compose*.y*ml", "Vagrantfile",
+    "flake.nix", ".tool-versions", ".*-version", ".nvmrc", "runtime.txt", "version.*", "VERSION", "_version.py",
+    "__version__.py",
+)  # fmt: skip
+#: Launch files of jobs.
+LAUNCH_PATTERNS = ("*.yaml", "*.yml", "*.toml", "*.sbatch", "*.slurm", "*.sh", "*.json", "*.env", "*.cfg", "*.ini")
+#: Configuration files of one commit that are read at most; the first ones by path.
+MOST_FILES = 2_000
+_CACHE_FORMAT = 1
+
+
+class Files(msgspec.Struct, frozen=True):
+    """Which files are read.
+
+    Args:
+        patterns: Globs; one without a slash matches the file's name in every folder.
+        without: Globs of files that are left out.
+    """
+
+    patterns: tuple[str, ...] = PATTERNS
+    without: tuple[str, ...] = ()
+
+    def take(self, path: str) -> bool:
+        """Return True if the file is read."""
+        return _matches(path, self.patterns) and not _matches(path, self.without)
+
+
+def _matches(path: str, patterns: Iterable[str]) -> bool:
+    name = path.rpartition("/")[2]
+    return any(fnmatchcase(path if "/" in pattern else name, pattern) for pattern in patterns)
+
+
+class Repository:
+    """A git repository, opened by a path in it; variables such as GIT_DIR have no effect."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            found = pygit2.discover_repository(str(path))
+            if not found:
+                raise RepositoryError(f"{path} is in no git repository; name one with --repo")
+            self.git = pygit2.Repository(found)
+        except pygit2.GitError as error:
+            raise RepositoryError(f"the repository of {path} cannot be read: {error}") from error
+        self.notes: list[str] = []
+
+    @property
+    def root(self) -> Path:
+        """Return the root of the working tree; the git directory of a bare repository."""
+        return Path(self.git.workdir or self.git.path)
+
+    @property
+    def state(self) -> Path:
+        """Return the folder for labels, model and cache: it is shared by all worktrees."""
+        common = Path(self.git.path)
+        pointer = common / "commondir"
+        if pointer.is_file():
+            common = (common / pointer.read_text().strip()).resolve()
+        return common / "verici"
+
+    def resolve(self, name: str) -> str:
+        """Return the full id of the commit with this name."""
+        try:
+            found = self.git.revparse_single(name)
+            return str(found.peel(pygit2.Commit).id)
+        except (KeyError, ValueError, pygit2.GitError) as error:
+            raise RepositoryError(f"{name!r} names no commit of {self.root}") from error
+
+    def commit(self, name: str) -> pygit2.Commit:
+        """Return the commit with this name."""
+        return cast(pygit2.Commit, self.git[self.resolve(name)])
+
+    def files(self, commit: pygit2.Commit, take: Callable[[str], bool]) -> dict[str, str]:
+        """Return the chosen files of a commit: path to blob id. Symbolic links and submodules are no files."""
+        return {path: blob for path, blob in self._tree(commit.tree, "", {}) if take(path)}
+
+    def _tree(self, tree: pygit2.Tree, prefix: str, known: dict[str, list[tuple[str, str]]]) -> list[tuple[str, str]]:
+        """Return all regular files of a tree; subtrees that were seen before are not read again."""
+        name = f"{tree.id} {prefix}"
+        if name in known:
+            return known[name]
+        result: list[tuple[str, str]] = []
+        for entry in tree:
+            path = prefix + _text(entry.raw_name or b"")
+            if entry.filemode == FileMode.TREE:
+                try:
+                    result += self._tree(entry, path + "/", known)  # type: ignore[arg-type]
+                except (KeyError, pygit2.GitError):
+                    self._note(f"{path}/ cannot be read; its files count as absent")
+            elif entry.filemode in (FileMode.BLOB, FileMode.BLOB_EXECUTABLE):
+                result.append((path, str(entry.id)))
+        known[name] = result
+        return result
+
+    def text(self, blob: str) -> str | None:
+        """Return a blob's text; None for a binary, oversized or missing one."""
+        try:
+            found = self.git[blob]
+        except (KeyError, pygit2.GitError):
+            self._note("some files are not in this clone (partial clone?); their constants count as absent")
+            return None
+        if not isinstance(found, pygit2.Blob) or found.size > MOST_BYTES:
+            return None
+        return decode(found.data)
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def walk(self, tip: str, most: int) -> list[pygit2.Commit]:
+        """Return the newest commits that lead to this one, parents before children."""
+        order = SortMode.TOPOLOGICAL | SortMode.TIME
+        found: list[pygit2.Commit] = []
+        try:
+            for commit in self.git.walk(self.resolve(tip), order):
+                found.append(commit)
+                if len(found) == most:
+                    break
+        except (KeyError, pygit2.GitError):
+            self._note("the history is cut off (shallow clone?); older commits are not known")
+        if self.git.is_shallow:
+            self._note("this clone is shallow: older commits are not known")
+        return found[::-1]
+
+    def read(self, tip: str = "HEAD", most: int = 400, files: Files | None = None) -> History:
+        """Return the newest commits that lead to `tip`, with the constants of their configuration files."""
+        files = files or Files()
+        trees: dict[str, list[tuple[str, str]]] = {}
+        chosen: dict[str, bool] = {}
+        commits: list[Commit] = []
+        for commit in self.walk(tip, most):
+            kept: dict[str, str] = {}
+            for path, blob in self._tree(commit.tree, "", trees):
+                if path not in chosen:
+                    chosen[path] = files.take(path)
+                if chosen[path] and len(kept) < MOST_FILES:
+                    kept[path] = blob
+            commits.append(_commit(commit, kept))
+        commits = follow_renames(commits)
+        constants = self._constants({(blob, path) for one in commits for path, blob in one.files.items()})
+        return History(tuple(commits), constants, tuple(self.notes))
+
+    def _constants(self, wanted: set[tuple[str, str]]) -> dict[str, tuple[Constant, ...]]:
+        """Return the constants of each blob; a blob that has been read before comes from the cache."""
+        cache = _Cache(self.state / "constants.msgpack")
+        result: dict[str, tuple[Constant, ...]] = {}
+        for blob, path in sorted(wanted):
+            if blob in result:
+                continue
+            name = f"{blob} {path.rpartition('/')[2].rpartition('.')[2].lower()}"
+            found = cache.get(name)
+            if found is None:
+                text = self.text(blob)
+                found = constants_of(path, text) if text else ()
+                cache.put(name, found)
+            result[blob] = found
+        cache.save()
+        return result
+
+
+def values_at(
+    repository: Repository, files: dict[str, str], paths: Iterable[str]
+) -> tuple[dict[Key, str], dict[Key, int], dict[str, list[str]]]:
+    """Return the constants of these files of a commit: values, lines, and the lines' text."""
+    values: dict[Key, str] = {}
+    lines: dict[Key, int] = {}
+    texts: dict[str, list[str]] = {}
+    for path in sorted(set(paths)):
+        text = repository.text(files[path]) if path in files else None
+        if text is None:
+            continue
+        texts[path] = text.splitlines()
+        for one in constants_of(path, text):
+            key = Key(path, one.name, one.nth)
+            values[key], lines[key] = one.value, one.line
+    return values, lines, texts
+
+
+def follow_renames(commits: list[Commit]) -> list[Commit]:
+    """Return the commits with each file that was moved unchanged under its newest path, if the old one is gone."""
+    if not commits:
+        return commits
+    by_id = {commit.id: commit for commit in commits}
+    last = set(commits[-1].files)
+    moved: dict[str, str] = {}
+    for commit in commits:
+        parent = by_id.get(commit.parents[0]) if commit.parents else None
+        if parent is None or parent.files.keys() == commit.files.keys():
+            continue
+        gone = {blob: path for path, blob in parent.files.items() if path not in commit.files and path not in last}
+        for path, blob in commit.files.items():
+            if path not in parent.files and blob in gone:
+                moved[gone.pop(blob)] = path
+    if not moved:
+        return commits
+
+    def newest(path: str) -> str:
+        for _ in range(len(moved)):
+            if path not in moved:
+                break
+            path = moved[path]
+        return path
+
+    return [
+        msgspec.structs.replace(commit, files={**{newest(path): blob for path, blob in commit.files.items()}})
+        for commit in commits
+    ]
+
+
+def _commit(commit: pygit2.Commit, files: dict[str, str]) -> Commit:
+    message = _text((commit.raw_message or b"").split(b"\n", 1)[0])[:120]
+    return Commit(
+        str(commit.id),
+        tuple(str(parent) for parent in commit.parent_ids),
+        commit.commit_time,
+        files,
+        commit.author.email if commit.author else "",
+        message,
+    )
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", errors="surrogateescape")
+
+
+class _Cache:
+    """Constants by blob, in one file that is replaced as a whole; a file that cannot be read is made anew."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.changed = False
+        self.found: dict[str, tuple[Constant, ...]] = {}
+        try:
+            number, found = msgspec.msgpack.decode(path.read_bytes(), type=tuple[int, dict[str, tuple[Constant, ...]]])
+            self.found = found if number == _CACHE_FORMAT else {}
+        except (OSError, msgspec.DecodeError):
+            pass
+
+    def get(self, name: str) -> tuple[Constant, ...] | None:
+        return self.found.get(name)
+
+    def put(self, name: str, constants: tuple[Constant, ...]) -> None:
+        self.found[name] = constants
+        self.changed = True
+
+    def save(self) -> None:
+        if not self.changed:
+            return
+        with contextlib.suppress(OSError, UnicodeError):  # a cache that cannot be written costs time, nothing else
+            write_whole(self.path, msgspec.msgpack.encode((_CACHE_FORMAT, self.found)))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old or the new content, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_bytes(data)
+    part.replace(path)
+
+
+def folder_history(folders: Iterable[tuple[str, Path]], files: Files) -> Iterator[tuple[Commit, dict[str, bytes]]]:
+    """Yield one state for each job: its launch files as a commit, and their content by a made-up blob id."""
+    previous: tuple[str, ...] = ()
+    for number, (name, place) in enumerate(folders):
+        paths = [place] if place.is_file() else sorted(path for path in place.rglob("*") if _is_plain(path))
+        root = place.parent if place.is_file() else place
+        content: dict[str, bytes] = {}
+        kept: dict[str, str] = {}
+        for path in paths[:MOST_FILES]:
+            inside = path.relative_to(root).as_posix()
+            if files.take(inside) and path.stat().st_size <= MOST_BYTES:
+                shown = f"launch{path.suffix}" if place.is_file() else inside
+                kept[shown] = f"{name}/{inside}"
+                content[kept[shown]] = path.read_bytes()
+        yield Commit(name, previous, number, kept), content
+        previous = (name,)
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()

@@ -1,0 +1,179 @@
+"""Write a check's report as text, JSON, SARIF 2.1, GitHub annotations or JUnit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+from xml.sax.saxutils import escape, quoteattr
+
+import msgspec
+
+from verici.check import PREDICTED_FAILURE, TOO_LITTLE, Report
+from verici.explain import constraint_words, short
+from verici.model import Finding
+
+_PAGE = "https://arxiv.org/abs/1805.04473"
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_text(report: Report) -> str:
+    """Return the findings for people; nothing for a commit that passes."""
+    lines = [f"verici: {note}" for note in report.notes]
+    if report.status == TOO_LITTLE:
+        lines.append("verici: not enough history to predict; import labels and run `verici learn`")
+    for finding in report.findings:
+        where = "".join(f"{_shown(place.path)}:{place.line}: " for place in finding.places[:1])
+        lines.append(f"{where}predicted failure{_strength(finding)}: {_shown(finding.says)}")
+        lines += [f"    {_shown(place.path)}:{place.line}: {_shown(place.text)}" for place in finding.places]
+        lines.append(f"    {finding.evidence}")
+    if report.known or report.ignored:
+        lines.append(f"verici: {len(report.known)} in the baseline, {len(report.ignored)} ignored")
+    if report.findings:
+        lines.append(f"verici: {short(report.commit)} is predicted to fail")
+    return "\n".join(lines)
+
+
+def _strength(finding: Finding) -> str:
+    words = [
+        word
+        for word, said in (("few builds", finding.constraint.weak), ("unlike past hits", finding.trusted is False))
+        if said
+    ]
+    return f" (weak: {', '.join(words)})" if words else ""
+
+
+def _shown(text: str) -> str:
+    """Return the text with control characters and undecodable bytes made visible."""
+    plain = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in plain)
+
+
+def as_json(report: Report) -> str:
+    """Return the report for programs."""
+
+    def entry(finding: Finding) -> dict[str, Any]:
+        return {
+            "fingerprint": finding.fingerprint,
+            "constraint": constraint_words(finding.constraint),
+            "message": finding.message,
+            "places": [
+                {"path": _shown(one.path), "line": one.line, "text": _shown(one.text)} for one in finding.places
+            ],
+            "failed": finding.constraint.failed,
+            "fixed": finding.constraint.fixed,
+            "weak": finding.constraint.weak,
+            "trusted": finding.trusted,
+        }
+
+    status = {PREDICTED_FAILURE: "fail", TOO_LITTLE: "unknown"}.get(report.status, "pass")
+    body = {
+        "commit": report.commit,
+        "prediction": status,
+        "findings": [entry(finding) for finding in report.findings],
+        "known": [finding.fingerprint for finding in report.known],
+        "ignored": [finding.fingerprint for finding in report.ignored],
+        "notes": report.notes,
+    }
+    return _json(body)
+
+
+def _json(body: Mapping[str, Any]) -> str:
+    plain = msgspec.json.encode(_printable(body))
+    return msgspec.json.format(plain, indent=2).decode()
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        return {_printable(name): _printable(one) for name, one in value.items()}
+    return [_printable(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _uri(path: str) -> str:
+    return quote(path.encode("utf-8", "surrogateescape"), safe="/")
+
+
+def as_sarif(report: Report) -> str:
+    """Return SARIF 2.1.0; paths are relative to the root of the repository, whatever the current folder is."""
+    rules = [
+        {
+            "id": f"verici/{finding.fingerprint}",
+            "shortDescription": {"text": f"{constraint_words(finding.constraint)} has failed before"},
+            "fullDescription": {"text": finding.message},
+            "helpUri": _PAGE,
+            "defaultConfiguration": {"level": "warning" if finding.constraint.weak else "error"},
+        }
+        for finding in report.findings
+    ]
+    results = [
+        {
+            "ruleId": f"verici/{finding.fingerprint}",
+            "ruleIndex": number,
+            "level": "warning" if finding.constraint.weak else "error",
+            "message": {"text": f"Predicted failure: {finding.message}"},
+            "locations": [_location(place.path, place.line) for place in finding.places[:1]],
+            "relatedLocations": [_location(place.path, place.line) for place in finding.places[1:]],
+            "partialFingerprints": {"constraint/v1": finding.fingerprint},
+        }
+        for number, finding in enumerate(report.findings)
+    ]
+    driver = {"name": "verici", "informationUri": _PAGE, "version": "0.1.0", "rules": rules}
+    run = {"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}
+    return _json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _location(path: str, line: int) -> dict[str, Any]:
+    return {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(path), "uriBaseId": "%SRCROOT%"},
+            "region": {"startLine": max(line, 1)},
+        }
+    }
+
+
+def as_github(report: Report) -> str:
+    """Return one workflow command a finding, escaped as GitHub documents it."""
+    lines = []
+    for finding in report.findings:
+        place = finding.places[0] if finding.places else None
+        level = "warning" if finding.constraint.weak else "error"
+        where = f" file={_property(place.path)},line={place.line},title=verici" if place else " title=verici"
+        lines.append(f"::{level}{where}::{_message('Predicted failure: ' + finding.message)}")
+    if report.status == TOO_LITTLE:
+        lines.append("::notice title=verici::not enough history to predict")
+    return "\n".join(lines)
+
+
+def _message(text: str) -> str:
+    plain = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return plain.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def as_junit(report: Report) -> str:
+    """Return one test case a broken constraint, or one that passes."""
+    cases = []
+    for finding in report.findings:
+        where = quoteattr(_shown(finding.places[0].path if finding.places else ""))
+        text = escape(_shown(finding.message))
+        name = quoteattr(_shown(constraint_words(finding.constraint)))
+        cases.append(
+            f'<testcase classname={where} name={name}><failure message="predicted failure">{text}</failure></testcase>'
+        )
+    if not cases:
+        skipped = "<skipped/>" if report.status == TOO_LITTLE else ""
+        cases.append(f'<testcase classname="verici" name="learned constraints">{skipped}</testcase>')
+    count, bad = len(cases), len(report.findings)
+    body = "\n  ".join(cases)
+    suite = f'<testsuite name="verici" tests="{count}" failures="{bad}">\n  {body}\n</testsuite>'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{suite}'
+
+
+FORMATS: dict[str, Callable[[Report], str]] = {
+    "text": as_text, "json": as_json, "sarif": as_sarif, "github": as_github, "junit": as_junit,
+}  # fmt: skip
