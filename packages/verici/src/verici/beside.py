@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from verici.check import State, check
+from verici.check import check, state_of
 from verici.errors import BadInput
 from verici.explain import constraint_words, paths_of
 from verici.history import Repository
@@ -96,10 +96,7 @@ def _row(
 
 
 def _broken(texts: Mapping[str, str], files: set[str], model: Model) -> set[str]:
-    found = {Key(path, one.name, one.nth): one for path, text in texts.items() for one in constants_of(path, text)}
-    values, lines = {key: one.value for key, one in found.items()}, {key: one.line for key, one in found.items()}
-    state = State(files | set(texts), values, lines, {path: text.splitlines() for path, text in texts.items()})
-    return {finding.fingerprint for finding in check(state, model, "planted").findings}
+    return {finding.fingerprint for finding in check(state_of(files | set(texts), texts), model, "planted").findings}
 
 
 def plant(constraint: Constraint, texts: Mapping[str, str]) -> dict[str, str] | None:

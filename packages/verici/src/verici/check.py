@@ -11,9 +11,10 @@ import pygit2
 
 from verici.errors import BadInput, RepositoryError
 from verici.explain import constraint_words, evidence_words, fingerprint, paths_of
-from verici.history import Repository, values_at, write_whole
+from verici.history import Repository, write_whole
 from verici.model import Constraint, Finding, Key, Place, holds
 from verici.store import Model
+from verici.tokens import constants_of
 
 PASSED, WRONG_ARGUMENTS, PREDICTED_FAILURE, TOO_LITTLE = 0, 2, 3, 4
 _IGNORE = re.compile(r"(?:#|//|<!--|;)\s*verici:\s*ignore\b")
@@ -67,9 +68,16 @@ def state_of_index(repository: Repository, model: Model, index: Path | None = No
     return _state(repository, files, model)
 
 
-def _state(repository: Repository, files: dict[str, str], model: Model) -> State:
-    values, lines, texts = values_at(repository, files, paths_of(model.constraints))
-    return State(set(files), values, lines, texts)
+def _state(repository: Repository, files: Mapping[str, str], model: Model) -> State:
+    texts = {path: repository.text(files[path]) for path in sorted(paths_of(model.constraints)) if path in files}
+    return state_of(files, {path: text for path, text in texts.items() if text is not None})
+
+
+def state_of(files: Iterable[str], texts: Mapping[str, str]) -> State:
+    """Return the state that has these files; only those whose text is given have constants."""
+    found = {Key(path, one.name, one.nth): one for path, text in texts.items() for one in constants_of(path, text)}
+    values, lines = {key: one.value for key, one in found.items()}, {key: one.line for key, one in found.items()}
+    return State(set(files), values, lines, {path: text.splitlines() for path, text in texts.items()})
 
 
 def check(state: State, model: Model, commit: str, known: Iterable[str] = (), notes: Iterable[str] = ()) -> Report:

@@ -83,7 +83,7 @@ def fingerprint(constraint: Constraint) -> str:
         f"{one.predicate.kind} {one.holds} {one.predicate.value} {[tuple(key) for key in one.predicate.keys]}"
         for one in constraint.conditions
     )
-    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def paths_of(constraints: Iterable[Constraint]) -> set[str]:

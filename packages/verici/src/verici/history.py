@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import cast
@@ -14,8 +16,8 @@ import pygit2
 from pygit2.enums import FileMode, SortMode
 
 from verici.errors import RepositoryError
-from verici.model import Commit, Constant, History, Key
-from verici.tokens import MOST_BYTES, constants_of, decode
+from verici.model import Commit, Constant, History
+from verici.tokens import MOST_BYTES, constants_of, decode, suffix_of
 
 #: Files that say how a project is built, by name or by path.
 PATTERNS = (
@@ -32,11 +34,13 @@ PATTERNS = (
     "flake.nix", ".tool-versions", ".*-version", ".nvmrc", "runtime.txt", "version.*", "VERSION", "_version.py",
     "__version__.py",
 )  # fmt: skip
-#: Launch files of jobs.
-LAUNCH_PATTERNS = ("*.yaml", "*.yml", "*.toml", "*.sbatch", "*.slurm", "*.sh", "*.json", "*.env", "*.cfg", "*.ini")
 #: Configuration files of one commit that are read at most; the first ones by path.
 MOST_FILES = 2_000
 _CACHE_FORMAT = 1
+
+
+#: Regular files of each tree and prefix that has been read: path and blob id.
+Trees = dict[str, list[tuple[str, str]]]
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -99,11 +103,14 @@ class Repository:
         """Return the commit with this name."""
         return cast(pygit2.Commit, self.git[self.resolve(name)])
 
-    def files(self, commit: pygit2.Commit, take: Callable[[str], bool]) -> dict[str, str]:
+    def files(self, commit: pygit2.Commit, take: Callable[[str], bool], trees: Trees | None = None) -> dict[str, str]:
         """Return the chosen files of a commit: path to blob id. Symbolic links and submodules are no files."""
-        return {path: blob for path, blob in self._tree(commit.tree, "", {}) if take(path)}
+        found = (
+            (path, blob) for path, blob in self._tree(commit.tree, "", {} if trees is None else trees) if take(path)
+        )
+        return dict(itertools.islice(found, MOST_FILES))
 
-    def _tree(self, tree: pygit2.Tree, prefix: str, known: dict[str, list[tuple[str, str]]]) -> list[tuple[str, str]]:
+    def _tree(self, tree: pygit2.Tree, prefix: str, known: Trees) -> list[tuple[str, str]]:
         """Return all regular files of a tree; subtrees that were seen before are not read again."""
         name = f"{tree.id} {prefix}"
         if name in known:
@@ -154,63 +161,33 @@ class Repository:
     def read(self, tip: str = "HEAD", most: int = 400, files: Files | None = None) -> History:
         """Return the newest commits that lead to `tip`, with the constants of their configuration files."""
         files = files or Files()
-        trees: dict[str, list[tuple[str, str]]] = {}
-        chosen: dict[str, bool] = {}
-        commits: list[Commit] = []
-        for commit in self.walk(tip, most):
-            kept: dict[str, str] = {}
-            for path, blob in self._tree(commit.tree, "", trees):
-                if path not in chosen:
-                    chosen[path] = files.take(path)
-                if chosen[path] and len(kept) < MOST_FILES:
-                    kept[path] = blob
-            commits.append(_commit(commit, kept))
-        commits = follow_renames(commits)
+        take = functools.cache(files.take)
+        trees: Trees = {}
+        commits = follow_renames([_commit(one, self.files(one, take, trees)) for one in self.walk(tip, most)])
         constants = self._constants({(blob, path) for one in commits for path, blob in one.files.items()})
         return History(tuple(commits), constants, tuple(self.notes))
 
     def _constants(self, wanted: set[tuple[str, str]]) -> dict[str, tuple[Constant, ...]]:
         """Return the constants of each blob; a blob that has been read before comes from the cache."""
-        cache = _Cache(self.state / "constants.msgpack")
-        result: dict[str, tuple[Constant, ...]] = {}
+        place = self.state / "constants.msgpack"
+        cache = _read_cache(place)
+        before, result = len(cache), {}
         for blob, path in sorted(wanted):
-            if blob in result:
-                continue
-            name = f"{blob} {path.rpartition('/')[2].rpartition('.')[2].lower()}"
-            found = cache.get(name)
-            if found is None:
+            name = f"{blob} {suffix_of(path)}"
+            if name not in cache:
                 text = self.text(blob)
-                found = constants_of(path, text) if text else ()
-                cache.put(name, found)
-            result[blob] = found
-        cache.save()
+                cache[name] = constants_of(path, text) if text else ()
+            result[blob] = cache[name]
+        if len(cache) > before:
+            with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
+                write_whole(place, msgspec.msgpack.encode((_CACHE_FORMAT, cache)))
         return result
-
-
-def values_at(
-    repository: Repository, files: dict[str, str], paths: Iterable[str]
-) -> tuple[dict[Key, str], dict[Key, int], dict[str, list[str]]]:
-    """Return the constants of these files of a commit: values, lines, and the lines' text."""
-    values: dict[Key, str] = {}
-    lines: dict[Key, int] = {}
-    texts: dict[str, list[str]] = {}
-    for path in sorted(set(paths)):
-        text = repository.text(files[path]) if path in files else None
-        if text is None:
-            continue
-        texts[path] = text.splitlines()
-        for one in constants_of(path, text):
-            key = Key(path, one.name, one.nth)
-            values[key], lines[key] = one.value, one.line
-    return values, lines, texts
 
 
 def follow_renames(commits: list[Commit]) -> list[Commit]:
     """Return the commits with each file that was moved unchanged under its newest path, if the old one is gone."""
-    if not commits:
-        return commits
     by_id = {commit.id: commit for commit in commits}
-    last = set(commits[-1].files)
+    last = set(commits[-1].files) if commits else set()
     moved: dict[str, str] = {}
     for commit in commits:
         parent = by_id.get(commit.parents[0]) if commit.parents else None
@@ -220,8 +197,6 @@ def follow_renames(commits: list[Commit]) -> list[Commit]:
         for path, blob in commit.files.items():
             if path not in parent.files and blob in gone:
                 moved[gone.pop(blob)] = path
-    if not moved:
-        return commits
 
     def newest(path: str) -> str:
         for _ in range(len(moved)):
@@ -231,52 +206,28 @@ def follow_renames(commits: list[Commit]) -> list[Commit]:
         return path
 
     return [
-        msgspec.structs.replace(commit, files={**{newest(path): blob for path, blob in commit.files.items()}})
+        msgspec.structs.replace(commit, files={newest(path): blob for path, blob in commit.files.items()})
         for commit in commits
     ]
 
 
 def _commit(commit: pygit2.Commit, files: dict[str, str]) -> Commit:
     message = _text((commit.raw_message or b"").split(b"\n", 1)[0])[:120]
-    return Commit(
-        str(commit.id),
-        tuple(str(parent) for parent in commit.parent_ids),
-        commit.commit_time,
-        files,
-        commit.author.email if commit.author else "",
-        message,
-    )
+    parents, author = tuple(str(parent) for parent in commit.parent_ids), commit.author.email if commit.author else ""
+    return Commit(str(commit.id), parents, commit.commit_time, files, author, message)
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", errors="surrogateescape")
+    return raw.decode("utf-8", errors="backslashreplace")
 
 
-class _Cache:
-    """Constants by blob, in one file that is replaced as a whole; a file that cannot be read is made anew."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.changed = False
-        self.found: dict[str, tuple[Constant, ...]] = {}
-        try:
-            number, found = msgspec.msgpack.decode(path.read_bytes(), type=tuple[int, dict[str, tuple[Constant, ...]]])
-            self.found = found if number == _CACHE_FORMAT else {}
-        except (OSError, msgspec.DecodeError):
-            pass
-
-    def get(self, name: str) -> tuple[Constant, ...] | None:
-        return self.found.get(name)
-
-    def put(self, name: str, constants: tuple[Constant, ...]) -> None:
-        self.found[name] = constants
-        self.changed = True
-
-    def save(self) -> None:
-        if not self.changed:
-            return
-        with contextlib.suppress(OSError, UnicodeError):  # a cache that cannot be written costs time, nothing else
-            write_whole(self.path, msgspec.msgpack.encode((_CACHE_FORMAT, self.found)))
+def _read_cache(path: Path) -> dict[str, tuple[Constant, ...]]:
+    """Return the constants by blob of earlier runs; a cache that cannot be read is made anew."""
+    try:
+        number, found = msgspec.msgpack.decode(path.read_bytes(), type=tuple[int, dict[str, tuple[Constant, ...]]])
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return found if number == _CACHE_FORMAT else {}
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -285,25 +236,3 @@ def write_whole(path: Path, data: bytes) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_bytes(data)
     part.replace(path)
-
-
-def folder_history(folders: Iterable[tuple[str, Path]], files: Files) -> Iterator[tuple[Commit, dict[str, bytes]]]:
-    """Yield one state for each job: its launch files as a commit, and their content by a made-up blob id."""
-    previous: tuple[str, ...] = ()
-    for number, (name, place) in enumerate(folders):
-        paths = [place] if place.is_file() else sorted(path for path in place.rglob("*") if _is_plain(path))
-        root = place.parent if place.is_file() else place
-        content: dict[str, bytes] = {}
-        kept: dict[str, str] = {}
-        for path in paths[:MOST_FILES]:
-            inside = path.relative_to(root).as_posix()
-            if files.take(inside) and path.stat().st_size <= MOST_BYTES:
-                shown = f"launch{path.suffix}" if place.is_file() else inside
-                kept[shown] = f"{name}/{inside}"
-                content[kept[shown]] = path.read_bytes()
-        yield Commit(name, previous, number, kept), content
-        previous = (name,)
-
-
-def _is_plain(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()

@@ -12,15 +12,19 @@ from typing import Any
 
 import msgspec
 
-from verici.check import Report, State, check
+from verici.check import Report, check, state_of
 from verici.errors import BadInput
-from verici.history import LAUNCH_PATTERNS, Files, folder_history
+from verici.history import MOST_FILES, Files
 from verici.learn import LAUNCH_LEVELS, learn
-from verici.model import Constant, History, Key
+from verici.model import Commit, Constant, History
 from verici.store import Model
-from verici.tokens import constants_of, decode
+from verici.tokens import MOST_BYTES, constants_of, decode
 
-FILES = Files(LAUNCH_PATTERNS, ("verdict.json", "exit_code"))
+#: Launch files; results are none.
+FILES = Files(
+    ("*.yaml", "*.yml", "*.toml", "*.sbatch", "*.slurm", "*.sh", "*.json", "*.env", "*.cfg", "*.ini"),
+    ("verdict.json", "exit_code"),
+)
 
 
 def learn_jobs(folder: Path, table: Path | None = None) -> Model:
@@ -30,35 +34,38 @@ def learn_jobs(folder: Path, table: Path | None = None) -> Model:
         place.name: place for place in sorted(folder.iterdir()) if not place.name.startswith(".") and place != table
     }
     names = [name for name in results if name in places] + [name for name in places if name not in results]
-    history, _ = _history([(name, places[name]) for name in names])
+    history = _history([(name, places[name]) for name in names])
     failed = {name: found for name in names if (found := results.get(name, _result(places[name]))) is not None}
     return learn(history, failed, FILES, levels=LAUNCH_LEVELS)
 
 
 def check_job(job: Path, model: Model) -> Report:
     """Return the constraints that a job's launch files break."""
-    history, texts = _history([(job.name, job)])
-    commit = history.commits[0]
-    found = {
-        Key(path, one.name, one.nth): one for path, blob in commit.files.items() for one in history.constants[blob]
-    }
-    values, lines = {key: one.value for key, one in found.items()}, {key: one.line for key, one in found.items()}
-    return check(
-        State(set(commit.files), values, lines, {path: texts[blob] for path, blob in commit.files.items()}),
-        model,
-        job.name,
-    )
+    texts = launch_files(job)
+    return check(state_of(texts, texts), model, job.name)
 
 
-def _history(jobs: list[tuple[str, Path]]) -> tuple[History, dict[str, list[str]]]:
-    commits, constants = [], dict[str, tuple[Constant, ...]]()
-    texts: dict[str, list[str]] = {}
-    for commit, content in folder_history(jobs, FILES):
-        commits.append(commit)
-        for path, blob in commit.files.items():
-            text = decode(content[blob]) or ""
-            texts[blob], constants[blob] = text.splitlines(), constants_of(path, text)
-    return History(tuple(commits), constants), texts
+def _history(jobs: list[tuple[str, Path]]) -> History:
+    """Return one state for each job; the job before it counts as its parent."""
+    commits, constants, parents = [], dict[str, tuple[Constant, ...]](), tuple[str, ...]()
+    for number, (name, place) in enumerate(jobs):
+        texts = launch_files(place)
+        constants.update({f"{name}/{path}": constants_of(path, text) for path, text in texts.items()})
+        commits.append(Commit(name, parents, number, {path: f"{name}/{path}" for path in texts}))
+        parents = (name,)
+    return History(tuple(commits), constants)
+
+
+def launch_files(place: Path) -> dict[str, str]:
+    """Return the text of a job's launch files by path; a job that is one file has it under a name that all share."""
+    alone = place.is_file()
+    paths = [place] if alone else sorted(path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+    texts: dict[str, str] = {}
+    for path in paths[:MOST_FILES]:
+        inside = f"launch{path.suffix}" if alone else path.relative_to(place).as_posix()
+        if (alone or FILES.take(inside)) and path.stat().st_size <= MOST_BYTES:
+            texts[inside] = decode(path.read_bytes()) or ""
+    return texts
 
 
 def read_table(path: Path) -> dict[str, bool]:

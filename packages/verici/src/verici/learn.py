@@ -235,6 +235,7 @@ def choose(
 ) -> Options:
     """Return the options that would have served best on the past, by walk-forward from its first quarter.
 
+    A later choice must beat an earlier one by more than a false alarm, since the labels of the past mislead, too.
     Where labels hardly contradict each other, only the paper's learner is tried: two failed builds say something there.
     """
     if choices is None:
@@ -245,7 +246,7 @@ def choose(
         forecasts = walk_forward(teacher, options, 0.25, refit, until)
         hits = sum(one.fails and one.failed for one in forecasts)
         alarms = sum(one.fails and not one.failed for one in forecasts)
-        if hits - FALSE_ALARM * alarms > top:
+        if hits - FALSE_ALARM * alarms > top + FALSE_ALARM:
             best, top = options, hits - FALSE_ALARM * alarms
     return best
 

@@ -58,17 +58,17 @@ def write_page(
     marks: dict[int, list[int]] = {}
     for at, (commit, label) in enumerate(_builds(history, failed, labels)):
         bad = failed[commit.id]
-        message = _plain(commit.message)
+        message = commit.message
         title = f"{short(commit.id)} {'failed' if bad else 'passed'}: {message}"
         builds.append({
             "failed": bad, "title": title, "short": short(commit.id), "message": message, "kind": label.kind,
-            "detail": _plain(label.detail),
+            "detail": label.detail,
         })  # fmt: skip
         for number in _broken(commit, history, model):
             marks.setdefault(number, []).append(at)
     rules = [
         {
-            "words": _plain(constraint_words(one)), "name": fingerprint(one), "weak": one.weak,
+            "words": constraint_words(one), "name": fingerprint(one), "weak": one.weak,
             "evidence": evidence_words(one),
             "marks": marks.get(number, []), "caught": sum(builds[at]["failed"] for at in marks.get(number, [])),
             "wrong": sum(not builds[at]["failed"] for at in marks.get(number, [])),
@@ -79,7 +79,3 @@ def write_page(
     count = sum(build["failed"] for build in builds)
     page = template.render(builds=builds, rules=rules, failed=count, commits=len(history.commits))
     path.write_text(page, encoding="utf-8")
-
-
-def _plain(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -44,9 +44,8 @@ def _strength(finding: Finding) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return the text with control characters and undecodable bytes made visible."""
-    plain = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in plain)
+    """Return the text with control characters made visible: they could rule the reader's terminal."""
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
 def as_json(report: Report) -> str:
@@ -79,20 +78,7 @@ def as_json(report: Report) -> str:
 
 
 def _json(body: Mapping[str, Any]) -> str:
-    plain = msgspec.json.encode(_printable(body))
-    return msgspec.json.format(plain, indent=2).decode()
-
-
-def _printable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    if isinstance(value, Mapping):
-        return {_printable(name): _printable(one) for name, one in value.items()}
-    return [_printable(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def _uri(path: str) -> str:
-    return quote(path.encode("utf-8", "surrogateescape"), safe="/")
+    return msgspec.json.format(msgspec.json.encode(body), indent=2).decode()
 
 
 def as_sarif(report: Report) -> str:
@@ -127,7 +113,7 @@ def as_sarif(report: Report) -> str:
 def _location(path: str, line: int) -> dict[str, Any]:
     return {
         "physicalLocation": {
-            "artifactLocation": {"uri": _uri(path), "uriBaseId": "%SRCROOT%"},
+            "artifactLocation": {"uri": quote(path, safe="/"), "uriBaseId": "%SRCROOT%"},
             "region": {"startLine": max(line, 1)},
         }
     }
@@ -147,8 +133,7 @@ def as_github(report: Report) -> str:
 
 
 def _message(text: str) -> str:
-    plain = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return plain.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -85,6 +85,11 @@ def decode(data: bytes) -> str | None:
     return data.decode("utf-8", errors="replace")
 
 
+def suffix_of(path: str) -> str:
+    """Return what decides how a file is read: the end of its name, or the name itself."""
+    return path.rpartition("/")[2].rpartition(".")[2].lower()
+
+
 def constants_of(path: str, text: str) -> tuple[Constant, ...]:
     """Return the numeric constants of a file, with versions joined from MAJOR, MINOR and PATCH at the end."""
     counts: Counter[str] = Counter()
@@ -117,7 +122,7 @@ def join_versions(constants: list[Constant]) -> list[Constant]:
 
 def _numbers(path: str, text: str) -> Iterator[tuple[int, str, str]]:
     """Yield line, context and value of each number."""
-    suffix = path.rpartition("/")[2].rpartition(".")[2].lower()
+    suffix = suffix_of(path)
     surroundings = _Surroundings(suffix)
     comment = _COMMENT_SLASHES if suffix in _SLASHES else _COMMENT_HASH
     for line_number, whole in enumerate(text.splitlines(), 1):
