@@ -1,4 +1,4 @@
-"""The exam with planted rules on 14 real histories: walk-forward on the second half, every way to learn beside the others.
+"""The exam with planted rules on 14 real histories: walk-forward on the second half, all ways to learn.
 
     python benchmarks/planted.py --json benchmarks/results/planted.json [--seconds 280]
 
@@ -132,7 +132,8 @@ def report(rows: list[dict]) -> None:
             continue
         print(f"\n{title}: {len(chosen)} trials; chosen: {Counter(tuple(row['chosen']) for row in chosen)}")
         print(
-            f"{'':32} precision recall    F1 alarms | first | named  alike   file keywords | against labels: precision recall"
+            f"{'':32} precision recall    F1 alarms | first | named  alike   file keywords |"
+            " against labels: precision recall"
         )
         for way in chosen[0]["ways"]:
             total = sum((Counter(row["ways"][way]) for row in chosen), Counter())
@@ -149,8 +150,9 @@ def line(total: Counter[str]) -> str:
     accuracy = (total["tp"] + total["tn"]) / max(1, sum(total[one] for one in ("tp", "fp", "tn", "fn")))
     return (
         f"{share('tp', 'tp', 'fp'):9.3f} {share('tp', 'tp', 'fn'):6.3f} {f1:5.3f} {share('fp', 'fp', 'tn'):6.2%} |"
-        f" {share('first_found', 'first'):5.2f} | {share('named', 'messages'):5.2f} {share('named_or_alike', 'messages'):6.2f}"
-        f" {share('file', 'messages'):6.2f} {share('keywords', 'messages'):8.1f} |"
+        f" {share('first_found', 'first'):5.2f} | {share('named', 'messages'):5.2f}"
+        f" {share('named_or_alike', 'messages'):6.2f} {share('file', 'messages'):6.2f}"
+        f" {share('keywords', 'messages'):8.1f} |"
         f" {share('seen_tp', 'tp', 'fp'):9.3f} {share('seen_tp', 'seen_failed'):6.3f} | accuracy {accuracy:.3f}"
     )
 

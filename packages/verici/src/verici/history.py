@@ -105,10 +105,8 @@ class Repository:
 
     def files(self, commit: pygit2.Commit, take: Callable[[str], bool], trees: Trees | None = None) -> dict[str, str]:
         """Return the chosen files of a commit: path to blob id. Symbolic links and submodules are no files."""
-        found = (
-            (path, blob) for path, blob in self._tree(commit.tree, "", {} if trees is None else trees) if take(path)
-        )
-        return dict(itertools.islice(found, MOST_FILES))
+        found = self._tree(commit.tree, "", {} if trees is None else trees)
+        return dict(itertools.islice(((path, blob) for path, blob in found if take(path)), MOST_FILES))
 
     def _tree(self, tree: pygit2.Tree, prefix: str, known: Trees) -> list[tuple[str, str]]:
         """Return all regular files of a tree; subtrees that were seen before are not read again."""

@@ -22,8 +22,7 @@ from verici.tokens import MOST_BYTES, constants_of, decode
 
 #: Launch files; results are none.
 FILES = Files(
-    ("*.yaml", "*.yml", "*.toml", "*.sbatch", "*.slurm", "*.sh", "*.json", "*.env", "*.cfg", "*.ini"),
-    ("verdict.json", "exit_code"),
+    ("*.yaml", "*.yml", "*.toml", "*.sbatch", "*.slurm", "*.sh", "*.json", "*.env", "*.cfg", "*.ini"), ("verdict.json",)
 )
 
 

@@ -108,14 +108,14 @@ JOINED = "version joined from its parts"
 
 
 def join_versions(constants: list[Constant]) -> list[Constant]:
-    """Return the version that a file states as separate MAJOR, MINOR and PATCH constants, if each stands there once."""
+    """Return the version that a file states as separate MAJOR, MINOR and PATCH constants; none if one stands twice."""
     parts: list[Constant] = []
     for names in _VERSION_PARTS:
         own = [one for one in constants if one.name.upper().replace("VERSION", "").strip(" _=") in names]
-        if len(own) != 1:
-            break
         parts += own
-    if len(parts) < 2:
+        if not own:
+            break
+    if len(parts) < 2 or len({part.name for part in parts}) < len(parts):
         return []
     return [Constant(parts[-1].line, JOINED, 0, ".".join(part.value for part in parts))]
 
