@@ -23,7 +23,7 @@ from verici.learn import Forecast, Options, Teacher, choose, noise_of, prepare, 
 from verici.model import History, Key
 
 RULES = {"bad version": 7, "threshold": 7, "mismatch": 6}
-NATURAL, NO_RULE = 20, 5
+NATURAL, NO_RULE = 10, 5
 WAYS = {
     "evidence, with relabelling": Options("evidence", True),
     "evidence, without relabelling": Options("evidence", False),
@@ -38,13 +38,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument(
+        "--part", default="1/1", help="such as 2/3: parts run beside each other, each with its own file"
+    )
     arguments = parser.parse_args()
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     lines = arguments.json.read_text().splitlines() if arguments.json.exists() else []
     done = {json.loads(line)["trial"] for line in lines}
     began = time.monotonic()
     with arguments.json.open("a") as out:
-        for trial, history, rule in trials(done):
+        for trial, history, rule in trials(done, arguments.part):
             if time.monotonic() - began > arguments.seconds:
                 print("stopped; run again to go on")
                 return
@@ -53,10 +56,11 @@ def main() -> None:
     report([json.loads(line) for line in arguments.json.read_text().splitlines()])
 
 
-def trials(done: set[str]) -> Iterator[tuple[str, History, Planted | None]]:
+def trials(done: set[str], part: str) -> Iterator[tuple[str, History, Planted | None]]:
     """Yield what has not been tried yet, all repositories in turn."""
-    data = shipped.read()
-    for number in range(max(NATURAL, *RULES.values())):
+    which, parts = map(int, part.split("/"))
+    data = dict(list(shipped.read().items())[which - 1 :: parts])
+    for number in range(max(NO_RULE, *RULES.values())):
         for repo, (history, _) in data.items():
             for kind, count in RULES.items():
                 name = f"{repo} {kind} {number}"
@@ -66,6 +70,8 @@ def trials(done: set[str]) -> Iterator[tuple[str, History, Planted | None]]:
             if number < NO_RULE and name not in done:
                 yield name, history, None
     for repo, (history, _) in data.items():
+        if all(f"{repo} natural {number}" in done for number in range(NATURAL)):
+            continue
         fitting = natural_rules(history, repo)
         random.Random(repo).shuffle(fitting)
         for number, rule in enumerate(fitting[:NATURAL]):

@@ -53,6 +53,19 @@ def test_no_two_columns_are_equal_and_none_is_constant(rows: list[dict[str, dict
     assert all(0 < sum(column) < len(column) for column in columns)
 
 
+def test_a_list_counts_constants_that_never_change() -> None:
+    def blob(*texts: str) -> tuple[Constant, ...]:
+        return tuple(Constant(1, "python", number, text) for number, text in enumerate(texts))
+
+    commits = tuple(Commit(name, (), 0, {"ci.yml": name}) for name in "abc")
+    history = History(commits, {"a": blob("3.8", "3.9"), "b": blob("3.8", "3.10"), "c": blob("3.8")})
+    found = candidates(history)
+    for column, predicates in enumerate(found.predicates):
+        for predicate in predicates:
+            twin = [holds(predicate, values_of(one, history.constants), one.files) for one in commits]
+            assert found.truth_NP[:, column].tolist() == twin, predicate
+
+
 def test_absent_is_a_value_of_its_own() -> None:
     found = candidates(history_of([{"a.txt": {"lib": "1"}}, {"a.txt": {"other": "1"}}, {"a.txt": {"lib": "0"}}]))
     kinds = {predicate.kind for predicates in found.predicates for predicate in predicates}
@@ -90,8 +103,9 @@ def test_products_of_launch_files() -> None:
 def test_summaries_ignore_lines_and_see_values() -> None:
     history = history_of([{"a.txt": {"lib": "1"}}, {"a.txt": {"lib": "2"}}, {"a.txt": {"lib": "1"}}])
     moved = {blob: tuple(one._replace(line=9) for one in found) for blob, found in history.constants.items()}
-    codes = summaries(History(history.commits, history.constants | dict(list(moved.items())[:1])))
-    assert codes["0"] == codes["2"] != codes["1"]
+    changed = History(history.commits, history.constants | dict(list(moved.items())[:1]))
+    first, second, third = summaries(changed)
+    assert first == third != second
 
 
 def test_decimals_are_compared_as_numbers() -> None:

@@ -25,16 +25,7 @@ _PREFIX = "verici-build-"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How commits are built.
-
-    Args:
-        command: Must succeed for a pass.
-        tests: Run after it; their failure counts as a pass of kind `test`.
-        limits: What each command may use.
-        sandbox: Whether to use namespaces.
-        network: Whether commands may use the network.
-        env: Names of variables that are passed on.
-    """
+    """How commits are built: `command` must succeed for a pass, `tests` may fail; `env` names variables passed on."""
 
     command: str
     tests: str = ""

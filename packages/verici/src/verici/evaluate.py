@@ -32,14 +32,8 @@ _METADATA_REFIT = 10
 class Score(msgspec.Struct, frozen=True):
     """Counts and rates of one way to predict; rates are NaN where nothing can be divided.
 
-    Args:
-        name: The way.
-        tp: Predicted failures that failed; likewise `fp`, `tn`, `fn`.
-        pr_auc: Area under precision over recall.
-        first: Failures that follow a pass; `first_found` of them were predicted.
-        hits: Share of true alarms that name a constant which the fix changed.
-        chance: The same share for as many random constants that changed in the failing commit.
-        keywords: Conditions of a message in the mean.
+    `first` counts failures that follow a pass. `hits` is the share of true alarms that name a constant which the fix
+    changed, `chance` the same for random constants of the failing commit, `keywords` the mean length of a message.
     """
 
     name: str
@@ -55,24 +49,16 @@ class Score(msgspec.Struct, frozen=True):
     keywords: float = float("nan")
 
     @property
-    def accuracy(self) -> float:
-        """Return the share of right predictions."""
-        return _ratio(self.tp + self.tn, self.tp + self.tn + self.fp + self.fn)
-
-    @property
-    def precision(self) -> float:
-        """Return the share of alarms that are true."""
-        return _ratio(self.tp, self.tp + self.fp)
-
-    @property
-    def recall(self) -> float:
-        """Return the share of failures that are predicted."""
-        return _ratio(self.tp, self.tp + self.fn)
-
-    @property
-    def f1(self) -> float:
-        """Return the harmonic mean of precision and recall."""
-        return _ratio(2 * self.tp, 2 * self.tp + self.fp + self.fn)
+    def rates(self) -> tuple[float, float, float, float]:
+        """Return accuracy, precision, recall and F1."""
+        count = self.tp + self.tn + self.fp + self.fn
+        f1 = _ratio(2 * self.tp, 2 * self.tp + self.fp + self.fn)
+        return (
+            _ratio(self.tp + self.tn, count),
+            _ratio(self.tp, self.tp + self.fp),
+            _ratio(self.tp, self.tp + self.fn),
+            f1,
+        )
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -89,7 +75,7 @@ def score(name: str, builds: Builds, forecasts: Sequence[Forecast]) -> Score:
     first = [one for one in forecasts if one.failed and one.row not in after_failure]
     true = [one for one in forecasts if one.fails and one.failed and one.conditions]
     judged = [(one, fix) for one in true if (fix := fix_of(builds, one.row)) is not None]
-    hits = [is_hit(builds.history, _keys(one), one.row, fix) for one, fix in judged]
+    hits = [is_hit(builds.history, one.keys, one.row, fix) for one, fix in judged]
     chance = [is_hit(builds.history, _random_keys(builds, one), one.row, fix) for one, fix in judged]
     return Score(
         name,
@@ -106,17 +92,13 @@ def score(name: str, builds: Builds, forecasts: Sequence[Forecast]) -> Score:
     )
 
 
-def _keys(forecast: Forecast) -> set[Key]:
-    return {key for one in forecast.conditions for key in one.predicate.keys}
-
-
 def _random_keys(builds: Builds, forecast: Forecast) -> list[Key]:
     """Return as many random constants as the message named, out of those that changed in the failing commit."""
     commits, constants = builds.history.commits, builds.history.constants
     before = next((earlier for earlier, later in builds.edges if later == forecast.row), forecast.row)
     old, new = values_of(commits[before], constants), values_of(commits[forecast.row], constants)
     changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)) or sorted(new)
-    return random.Random(forecast.row).sample(changed, min(len(_keys(forecast)), len(changed)))
+    return random.Random(forecast.row).sample(changed, min(len(forecast.keys), len(changed)))
 
 
 def majority(builds: Builds, start: float = 0.5) -> list[Forecast]:
@@ -195,7 +177,8 @@ def table_of(scores: Sequence[Score]) -> str:
     head = f"{'':50} accuracy precision recall   F1  PR-AUC  first  alarms  named (chance) keywords"
     lines = [head]
     for one in scores:
-        rates = f"{one.accuracy:8.3f} {one.precision:9.3f} {one.recall:6.3f} {one.f1:5.3f} {one.pr_auc:6.3f}"
+        accuracy, precision, recall, f1 = one.rates
+        rates = f"{accuracy:8.3f} {precision:9.3f} {recall:6.3f} {f1:5.3f} {one.pr_auc:6.3f}"
         first = f"{one.first_found}/{one.first}"
         alarms = f"{_ratio(one.fp, one.fp + one.tn):7.1%}"
         named = f"{one.hits:.2f} ({one.chance:.2f})" if one.hits == one.hits else "-"

@@ -33,16 +33,9 @@ Jobs = Mapping[str, str]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One run of one workflow on a commit.
+    """One run of one workflow on a commit; a run of higher order replaces others of the same workflow.
 
-    Args:
-        commit: Commit id.
-        workflow: Runs of different workflows do not replace each other.
-        order: A higher one of the same workflow replaces a lower one.
-        outcome: `pass`, `fail`, or empty for a run without a result.
-        kind: As in a label.
-        time: When it began.
-        detail: Number of the run and the failed step.
+    The outcome is `pass`, `fail`, or empty for a run without a result; kind, time and detail are those of a label.
     """
 
     commit: str

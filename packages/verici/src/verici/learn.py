@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -26,13 +26,9 @@ FALSE_ALARM = 3.0
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How to learn.
+    """How to learn: which learner, with relabelling or without, by which templates.
 
-    Args:
-        learner: `evidence` or `paper`.
-        relabel: Whether failures that constants cannot explain become passes.
-        levels: Templates of predicates.
-        refine: Add templates one by one while that mends the tree (MiGAR); False uses all from the start.
+    With `refine`, templates are added one by one while that mends the tree (MiGAR); else all are used from the start.
     """
 
     learner: Learner = "evidence"
@@ -46,45 +42,35 @@ CHOICES = (Options("evidence", False), Options("evidence", True), Options("paper
 CLEAN_CHOICES = (Options("paper", True), Options("paper", False))
 #: Estimated share of misleading labels up to which a pure leaf of few builds is believed. Travis: 0.09.
 CLEAN = 0.03
+Rows = NDArray[np.intp]
 LAUNCH_LEVELS = (COARSE, VALUES, PAIRS, PRODUCTS)
 
 
 class Builds(msgspec.Struct, frozen=True):
     """A history with labels, made ready for learning once.
 
-    Args:
-        history: All commits.
-        rows: Labelled commits, in order.
-        failed_N: Result of each commit; False where there is no label.
-        edges: Consecutive labelled builds as rows.
-        children: Row to the rows of the consecutive later builds.
-        summaries: Commit to its set of constants.
+    `rows` are the labelled commits in order, `edges` consecutive ones of them. `summaries` has a number for each row
+    that is equal for equal constants. `failed_N` is False where there is no label.
     """
 
     history: History
-    rows: NDArray[np.intp]
+    rows: Rows
     failed_N: NDArray[np.bool_]
     edges: tuple[tuple[int, int], ...]
-    children: dict[int, list[int]]
-    summaries: dict[str, int]
+    summaries: dict[int, int]
 
 
 def prepare(history: History, failed: Mapping[str, bool]) -> Builds:
     """Return the history with its labels, by full commit id."""
-    ids = [commit.id for commit in history.commits]
-    where = {commit: row for row, commit in enumerate(ids)}
-    known = {commit for commit in ids if commit in failed}
-    edges = consecutive({commit.id: commit.parents for commit in history.commits}, known)
-    children: dict[int, list[int]] = defaultdict(list)
-    for one, other in edges:
-        children[where[one]].append(where[other])
+    where = {commit.id: row for row, commit in enumerate(history.commits)}
+    rows = [row for commit, row in where.items() if commit in failed]
+    edges = consecutive({commit.id: commit.parents for commit in history.commits}, where.keys() & failed.keys())
     return Builds(
         history,
-        np.array([where[commit] for commit in ids if commit in known], dtype=np.intp),
-        np.array([failed.get(commit, False) for commit in ids], dtype=np.bool_),
+        np.array(rows, dtype=np.intp),
+        np.array([failed.get(commit, False) for commit in where], dtype=np.bool_),
         tuple((where[one], where[other]) for one, other in edges),
-        dict(children),
-        summaries(history),
+        dict(enumerate(summaries(history))),
     )
 
 
@@ -101,22 +87,16 @@ class Teacher:
             self._candidates[options.levels] = candidates(self.builds.history, options.levels)
         return self._candidates[options.levels]
 
-    def labels(self, rows: NDArray[np.intp], options: Options) -> NDArray[np.bool_]:
+    def labels(self, rows: Rows, options: Options) -> NDArray[np.bool_]:
         """Return the results of these builds, relabelled if the options say so; others stay False."""
-        builds = self.builds
-        result = np.zeros_like(builds.failed_N)
-        result[rows] = builds.failed_N[rows]
-        if not options.relabel:
-            return result
-        ids = {int(row): builds.history.commits[row].id for row in rows}
-        failed = {commit: bool(builds.failed_N[row]) for row, commit in ids.items()}
-        edges = [(ids[one], ids[other]) for one, other in builds.edges if one in ids and other in ids]
-        renewed = relabel(failed, edges, builds.summaries)
-        for row, commit in ids.items():
-            result[row] = renewed[commit]
+        failed = {int(row): bool(self.builds.failed_N[row]) for row in rows}
+        if options.relabel:
+            failed = relabel(failed, self.builds.edges, self.builds.summaries)
+        result = np.zeros_like(self.builds.failed_N)
+        result[list(failed)] = list(failed.values())
         return result
 
-    def tree(self, rows: NDArray[np.intp], options: Options) -> Node:
+    def tree(self, rows: Rows, options: Options) -> Node:
         """Return the tree that these builds teach."""
         known = set(rows.tolist())
         edges = [edge for edge in self.builds.edges if edge[0] in known and edge[1] in known]
@@ -157,23 +137,18 @@ def cost(root: Node) -> int:
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What was predicted of one build before its result was known.
-
-    Args:
-        row: The commit's row.
-        fails: The prediction.
-        risk: Expected share of failures, 0 to 1.
-        failed: The label.
-        conditions: The path of the tree, for a predicted failure.
-        taught: Rows of the failed builds of the leaf.
-    """
+    """What was predicted of one build before its result was known; `risk` is the expected share of failures, 0–1."""
 
     row: int
     fails: bool
     risk: float
     failed: bool
     conditions: tuple[Condition, ...] = ()
-    taught: tuple[int, ...] = ()
+
+    @property
+    def keys(self) -> set[Key]:
+        """Return the constants that the message names."""
+        return {key for one in self.conditions for key in one.predicate.keys}
 
 
 def walk_forward(
@@ -188,20 +163,16 @@ def walk_forward(
         refit: Builds after which the tree is learned anew; the paper's protocol is 1.
         until: Number of builds to use, from the first; None for all.
     """
-    rows = teacher.builds.rows[:until]
-    found = teacher.candidates(options)
+    rows, found = teacher.builds.rows[:until], teacher.candidates(options)
     forecasts: list[Forecast] = []
     root: Node | None = None
-    labels = teacher.builds.failed_N
     for number in range(max(1, int(len(rows) * start)), len(rows)):
         if root is None or number % refit == 0:
             root = teacher.tree(rows[:number], options)
-            labels = teacher.labels(rows[:number], options)
         row = int(rows[number])
         leaf, path = leaf_of(root, found.truth_NP[row])
         conditions = conditions_of(found, path) if leaf.fails else ()
-        taught = tuple(int(one) for one in leaf.rows if labels[one]) if leaf.fails else ()
-        forecasts.append(Forecast(row, leaf.fails, leaf.risk, bool(teacher.builds.failed_N[row]), conditions, taught))
+        forecasts.append(Forecast(row, leaf.fails, leaf.risk, bool(teacher.builds.failed_N[row]), conditions))
     return forecasts
 
 
@@ -216,12 +187,11 @@ def noise_of(builds: Builds, until: int | None = None) -> float:
     A contradiction is a pair of consecutive builds with equal constants and different results. Half of one
     is added to one more pair, so that few pairs do not pass for clean ones.
     """
-    ids = [commit.id for commit in builds.history.commits]
     known = set(builds.rows[:until].tolist())
     equal = [
         builds.failed_N[one] != builds.failed_N[other]
         for one, other in builds.edges
-        if one in known and other in known and builds.summaries[ids[one]] == builds.summaries[ids[other]]
+        if {one, other} <= known and builds.summaries[one] == builds.summaries[other]
     ]
     return float((sum(equal) + 0.5) / (len(equal) + 1) / 2) if equal else 0.0
 
@@ -283,18 +253,9 @@ def learn(
         if leaf.fails and path
     )
     return Model(
-        FORMAT,
-        tip,
-        count,
-        bad,
-        options.learner,
-        bad - int(labels[builds.rows].sum()),
-        round(noise_of(builds), 4),
-        files or Files(),
-        constraints,
-        filter=_past_messages(teacher, options),
-        notes=history.notes,
-    )
+        FORMAT, tip, count, bad, options.learner, bad - int(labels[builds.rows].sum()), round(noise_of(builds), 4),
+        files or Files(), constraints, filter=_past_messages(teacher, options), notes=history.notes,
+    )  # fmt: skip
 
 
 def _constraint(builds: Builds, conditions: tuple[Condition, ...], leaf: Node, labels: NDArray[np.bool_]) -> Constraint:
@@ -312,13 +273,15 @@ def _constraint(builds: Builds, conditions: tuple[Condition, ...], leaf: Node, l
 WEAK = 2
 
 
-def fix_of(builds: Builds, row: int, inside: set[int] | None = None) -> int | None:
+def fix_of(builds: Builds, row: int, inside: Collection[int] = ()) -> int | None:
     """Return the nearest labelled descendant that passed, outside of a leaf; None if there is none."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for one, other in builds.edges:
+        children[one].append(other)
     waiting, seen = deque([row]), {row}
     while waiting:
-        one = waiting.popleft()
-        for child in builds.children.get(one, ()):
-            if not builds.failed_N[child] and (inside is None or child not in inside):
+        for child in children[waiting.popleft()]:
+            if not builds.failed_N[child] and child not in inside:
                 return child
             if child not in seen:
                 seen.add(child)
@@ -328,17 +291,10 @@ def fix_of(builds: Builds, row: int, inside: set[int] | None = None) -> int | No
 
 def _past_messages(teacher: Teacher, options: Options) -> Weights | None:
     """Train the message filter on what would have been said in the past: did the fix change what it named?"""
-    messages, hits = [], []
-    for forecast in walk_forward(teacher, options, 0.5, 8):
-        if not forecast.fails:
-            continue
-        fix = fix_of(teacher.builds, forecast.row)
-        if fix is None:
-            continue
-        messages.append(" and ".join(condition_words(one) for one in forecast.conditions))
-        keys = {key for one in forecast.conditions for key in one.predicate.keys}
-        hits.append(is_hit(teacher.builds.history, keys, forecast.row, fix))
-    return train(messages, hits)
+    said = [one for one in walk_forward(teacher, options, 0.5, 8) if one.fails]
+    fixed = [(one, fix) for one in said if (fix := fix_of(teacher.builds, one.row)) is not None]
+    messages = [" and ".join(condition_words(condition) for condition in one.conditions) for one, _ in fixed]
+    return train(messages, [is_hit(teacher.builds.history, one.keys, one.row, fix) for one, fix in fixed])
 
 
 def is_hit(history: History, keys: Iterable[Key], row: int, fix: int) -> bool:

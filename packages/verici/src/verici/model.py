@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import prod
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -35,16 +36,7 @@ class Constant(NamedTuple):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """One state of the repository.
-
-    Args:
-        id: Full commit id, or the name of a job for launch files.
-        parents: Ids of the parents; the first is the branch's own.
-        time: Committer time in seconds since 1970.
-        files: Configuration files: path to blob id.
-        author: Author's address; the metadata baseline uses it.
-        message: First line of the message.
-    """
+    """One state: commit id or name of a job, parents, seconds since 1970, configuration files as path to blob id."""
 
     id: str
     parents: tuple[str, ...]
@@ -65,13 +57,8 @@ class History(msgspec.Struct, frozen=True):
 class Label(msgspec.Struct, frozen=True):
     """The result of a commit's build.
 
-    Args:
-        commit: Full or abbreviated commit id.
-        result: `pass` (tests may fail), `fail` (error before tests could run).
-        kind: `ok`, `config`, `test` (counts as pass), `unknown` (a failure of unknown kind), `limit`.
-        source: Where the label was read from.
-        time: When the build began, ISO 8601 or seconds; may be empty.
-        detail: Failed step, number of the run, or exit status.
+    The result is `pass` (tests may fail) or `fail` (error before tests could run). The kind is `ok`, `config`, `test`
+    (counts as pass), `unknown` (a failure of unknown kind) or `limit` (no result). The detail names step and run.
     """
 
     commit: str
@@ -85,11 +72,8 @@ class Label(msgspec.Struct, frozen=True):
 class Predicate(msgspec.Struct, frozen=True):
     """A statement about one state that is true or false.
 
-    Args:
-        kind: `file`, `absent`, `is`, `least`, `has`, `differ`, `below`, `disagree`, `product` or `multiple`.
-        keys: The constants that it compares; `file` uses only the path.
-        value: Reference value of `is`, `least` and `has`.
-        order: How `least` and `below` compare.
+    The kind is `file`, `absent`, `is`, `least`, `has`, `differ`, `below`, `disagree`, `product` or `multiple`; `file`
+    uses only the path of its key. `is`, `least` and `has` have a value.
     """
 
     kind: str
@@ -109,12 +93,8 @@ class Condition(msgspec.Struct, frozen=True):
 class Constraint(msgspec.Struct, frozen=True):
     """A path from root to a leaf that fails, with the past builds that taught it.
 
-    Args:
-        conditions: From root to leaf; all must hold for a build to be predicted to fail.
-        failed: Commits of the leaf whose builds failed, oldest first.
-        passed: Number of commits of the leaf whose builds passed.
-        fixed: For some failed commits: the first later commit that passed and left the leaf.
-        weak: True if the evidence is less than the learner asks of a constraint that blocks.
+    A build that meets all conditions is predicted to fail. `failed` are the commits of the leaf whose builds failed,
+    `passed` counts the others, `fixed` names the next commit that passed outside of the leaf. Few builds make it weak.
     """
 
     conditions: tuple[Condition, ...]
@@ -175,26 +155,19 @@ def is_below(one: str, other: str, order: Order) -> bool:
 
 
 def holds(predicate: Predicate, values: Mapping[Key, str], files: Mapping[str, str] | set[str]) -> bool:
-    """Return True if the predicate is true of a state; comparisons with an absent constant are false.
-
-    Args:
-        predicate: The statement.
-        values: Value of each constant that is present.
-        files: Paths that are present.
-    """
+    """Return True if the predicate is true of a state; comparisons with an absent constant are false."""
     kind, keys = predicate.kind, predicate.keys
     if kind == "file":
         return keys[0].path in files
     if kind == "has":
         same = (values.get(keys[0]._replace(nth=nth)) for nth in range(HAS_AT_MOST))
         return predicate.value in same
-    found = [values.get(key) for key in keys]
     if kind == "absent":
-        return found[0] is None
-    present = [value for value in found if value is not None]
+        return keys[0] not in values
+    found = [values[key] for key in keys if key in values]
     if kind == "disagree":
-        return len(set(present)) > 1
-    return len(present) == len(found) and _holds_of_present(predicate, present)
+        return len(set(found)) > 1
+    return len(found) == len(keys) and _holds_of_present(predicate, found)
 
 
 def _holds_of_present(predicate: Predicate, found: list[str]) -> bool:
@@ -212,10 +185,7 @@ def _holds_of_present(predicate: Predicate, found: list[str]) -> bool:
         return False
     if kind == "multiple":
         return numbers[0] % numbers[1] == 0
-    result = 1
-    for number in numbers[:-1]:
-        result *= number
-    return result == numbers[-1]
+    return prod(numbers[:-1]) == numbers[-1]
 
 
 #: A `has` predicate looks at this many constants with the same context in one file.

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from typing import TypeVar
+
+State = TypeVar("State", bound=Hashable)
 
 
 def relabel(
-    failed: Mapping[str, bool], edges: Sequence[tuple[str, str]], summaries: Mapping[str, Hashable]
-) -> dict[str, bool]:
+    failed: Mapping[State, bool], edges: Iterable[tuple[State, State]], summaries: Mapping[State, Hashable]
+) -> dict[State, bool]:
     """Return labels in which no failure stands next to a pass with equal constants.
 
     A failed build next to a passed one with the same summary becomes a pass, in both directions, until nothing
     changes. A pass never becomes a failure. The order of the steps does not matter: each step only removes failures.
 
     Args:
-        failed: Commit to whether its build failed.
-        edges: Consecutive builds as (earlier, later); here, each labelled commit and its nearest labelled ancestors.
-        summaries: Commit to its set of constants; only equality is used.
+        failed: Whether the build of each state failed.
+        edges: Consecutive builds as (earlier, later); those with a state that has no label are left out.
+        summaries: The constants of each state; only equality is used.
 
     Source:
         SANER 2022, section IV. Deviation: "consecutive" is parent and child, not the order in time.
     """
-    neighbours: dict[str, list[str]] = defaultdict(list)
+    neighbours: dict[State, list[State]] = defaultdict(list)
     for one, other in edges:
         if one in failed and other in failed and summaries[one] == summaries[other]:
             neighbours[one].append(other)
             neighbours[other].append(one)
     result = dict(failed)
-    waiting = deque(commit for commit, bad in failed.items() if not bad)
+    waiting = deque(state for state, bad in failed.items() if not bad)
     while waiting:
         for other in neighbours[waiting.popleft()]:
             if result[other]:
@@ -37,7 +40,7 @@ def relabel(
     return result
 
 
-def consecutive(parents: Mapping[str, Sequence[str]], labelled: set[str]) -> list[tuple[str, str]]:
+def consecutive(parents: Mapping[str, Sequence[str]], labelled: Set[str]) -> list[tuple[str, str]]:
     """Return (ancestor, commit) for each labelled commit and its nearest labelled ancestor along each parent.
 
     Args:

@@ -45,13 +45,8 @@ class Model(msgspec.Struct, frozen=True):
     Args:
         format: Number of this form; others are refused.
         tip: Newest commit of the history.
-        builds: Labelled builds that were learned from.
-        failed: Failed ones among them.
-        learner: `evidence` or `paper`.
-        relabelled: Number of failures that became passes because the constants cannot explain them.
+        builds: Labelled builds; `failed` of them failed, `relabelled` of those cannot be explained by constants.
         noise: Estimated share of misleading labels, 0 to 1.
-        files: Which files were read.
-        constraints: Paths to failing leaves.
         enough: False if there was too little history; `check` then exits with 4.
         filter: The message filter, if there were enough past messages.
         notes: What limited the history.

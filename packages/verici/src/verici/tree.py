@@ -28,15 +28,9 @@ MOST_DEPTH = {"evidence": 4, "paper": 12}
 
 
 class Node(msgspec.Struct):
-    """A node of the tree; a leaf has no predicate.
+    """A node of the tree: the training rows that reach it, how many failed, and the predicate that splits them.
 
-    Args:
-        rows: Training rows that reach the node.
-        failed: How many of them failed.
-        column: Predicate that splits the node, -1 at a leaf.
-        yes: Node of the rows of which the predicate is true.
-        no: Node of the others.
-        fails: Prediction of a leaf.
+    A leaf has column -1 and a prediction.
     """
 
     rows: NDArray[np.intp]
@@ -63,8 +57,8 @@ def fit(
     """Return the tree learned from these rows; the same input always gives the same tree.
 
     Args:
-        learned: Candidate predicates over the whole history.
-        rows: Builds to learn from. Predicates that these rows cannot state yet are left out.
+        learned: Candidate predicates over the whole history; those that `rows` cannot state yet are left out.
+        rows: Builds to learn from.
         failed_N: Result of each build of the history, after relabelling; only `rows` are read.
         edges: Consecutive builds as (earlier, later) rows. Of predicates with equal gain the tree takes the one that
             changed together with the result most often.
