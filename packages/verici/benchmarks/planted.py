@@ -24,6 +24,8 @@ from verici.model import History, Key
 
 RULES = {"bad version": 7, "threshold": 7, "mismatch": 6}
 NATURAL, NO_RULE = 10, 5
+#: Builds after which a tree is learned anew: the chosen way, the others.
+REFIT, WAYS_REFIT = 3, 8
 WAYS = {
     "evidence, with relabelling": Options("evidence", True),
     "evidence, without relabelling": Options("evidence", False),
@@ -87,13 +89,13 @@ def attempt(history: History, rule: Planted | None, name: str) -> dict[str, obje
     builds = prepare(history, rule.labels if rule else flip(truth, name))
     teacher = Teacher(builds)
     half = len(builds.rows) // 2
-    chosen = choose(teacher, half)
+    chosen = choose(teacher, half, refit=8)
     keys = set(rule.rule.keys) if rule else set()
     ids = [commit.id for commit in history.commits]
     first = {later for earlier, later in builds.edges if truth[ids[later]] and not truth[ids[earlier]]}
-    found = {"chosen by the past": counts(walk_forward(teacher, chosen), ids, truth, keys, first)}
+    found = {"chosen by the past": counts(walk_forward(teacher, chosen, refit=REFIT), ids, truth, keys, first)}
     for way, options in WAYS.items():
-        found[way] = counts(walk_forward(teacher, options, refit=5), ids, truth, keys, first)
+        found[way] = counts(walk_forward(teacher, options, refit=WAYS_REFIT), ids, truth, keys, first)
     found["majority"] = counts(majority(builds), ids, truth, keys, first)
     found["metadata"] = counts(metadata(builds), ids, truth, keys, first)
     return {

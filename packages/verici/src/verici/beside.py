@@ -30,30 +30,8 @@ _COMMANDS = {
     "zizmor": (["zizmor", "--offline", "--no-progress", "--format=plain", "--persona=regular"], ".github/"),
     "yamllint": (["yamllint", "-f", "parsable", "-d", "relaxed"], ""),
 }
-_WORKFLOW = """\
-name: planted
-on: push
-permissions:
-  contents: read
-jobs:
-  one:
-    runs-on: ubuntu-latest
-    steps:
-      - run: make
-"""
+_TEMPLATES = Path(__file__).with_name("templates")
 _PLACE = ".github/workflows/verici-planted.yml"
-#: What is planted: kind, name, text that is replaced, replacement.
-_EDITS = (
-    ("syntax", "misspelled key", "runs-on:", "runs_on:"),
-    ("syntax", "unknown job in needs", "    runs-on:", "    needs: two\n    runs-on:"),
-    ("syntax", "unknown context", "run: make", "run: make ${{ githb.sha }}"),
-    ("syntax", "broken indentation", "    steps:", "   steps:"),
-    ("syntax", "key twice", "name: planted", "name: planted\nname: again"),
-    ("syntax", "unknown event", "on: push", "on: pusch"),
-    ("security", "title in a shell line", "run: make", 'run: echo "${{ github.event.issue.title }}"'),
-    ("security", "action by branch", "- run: make", "- uses: somebody/something@main"),
-    ("security", "all permissions", "  contents: read", "  contents: write\n  packages: write\n  id-token: write"),
-)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -77,9 +55,10 @@ def compare(repository: Repository, model: Model, tools: Sequence[str]) -> list[
         if changed is not None:
             path = next(path for path in changed if changed[path] != texts[path])
             rows.append(_row("history", constraint_words(constraint), path, texts, changed, model, set(files), runners))
-    for kind, name, old, new in _EDITS:
-        before, after = {_PLACE: _WORKFLOW}, {_PLACE: _WORKFLOW.replace(old, new, 1)}
-        rows.append(_row(kind, name, _PLACE, {**texts, **before}, {**texts, **after}, model, set(files), runners))
+    workflow = (_TEMPLATES / "workflow.yml").read_text()
+    for kind, name, old, new in msgspec.json.decode((_TEMPLATES / "faults.json").read_bytes(), type=list[list[str]]):
+        before, after = {**texts, _PLACE: workflow}, {**texts, _PLACE: workflow.replace(old, new, 1)}
+        rows.append(_row(kind, name, _PLACE, before, after, model, set(files), runners))
     return rows
 
 

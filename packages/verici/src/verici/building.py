@@ -19,7 +19,7 @@ from pygit2.enums import SortMode
 from verici.errors import BadInput, RepositoryError
 from verici.history import Repository
 from verici.model import FAIL, PASS, Label
-from verici.sandbox import Limits, Outcome, run
+from verici.sandbox import Limits, run
 
 _PREFIX = "verici-build-"
 
@@ -55,7 +55,7 @@ def label_commits(repository: Repository, commits: Sequence[str], plan: Plan, do
         KeyboardInterrupt: After Ctrl-C or SIGTERM, when worktree and processes are gone.
     """
     remove_leftovers(repository)
-    with _interruptible():
+    with _handled(signal.default_int_handler, signal.SIGTERM):
         for commit in commits:
             with worktree(repository, commit) as folder:
                 label = _build(repository, commit, folder, plan)
@@ -63,27 +63,18 @@ def label_commits(repository: Repository, commits: Sequence[str], plan: Plan, do
 
 
 def _build(repository: Repository, commit: str, folder: Path, plan: Plan) -> Label:
-    def step(command: str) -> Outcome:
-        env = _environment(folder.parent, plan.env)
-        return run(
-            command,
-            folder,
-            env,
-            plan.limits,
-            sandbox=plan.sandbox,
-            network=plan.network,
-            read_only=repository.root.resolve(),
-        )
-
-    for command, name in ((plan.command, "build"), (plan.tests, "test")):
-        outcome = step(command) if command else Outcome(0, "", "")
+    for command, name, result, kind in ((plan.command, "build", FAIL, "config"), (plan.tests, "test", PASS, "test")):
+        if not command:
+            continue
+        outcome = run(
+            command, folder, _environment(folder.parent, plan.env), plan.limits,
+            sandbox=plan.sandbox, network=plan.network, read_only=repository.root.resolve(),
+        )  # fmt: skip
         if outcome.limit:
             return Label(commit, FAIL, "limit", "build", "", f"{name}: {outcome.limit}")
         if outcome.status:
             detail = f"{name}: exit {outcome.status}: {_reason(outcome.output)[:160]}"
-            return Label(
-                commit, FAIL if name == "build" else PASS, "config" if name == "build" else "test", "build", "", detail
-            )
+            return Label(commit, result, kind, "build", "", detail)
     return Label(commit, PASS, "ok", "build", "", "exit 0")
 
 
@@ -106,13 +97,12 @@ def _environment(place: Path, names: Sequence[str]) -> dict[str, str]:
 def worktree(repository: Repository, commit: str) -> Iterator[Path]:
     """Check a commit out in a worktree of its own, and remove it again whatever happens."""
     place = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    folder = place / "tree"
     try:
         (place / "pid").write_text(str(os.getpid()))
-        _git(repository, "worktree", "add", "--detach", "--force", "--quiet", str(folder), commit)
-        yield folder
+        _git(repository, "worktree", "add", "--detach", "--force", "--quiet", str(place / "tree"), commit)
+        yield place / "tree"
     finally:
-        with _undisturbed():
+        with _handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not stop the cleaning up
             _discard(repository, place)
 
 
@@ -133,15 +123,10 @@ def _make_writable(function: Callable[[str], object], path: str, _: object) -> N
 
 def remove_leftovers(repository: Repository) -> None:
     """Remove worktrees of builds whose process was killed."""
-    listed = _git(repository, "worktree", "list", "--porcelain")
-    for line in listed.splitlines():
-        folder = Path(line.removeprefix("worktree "))
-        if (
-            line.startswith("worktree ")
-            and folder.parent.name.startswith(_PREFIX)
-            and not _is_alive(folder.parent / "pid")
-        ):
-            _discard(repository, folder.parent)
+    for line in _git(repository, "worktree", "list", "--porcelain").splitlines():
+        place = Path(line.removeprefix("worktree ")).parent
+        if line.startswith("worktree ") and place.name.startswith(_PREFIX) and not _is_alive(place / "pid"):
+            _discard(repository, place)
 
 
 def _is_alive(note: Path) -> bool:
@@ -154,7 +139,9 @@ def _is_alive(note: Path) -> bool:
 
 def _git(repository: Repository, *arguments: str) -> str:
     """Run git on this repository: without its hooks, and without variables that name another one."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
+        "GIT_LFS_SKIP_SMUDGE": "1"
+    }
     command = ["git", "-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", *arguments]
     try:
         done = subprocess.run(
@@ -168,25 +155,11 @@ def _git(repository: Repository, *arguments: str) -> str:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
+def _handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers, *numbers: int) -> Iterator[None]:
+    """Handle these signals in another way for a while."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let neither a second Ctrl-C nor SIGTERM interrupt the cleaning up."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -26,7 +26,7 @@ from verici.learn import (
 from verici.model import History, Key
 
 #: Builds after which the metadata baseline is fitted anew: it is slower than the tree.
-_METADATA_REFIT = 10
+_METADATA_REFIT = 25
 
 
 class Score(msgspec.Struct, frozen=True):

@@ -20,20 +20,7 @@ from verici.model import Commit, Constant, History
 from verici.tokens import MOST_BYTES, constants_of, decode, suffix_of
 
 #: Files that say how a project is built, by name or by path.
-PATTERNS = (
-    ".github/workflows/*.y*ml", ".github/actions/*/action.y*ml", ".gitlab-ci.yml", ".travis.yml", ".circleci/*.yml",
-    ".buildkite/*.yml", "azure-pipelines.yml", "appveyor.yml", ".appveyor.yml", "Jenkinsfile", ".drone.yml",
-    "*.gemspec", "Gemfile", "Gemfile.*", "Gemfile.lock", "gemfiles/*", "Appraisals", "Rakefile", ".rspec", "Podfile*",
-    "pyproject.toml", "setup.cfg", "setup.py", "tox.ini", "noxfile.py", "requirements*.txt", "requirements*.in",
-    "requirements/*.txt", "constraints*.txt", "environment*.y*ml", "conda*.y*ml", "*.lock", "Pipfile",
-    ".pre-commit-config.yaml", "package.json", "package-lock.json", "pnpm-lock.yaml", "pnpm-workspace.yaml",
-    "Cargo.toml", "rust-toolchain*", "go.mod", "pom.xml", "*.gradle", "*.gradle.kts", "gradle.properties",
-    "libs.versions.toml", "gradle-wrapper.properties", "build.sbt", "mix.exs", "composer.json", "*.csproj",
-    "global.json", "Directory.*.props", "CMakeLists.txt", "CMakePresets.json", "conanfile.*", "vcpkg.json",
-    "Makefile", "*.mk", "Dockerfile*", "*.dockerfile", "docker-compose*.y*ml", "compose*.y*ml", "Vagrantfile",
-    "flake.nix", ".tool-versions", ".*-version", ".nvmrc", "runtime.txt", "version.*", "VERSION", "_version.py",
-    "__version__.py",
-)  # fmt: skip
+PATTERNS = tuple(Path(__file__).with_name("patterns.txt").read_text(encoding="utf-8").split())
 #: Configuration files of one commit that are read at most; the first ones by path.
 MOST_FILES = 2_000
 _CACHE_FORMAT = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,12 @@ def text_timeline(
     history: History, failed: Mapping[str, bool], labels: Mapping[str, Label], model: Model | None
 ) -> str:
     """Return one line for each labelled build."""
+    names = [fingerprint(one) for one in model.constraints] if model else []
     lines = []
     for commit, label in _builds(history, failed, labels):
-        broken = (
-            [f"breaks {fingerprint(model.constraints[number])}" for number in _broken(commit, history, model)]
-            if model
-            else []
-        )
+        broken = "".join(f" breaks {names[number]}" for number in _broken(commit, history, model))
         result = "fail" if failed[commit.id] else "pass"
-        lines.append(
-            " ".join(filter(None, [short(commit.id), result, f"{label.kind:8}", commit.message[:60], *broken]))
-        )
+        lines.append(f"{short(commit.id)} {result} {label.kind:8} {commit.message[:60]}{broken}")
     return "\n".join(lines) or "no labelled builds; see `verici import` and `verici label`"
 
 
@@ -55,26 +51,20 @@ def write_page(
 ) -> None:
     """Write the page as one file that needs no network."""
     builds: list[dict[str, Any]] = []
-    marks: dict[int, list[int]] = {}
+    marks: dict[int, list[int]] = defaultdict(list)
     for at, (commit, label) in enumerate(_builds(history, failed, labels)):
-        bad = failed[commit.id]
-        message = commit.message
-        title = f"{short(commit.id)} {'failed' if bad else 'passed'}: {message}"
-        builds.append({
-            "failed": bad, "title": title, "short": short(commit.id), "message": message, "kind": label.kind,
-            "detail": label.detail,
-        })  # fmt: skip
+        title = f"{short(commit.id)} {'failed' if failed[commit.id] else 'passed'}: {commit.message}"
+        builds.append({"failed": failed[commit.id], "title": title, "commit": commit, "label": label})
         for number in _broken(commit, history, model):
-            marks.setdefault(number, []).append(at)
-    rules = [
-        {
-            "words": constraint_words(one), "name": fingerprint(one), "weak": one.weak,
-            "evidence": evidence_words(one),
-            "marks": marks.get(number, []), "caught": sum(builds[at]["failed"] for at in marks.get(number, [])),
-            "wrong": sum(not builds[at]["failed"] for at in marks.get(number, [])),
-        }
-        for number, one in enumerate(model.constraints if model else ())
-    ]  # fmt: skip
+            marks[number].append(at)
+    rules = []
+    for number, one in enumerate(model.constraints if model else ()):
+        caught = sum(builds[at]["failed"] for at in marks[number])
+        words, evidence = constraint_words(one), evidence_words(one)
+        rules.append({
+            "words": words, "name": fingerprint(one), "weak": one.weak, "evidence": evidence, "marks": marks[number],
+            "caught": caught, "wrong": len(marks[number]) - caught,
+        })  # fmt: skip
     template = Environment(autoescape=True, loader=PackageLoader("verici")).get_template("history.html")
     count = sum(build["failed"] for build in builds)
     page = template.render(builds=builds, rules=rules, failed=count, commits=len(history.commits))
