@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from verici.errors import BadInput, BuildRefused, NotEnoughHistory, RepositoryError, VeriCIError
@@ -16,35 +17,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BadInput",
-    "BuildRefused",
-    "Files",
-    "Model",
-    "NotEnoughHistory",
-    "Options",
-    "Repository",
-    "RepositoryError",
-    "VeriCIError",
-    "check",
-    "learn",
-    "load_model",
-    "relabel",
-    "save_model",
-    "state_of_commit",
-    "walk_forward",
-]
-
+    "BadInput", "BuildRefused", "Files", "Model", "NotEnoughHistory", "Options", "Repository", "RepositoryError",
+    "VeriCIError", "check", "learn", "load_model", "relabel", "save_model", "state_of_commit", "walk_forward",
+]  # fmt: skip
 _HOMES = {
-    "Files": "history", "Repository": "history", "Options": "learn", "learn": "learn", "walk_forward": "learn",
-    "relabel": "relabel", "Model": "store", "load_model": "store", "save_model": "store", "check": "check",
-    "state_of_commit": "check",
+    "history": ("Files", "Repository"), "learn": ("Options", "learn", "walk_forward"), "relabel": ("relabel",),
+    "store": ("Model", "load_model", "save_model"), "check": ("check", "state_of_commit"),
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import a name where it is first used: the learner needs numpy, a check does not."""
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'verici' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"verici.{_HOMES[name]}"), name)
+    return getattr(import_module(f"verici.{home}"), name)

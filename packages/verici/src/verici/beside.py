@@ -6,6 +6,7 @@ their own. A tool sees a fault if it says something that it does not say of the 
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import shutil
@@ -121,6 +122,7 @@ def _runner(tool: str) -> Callable[[str, str], set[str] | None]:
     if not program[0]:
         raise BadInput(f"{name} is not installed; install it, or name it as {name}=COMMAND")
 
+    @functools.cache
     def say(path: str, text: str) -> set[str] | None:
         if not path.startswith(reads) or not path.endswith((".yml", ".yaml")):
             return None

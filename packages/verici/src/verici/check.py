@@ -21,16 +21,7 @@ _IGNORE = re.compile(r"(?:#|//|<!--|;)\s*verici:\s*ignore\b")
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The result of a check.
-
-    Args:
-        commit: The checked commit, or a word for the index.
-        status: 0 pass, 3 predicted failure, 4 not enough history.
-        findings: Broken constraints that are neither known nor ignored.
-        known: Broken constraints of the baseline.
-        ignored: Broken constraints with a comment that ignores them.
-        notes: What limited the check.
-    """
+    """The result of a check: status 0, 3 or 4, new findings, those of the baseline, those that a comment ignores."""
 
     commit: str
     status: int
@@ -51,9 +42,7 @@ class State(msgspec.Struct, frozen=True):
 
 def state_of_commit(repository: Repository, name: str, model: Model) -> State:
     """Return the state of a commit, as far as the model speaks of it."""
-    commit = repository.commit(name)
-    files = repository.files(commit, model.files.take)
-    return _state(repository, files, model)
+    return _state(repository, repository.files(repository.commit(name), model.files.take), model)
 
 
 def state_of_index(repository: Repository, model: Model, index: Path | None = None) -> State:
@@ -81,15 +70,7 @@ def state_of(files: Iterable[str], texts: Mapping[str, str]) -> State:
 
 
 def check(state: State, model: Model, commit: str, known: Iterable[str] = (), notes: Iterable[str] = ()) -> Report:
-    """Return the constraints that a state breaks.
-
-    Args:
-        state: The checked files.
-        model: What was learned.
-        commit: Name of the state.
-        known: Fingerprints of the baseline.
-        notes: Passed on into the report.
-    """
+    """Return the constraints that a state breaks; `known` are the fingerprints of the baseline."""
     findings, old, ignored = [], [], []
     baseline = set(known)
     for constraint in model.constraints:
@@ -143,14 +124,10 @@ def _ignores(text: list[str], line: int) -> bool:
     return bool(_IGNORE.search(own) or (_IGNORE.search(above) and _IGNORE.match(above.strip())))
 
 
-class _Baseline(msgspec.Struct):
-    known: dict[str, str]
-
-
 def load_baseline(path: Path) -> set[str]:
     """Return the fingerprints of a baseline file; an empty set if there is none."""
     try:
-        return set(msgspec.json.decode(path.read_bytes(), type=_Baseline).known)
+        return set(msgspec.json.decode(path.read_bytes(), type=dict[str, str]))
     except FileNotFoundError:
         return set()
     except (OSError, msgspec.DecodeError) as error:
@@ -160,6 +137,4 @@ def load_baseline(path: Path) -> set[str]:
 def save_baseline(path: Path, findings: Iterable[Finding]) -> None:
     """Write a baseline: fingerprints and, for people, what each one says."""
     known = {one.fingerprint: constraint_words(one.constraint) for one in findings}
-    write_whole(
-        path, msgspec.json.format(msgspec.json.encode(_Baseline(dict(sorted(known.items())))), indent=1) + b"\n"
-    )
+    write_whole(path, msgspec.json.format(msgspec.json.encode(dict(sorted(known.items()))), indent=1) + b"\n")

@@ -22,7 +22,7 @@ from verici.learn import (
     is_hit,
     prepare,
     walk_forward,
-)  # fmt: skip
+)
 from verici.model import History, Key
 
 #: Builds after which the metadata baseline is fitted anew: it is slower than the tree.

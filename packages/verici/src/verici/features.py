@@ -40,14 +40,7 @@ MOST_ALIKE = 8
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A constant over all commits.
-
-    Args:
-        key: Its name.
-        texts: Its distinct values, ascending.
-        codes_N: Index into `texts`; -1 where the constant is absent.
-        order: Decimal if a value is in exponential form or has a fraction that begins with zero.
-    """
+    """A constant over all commits: distinct values, ascending, and for each commit an index into them, -1 if absent."""
 
     key: Key
     texts: tuple[str, ...]

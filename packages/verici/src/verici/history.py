@@ -31,12 +31,7 @@ Trees = dict[str, list[tuple[str, str]]]
 
 
 class Files(msgspec.Struct, frozen=True):
-    """Which files are read.
-
-    Args:
-        patterns: Globs; one without a slash matches the file's name in every folder.
-        without: Globs of files that are left out.
-    """
+    """Which files are read, as globs; one without a slash matches the file's name in every folder."""
 
     patterns: tuple[str, ...] = PATTERNS
     without: tuple[str, ...] = ()

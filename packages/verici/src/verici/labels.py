@@ -272,12 +272,9 @@ def save(path: Path, labels: Iterable[Label]) -> None:
 
 
 def match(labels: Mapping[str, Label], ids: Sequence[str], *, known_kinds: bool = False) -> tuple[dict[str, bool], int]:
-    """Return whether each of these commits failed, and how many labels name none of them.
+    """Return whether each of these commits failed, and how many labels name none of them; labels may be abbreviated.
 
-    Args:
-        labels: By full or abbreviated commit id.
-        ids: Full ids of the history's commits.
-        known_kinds: Leave failures of unknown kind out. Builds that hit a limit are always left out.
+    Builds that hit a limit are left out, with `known_kinds` failures of unknown kind, too.
     """
     whole = set(ids)
     short = {name[:length]: name for length in sorted({len(one) for one in labels if len(one) < 40}) for name in ids}

@@ -156,12 +156,8 @@ def walk_forward(
 ) -> list[Forecast]:
     """Predict each build from the builds before it.
 
-    Args:
-        teacher: The history.
-        options: How to learn.
-        start: Share of the builds that are only learned from, 0 to 1.
-        refit: Builds after which the tree is learned anew; the paper's protocol is 1.
-        until: Number of builds to use, from the first; None for all.
+    The first share `start` of the builds is only learned from. The tree is learned anew after `refit` builds; the
+    paper's protocol is 1. `until` is the number of builds that are used, from the first.
     """
     rows, found = teacher.builds.rows[:until], teacher.candidates(options)
     forecasts: list[Forecast] = []

@@ -11,7 +11,7 @@ import msgspec
 
 from verici.check import PREDICTED_FAILURE, TOO_LITTLE, Report
 from verici.explain import constraint_words, short
-from verici.model import Finding
+from verici.model import Finding, Place
 
 _PAGE = "https://arxiv.org/abs/1805.04473"
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -35,11 +35,8 @@ def as_text(report: Report) -> str:
 
 
 def _strength(finding: Finding) -> str:
-    words = [
-        word
-        for word, said in (("few builds", finding.constraint.weak), ("unlike past hits", finding.trusted is False))
-        if said
-    ]
+    """Return the reasons not to trust a finding much."""
+    words = ["few builds"] * finding.constraint.weak + ["unlike past hits"] * (finding.trusted is False)
     return f" (weak: {', '.join(words)})" if words else ""
 
 
@@ -50,31 +47,18 @@ def _shown(text: str) -> str:
 
 def as_json(report: Report) -> str:
     """Return the report for programs."""
-
-    def entry(finding: Finding) -> dict[str, Any]:
-        return {
-            "fingerprint": finding.fingerprint,
-            "constraint": constraint_words(finding.constraint),
-            "message": finding.message,
-            "places": [
-                {"path": _shown(one.path), "line": one.line, "text": _shown(one.text)} for one in finding.places
-            ],
-            "failed": finding.constraint.failed,
-            "fixed": finding.constraint.fixed,
-            "weak": finding.constraint.weak,
-            "trusted": finding.trusted,
+    found = [
+        {
+            "fingerprint": one.fingerprint, "constraint": constraint_words(one.constraint), "message": one.message,
+            "places": one.places, "failed": one.constraint.failed, "fixed": one.constraint.fixed,
+            "weak": one.constraint.weak, "trusted": one.trusted,
         }
-
+        for one in report.findings
+    ]  # fmt: skip
+    known, ignored = ([one.fingerprint for one in some] for some in (report.known, report.ignored))
     status = {PREDICTED_FAILURE: "fail", TOO_LITTLE: "unknown"}.get(report.status, "pass")
-    body = {
-        "commit": report.commit,
-        "prediction": status,
-        "findings": [entry(finding) for finding in report.findings],
-        "known": [finding.fingerprint for finding in report.known],
-        "ignored": [finding.fingerprint for finding in report.ignored],
-        "notes": report.notes,
-    }
-    return _json(body)
+    body = {"commit": report.commit, "prediction": status, "findings": found, "known": known, "ignored": ignored}
+    return _json({**body, "notes": report.notes})
 
 
 def _json(body: Mapping[str, Any]) -> str:
@@ -83,40 +67,28 @@ def _json(body: Mapping[str, Any]) -> str:
 
 def as_sarif(report: Report) -> str:
     """Return SARIF 2.1.0; paths are relative to the root of the repository, whatever the current folder is."""
-    rules = [
-        {
-            "id": f"verici/{finding.fingerprint}",
-            "shortDescription": {"text": f"{constraint_words(finding.constraint)} has failed before"},
-            "fullDescription": {"text": finding.message},
-            "helpUri": _PAGE,
-            "defaultConfiguration": {"level": "warning" if finding.constraint.weak else "error"},
-        }
-        for finding in report.findings
-    ]
-    results = [
-        {
-            "ruleId": f"verici/{finding.fingerprint}",
-            "ruleIndex": number,
-            "level": "warning" if finding.constraint.weak else "error",
-            "message": {"text": f"Predicted failure: {finding.message}"},
-            "locations": [_location(place.path, place.line) for place in finding.places[:1]],
-            "relatedLocations": [_location(place.path, place.line) for place in finding.places[1:]],
-            "partialFingerprints": {"constraint/v1": finding.fingerprint},
-        }
-        for number, finding in enumerate(report.findings)
-    ]
+    rules, results = [], []
+    for number, one in enumerate(report.findings):
+        name, level = f"verici/{one.fingerprint}", "warning" if one.constraint.weak else "error"
+        rules.append({
+            "id": name, "helpUri": _PAGE, "defaultConfiguration": {"level": level},
+            "shortDescription": {"text": f"{constraint_words(one.constraint)} has failed before"},
+            "fullDescription": {"text": one.message},
+        })  # fmt: skip
+        locations = [_location(place) for place in one.places]
+        results.append({
+            "ruleId": name, "ruleIndex": number, "level": level, "locations": locations[:1],
+            "relatedLocations": locations[1:], "message": {"text": f"Predicted failure: {one.message}"},
+            "partialFingerprints": {"constraint/v1": one.fingerprint},
+        })  # fmt: skip
     driver = {"name": "verici", "informationUri": _PAGE, "version": "0.1.0", "rules": rules}
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}
     return _json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
-def _location(path: str, line: int) -> dict[str, Any]:
-    return {
-        "physicalLocation": {
-            "artifactLocation": {"uri": quote(path, safe="/"), "uriBaseId": "%SRCROOT%"},
-            "region": {"startLine": max(line, 1)},
-        }
-    }
+def _location(place: Place) -> dict[str, Any]:
+    file = {"uri": quote(place.path, safe="/"), "uriBaseId": "%SRCROOT%"}
+    return {"physicalLocation": {"artifactLocation": file, "region": {"startLine": max(place.line, 1)}}}
 
 
 def as_github(report: Report) -> str:
@@ -143,20 +115,16 @@ def _property(text: str) -> str:
 def as_junit(report: Report) -> str:
     """Return one test case a broken constraint, or one that passes."""
     cases = []
-    for finding in report.findings:
-        where = quoteattr(_shown(finding.places[0].path if finding.places else ""))
-        text = escape(_shown(finding.message))
-        name = quoteattr(_shown(constraint_words(finding.constraint)))
-        cases.append(
-            f'<testcase classname={where} name={name}><failure message="predicted failure">{text}</failure></testcase>'
-        )
+    for one in report.findings:
+        where = quoteattr(_shown(one.places[0].path if one.places else ""))
+        text, name = escape(_shown(one.message)), quoteattr(_shown(constraint_words(one.constraint)))
+        failure = f'<failure message="predicted failure">{text}</failure>'
+        cases.append(f"<testcase classname={where} name={name}>{failure}</testcase>")
     if not cases:
         skipped = "<skipped/>" if report.status == TOO_LITTLE else ""
         cases.append(f'<testcase classname="verici" name="learned constraints">{skipped}</testcase>')
-    count, bad = len(cases), len(report.findings)
-    body = "\n  ".join(cases)
-    suite = f'<testsuite name="verici" tests="{count}" failures="{bad}">\n  {body}\n</testsuite>'
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{suite}'
+    suite = f'<testsuite name="verici" tests="{len(cases)}" failures="{len(report.findings)}">'
+    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', suite, *cases, "</testsuite>"])
 
 
 FORMATS: dict[str, Callable[[Report], str]] = {

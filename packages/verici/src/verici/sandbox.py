@@ -65,14 +65,8 @@ def run(
 ) -> Outcome:
     """Run a shell command in a folder and return how it ended; nothing of it is left running.
 
-    Args:
-        command: Passed to `sh -c`.
-        folder: Where it runs; the size of its parent folder is limited.
-        env: Its whole environment.
-        limits: What it may use.
-        sandbox: Whether to use namespaces.
-        network: Whether it may use the network.
-        read_only: Folder that it cannot write, the repository; only in a sandbox.
+    In a sandbox it has no network unless asked, and cannot write the folder `read_only`. The disk limit counts the
+    folder's parent.
 
     Raises:
         BuildRefused: Namespaces are wanted and cannot be made.
