@@ -40,14 +40,23 @@ def flip(truth: dict[str, bool], seed: str, share: float = FLIPS) -> dict[str, b
 
 def planted(history: History, rule: Predicate, kind: str, natural: bool, seed: str) -> Planted | None:
     """Return the labelled history, or None if the rule does not fail in two stretches of each half."""
-    constants = history.constants
-    truth = {one.id: holds(rule, values_of(one, constants), set(one.files)) for one in history.commits}
-    bad = list(truth.values())
-    middle = len(bad) // 2
-    for half in (bad[:middle], bad[middle:]):
-        if _stretches(half) < 2 or not SHARES[0] <= sum(half) / len(half) <= SHARES[1]:
-            return None
+    paths = {key.path for key in rule.keys}
+    truth = {}
+    for one in history.commits:
+        small = msgspec.structs.replace(one, files={path: blob for path, blob in one.files.items() if path in paths})
+        truth[one.id] = holds(rule, values_of(small, history.constants), set(one.files))
+    if not fits(list(truth.values())):
+        return None
     return Planted(history, rule, kind, natural, truth, flip(truth, seed))
+
+
+def fits(bad: list[bool]) -> bool:
+    """Return True if there are two stretches of failures, and neither too few nor too many, in each half."""
+    middle = len(bad) // 2
+    return all(
+        _stretches(half) >= 2 and SHARES[0] <= sum(half) / len(half) <= SHARES[1]
+        for half in (bad[:middle], bad[middle:])
+    )
 
 
 def _stretches(bad: list[bool]) -> int:
@@ -77,20 +86,17 @@ def natural_rules(history: History, seed: str) -> list[Planted]:
     """Return all rules over the real values of one constant that fit."""
     found = []
     for column in columns_of(history):
-        if len(column.texts) < 3:
+        if len(column.texts) < 3 or not column.varies:
             continue
-        for text in column.texts:
-            for kind, name in (("is", "bad version"), ("least", "threshold")):
-                one = planted(
-                    history,
-                    Predicate(kind, (column.key,), text, column.order),
-                    name,
-                    True,
-                    f"{seed} {column.key} {text}",
-                )
-                if one:
-                    found.append(one)
-    return found
+        for code, text in enumerate(column.texts):
+            for kind, name, truth in (
+                ("is", "bad version", column.codes_N == code),
+                ("least", "threshold", column.codes_N >= code),
+            ):
+                if fits(truth.tolist()):
+                    rule = Predicate(kind, (column.key,), text, column.order)
+                    found.append(planted(history, rule, name, True, f"{seed} {column.key} {text}"))
+    return [one for one in found if one]
 
 
 def walked_rules(history: History, kind: str, seed: str) -> Iterator[Planted]:
