@@ -1,0 +1,407 @@
+"""The `verici` command. Modules are imported where they are used: `check` must start fast."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from verici.errors import BadInput, NotEnoughHistory, RepositoryError, VeriCIError
+
+if TYPE_CHECKING:
+    from verici.check import Report
+    from verici.history import Repository
+    from verici.model import Label
+    from verici.store import Model
+
+_MODEL, _BASELINE = Path(".verici/model.json"), Path(".verici/baseline.json")
+_FORMATS = click.Choice(["text", "json", "sarif", "github", "junit"])
+_PATH = click.Path(path_type=Path)
+_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+class _Main(click.Group):
+    """Errors of this package end a command with one line; wrong arguments have status 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except VeriCIError as error:
+            click.echo(f"verici: {error}", err=True)
+            ctx.exit(
+                4 if isinstance(error, NotEnoughHistory) else 2 if isinstance(error, (BadInput, RepositoryError)) else 1
+            )
+        except KeyboardInterrupt:
+            click.echo("verici: interrupted", err=True)
+            ctx.exit(130)
+
+
+@click.group(cls=_Main)
+@click.version_option(package_name="verici")
+def main() -> None:
+    """Learn from build history what a repository's configuration must satisfy, and check commits against it."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _options(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+_repo = click.option("--repo", type=_PATH, default=Path(), help="A path in the repository.")
+_model = click.option("--model", type=_PATH, help="Model file instead of the repository's own.")
+_labels = click.option("--labels", type=_PATH, help="Label table instead of the repository's own.")
+_read = _options(
+    _repo, _labels, _model,
+    click.option("--tip", default="HEAD", show_default=True, help="Newest commit that is read."),
+    click.option("--commits", "most", default=400, show_default=True, help="Commits that are read at most."),
+    click.option("--only-known-kinds", is_flag=True, help="Leave failures of unknown kind out."),
+    click.option("--unlabelled", type=click.Choice(["skip", "pass"]), default="skip", show_default=True),
+    click.option("--file", "patterns", multiple=True, help="Further files to read: a glob. May be repeated."),
+    click.option("--without", multiple=True, help="Files to leave out: a glob. May be repeated."),
+)  # fmt: skip
+
+
+def _repository(path: Path) -> Repository:
+    from verici.history import Repository
+
+    return Repository(path)
+
+
+def _model_path(repository: Repository, given: Path | None) -> Path:
+    kept = repository.root / _MODEL
+    return given or (kept if kept.exists() else repository.state / "model.json")
+
+
+class _Read:
+    """A history with its labels, as the options of a command ask for it."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        from verici.history import PATTERNS, Files
+        from verici.labels import load, match
+
+        self.repository = _repository(options["repo"])
+        self.model = _model_path(self.repository, options["model"])
+        self.files = Files((*PATTERNS, *options["patterns"]), options["without"])
+        self.history = self.repository.read(options["tip"], options["most"], self.files)
+        self.labels = load(options["labels"] or self.repository.state / "labels.csv")
+        ids = [commit.id for commit in self.history.commits]
+        self.failed, unmatched = match(self.labels, ids, known_kinds=options["only_known_kinds"])
+        if options["unlabelled"] == "pass":
+            self.failed = {commit: self.failed.get(commit, False) for commit in ids}
+        for note in self.history.notes:
+            click.echo(f"verici: {note}", err=True)
+        if unmatched:
+            why = "force-pushed, squashed, or older than the commits read"
+            click.echo(
+                f"verici: {unmatched} of {len(self.labels)} labels name no commit of this history ({why})", err=True
+            )
+
+
+@main.command()
+@_read
+@click.option("--learner", type=click.Choice(["auto", "evidence", "paper"]), default="auto", show_default=True)
+@click.option("--relabel/--no-relabel", default=None, help="Force relabelling (ABR) on or off.")
+def learn(learner: str, relabel: bool | None, **options: Any) -> None:
+    """Learn constraints from the labelled history and keep them."""
+    from verici.learn import FEWEST_BUILDS, FEWEST_FAILED, Options, learn
+    from verici.store import save_model
+
+    read = _Read(options)
+    chosen = None
+    if learner != "auto" or relabel is not None:
+        chosen = Options(
+            "evidence" if learner == "evidence" else "paper", learner != "evidence" if relabel is None else relabel
+        )
+    found = learn(read.history, read.failed, read.files, chosen)
+    save_model(read.model, found)
+    _say_learned(found, read.model, "builds", f"at least {FEWEST_BUILDS} and {FEWEST_FAILED} are needed")
+    unknown = sum(label.kind == "unknown" for label in read.labels.values())
+    if unknown:
+        click.echo(
+            f"{unknown} failures among the labels are of unknown kind: some may be failed tests (--only-known-kinds)"
+        )
+
+
+def _say_learned(found: Model, path: Path, what: str, need: str) -> None:
+    from verici.explain import constraint_words
+
+    if not found.enough:
+        raise NotEnoughHistory(f"{found.builds} labelled {what}, {found.failed} failed; {need}")
+    click.echo(
+        f"{found.builds} {what}, {found.failed} failed ({found.relabelled} not explained by constants); "
+        f"learner {found.learner}; {len(found.constraints)} constraints in {path}"
+    )
+    for constraint in found.constraints:
+        click.echo(f"  {constraint_words(constraint)}")
+
+
+@main.command()
+@_options(_repo, _model)
+def explain(repo: Path, model: Path | None) -> None:
+    """Print the learned constraints and the builds that taught each one."""
+    from verici.explain import constraint_words, evidence_words, fingerprint
+
+    found = _learned(_model_path(_repository(repo), model))
+    click.echo(f"{found.builds} builds, {found.failed} failed; learner {found.learner}")
+    for constraint in found.constraints:
+        weak = " (weak: few builds)" if constraint.weak else ""
+        click.echo(f"{fingerprint(constraint)}{weak}\n  {constraint_words(constraint)}\n  {evidence_words(constraint)}")
+
+
+def _learned(path: Path) -> Model:
+    from verici.store import load_model
+
+    found = load_model(path)
+    if found is None:
+        raise NotEnoughHistory(f"there is no model {path} yet; learn first")
+    return found
+
+
+@main.command()
+@click.argument("commit", default="HEAD")
+@_options(_repo, _model)
+@click.option("--staged", is_flag=True, help="Check the index instead of a commit.")
+@click.option("--format", "form", type=_FORMATS, default="text", show_default=True)
+@click.option("--output", type=_PATH, help="File instead of standard output.")
+@click.option("--baseline", type=_PATH, help=f"Known findings; {_BASELINE} if it exists.")
+@click.option("--write-baseline", is_flag=True, help="Keep the present findings as known.")
+@click.option("--quiet-unless-trusted", is_flag=True, help="Print no message that the filter does not trust.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if the check itself fails; else a warning and status 0.")
+@click.pass_context
+def check(ctx: click.Context, /, repo: Path, strict: bool, **options: Any) -> None:
+    """Predict whether COMMIT's build fails: status 0 pass, 3 predicted failure, 4 not enough history."""
+    repository = _repository(repo)
+    if not options["staged"]:
+        repository.resolve(options["commit"])  # a wrong name is the caller's error, not a failed check
+    try:
+        report = _check(repository, options)
+        _print(report, options)
+    except Exception as error:  # noqa: BLE001 (a failed check must not stop a push)
+        _say_crash(error)
+        ctx.exit(1 if strict else 0)
+    ctx.exit(report.status)
+
+
+def _say_crash(error: Exception) -> None:
+    click.echo(f"verici: the check itself failed, nothing is predicted: {type(error).__name__}: {error}", err=True)
+
+
+def _check(repository: Repository, options: Mapping[str, Any]) -> Report:
+    from verici.check import TOO_LITTLE, Report, check, load_baseline, save_baseline, state_of_commit, state_of_index
+    from verici.store import load_model
+
+    model = load_model(_model_path(repository, options.get("model")))
+    name = "the index" if options["staged"] else repository.resolve(options["commit"])
+    if model is None:
+        return Report(name, TOO_LITTLE, ())
+    baseline = options.get("baseline") or repository.root / _BASELINE
+    if options["staged"]:
+        index = os.environ.get("GIT_INDEX_FILE")
+        state = state_of_index(repository, model, repository.root / index if index else None)
+    else:
+        state = state_of_commit(repository, name, model)
+    if options.get("write_baseline"):
+        report = check(state, model, name, (), repository.notes)
+        save_baseline(baseline, report.findings)
+        click.echo(f"verici: {len(report.findings)} findings are known from now on, in {baseline}", err=True)
+    return check(state, model, name, load_baseline(baseline), repository.notes)
+
+
+def _print(report: Report, options: Mapping[str, Any]) -> None:
+    import msgspec
+
+    from verici.report import FORMATS, as_github
+
+    shown = report
+    if options["quiet_unless_trusted"]:
+        shown = msgspec.structs.replace(report, findings=tuple(one for one in report.findings if one.trusted))
+    text = FORMATS[options["form"]](shown)
+    if options["output"]:
+        options["output"].write_text(text + "\n", encoding="utf-8", errors="replace")
+    elif text:
+        click.echo(text)
+    if options["form"] == "text" and os.environ.get("GITHUB_ACTIONS") == "true" and shown.findings:
+        click.echo(as_github(shown))
+
+
+@main.command()
+@click.argument("action", type=click.Choice(["install", "remove", "run"]))
+@click.argument("name", type=click.Choice(["pre-push", "pre-commit"]), default="pre-push")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@_repo
+@click.pass_context
+def hook(ctx: click.Context, /, action: str, name: str, arguments: tuple[str, ...], repo: Path) -> None:
+    """Install or remove a git hook that checks pushed tips (pre-push) or the index (pre-commit); git runs it."""
+    from verici.hook import install, remove
+
+    if action != "run":
+        path = (install if action == "install" else remove)(_repository(repo), name)
+        click.echo(f"{'wrote' if action == 'install' else 'removed'} {path}")
+        return
+    refused = False
+    try:
+        refused = _run_hook(name, _repository(repo))
+    except Exception as error:  # noqa: BLE001 (a hook never blocks on its own error)
+        _say_crash(error)
+    if refused:
+        click.echo("verici: to go on all the same: --no-verify; for one line: a comment `verici: ignore`", err=True)
+    ctx.exit(1 if refused else 0)
+
+
+def _run_hook(name: str, repository: Repository) -> bool:
+    """Print predicted failures; return True if there are any."""
+    from verici.check import PREDICTED_FAILURE
+    from verici.hook import pushed_tips
+    from verici.report import as_text
+
+    staged = name == "pre-commit"
+    tips = [""] if staged else pushed_tips(sys.stdin)
+    reports = [_check(repository, {"staged": staged, "commit": tip}) for tip in tips]
+    bad = [report for report in reports if report.status == PREDICTED_FAILURE]
+    for report in bad:
+        click.echo(as_text(report), err=True)
+    return bool(bad)
+
+
+@main.command("import")
+@click.argument("service", type=click.Choice(["github", "gitlab", "jenkins", "buildkite", "travis", "csv"]))
+@click.argument("export", type=_PATH)
+@click.option("--jobs", type=_FOLDER, help="Folder with ID.json: the jobs of each run.")
+@_options(_repo, _labels)
+def import_(service: str, export: Path, jobs: Path | None, repo: Path, labels: Path | None) -> None:
+    """Read build results from a service's EXPORT into the repository's label table."""
+    from verici.labels import read_export
+
+    found = read_export(export, service, jobs)
+    path = _keep(_repository(repo), labels, found)
+    counts = {kind: sum(label.kind == kind for label in found) for kind in ("ok", "test", "config", "unknown")}
+    click.echo(f"{len(found)} labels ({', '.join(f'{count} {kind}' for kind, count in counts.items())}) in {path}")
+
+
+def _keep(repository: Repository, given: Path | None, found: list[Label]) -> Path:
+    from verici.labels import load, save
+
+    path = given or repository.state / "labels.csv"
+    save(path, {**load(path), **{label.commit: label for label in found}}.values())
+    return path
+
+
+@main.command()
+@click.option("--command", required=True, help="Shell command; its failure is a configuration error.")
+@click.option("--test", "tests", default="", help="Run after it; its failure counts as a pass.")
+@click.option("--commits", "span", default="HEAD", show_default=True, help="A..B, or one commit.")
+@click.option("--again", is_flag=True, help="Build commits that have a label from a build, too.")
+@click.option("--seconds", default=600.0, show_default=True, help="Time limit of a command.")
+@click.option("--memory", default=4096, show_default=True, help="MiB.")
+@click.option("--disk", default=4096, show_default=True, help="MiB.")
+@click.option("--processes", default=512, show_default=True)
+@click.option("--network", is_flag=True, help="Let commands use the network.")
+@click.option("--no-sandbox", is_flag=True, help="Build without namespaces: only for commits that you trust.")
+@click.option("--env", multiple=True, help="Variable that is passed on. May be repeated.")
+@_options(_repo, _labels)
+def label(repo: Path, labels: Path | None, span: str, again: bool, **options: Any) -> None:
+    """Build commits in worktrees of their own and keep the results as labels."""
+    from verici.building import Plan, commits_between, label_commits
+    from verici.labels import load
+    from verici.sandbox import Limits
+
+    repository = _repository(repo)
+    limits = Limits(options["seconds"], options["memory"] << 20, options["processes"], options["disk"] << 20)
+    plan = Plan(
+        options["command"], options["tests"], limits, not options["no_sandbox"], options["network"], options["env"]
+    )
+    known = load(labels or repository.state / "labels.csv")
+    built = set() if again else {name for name, one in known.items() if one.source == "build"}
+
+    def done(found: Label) -> None:
+        _keep(repository, labels, [found])
+        click.echo(f"{found.commit[:7]} {found.result} {found.kind}: {found.detail}")
+
+    label_commits(repository, [one for one in commits_between(repository, span) if one not in built], plan, done)
+
+
+@main.command()
+@_read
+@click.option("--html", type=_PATH, help="Write one page: timeline, constraints, what they would have caught.")
+def history(html: Path | None, **options: Any) -> None:
+    """Print the builds in order, or write them as a page."""
+    from verici.page import text_timeline, write_page
+    from verici.store import load_model
+
+    read = _Read(options)
+    shown = (read.history, read.failed, read.labels, load_model(read.model))
+    if html:
+        write_page(html, *shown)
+    click.echo(f"wrote {html}" if html else text_timeline(*shown))
+
+
+@main.command("eval")
+@_read
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--beside", default="", help="Linters by name, comma-separated: actionlint, zizmor, yamllint.")
+def evaluate(as_json: bool, beside: str, **options: Any) -> None:
+    """Measure predictions on the repository's own history, walk-forward, with baselines beside them."""
+    import msgspec
+
+    read = _Read(options)
+    rows: Any
+    if beside:
+        from verici.beside import compare, table
+
+        rows = compare(read.repository, _learned(read.model), [name.strip() for name in beside.split(",")])
+        click.echo(msgspec.json.encode(rows).decode() if as_json else table(rows))
+        return
+    from verici.evaluate import evaluate, table_of
+
+    rows = evaluate(read.history, read.failed)
+    click.echo(msgspec.json.encode(rows).decode() if as_json else table_of(rows))
+
+
+_preflight_model = click.option("--model", type=_PATH, default=Path("preflight.json"), show_default=True)
+
+
+@main.group()
+def preflight() -> None:
+    """Check launch files of training jobs: the same learner over a folder of past jobs."""
+
+
+@preflight.command("learn")
+@click.argument("folder", type=_FOLDER)
+@click.option("--labels", type=_PATH, help="Table with job and exit_code; else verdict.json or exit_code in each job.")
+@_preflight_model
+def preflight_learn(folder: Path, labels: Path | None, model: Path) -> None:
+    """Learn from FOLDER: one subfolder or file for each past job."""
+    from verici.launch import learn_jobs
+    from verici.store import save_model
+
+    found = learn_jobs(folder, labels)
+    save_model(model, found)
+    _say_learned(found, model, "jobs", "these are too few to learn from")
+
+
+@preflight.command("check")
+@click.argument("job", type=click.Path(path_type=Path, exists=True))
+@_preflight_model
+@click.option("--format", "form", type=_FORMATS, default="text", show_default=True)
+@click.pass_context
+def preflight_check(ctx: click.Context, /, job: Path, model: Path, form: str) -> None:
+    """Predict whether JOB, a folder or one launch file, fails before its first iteration."""
+    from verici.launch import check_job
+    from verici.report import FORMATS
+
+    report = check_job(job, _learned(model))
+    text = FORMATS[form](report)
+    if text:
+        click.echo(text)
+    ctx.exit(report.status)

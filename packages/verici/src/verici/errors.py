@@ -1,0 +1,30 @@
+"""Everything that this package raises.
+
+VeriCIError
+├── BadInput          a file, table or option that cannot be used; the message says what would do
+├── RepositoryError   the git repository cannot be read
+├── NotEnoughHistory  too few labelled builds to learn from
+└── BuildRefused      `verici label` cannot build safely on this machine
+"""
+
+from __future__ import annotations
+
+
+class VeriCIError(Exception):
+    """Base of all errors of this package."""
+
+
+class BadInput(VeriCIError, ValueError):
+    """A file, table or option from the caller that cannot be used."""
+
+
+class RepositoryError(VeriCIError, RuntimeError):
+    """The git repository, or a commit in it, cannot be read."""
+
+
+class NotEnoughHistory(VeriCIError, RuntimeError):
+    """There are too few labelled builds, or no failed one, to learn from."""
+
+
+class BuildRefused(VeriCIError, RuntimeError):
+    """Commits cannot be built within limits on this machine."""

@@ -1,0 +1,90 @@
+"""The learned model: one small JSON file that `check` reads without importing the learner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from verici.errors import BadInput
+from verici.history import Files, write_whole
+from verici.model import Constraint
+
+FORMAT = 1
+
+
+def encode(message: str, length: int) -> list[float]:
+    """Return the first characters as numbers from 0 to 1, padded with blanks; others than ASCII count as 127."""
+    return [min(ord(letter), 127) / 127 for letter in message[:length].ljust(length)]
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """The message filter: a perceptron with two hidden layers, and how many past messages it was trained on."""
+
+    layers: tuple[tuple[tuple[tuple[float, ...], ...], tuple[float, ...]], ...]
+    length: int
+    hits: int
+    misses: int
+
+    def trusts(self, message: str) -> bool:
+        """Return True if the filter expects the message to help."""
+        values = encode(message, self.length)
+        for number, (matrix, offsets) in enumerate(self.layers):
+            values = [
+                offset + sum(value * weight for value, weight in zip(values, column, strict=True))
+                for column, offset in zip(matrix, offsets, strict=True)
+            ]
+            if number + 1 < len(self.layers):
+                values = [max(value, 0.0) for value in values]
+        return values[0] > 0
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What was learned from a history.
+
+    Args:
+        format: Number of this form; others are refused.
+        tip: Newest commit of the history.
+        builds: Labelled builds; `failed` of them failed, `relabelled` of those cannot be explained by constants.
+        noise: Estimated share of misleading labels, 0 to 1.
+        enough: False if there was too little history; `check` then exits with 4.
+        filter: The message filter, if there were enough past messages.
+        notes: What limited the history.
+    """
+
+    format: int
+    tip: str
+    builds: int
+    failed: int
+    learner: str
+    relabelled: int
+    noise: float
+    files: Files
+    constraints: tuple[Constraint, ...]
+    enough: bool = True
+    filter: Weights | None = None
+    notes: tuple[str, ...] = ()
+
+
+def save_model(path: Path, model: Model) -> None:
+    """Write the model as JSON with one field a line."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(model), indent=1))
+
+
+def load_model(path: Path) -> Model | None:
+    """Return the model, or None if nothing has been learned yet."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        model = msgspec.json.decode(data, type=Model)
+    except msgspec.DecodeError as error:
+        raise BadInput(f"{path} is no model of verici ({error}); make it anew with `verici learn`") from error
+    if model.format != FORMAT:
+        raise BadInput(
+            f"{path} has format {model.format}, this version reads {FORMAT}; make it anew with `verici learn`"
+        )
+    return model
