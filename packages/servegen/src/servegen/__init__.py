@@ -1,0 +1,1 @@
+"""LLM serving workloads, per client."""
