@@ -46,8 +46,8 @@ def make_model(folder: Path, hidden: int = 128, layers: int = 4) -> Path:
     )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
-        model.lm_head.weight[:3] = 0  # special tokens have no text, so they must never be drawn
-        model.lm_head.weight[:3] -= 0
+        # Special tokens have no text. Without a last norm's direction of their own they are hardly ever the likeliest.
+        model.lm_head.weight[:3] = 0
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
     fast.save_pretrained(folder)

@@ -156,9 +156,9 @@ def compare_log(log: Log, pool: Pool, options: CompareOptions | None = None) -> 
     expected = [_expect(pool, c, covered) for c in range(len(pool.clients))]
     seconds = float(log.time_ns[-1]) / 1e9
     counts = np.array([float((names == name).sum()) for name in pool.clients])
-    scale = 1.0
+    scale, doubt = 1.0, 0.0
     if options.relative:
-        scale = _common_factor(counts, np.array([e.count for e in expected]))
+        scale, doubt = _common_factor(counts, expected)
         notes.append(f"rates are relative to a common change by a factor of {scale:.3g}")
     findings: list[Finding] = []
     lacking = ~pool.complete()
@@ -167,7 +167,7 @@ def compare_log(log: Log, pool: Pool, options: CompareOptions | None = None) -> 
         per_request = (
             float(np.mean(log.input_tokens[rows] + log.output_tokens[rows])) if len(rows) else _mean_tokens(pool, c)
         )
-        finding = _rate_finding(name, len(rows), expected[c], scale, per_request, seconds, pool)
+        finding = _rate_finding(name, len(rows), expected[c], (scale, doubt), per_request / seconds)
         if finding is not None:
             findings.append(finding)
         if len(rows) >= LEAST_LENGTHS and not lacking[c]:
@@ -269,32 +269,40 @@ def _between_days(pool: Pool, c: int, covered: Floats) -> float:
     return float(daily.var(ddof=1) / daily.mean()) if daily.mean() > 0 else 1.0
 
 
-def _common_factor(counts: Floats, expected: Floats) -> float:
-    """Return the median factor of the clients, weighted by what is expected of each."""
-    known = expected > 0
-    factors = counts[known] / expected[known]
-    order = np.argsort(factors)
-    weight = np.cumsum(expected[known][order])
-    return max(float(factors[order][np.searchsorted(weight, weight[-1] / 2)]), 1e-9) if len(order) else 1.0
+def _common_factor(counts: Floats, expected: Sequence[_Expected]) -> tuple[float, float]:
+    """Return the median factor of the clients, each weighted by its precision, and its relative variance."""
+    known = [
+        (count / e.count, e.count / e.dispersion) for count, e in zip(counts, expected, strict=True) if e.count > 0
+    ]
+    if not known:
+        return 1.0, 0.0
+    factors, weights = np.array(sorted(known)).T
+    middle = int(np.searchsorted(np.cumsum(weights), weights.sum() / 2))
+    # A median has pi/2 times the variance of a mean.
+    return max(float(factors[middle]), 1e-9), float(np.pi / 2 / weights.sum())
 
 
 def _rate_finding(
-    name: str, count: int, expected: _Expected, scale: float, per_request: float, seconds: float, pool: Pool
+    name: str, count: int, expected: _Expected, common: tuple[float, float], tokens: float
 ) -> Finding | None:
-    mean, spread = expected.count * scale, expected.dispersion
+    """Return the finding on a client's rate, None if too few requests are expected to judge it.
+
+    `common` is the factor that all clients share and its relative variance; `tokens` are those of one request per
+    second of the log.
+    """
+    mean = expected.count * common[0]
+    spread = expected.dispersion + mean * common[1]
     if mean < LEAST_EXPECTED * spread and count < LEAST_EXPECTED * spread * 3:
         return None
     mean = max(mean, 0.5)
     # A Gamma distribution with the count's mean and variance has about the skewness of a bursty client's counts.
     below = stats.gamma.cdf(count + spread / 2, mean / spread, scale=spread)
     above = stats.gamma.sf(max(count - spread / 2, 0), mean / spread, scale=spread)
-    width = 1.96 * np.sqrt(spread / mean)
+    width = float(np.exp(1.96 * np.sqrt(spread / mean)))
     factor = count / mean
-    low, high = (factor * np.exp(-width), factor * np.exp(width)) if count else (0.0, 3 * spread / mean)
-    extra = (count - mean) / seconds * per_request
-    return Finding(
-        name, "rate", False, factor, low, high, float(min(1, 2 * min(below, above))), count, mean, None, float(extra)
-    )
+    low, high = (factor / width, factor * width) if count else (0.0, float(3 * spread / mean))
+    p = float(min(1, 2 * min(below, above)))
+    return Finding(name, "rate", False, factor, low, high, p, count, mean, None, float((count - mean) * tokens))
 
 
 def _mixture(pool: Pool, field: str, c: int, expected: _Expected) -> Histogram:

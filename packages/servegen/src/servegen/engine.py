@@ -26,8 +26,6 @@ NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 GAP_RATIO, LEAST_GAP_S, GAP_BINS = 1.01, 1e-5, 2000
 #: Share of the cache that a new sequence must leave free, so that it is not preempted at once.
 WATERMARK = 0.01
-#: Iterations that are taken in one step at most, since each lengthens the next one by the tokens it caches.
-MOST_ITERATIONS = 256
 
 
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,10 +207,10 @@ class Instance:
         if room < 1:
             self._preempt()
             return
-        steps = min(self._running[0][0] - self._iteration, room, MOST_ITERATIONS)
-        if until < math.inf:
-            steps = min(steps, max(math.ceil((until - self.now) / max(step, 1e-9)), 1))
+        steps = min(self._running[0][0] - self._iteration, room)
         growth = self.engine.per_cached_token_s * count
+        if until < math.inf:
+            steps = min(steps, _iterations(until - self.now, step, growth))
         self._advance(steps, step * steps + growth * steps * (steps - 1) / 2)
 
     def _advance(self, steps: int, took: float) -> None:
@@ -261,6 +259,14 @@ class Instance:
         sequence.prefill, sequence.cached, sequence.last = sequence.cached, 0, self.now
         self.waiting.appendleft(sequence)
         self.preempted += 1
+
+
+def _iterations(seconds: float, first: float, growth: float) -> int:
+    """Return how many iterations it takes to fill so many seconds, each longer than the one before by `growth`."""
+    linear = max(first - growth / 2, 1e-12)
+    # The root of growth / 2 * n^2 + linear * n = seconds, in the form that also holds without growth.
+    count = 2 * seconds / (linear + math.sqrt(linear * linear + 2 * growth * seconds))
+    return max(math.ceil(count - 1e-9), 1)
 
 
 def simulate(

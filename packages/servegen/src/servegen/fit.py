@@ -21,6 +21,8 @@ from servegen.pool import POISSON, PROCESSES, REST, Histogram, Lengths, Pool, me
 
 #: A window's CV comes from the family's shape instead of the sample if its mean gap is below this many clock steps.
 COARSE_STEPS = 4
+#: Gaps of a window that its family is chosen by, at most; rate and CV use all.
+MOST_GAPS = 5000
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ def _fit_client(
 def _fit_gaps(gaps_ns: NDArray[np.int64], clock_ns: int) -> tuple[float, Family]:
     if len(gaps_ns) < 2 or not gaps_ns.any():
         return 1.0, Family(POISSON, 1.0, 0.0, float("nan"), "too few")
-    family = choose_family(Gaps.of(gaps_ns, clock_ns))
+    family = choose_family(Gaps.of(gaps_ns[:: -(-len(gaps_ns) // MOST_GAPS)], clock_ns))
     if family.decided_by != "too few" and gaps_ns.mean() < COARSE_STEPS * clock_ns:
         return gap_cv(family.process, family.shape), family
     return max(float(gaps_ns.std() / gaps_ns.mean()), 0.01), family

@@ -288,7 +288,7 @@ def _read_columns(path: Path) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {"": []}
     count = 0
     for line, row in rows:
-        for name in row.keys() - columns.keys():
+        for name in [name for name in row if name not in columns]:
             columns[name] = [None] * count
         for name, column in columns.items():
             column.append(line if name == "" else row.get(name))

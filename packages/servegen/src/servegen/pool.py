@@ -204,7 +204,10 @@ class Pool:
         shift = first * self.window_s
 
         def moved(lengths: Lengths | None) -> Lengths | None:
-            return None if lengths is None else Lengths(lengths.starts_s - shift, lengths.histograms)
+            if lengths is None:
+                return None
+            kept = max(int(np.searchsorted(lengths.starts_s, shift, side="right")) - 1, 0)
+            return Lengths(np.maximum(lengths.starts_s[kept:] - shift, 0), lengths.histograms[kept:])
 
         return replace(
             self,

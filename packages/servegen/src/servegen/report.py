@@ -73,14 +73,15 @@ def write_html(report: Report, path: Path) -> None:
 
 
 def draw(chart: Chart) -> str:
-    """Return a chart as SVG."""
+    """Return a chart as SVG. Its names are input, so control characters are replaced."""
+    series_names = [_printable(series.name) for series in chart.series]
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context({"svg.hashsalt": "servegen", "svg.fonttype": "none", "font.size": 9, "text.parse_math": False}):
         figure = Figure(figsize=(6.4, 3.2), layout="constrained")
         axes = figure.add_subplot()
-        for number, series in enumerate(chart.series):
+        for number, (series, name) in enumerate(zip(chart.series, series_names, strict=True)):
             if chart.kind == "bars":
                 width = 0.8 / len(chart.series)
                 x = np.arange(len(series.y)) + (number - (len(chart.series) - 1) / 2) * width
@@ -89,17 +90,17 @@ def draw(chart: Chart) -> str:
                     if len(series.low)
                     else None
                 )
-                axes.bar(x, series.y, width, label=series.name, yerr=errors, capsize=2)
+                axes.bar(x, series.y, width, label=name, yerr=errors, capsize=2)
             elif chart.kind == "points":
-                axes.plot(series.x, series.y, ".", markersize=3, label=series.name)
+                axes.plot(series.x, series.y, ".", markersize=3, label=name)
             else:
-                axes.plot(
-                    series.x, series.y, label=series.name, drawstyle="steps-post" if chart.kind == "step" else "default"
-                )
+                axes.plot(series.x, series.y, label=name, drawstyle="steps-post" if chart.kind == "step" else "default")
                 if len(series.low):
                     axes.fill_between(np.asarray(series.x), series.low, series.high, alpha=0.2)
         if chart.kind == "bars":
-            axes.set_xticks(range(len(chart.labels)), chart.labels, rotation=20, ha="right")
+            axes.set_xticks(
+                range(len(chart.labels)), [_printable(label) for label in chart.labels], rotation=20, ha="right"
+            )
         else:
             axes.set_xscale("log" if chart.log_x else "linear")
         axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
@@ -127,7 +128,7 @@ def print_text(report: Report, console: Console) -> None:
     for table in report.tables:
         drawn = RichTable(title=_plain(table.title), box=rich.box.SIMPLE_HEAD, title_justify="left")
         for number, name in enumerate(table.header):
-            drawn.add_column(_plain(name), justify="left" if number == 0 else "right")
+            drawn.add_column(_plain(name), justify="left" if number == 0 else "right", no_wrap=number == 0)
         for row in table.rows:
             drawn.add_row(*map(_plain, row))
         console.print(drawn)
@@ -137,7 +138,11 @@ def print_text(report: Report, console: Console) -> None:
 
 def _plain(text: str) -> str:
     """Return text without markup or control characters: names in a log are input."""
-    return "".join(c if c.isprintable() else "?" for c in text).replace("[", "\\[")
+    return _printable(text).replace("[", "\\[")
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def spark(values: Sequence[float] | np.ndarray) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
     message: str | None = None
 
 
@@ -88,16 +89,16 @@ class AnswerStream:
         except msgspec.DecodeError as error:
             self.error = self.error or f"a chunk is not understood ({error})"
             return
-        if chunk.error is not None and bytes(chunk.error) != b"null":
-            self.error = self.error or f"error in the stream: {bytes(chunk.error).decode(errors='replace')[:200]}"
+        if chunk.error is not None:
+            self.error = self.error or f"error in the stream: {str(chunk.error)[:200]}"
         if chunk.usage is not None and chunk.usage.completion_tokens is not None:
             self.prompt_tokens, self.completion_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
         for choice in chunk.choices:
             delta = choice.delta
             if choice.text or (delta is not None and (delta.content or delta.reasoning_content or delta.reasoning)):
-                if self.first_s is None:
+                if self.last_s is None:
                     self.first_s = now_s
                 else:
-                    self.gaps_s.append(now_s - (self.last_s or now_s))
+                    self.gaps_s.append(now_s - self.last_s)
                 self.last_s = now_s
             self.complete |= choice.finish_reason is not None

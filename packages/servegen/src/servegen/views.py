@@ -257,7 +257,7 @@ def replay_report(replay: Replay, summary: dict[str, Any], model: str) -> Report
     if replay.interrupted:
         notes.append(f"stopped before its end: {overall['sent']} of {summary['planned']} requests were sent")
     late_p99 = (sender["lateness_s"] or {}).get("p99", 0.0)
-    limit = "; THE SENDER WAS THE LIMIT, latencies include its own delays" if sender["was_the_limit"] else ""
+    limit = "; the sender was the limit, so latencies include its own delays" if sender["was_the_limit"] else ""
     notes.append(
         f"the sender was late by {late_p99 * 1000:.1f} ms (p99) and used {sender['busy']:.0%} of a core{limit}"
     )
