@@ -46,8 +46,8 @@ def window_times(rng: np.random.Generator, rate: float, process: int, shape: flo
 
 def requests(
     pool: Pool, first: int, last: int, seed: int, factor: float = 1.0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return times (seconds from window `first`), input and output tokens, sorted by time."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return times (seconds from window `first`), clients, input and output tokens, sorted by time."""
     rng = np.random.default_rng([seed, 99])
     parts = []
     for c in range(len(pool.clients)):
@@ -58,7 +58,7 @@ def requests(
             if rate <= 0:
                 continue
             times = window_times(rng, rate, int(pool.process[c, w]), float(pool.shape[c, w]), pool.window_s)
-            columns = [times + (w - first) * pool.window_s]
+            columns = [times + (w - first) * pool.window_s, np.full(len(times), c)]
             for field in ("input_tokens", "output_tokens"):
                 histogram = pool.lengths[field][c].at(w * pool.window_s)
                 drawn = rng.choice(
@@ -66,9 +66,9 @@ def requests(
                 )
                 columns.append(np.maximum(np.rint(drawn), 1).astype(int))
             parts.append(columns)
-    times, inputs, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
+    times, clients, inputs, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(times, kind="stable")
-    return times[order], inputs[order], outputs[order]
+    return times[order], clients[order], inputs[order], outputs[order]
 
 
 def times_only(pool: Pool, first: int, last: int, seed: int) -> np.ndarray:

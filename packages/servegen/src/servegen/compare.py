@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -374,13 +374,5 @@ def _judged(findings: Sequence[Finding], options: CompareOptions) -> list[Findin
         least = options.least_rate if finding.quantity == "rate" else options.least_length
         large = finding.factor is None or not 1 / least < finding.factor < least or (finding.ks or 0.0) >= LEAST_KS
         changed = finding.changed if finding.factor is None else bool(p < options.alpha and large)
-        judged.append(
-            Finding(
-                **{
-                    **{name: getattr(finding, name) for name in Finding.__slots__},
-                    "changed": changed,
-                    "p_value": float(p),
-                }
-            )
-        )
+        judged.append(replace(finding, changed=changed, p_value=float(p)))
     return judged

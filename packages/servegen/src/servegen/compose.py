@@ -70,12 +70,9 @@ class Plan:
         """Yield the stretches of time without a change of rates, as (start, end) in seconds."""
         offset = self.workload.start_hour * 3600
         window = self.pool.window_s
-        edges = {0.0, self.seconds, *(start for start, _ in self.steps)}
-        edges |= {
-            w * window - offset for w in range(int(offset // window) + 1, int((offset + self.seconds) // window) + 1)
-        }
-        inside = sorted(edge for edge in edges if 0 <= edge <= self.seconds)
-        yield from itertools.pairwise(inside)
+        windows = range(int(offset // window) + 1, int((offset + self.seconds) // window) + 1)
+        edges = {0.0, self.seconds, *(start for start, _ in self.steps), *(w * window - offset for w in windows)}
+        yield from itertools.pairwise(sorted(edge for edge in edges if 0 <= edge <= self.seconds))
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks in order of time."""
@@ -84,18 +81,11 @@ class Plan:
             window = self._window(start)
             rate = self.rates(start) / turns
             pieces = max(math.ceil(rate.sum() * turns * (end - start) / BLOCK_REQUESTS), 1)
-            edges = np.rint(np.linspace(start, end, 2 if self.workload.counts == "exact" else pieces + 1) * US).astype(
-                np.int64
-            )
+            pieces = 1 if self.workload.counts == "exact" else pieces
+            edges = np.rint(np.linspace(start, end, pieces + 1) * US).astype(int).tolist()
+            process, shape = self.pool.process[:, window], self.pool.shape[:, window]
             for low, high in itertools.pairwise(edges):
-                yield Block(
-                    int(low),
-                    int(high - low),
-                    window * self.pool.window_s,
-                    rate,
-                    self.pool.process[:, window],
-                    self.pool.shape[:, window],
-                )
+                yield Block(low, high - low, window * self.pool.window_s, rate, process, shape)
 
 
 def plan(workload: Workload, pool: Pool) -> Plan:
@@ -116,7 +106,7 @@ def plan(workload: Workload, pool: Pool) -> Plan:
     if lacking:
         notes.append(
             f"left out {lacking} clients without length histograms ({share:.0%} of the pool's requests); "
-            "the others take over their rate"
+            "with --rate, the others take over their share"
         )
         pool = pool.only(pool.complete())
     if workload.sessions and coupling.kind == "comonotone":
@@ -135,9 +125,7 @@ def plan(workload: Workload, pool: Pool) -> Plan:
     made = Plan(workload, pool, steps, tuple(map(client_key, pool.clients)), np.array(sorted(emitted)), ())
     silent = sum(end - start for start, end in made.spans() if not made.rates(start).any())
     if silent:
-        notes.append(
-            f"no client is active in {silent / 3600:.2f} of {workload.hours:g} hours; nothing is generated there"
-        )
+        notes.append(f"no client is active in {silent / 3600:.2f} of {workload.hours:g} hours; these stay empty")
     return replace(made, notes=tuple(notes))
 
 
@@ -264,8 +252,9 @@ class _Part:
 def _table(made: Plan, parts: Sequence[_Part]) -> pa.Table:
     """Return the requests of all clients, sorted by time; equal times keep the clients' order."""
 
-    def joined(arrays: list[NDArray[np.int32]], dtype: type = np.int32) -> NDArray[np.int32]:
-        return np.concatenate([np.empty(0, dtype), *arrays]) if len(arrays) != 1 else arrays[0]
+    def column(name: str) -> NDArray[np.int32]:
+        arrays = [getattr(part.drawn, name) for part in parts]
+        return np.concatenate([np.empty(0, np.int32), *(a for a in arrays if a is not None)])
 
     time_us = np.concatenate([np.empty(0, np.int64), *(part.time_us for part in parts)])
     order = np.argsort(time_us, kind="stable")
@@ -273,28 +262,22 @@ def _table(made: Plan, parts: Sequence[_Part]) -> pa.Table:
     columns = {
         "time_us": pa.array(time_us[order]),
         "client": pa.DictionaryArray.from_arrays(clients[order], pa.array(made.pool.clients)),
-        "input_tokens": pa.array(joined([part.drawn.input_tokens for part in parts])[order]),
-        "output_tokens": pa.array(joined([part.drawn.output_tokens for part in parts])[order]),
+        "input_tokens": pa.array(column("input_tokens")[order]),
+        "output_tokens": pa.array(column("output_tokens")[order]),
     }
-    if made.pool.kind == "reasoning":
-        columns["reasoning_tokens"] = pa.array(
-            joined([x for part in parts if (x := part.drawn.reasoning_tokens) is not None])[order]
-        )
-    if made.pool.kind == "multimodal":
-        columns["text_tokens"] = pa.array(
-            joined([x for part in parts if (x := part.drawn.text_tokens) is not None])[order]
-        )
-        for modality in MODALITIES:
-            if f"{modality}_count" in made.pool.lengths:
-                counts = joined([part.drawn.items[modality].counts for part in parts])
-                sizes = joined([part.drawn.items[modality].tokens for part in parts])
-                ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-                columns[f"{modality}_tokens"] = pa.ListArray.from_arrays(ends, sizes).take(pa.array(order))
+    extra = {"reasoning": "reasoning_tokens", "multimodal": "text_tokens"}.get(made.pool.kind)
+    if extra is not None:
+        columns[extra] = pa.array(column(extra)[order])
+    for modality in [m for m in MODALITIES if f"{m}_count" in made.pool.lengths]:
+        items = [part.drawn.items[modality] for part in parts]
+        ends = np.concatenate([[0], *(part.counts for part in items)]).cumsum().astype(np.int32)
+        sizes = np.concatenate([np.empty(0, np.int32), *(part.tokens for part in items)])
+        columns[f"{modality}_tokens"] = pa.ListArray.from_arrays(ends, sizes).take(pa.array(order))
     sessions = made.workload.sessions
     if sessions is not None:
         turns = [part.turns for part in parts if part.turns is not None]
         columns["session"] = pa.array(np.concatenate([np.empty(0, np.int64), *(t.session for t in turns)])[order])
-        columns["turn"] = pa.array(joined([t.turn for t in turns])[order])
+        columns["turn"] = pa.array(np.concatenate([np.empty(0, np.int32), *(t.turn for t in turns)])[order])
         if sessions.system_tokens:
             columns["shared_tokens"] = pa.array(np.full(len(order), sessions.system_tokens, np.int32))
     return pa.table(columns)

@@ -140,7 +140,9 @@ class Instance:
             if self._prefilling is not None:
                 self._mixed_iteration()
             elif self._decoding:
-                self._decode(min(until, self.waiting[0].arrived if self.waiting else math.inf))
+                # A request that waits for room cannot enter before a sequence ends.
+                arrival = self.waiting[0].arrived if self.waiting else math.inf
+                self._decode(min(until, arrival if arrival > self.now else math.inf))
             else:
                 return
 

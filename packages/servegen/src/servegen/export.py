@@ -100,7 +100,7 @@ def _regrouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _write_lines(tables: Iterable[pa.Table], path: Path, form: str) -> int:
-    row_of = _ROWS[form]()
+    row_of = _row_writer(form)
     encode = msgspec.json.Encoder().encode
     count = 0
     with path.open("wb") as file:
@@ -151,34 +151,20 @@ class BlockIds:
         return self._known[key]
 
 
-def _jsonl() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda row: row
+def _row_writer(form: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return the function from a request to a line's object."""
+    if form == "jsonl":
+        return lambda row: row
+    ids = BlockIds(BLOCK_TOKENS[form]) if form in BLOCK_TOKENS else None
 
+    def written(row: dict[str, Any]) -> dict[str, Any]:
+        us = row["time_us"]
+        time = {"mooncake": us // 1000, "aiperf": us / 1000}.get(form, us / 1e6)
+        line = {"timestamp": time, "input_length": row["input_tokens"], "output_length": row["output_tokens"]}
+        return line if ids is None else {**line, "hash_ids": ids.of(row)}
 
-def _vllm() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    ids = BlockIds(BLOCK_TOKENS["vllm"])
-    return lambda row: {"timestamp": row["time_us"] / 1e6, **_lengths(row), "hash_ids": ids.of(row)}
+    return written
 
-
-def _mooncake() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    ids = BlockIds(BLOCK_TOKENS["mooncake"])
-    return lambda row: {"timestamp": row["time_us"] // 1000, **_lengths(row), "hash_ids": ids.of(row)}
-
-
-def _aiperf() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    ids = BlockIds(BLOCK_TOKENS["aiperf"])
-    return lambda row: {"timestamp": row["time_us"] / 1000, **_lengths(row), "hash_ids": ids.of(row)}
-
-
-def _guidellm() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda row: {"timestamp": row["time_us"] / 1e6, **_lengths(row)}
-
-
-def _lengths(row: dict[str, Any]) -> dict[str, int]:
-    return {"input_length": row["input_tokens"], "output_length": row["output_tokens"]}
-
-
-_ROWS = {"jsonl": _jsonl, "vllm": _vllm, "mooncake": _mooncake, "aiperf": _aiperf, "guidellm": _guidellm}
 
 _INTEGERS = (
     "time_us",

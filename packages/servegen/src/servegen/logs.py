@@ -51,7 +51,7 @@ CLOCK_STEPS_NS = (10**9, 10**8, 10**7, 10**6, 10**5, 10**4, 10**3, 100, 10, 1)
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9})\d*)?\s*(Z|[+-]\d\d:?\d\d)?")
 #: Times above this (1973) count as times since 1970.
 _LEAST_EPOCH_NS = 10**17
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class _UnknownUnit(Exception):
 
 def _time_ns(value: Any, unit: str) -> int:
     if isinstance(value, dt.datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc)
+        aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
         return (aware - _EPOCH) // dt.timedelta(microseconds=1) * 1000
     if isinstance(value, str) and (match := _ISO.fullmatch(value.strip())):
         day, clock, fraction, zone = match.groups()

@@ -26,13 +26,8 @@ PROCESSES = ("Poisson", "Gamma", "Weibull")
 #: Name of the client that `fit` merges small ones into.
 REST = "rest"
 MODALITIES = ("image", "audio", "video")
-FIELDS = (
-    "input_tokens",
-    "output_tokens",
-    "reason_ratio",
-    "text_tokens",
-    *(f"{m}_{kind}" for m in MODALITIES for kind in ("tokens", "count")),
-)
+_ITEMS = (f"{m}_{kind}" for m in MODALITIES for kind in ("tokens", "count"))
+FIELDS = ("input_tokens", "output_tokens", "reason_ratio", "text_tokens", *_ITEMS)
 #: Version of the two Parquet files, kept in their schema's metadata.
 FORMAT = 1
 #: Rows that a pool's file may have at most. A larger file is refused before it is read.
@@ -154,15 +149,9 @@ class Pool:
         if not keep.any():
             raise BadRequest("no client of the pool is left; loosen the filters")
         rows = np.flatnonzero(keep)
-        return replace(
-            self,
-            clients=tuple(self.clients[c] for c in rows),
-            rate=self.rate[rows],
-            cv=self.cv[rows],
-            process=self.process[rows],
-            shape=self.shape[rows],
-            lengths={field: tuple(column[c] for c in rows) for field, column in self.lengths.items()},
-        )
+        lengths = {field: tuple(column[c] for c in rows) for field, column in self.lengths.items()}
+        grids = {name: getattr(self, name)[rows] for name in ("rate", "cv", "process", "shape")}
+        return replace(self, clients=tuple(self.clients[c] for c in rows), lengths=lengths, **grids)
 
     def filtered(
         self,
@@ -198,9 +187,8 @@ class Pool:
         """Return the pool of the windows from start to end; its clock starts at 0 again."""
         first, last = int(start_s // self.window_s), int(-(-end_s // self.window_s))
         if not 0 <= first < last <= self.windows:
-            raise BadRequest(
-                f"hours {start_s / 3600:g} to {end_s / 3600:g} lie outside the pool's {self.span_s / 3600:g} hours"
-            )
+            hours = f"hours {start_s / 3600:g} to {end_s / 3600:g}"
+            raise BadRequest(f"{hours} lie outside the pool's {self.span_s / 3600:g}")
         shift = first * self.window_s
 
         def moved(lengths: Lengths | None) -> Lengths | None:
@@ -209,15 +197,9 @@ class Pool:
             kept = max(int(np.searchsorted(lengths.starts_s, shift, side="right")) - 1, 0)
             return Lengths(np.maximum(lengths.starts_s[kept:] - shift, 0), lengths.histograms[kept:])
 
-        return replace(
-            self,
-            rate=self.rate[:, first:last],
-            cv=self.cv[:, first:last],
-            process=self.process[:, first:last],
-            shape=self.shape[:, first:last],
-            lengths={field: tuple(moved(x) for x in column) for field, column in self.lengths.items()},
-            origin="",
-        )
+        lengths = {field: tuple(moved(x) for x in column) for field, column in self.lengths.items()}
+        grids = {name: getattr(self, name)[:, first:last] for name in ("rate", "cv", "process", "shape")}
+        return replace(self, lengths=lengths, origin="", **grids)
 
 
 def merge_bins(values: Floats, weights: Floats) -> Histogram:
@@ -248,13 +230,12 @@ def read_pool(where: Path | str) -> Pool:
         files = path.parent / f"{path.name}.arrivals.parquet", path.parent / f"{path.name}.lengths.parquet"
     for file in files:
         if not file.is_file():
-            raise BadFile(
-                file, 'no such file; a pool is a folder with arrivals.parquet and lengths.parquet, or "sample"'
-            )
+            raise BadFile(file, 'no such file; a pool is a folder with this and its sibling, or "sample"')
+    where_when: dict[str, type] = {"client": str, "start_s": int}
     arrivals, facts = _read_columns(
-        files[0], {"client": str, "start_s": int, "rate": float, "cv": float, "process": str, "shape": float}
+        files[0], {**where_when, "rate": float, "cv": float, "process": str, "shape": float}
     )
-    lengths, _ = _read_columns(files[1], {"client": str, "start_s": int, "field": str, "value": float, "prob": float})
+    lengths, _ = _read_columns(files[1], {**where_when, "field": str, "value": float, "prob": float})
     return _assemble(files, arrivals, lengths, facts)
 
 
@@ -266,9 +247,8 @@ def _read_columns(path: Path, wanted: Mapping[str, type]) -> tuple[dict[str, NDA
             if file.metadata.num_rows == 0:
                 raise BadFile(path, "has no rows")
             if missing := [name for name in wanted if name not in file.schema_arrow.names]:
-                raise BadFile(
-                    path, f"has no such column; it has {', '.join(file.schema_arrow.names)}", field=missing[0]
-                )
+                found = ", ".join(file.schema_arrow.names)
+                raise BadFile(path, f"has no such column; it has {found}", field=missing[0])
             table = file.read(columns=list(wanted))
             table.validate(full=True)
             facts = _facts(path, file.schema_arrow.metadata)
@@ -300,16 +280,10 @@ def _facts(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]
     if not isinstance(facts, dict):
         raise BadFile(path, "is not a JSON object", field="metadata servegen")
     if facts.get("format", FORMAT) != FORMAT:
-        raise BadFile(
-            path,
-            f"format {facts['format']} is not known; this version reads format {FORMAT}",
-            field="metadata servegen",
-        )
+        raise BadFile(path, f"format {facts['format']} is not known, only {FORMAT} is", field="metadata servegen")
     for name in ("window_s", "span_s"):
         if name in facts and not (isinstance(facts[name], int) and 0 < facts[name] <= MOST_VALUE):
-            raise BadFile(
-                path, f"{name} is {facts[name]!r}, not a positive number of seconds", field="metadata servegen"
-            )
+            raise BadFile(path, f"{name} is {facts[name]!r}, not a number of seconds", field="metadata servegen")
     return facts
 
 
@@ -324,22 +298,12 @@ def _assemble(
 ) -> Pool:
     path = paths[0]
     for name in ("rate", "cv", "shape"):
-        _refuse(
-            path,
-            name,
-            arrivals[name],
-            ~(np.isfinite(arrivals[name]) & (arrivals[name] > 0)),
-            "is not a positive number",
-        )
+        positive = np.isfinite(arrivals[name]) & (arrivals[name] > 0)
+        _refuse(path, name, arrivals[name], ~positive, "is not a positive number")
     starts = arrivals["start_s"]
     window_s = facts.get("window_s", 600)
-    _refuse(
-        path,
-        "start_s",
-        starts,
-        (starts < 0) | (starts > MOST_VALUE) | (starts % window_s != 0),
-        f"is not a multiple of {window_s}",
-    )
+    on_grid = (starts >= 0) & (starts <= MOST_VALUE) & (starts % window_s == 0)
+    _refuse(path, "start_s", starts, ~on_grid, f"is not a multiple of {window_s}")
     process = np.full(len(starts), -1, dtype=np.int8)
     for number, name in enumerate(PROCESSES):
         process[arrivals["process"] == name] = number
@@ -399,9 +363,8 @@ def _histograms(
     sums = np.add.reduceat(prob[order], edges[:-1])
     if (wrong := np.abs(sums - 1) > 0.01).any():
         run = int(np.flatnonzero(wrong)[0])
-        raise BadFile(
-            path, f"a histogram's probabilities add up to {sums[run]:.4g}", row=int(order[edges[run]]) + 1, field="prob"
-        )
+        row = int(order[edges[run]]) + 1
+        raise BadFile(path, f"a histogram's probabilities add up to {sums[run]:.4g}", row=row, field="prob")
     collected: dict[tuple[int, int], list[tuple[int, Histogram]]] = {}
     for low, high in itertools.pairwise(edges):
         rows = order[low:high]
@@ -421,13 +384,8 @@ def _histograms(
 def write_pool(pool: Pool, folder: Path) -> None:
     """Write the pool as `arrivals.parquet` and `lengths.parquet` into a folder, which is made if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {
-        **(pool.notes or {}),
-        "format": FORMAT,
-        "window_s": pool.window_s,
-        "span_s": pool.span_s,
-        "origin": pool.origin,
-    }
+    own = {"format": FORMAT, "window_s": pool.window_s, "span_s": pool.span_s, "origin": pool.origin}
+    facts = {**(pool.notes or {}), **own}
     metadata = {b"servegen": json.dumps(facts, sort_keys=True).encode()}
     client, window = np.nonzero(pool.rate > 0)
     names = pa.array(pool.clients, pa.string())
@@ -454,13 +412,8 @@ def write_pool(pool: Pool, folder: Path) -> None:
                 rows["value"].append(histogram.values)
                 rows["prob"].append(histogram.probabilities)
     joined = {name: np.concatenate(parts) for name, parts in rows.items()}
-    table = pa.table(
-        {
-            **joined,
-            "client": _dictionary(joined["client"], names),
-            "field": _dictionary(joined["field"], pa.array(FIELDS)),
-        }
-    )
+    texts = {"client": _dictionary(joined["client"], names), "field": _dictionary(joined["field"], pa.array(FIELDS))}
+    table = pa.table({**joined, **texts})
     pq.write_table(table.replace_schema_metadata(metadata), folder / "lengths.parquet", compression="zstd")
 
 

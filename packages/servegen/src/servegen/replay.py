@@ -186,7 +186,7 @@ class _Sender:
                     raise ServerError(f"{url} answered {response.status}: {text[:200].decode(errors='replace')}")
                 usage = json.loads(text).get("usage") or {}
                 return usage.get("prompt_tokens")
-        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, AttributeError) as error:
+        except (TimeoutError, aiohttp.ClientError, ValueError, AttributeError) as error:
             raise ServerError(f"{url} cannot be used: {error or type(error).__name__}") from error
 
     async def send(self, request: dict[str, Any], url: str, body: bytes, planned_s: float) -> None:

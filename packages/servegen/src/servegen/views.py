@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,41 +29,25 @@ def pool_report(pool: Pool, name: str, notes: Sequence[str] = ()) -> Report:
     active = pool.rate > 0
     mean_cv = (pool.rate * pool.cv).sum(axis=0) / np.maximum(total, 1e-300)
     lacking, lacking_share = pool.without_lengths()
+    fields = [field for field in ("input_tokens", "text_tokens", "output_tokens") if field in pool.lengths]
     rows = [
         [
             pool.clients[c],
             f"{shares[c]:.1%}",
             f"{pool.rate[c][active[c]].mean():.3g}" if active[c].any() else "0",
             f"{np.median(pool.cv[c][active[c]]):.2f}" if active[c].any() else "-",
-            *(
-                _mean(pool, field, int(c))
-                for field in ("input_tokens", "text_tokens", "output_tokens")
-                if field in pool.lengths
-            ),
+            *(_mean(pool, field, int(c)) for field in fields),
         ]
         for c in order[:NAMED]
     ]
-    fields = [field for field in ("input_tokens", "text_tokens", "output_tokens") if field in pool.lengths]
     kinds = ", ".join(f"{(pool.process[active] == k).mean():.0%} {kind}" for k, kind in enumerate(PROCESSES))
-    cumulative = np.cumsum(shares[order])
-    cvs = np.sort(pool.cv[active])
-    many = [
-        Series(pool.clients[c], *_cdf(pool, "output_tokens", int(c)))
-        for c in order[:5]
-        if pool.lengths["output_tokens"][c]
-    ]
+    outputs = [(pool.clients[c], pool.lengths["output_tokens"][c]) for c in order[:5]]
+    many = [Series(n, np.maximum(e.histograms[0].values, 1), e.histograms[0].cumulative) for n, e in outputs if e]
     charts = [
         Chart("Total rate", [Series("rate", hours, total)], "hour of the pool", "requests/s"),
         Chart("CV of gaps, mean over clients by rate", [Series("CV", hours, mean_cv)], "hour of the pool", "CV"),
-        Chart(
-            "Client skew",
-            [Series("share", np.arange(1, len(order) + 1), cumulative)],
-            "clients, largest first",
-            "share of requests",
-        ),
-        Chart(
-            "CV of client-windows", [Series("windows", cvs, np.linspace(0, 1, len(cvs)))], "CV", "share", "step", True
-        ),
+        _skew(shares),
+        _distribution("CV of client-windows", pool.cv[active], "CV", True),
         Chart("Output tokens of the five largest clients", many, "tokens", "share", "step", True),
     ]
     head = f"{len(pool.clients)} clients, {pool.span_s / 3600:g} hours, {total.mean():.4g} requests/s on average"
@@ -79,10 +64,16 @@ def _mean(pool: Pool, field: str, c: int) -> str:
     return "-" if entry is None else f"{np.mean([h.mean for h in entry.histograms]):.0f}"
 
 
-def _cdf(pool: Pool, field: str, c: int) -> tuple[np.ndarray, np.ndarray]:
-    entry = pool.lengths[field][c]
-    assert entry is not None
-    return np.maximum(entry.histograms[0].values, 1), entry.histograms[0].cumulative
+def _skew(shares: np.ndarray) -> Chart:
+    """Return the chart of cumulative shares of requests, largest client first."""
+    cumulative = np.sort(shares)[::-1].cumsum()
+    series = Series("share", np.arange(1, len(shares) + 1), cumulative)
+    return Chart("Client skew", [series], "clients, largest first", "share of requests")
+
+
+def _distribution(title: str, values: Sequence[float] | np.ndarray, unit: str, log: bool = False) -> Chart:
+    """Return the chart of a distribution function."""
+    return Chart(title, [Series("all", np.sort(values), np.linspace(0, 1, len(values)))], unit, "share", "step", log)
 
 
 def requests_report(tables: Iterable[pa.Table], workload: Workload, notes: Sequence[str]) -> Report:
@@ -94,21 +85,17 @@ def requests_report(tables: Iterable[pa.Table], workload: Workload, notes: Seque
     names, index = client.dictionary.to_pylist(), client.indices.to_numpy()
     counts = np.bincount(index, minlength=len(names))
     order = np.argsort(-counts)[:NAMED]
-    charts = []
     seconds = workload.hours * 3600
     step = max(seconds / 240, 1.0)
     per_step = np.bincount((times // step).astype(int), minlength=int(seconds // step)) / step
     hours = np.arange(len(per_step)) * step / 3600
-    charts.append(Chart("Requests", [Series("all", hours, per_step)], "hour", "requests/s"))
+    charts = [Chart("Requests", [Series("all", hours, per_step)], "hour", "requests/s")]
     top = [
         Series(names[c], hours, np.bincount((times[index == c] // step).astype(int), minlength=len(hours)) / step)
         for c in order[:4]
     ]
     charts.append(Chart("Requests of the four largest clients", top, "hour", "requests/s"))
-    shares = np.sort(counts)[::-1].cumsum() / max(counts.sum(), 1)
-    charts.append(
-        Chart("Client skew", [Series("share", np.arange(1, len(shares) + 1), shares)], "clients", "share of requests")
-    )
+    charts.append(_skew(counts / max(counts.sum(), 1)))
     lengths = [Series(f, *_sample_cdf(table[f].to_numpy())) for f in ("input_tokens", "output_tokens")]
     charts.append(Chart("Lengths", lengths, "tokens", "share", "step", True))
     rows = [[f"{w} s", f"{value:.2f}"] for w, value in dispersion(times, seconds).items()]
@@ -124,9 +111,8 @@ def dispersion(times_s: np.ndarray, seconds: float, windows: Sequence[int] = (1,
     """Return the variance over the mean of the requests per window, for each length of window in seconds."""
     found = {}
     for window in windows:
-        counts = np.bincount((times_s // window).astype(int), minlength=int(seconds // window))[
-            : max(int(seconds // window), 1)
-        ]
+        whole = max(int(seconds // window), 1)
+        counts = np.bincount((times_s // window).astype(int), minlength=whole)[:whole]
         found[window] = float(counts.var() / counts.mean()) if counts.mean() > 0 else 0.0
     return found
 
@@ -139,19 +125,11 @@ def _sample_cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def fit_report(fit: Fit, name: str) -> Report:
     """Return what `fit` says of the pool that it wrote."""
     base = pool_report(fit.pool, name, fit.notes)
-    ks = np.sort([w.family.ks for w in fit.windows if np.isfinite(w.family.ks)])
+    ks = [w.family.ks for w in fit.windows if np.isfinite(w.family.ks)]
     chosen = [f"{PROCESSES[w.family.process]} ({w.family.decided_by})" for w in fit.windows]
     rows = [[kind, str(chosen.count(kind))] for kind in sorted(set(chosen), key=chosen.count, reverse=True)]
-    chart = Chart(
-        "KS distance of gaps", [Series("windows", ks, np.linspace(0, 1, len(ks)))], "KS distance", "share", "step"
-    )
-    return Report(
-        base.title,
-        base.verdict,
-        [*base.charts, chart],
-        [*base.tables, Table("Families", ["family", "windows"], rows)],
-        base.notes,
-    )
+    charts = [*base.charts, _distribution("KS distance of gaps", ks, "KS distance")]
+    return replace(base, charts=charts, tables=[*base.tables, Table("Families", ["family", "windows"], rows)])
 
 
 def compare_report(comparison: Comparison, log: str, pool: str) -> Report:
@@ -166,22 +144,10 @@ def compare_report(comparison: Comparison, log: str, pool: str) -> Report:
     charts = []
     for quantity in ("rate", "input_tokens", "output_tokens"):
         found = [f for f in largest if f.quantity == quantity][:NAMED]
-        series = Series(
-            "factor",
-            range(len(found)),
-            [f.factor or 0.0 for f in found],
-            [f.low for f in found],
-            [f.high for f in found],
-        )
+        columns = np.array([(f.factor or 0.0, f.low, f.high) for f in found]).reshape(-1, 3).T
+        title, names = f"{quantity}: log over pool, 95 % interval", [f.client for f in found]
         charts.append(
-            Chart(
-                f"{quantity}: log over pool, 95 % interval",
-                [series],
-                "client",
-                "factor",
-                "bars",
-                labels=[f.client for f in found],
-            )
+            Chart(title, [Series("factor", range(len(found)), *columns)], "client", "factor", "bars", labels=names)
         )
     rows = [
         [
@@ -195,72 +161,35 @@ def compare_report(comparison: Comparison, log: str, pool: str) -> Report:
         for f in comparison.changes
     ]
     header = ["client", "quantity", "factor (95 % interval)", "p, corrected", "tokens/s added", "requests"]
-    notes = [
-        *comparison.notes,
-        f"aligned: {comparison.aligned}",
-        f"all requests: {comparison.requests}, {factor:.2f} of what the pool expects",
-    ]
-    return Report(
-        f"{log} against pool {pool}", verdict + ".", charts, [Table("Changes", header, rows)] if rows else [], notes
-    )
+    expected = f"all requests: {comparison.requests}, {factor:.2f} of what the pool expects"
+    notes = [*comparison.notes, f"aligned: {comparison.aligned}", expected]
+    tables = [Table("Changes", header, rows)] if rows else []
+    return Report(f"{log} against pool {pool}", verdict + ".", charts, tables, notes)
 
 
 def replay_report(replay: Replay, summary: dict[str, Any], model: str) -> Report:
     """Return what `replay` says."""
     overall, sender, prompts = summary["all"], summary["sender"], summary["prompts"]
     good = [r for r in replay.records if not r.error and r.first_s is not None]
-    planned = [r.planned_s for r in good]
     ttft = [(r.first_s or 0) - r.planned_s for r in good]
+    points = Series("requests", [r.planned_s for r in good], ttft)
     charts = [
-        Chart(
-            "Time to first token, from the planned moment",
-            [Series("requests", planned, ttft)],
-            "second",
-            "seconds",
-            "points",
-        ),
-        Chart(
-            "Time to first token",
-            [Series("all", np.sort(ttft), np.linspace(0, 1, len(ttft)))],
-            "seconds",
-            "share",
-            "step",
-            True,
+        Chart("Time to first token, from the planned moment", [points], "second", "seconds", "points"),
+        _distribution("Time to first token", ttft, "seconds", True),
+        _distribution("Time per output token", [t for r in good if (t := r.per_token_s) is not None], "seconds", True),
+        _distribution(
+            "Lateness of the sender", [1000 * (r.sent_s - r.planned_s) for r in replay.records], "milliseconds"
         ),
     ]
-    tokens = np.sort([t for r in good if (t := r.per_token_s) is not None])
-    charts.append(
-        Chart(
-            "Time per output token",
-            [Series("all", tokens, np.linspace(0, 1, len(tokens)))],
-            "seconds",
-            "share",
-            "step",
-            True,
-        )
-    )
-    late = np.sort([r.sent_s - r.planned_s for r in replay.records]) * 1000
-    charts.append(
-        Chart(
-            "Lateness of the sender",
-            [Series("all", late, np.linspace(0, 1, len(late)))],
-            "milliseconds",
-            "share",
-            "step",
-        )
-    )
     rows = [_replay_row("all", overall)]
-    busiest = sorted(summary["clients"].items(), key=lambda item: -item[1]["sent"])[:NAMED]
-    rows += [_replay_row(name, values) for name, values in busiest]
+    rows += [_replay_row(*item) for item in sorted(summary["clients"].items(), key=lambda x: -x[1]["sent"])[:NAMED]]
     header = ["client", "sent", "failed", "TTFT p50", "p99", "per token p50", "p99", "end to end p99", "within limits"]
     notes = []
     if replay.interrupted:
         notes.append(f"stopped before its end: {overall['sent']} of {summary['planned']} requests were sent")
     late_p99 = (sender["lateness_s"] or {}).get("p99", 0.0)
     limit = "; the sender was the limit, so latencies include its own delays" if sender["was_the_limit"] else ""
-    notes.append(
-        f"the sender was late by {late_p99 * 1000:.1f} ms (p99) and used {sender['busy']:.0%} of a core{limit}"
-    )
+    notes.append(f"the sender was late by {late_p99 * 1000:.1f} ms (p99), with {sender['busy']:.0%} of a core{limit}")
     notes.append(
         f"prompts: the server counts another length than asked in {prompts['of_other_length']} of {prompts['counted']}"
         if prompts["checked"]
@@ -280,31 +209,17 @@ def _replay_row(name: str, values: dict[str, Any]) -> list[str]:
         value = values[metric].get(quantile)
         return "-" if value is None else f"{value:.3f}"
 
-    picked = [
-        ("ttft_s", "p50"),
-        ("ttft_s", "p99"),
-        ("time_per_output_token_s", "p50"),
-        ("time_per_output_token_s", "p99"),
-        ("e2e_s", "p99"),
-    ]
-    return [
-        name,
-        str(values["sent"]),
-        f"{values['failure_rate']:.1%}",
-        *(cell(*p) for p in picked),
-        f"{values['within_slo']:.1%}",
-    ]
+    metrics = [(m, q) for m in ("ttft_s", "time_per_output_token_s") for q in ("p50", "p99")] + [("e2e_s", "p99")]
+    head = [name, str(values["sent"]), f"{values['failure_rate']:.1%}"]
+    return [*head, *(cell(*m) for m in metrics), f"{values['within_slo']:.1%}"]
 
 
 def size_report(sizing: dict[str, Any]) -> Report:
     """Return what `size` says; `sizing` is the JSON of `size.to_json`."""
     groups = sizing["generators"]
     names = list(groups)
-    series = Series(
-        "instances",
-        range(len(names)),
-        *([groups[n][f"instances_{part}"] for n in names] for part in ("median", "low", "high")),
-    )
+    columns = ([groups[n][f"instances_{part}"] for n in names] for part in ("median", "low", "high"))
+    series = Series("instances", range(len(names)), *columns)
     charts = [Chart("Instances needed, range over seeds", [series], "workload", "instances", "bars", labels=names)]
     curves = []
     for name in names:
@@ -333,10 +248,5 @@ def size_report(sizing: dict[str, Any]) -> Report:
         f"{first['instances_median']:g} instances keep {quantile} of TTFT within {sizing['slo']['ttft_s']:g} s "
         f"and of the time between tokens within {sizing['slo']['tbt_s']:g} s."
     )
-    return Report(
-        "Size of the fleet",
-        verdict,
-        charts,
-        [Table("Instances", ["workload", "median", "seeds", "against the log"], rows)],
-        notes,
-    )
+    table = Table("Instances", ["workload", "median", "seeds", "against the log"], rows)
+    return Report("Size of the fleet", verdict, charts, [table], notes)
