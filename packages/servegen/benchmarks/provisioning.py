@@ -4,8 +4,8 @@
 
 Truth: the requests of one hour of deepseek-r1, drawn by the sampler in `truth.py`, scaled to RATE. The generators know
 another draw of that hour as a log: a pool fitted to it (servegen), its total rate and pooled lengths (poisson), and its
-pooled CV, too (gamma). "beside" is servegen with a pool that knows only the hours before and after, and the rate:
-its error holds the change of the clients themselves. n* is the fewest instances within the limits; beside it stand slots
+pooled CV, too (gamma). "beside" is servegen with a pool that knows only the hours before and after, and the rate; its
+error holds the change of the clients themselves. n* is the fewest instances within the limits. Beside it are slots
 of a plain queue, first come, first served.
 """
 

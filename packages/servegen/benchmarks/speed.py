@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--day", action="store_true")
     day = parser.parse_args().day
     if day:
-        keep("speed_day", {"day": run(hours=24, start_hour=24, seed=1)})
+        keep("speed_day", {"day": run(hours=24, start_hour=192, seed=1)})
         return
     hour = {"hours": 1, "start_hour": 38, "seed": 1}
     found = {

@@ -16,6 +16,7 @@ from rich.console import Console
 from servegen.errors import BadRequest, ServeGenError
 from servegen.export import FORMATS
 from servegen.parallel import cores
+from servegen.pool import Pool
 from servegen.report import Report, print_text, write_html
 from servegen.workload import Slo, Workload, parse_rate, pool_digest, read_workload, write_workload
 
@@ -91,18 +92,20 @@ def _log_options(**values: Any) -> Any:
     return LogOptions(**{**values, "time_unit": values["time_unit"] or ""})
 
 
-def _workload(only_client: tuple[str, ...] = (), **o: Any) -> Workload:
-    """Return the workload that options describe, or that a workload file holds."""
+def _workload(only_client: tuple[str, ...] = (), **o: Any) -> tuple[Workload, Pool]:
+    """Return the workload that options describe, or that a workload file holds, and its pool."""
     if o["pool"].endswith((".yaml", ".yml")):
-        return read_workload(Path(o["pool"]))
+        stated = read_workload(Path(o["pool"]))
+        return stated, stated.read_pool(Path(o["pool"]).parent)
     fields = {key: o[key] for key in ("pool", "hours", "start_hour", "seed", "counts", "coupling", "repeat")}
     slo = {"ttft_s": o["ttft"], "tbt_s": o["tbt"], "quantile": o["quantile"]}
     try:
         sessions = None if not o["sessions"] else {} if o["sessions"] == "default" else json.loads(o["sessions"])
         fields |= {"rate": parse_rate(o["rate"]), "only_clients": list(only_client), "slo": slo, "sessions": sessions}
-        return msgspec.convert(fields, Workload)
+        workload = msgspec.convert(fields, Workload)
     except (msgspec.ValidationError, json.JSONDecodeError) as error:
         raise BadRequest(f"an option is out of range: {error}") from error
+    return workload, workload.read_pool()
 
 
 @main.command()
@@ -164,9 +167,7 @@ def generate(out: Path, form: str | None, processes: int, html: Path | None, **o
     from servegen.export import guess_format, write_requests
     from servegen.views import requests_report
 
-    workload = _workload(**options)
-    from_file = options["pool"].endswith((".yaml", ".yml"))
-    pool = workload.read_pool(Path(options["pool"]).parent if from_file else None)
+    workload, pool = _workload(**options)
     workload = msgspec.structs.replace(workload, pool_digest=pool_digest(pool))
     made = plan(workload, pool)
     kept: list[pa.Table] = []
@@ -241,9 +242,7 @@ def compare(log: Path, pool: str, json_file: Path | None, html: Path | None, **o
 @click.option("--model", required=True)
 @click.option("--ttft", default=2.0, show_default=True, help="Limit of the time to the first token, seconds.")
 @click.option("--tbt", default=0.1, show_default=True, help="Limit of the time per output token, seconds.")
-@click.option(
-    "--timeout", "timeout_s", default=600.0, show_default=True, help="Seconds after which a request has failed."
-)
+@click.option("--timeout", "timeout_s", default=600.0, show_default=True, help="Seconds of a request at most.")
 @click.option("--speed", default=1.0, show_default=True, help="Run the workload's clock faster.")
 @click.option("--metrics-port", default=0, help="Port of Prometheus metrics.")
 @click.option("--api-key", envvar="SERVEGEN_API_KEY", default="", help="Bearer token; also SERVEGEN_API_KEY.")
@@ -251,16 +250,7 @@ def compare(log: Path, pool: str, json_file: Path | None, html: Path | None, **o
 @click.option("--records", type=FILE, help="Write one row per request as Parquet.")
 @json_option
 @html_option
-def replay(
-    file: Path,
-    ttft: float,
-    tbt: float,
-    body: str,
-    records: Path | None,
-    json_file: Path | None,
-    html: Path | None,
-    **o: Any,
-) -> None:
+def replay(file: Path, body: str, records: Path | None, json_file: Path | None, html: Path | None, **o: Any) -> None:
     """Send the requests of FILE to a server at their planned moments. Ctrl-C ends it with the results so far."""
     from servegen.export import read_requests
     from servegen.replay import ReplayOptions, replay_requests, summarize, write_records
@@ -270,7 +260,7 @@ def replay(
         extra = tuple(json.loads(body).items())
     except (ValueError, AttributeError) as error:
         raise BadRequest(f"--body is not a JSON object ({error})") from error
-    slo = Slo(ttft, tbt)
+    slo = Slo(o.pop("ttft"), o.pop("tbt"))
     ticks = itertools.count()
 
     def progress(sent: int, finished: int, planned: int) -> None:
@@ -299,11 +289,9 @@ def calibrate(records: Path, out: Path, base: Path | None, check: Path | None) -
     from servegen.replay import read_records
 
     engine, found = fit_engine(read_records(records), read_engine(base) if base else Engine())
-    for name, agreed in {
-        "same replay": found,
-        **({"other replay": agreement(engine, read_records(check))} if check else {}),
-    }.items():
-        click.echo(f"error on the {name}: " + ", ".join(f"{k} {v:+.1%}" for k, v in agreed.errors().items()))
+    agreed = {"same replay": found} | ({"other replay": agreement(engine, read_records(check))} if check else {})
+    for name, values in agreed.items():
+        click.echo(f"error on the {name}: " + ", ".join(f"{k} {v:+.1%}" for k, v in values.errors().items()))
     out.write_bytes(msgspec.yaml.encode(engine))
 
 
@@ -311,7 +299,7 @@ def calibrate(records: Path, out: Path, base: Path | None, check: Path | None) -
 @workload_options
 @click.option("--engine-file", type=FILE, help="One instance, as `calibrate` writes it.")
 @click.option("--check", type=FILE, help="Records of a replay: state the engine's error on them.")
-@click.option("--log", "log_file", type=FILE, help="Requests to size beside, such as a held-out log.")
+@click.option("--log", type=FILE, help="Requests to size beside, such as a held-out log.")
 @click.option(
     "--router", type=click.Choice(["round-robin", "least-requests"]), default="round-robin", show_default=True
 )
@@ -321,12 +309,7 @@ def calibrate(records: Path, out: Path, base: Path | None, check: Path | None) -
 @json_option
 @html_option
 def size(
-    engine_file: Path | None,
-    check: Path | None,
-    log_file: Path | None,
-    json_file: Path | None,
-    html: Path | None,
-    **options: Any,
+    engine_file: Path | None, check: Path | None, json_file: Path | None, html: Path | None, **options: Any
 ) -> None:
     """Say how many instances POOL's workload needs, beside naive generators."""
     from servegen.calibrate import agreement
@@ -336,12 +319,11 @@ def size(
     from servegen.size import SizeOptions, size_workload, to_json
     from servegen.views import size_report
 
-    workload = _workload(**options)
+    workload, pool = _workload(**options)
     engine = read_engine(engine_file) if engine_file else Engine()
-    how = SizeOptions(
-        engine, workload.slo, **{name: options[name] for name in ("router", "seeds", "workers", "parallel")}
-    )
-    needs = size_workload(workload, workload.read_pool(), how, read_requests(log_file) if log_file else None)
+    chosen = {name: options[name] for name in ("router", "seeds", "workers", "parallel")}
+    how = SizeOptions(engine, workload.slo, **chosen)
+    needs = size_workload(workload, pool, how, read_requests(options["log"]) if options["log"] else None)
     error = agreement(engine, read_records(check)).errors() if check else None
     sizing = to_json(needs, how, workload, error)
     if json_file is not None:

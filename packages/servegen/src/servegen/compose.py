@@ -25,7 +25,7 @@ from servegen.sessions import Turns, draw_turns
 from servegen.workload import Workload
 
 #: Requests that a block holds on average at most, all clients together. It bounds the memory.
-BLOCK_REQUESTS = 300_000
+BLOCK_REQUESTS = 150_000
 
 
 @dataclass(frozen=True)
