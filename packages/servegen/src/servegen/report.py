@@ -103,6 +103,8 @@ def draw(chart: Chart) -> str:
             )
         else:
             axes.set_xscale("log" if chart.log_x else "linear")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("")
         axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
         axes.grid(alpha=0.3)
         if len(chart.series) > 1:
