@@ -1,6 +1,6 @@
 """The simulator against two instances of a real engine: `transformers serve` with a tiny model of random weights.
 
-    python benchmarks/real_engine.py [--seconds 40] [--rate 6]
+    python benchmarks/real_engine.py [--seconds 20] [--rate 6]
 
 One workload calibrates the engine, two others of other rates check it. Both servers and the sender share this machine's
 cores, so run it while nothing else does (`flock`).
@@ -43,7 +43,7 @@ def workload(rate: float, seconds: float, seed: int) -> pa.Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=40)
+    parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rate", type=float, default=6)
     arguments = parser.parse_args()
     records = {}
