@@ -78,6 +78,17 @@ def test_time_per_token_uses_usage_where_chunks_hold_several_tokens() -> None:
     assert summary["all"]["gap_between_chunks_s"]["p50"] > 4 * summary["all"]["time_per_output_token_s"]["p50"]
 
 
+@pytest.mark.thorough
+def test_a_sender_that_reads_tokens_late_says_so() -> None:
+    """200 streams of 200 tokens, 5 ms apart: the time between tokens is the server's, or the sender was the limit."""
+    rows = [(0.0, "c", 30, 200)] * 200
+    with server(Behaviour(gap_s=0.005)) as url:
+        replay = replay_requests(requests_table(rows), ReplayOptions((url,), "m", timeout_s=150))
+    summary = summarize(replay, Slo())
+    assert summary["all"]["sent"] == 200
+    assert summary["sender"]["was_the_limit"] or abs(summary["all"]["gap_between_chunks_s"]["p50"] - 0.005) < 0.002
+
+
 def test_without_usage_chunks_are_counted_and_that_is_told() -> None:
     with server(Behaviour(usage=False)) as url:
         replay = replay_requests(evenly(5, 50.0), ReplayOptions((url,), "m"))
