@@ -48,12 +48,13 @@ def cv_of_windows(pool: Pool, seeds: int) -> dict[str, float]:
         for c in {c for c, _ in wanted}:
             own = times[client == c]
             for w, part in enumerate(np.split(own, np.searchsorted(own, np.arange(1, pool.windows) * pool.window_s))):
-                if (c, w) in seen and len(part) > 2:
-                    gaps = np.diff(part)
+                gaps = np.diff(part)
+                # A draw of a very bursty window may be one clump within a microsecond; it has no CV.
+                if (c, w) in seen and len(part) > 2 and gaps.any():
                     seen[c, w].append(float(gaps.std() / gaps.mean()))
     result = {}
     for process, name in ((GAMMA, "gamma"), (WEIBULL, "weibull")):
-        keys = [key for key in wanted if pool.process[key] == process]
+        keys = [key for key in wanted if pool.process[key] == process and seen[key]]
         by_shape = [abs(np.mean(seen[k]) / gap_cv(process, float(pool.shape[k])) - 1) for k in keys]
         recorded = [np.mean(seen[k]) / pool.cv[k] for k in keys]
         result |= {
