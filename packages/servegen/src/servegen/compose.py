@@ -1,0 +1,283 @@
+"""Composes the clients' streams into one, block by block, in bounded memory and on any number of processes.
+
+`plan` turns a workload and a pool into blocks of time. `stream` yields one Arrow table per block, sorted by time. A
+block's content depends only on the seed, the clients' names and the clients' state at its start. With several
+processes, a first pass over the gaps alone finds these states; then the processes draw different blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from servegen.arrivals import LENGTHS, SESSIONS, US, Block, State, client_key, exact, first_state, generator, renewal
+from servegen.errors import BadRequest
+from servegen.lengths import Coupling, Drawn, draw_lengths
+from servegen.parallel import map_ordered
+from servegen.pool import MODALITIES, Floats, Pool
+from servegen.sessions import Turns, draw_turns
+from servegen.workload import Workload
+
+#: Requests that a block holds on average at most, all clients together. It bounds the memory.
+BLOCK_REQUESTS = 150_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `stream` needs, made by `plan`.
+
+    Attributes:
+        workload: The workload.
+        pool: The pool, without clients that lack histograms.
+        steps: Rate changes: seconds from the workload's start, and total rate (NaN: the pool's own).
+        keys: Each client's number for seeding. [C]
+        emitted: Which clients are emitted. [C]
+        notes: What a user should know: clients left out, windows without clients.
+    """
+
+    workload: Workload
+    pool: Pool
+    steps: tuple[tuple[float, float], ...]
+    keys: tuple[int, ...]
+    emitted: NDArray[np.int64]
+    notes: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Return the workload's length."""
+        return self.workload.hours * 3600
+
+    def rates(self, time_s: float) -> Floats:
+        """Return each client's rate at a time, 0 for all if no client is active. [C]."""
+        weights = self.pool.rate[:, self._window(time_s)]
+        total = next(rate for start, rate in reversed(self.steps) if start <= time_s)
+        if math.isnan(total):
+            return weights
+        active = weights.sum()
+        return weights * (total / active) if active > 0 else np.zeros_like(weights)
+
+    def _window(self, time_s: float) -> int:
+        pool_s = self.workload.start_hour * 3600 + time_s
+        return int(pool_s // self.pool.window_s) % self.pool.windows
+
+    def spans(self) -> Iterator[tuple[float, float]]:
+        """Yield the stretches of time without a change of rates, as (start, end) in seconds."""
+        offset = self.workload.start_hour * 3600
+        window = self.pool.window_s
+        windows = range(int(offset // window) + 1, int((offset + self.seconds) // window) + 1)
+        edges = {0.0, self.seconds, *(start for start, _ in self.steps), *(w * window - offset for w in windows)}
+        yield from itertools.pairwise(sorted(edge for edge in edges if 0 <= edge <= self.seconds))
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks in order of time."""
+        turns = self.workload.sessions.mean_turns if self.workload.sessions else 1.0
+        for start, end in self.spans():
+            window = self._window(start)
+            rate = self.rates(start) / turns
+            pieces = max(math.ceil(rate.sum() * turns * (end - start) / BLOCK_REQUESTS), 1)
+            pieces = 1 if self.workload.counts == "exact" else pieces
+            edges = np.rint(np.linspace(start, end, pieces + 1) * US).astype(int).tolist()
+            process, shape = self.pool.process[:, window], self.pool.shape[:, window]
+            for low, high in itertools.pairwise(edges):
+                yield Block(low, high - low, window * self.pool.window_s, rate, process, shape)
+
+
+def plan(workload: Workload, pool: Pool) -> Plan:
+    """Check a workload against its pool and return what `stream` needs.
+
+    Raises:
+        BadRequest: The workload reaches beyond the pool's end, names an unknown client, or nothing is left.
+    """
+    coupling = Coupling.parse(workload.coupling)
+    notes: list[str] = []
+    end = workload.start_hour * 3600 + workload.hours * 3600
+    if end > pool.span_s and not workload.repeat:
+        raise BadRequest(
+            f"hours {workload.start_hour:g} to {end / 3600:g} reach beyond the pool's {pool.span_s / 3600:g} hours; "
+            "shorten the workload or use --repeat"
+        )
+    lacking, share = pool.without_lengths()
+    if lacking:
+        notes.append(
+            f"left out {lacking} clients without length histograms ({share:.0%} of the pool's requests); "
+            "with --rate, the others take over their share"
+        )
+        pool = pool.only(pool.complete())
+    if workload.sessions and coupling.kind == "comonotone":
+        notes.append("turns of one conversation draw their lengths independently of each other")
+    number = {name: c for c, name in enumerate(pool.clients)}
+    for name in workload.only_clients:
+        if name not in number:
+            raise BadRequest(f"the pool has no client {name!r} with histograms; `servegen show` lists its clients")
+    rate = workload.rate
+    steps = tuple(rate) if isinstance(rate, list) else ((0.0, math.nan if rate is None else rate),)
+    if not steps or steps[0][0] != 0 or any(b[0] <= a[0] for a, b in itertools.pairwise(steps)):
+        raise BadRequest("rate steps must begin at 0 seconds and rise")
+    if any(step[1] < 0 or math.isinf(step[1]) for step in steps):
+        raise BadRequest("a rate step is negative or infinite")
+    emitted = [number[name] for name in dict.fromkeys(workload.only_clients)] or list(range(len(pool.clients)))
+    made = Plan(workload, pool, steps, tuple(map(client_key, pool.clients)), np.array(sorted(emitted)), ())
+    silent = sum(end - start for start, end in made.spans() if not made.rates(start).any())
+    if silent:
+        notes.append(f"no client is active in {silent / 3600:.2f} of {workload.hours:g} hours; these stay empty")
+    return replace(made, notes=tuple(notes))
+
+
+def stream(made: Plan, processes: int = 1) -> Iterator[pa.Table]:
+    """Yield the workload's requests, one table per block, sorted by time.
+
+    Columns: time_us, client, input_tokens, output_tokens; with reasoning pools reasoning_tokens; with multimodal pools
+    text_tokens and a list of item sizes per modality; with sessions session, turn and, if set, shared_tokens.
+    """
+    waiting: pa.Table | None = None
+    for block, table in _tables(made, processes):
+        if made.workload.sessions is None:
+            yield table
+            continue
+        joined = table if waiting is None else pa.concat_tables([waiting, table])
+        times = joined["time_us"].to_numpy()
+        order = np.argsort(times, kind="stable")
+        due = int(np.searchsorted(times[order], block.start_us + block.length_us))
+        yield joined.take(order[:due])
+        waiting = joined.take(order[due:])
+
+
+def _tables(made: Plan, processes: int) -> Iterator[tuple[Block, pa.Table]]:
+    state = first_state(made.workload.seed, [made.keys[c] for c in made.emitted])
+    if processes <= 1:
+        for block in made.blocks():
+            table, state = _draw_block(made, block, state)
+            yield block, table
+        return
+    runs = _runs(list(made.blocks()))
+    if made.workload.counts == "exact":
+        states = [state] * len(runs)
+    else:
+        rows = np.array_split(np.arange(len(made.emitted)), min(processes * 2, len(made.emitted)))
+        parts = list(map_ordered(_states, (made, runs), [(part, state.of(part)) for part in rows], processes))
+        states = [
+            State(
+                *(
+                    np.concatenate([getattr(part[r], name) for part in parts])
+                    for name in ("residual", "process", "shape")
+                )
+            )
+            for r in range(len(runs))
+        ]
+    tasks = zip(runs, states, strict=True)
+    for run, tables in zip(runs, map_ordered(_draw_run, made, tasks, processes), strict=True):
+        yield from zip(run, tables, strict=True)
+
+
+def _runs(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Return the blocks in runs of about BLOCK_REQUESTS requests, one task each."""
+    runs: list[list[Block]] = []
+    filled = math.inf
+    for block in blocks:
+        expected = float(block.rate.sum()) * block.length_us / US
+        if filled + expected > BLOCK_REQUESTS:
+            runs.append([])
+            filled = 0.0
+        runs[-1].append(block)
+        filled += expected
+    return runs
+
+
+def _states(shared: tuple[Plan, list[list[Block]]], task: tuple[NDArray[np.int64], State]) -> list[State]:
+    """Return the state of some clients at each run's start."""
+    (made, runs), (part, state) = shared, task
+    clients = made.emitted[part]
+    keys = [made.keys[c] for c in clients]
+    states = []
+    for run in runs:
+        states.append(state)
+        for block in run:
+            _, state = renewal(made.workload.seed, keys, state, _part(block, clients))
+    return states
+
+
+def _part(block: Block, clients: NDArray[np.int64]) -> Block:
+    return replace(block, rate=block.rate[clients], process=block.process[clients], shape=block.shape[clients])
+
+
+def _draw_run(made: Plan, task: tuple[list[Block], State]) -> list[pa.Table]:
+    run, state = task
+    tables = []
+    for block in run:
+        table, state = _draw_block(made, block, state)
+        tables.append(table)
+    return tables
+
+
+def _draw_block(made: Plan, block: Block, state: State) -> tuple[pa.Table, State]:
+    workload, clients = made.workload, made.emitted
+    keys = [made.keys[c] for c in clients]
+    if workload.counts == "exact":
+        times = exact(workload.seed, keys, _part(block, clients))
+    else:
+        times, state = renewal(workload.seed, keys, state, _part(block, clients))
+    coupling = Coupling.parse(workload.coupling)
+    parts: list[_Part] = []
+    for client, key, seconds in zip(clients, keys, times, strict=True):
+        if not len(seconds):
+            continue
+        time_us = block.start_us + (seconds * US).astype(np.int64)
+        rng = generator(workload.seed, LENGTHS, key, block.start_us)
+        histograms = {field: column[client].at(block.pool_s) for field, column in made.pool.lengths.items()}
+        if workload.sessions is None:
+            parts.append(_Part(int(client), time_us, draw_lengths(histograms, len(time_us), rng, coupling), None))
+            continue
+        chat = generator(workload.seed, SESSIONS, key, block.start_us)
+        turns = draw_turns(workload.sessions, time_us, chat)
+        drawn = draw_lengths(histograms, len(turns.time_us), rng, coupling)
+        turns, drawn = turns.grown(workload.sessions, drawn)
+        parts.append(_Part(int(client), turns.time_us, drawn, turns))
+    return _table(made, parts), state
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    client: int
+    time_us: NDArray[np.int64]
+    drawn: Drawn
+    turns: Turns | None
+
+
+def _table(made: Plan, parts: Sequence[_Part]) -> pa.Table:
+    """Return the requests of all clients, sorted by time; equal times keep the clients' order."""
+
+    def column(name: str) -> NDArray[np.int32]:
+        arrays = [getattr(part.drawn, name) for part in parts]
+        return np.concatenate([np.empty(0, np.int32), *(a for a in arrays if a is not None)])
+
+    time_us = np.concatenate([np.empty(0, np.int64), *(part.time_us for part in parts)])
+    order = np.argsort(time_us, kind="stable")
+    clients = np.repeat(np.array([part.client for part in parts], np.int32), [len(part.time_us) for part in parts])
+    columns = {
+        "time_us": pa.array(time_us[order]),
+        "client": pa.DictionaryArray.from_arrays(clients[order], pa.array(made.pool.clients)),
+        "input_tokens": pa.array(column("input_tokens")[order]),
+        "output_tokens": pa.array(column("output_tokens")[order]),
+    }
+    extra = {"reasoning": "reasoning_tokens", "multimodal": "text_tokens"}.get(made.pool.kind)
+    if extra is not None:
+        columns[extra] = pa.array(column(extra)[order])
+    for modality in [m for m in MODALITIES if f"{m}_count" in made.pool.lengths]:
+        items = [part.drawn.items[modality] for part in parts]
+        ends = np.concatenate([[0], *(part.counts for part in items)]).cumsum().astype(np.int32)
+        sizes = np.concatenate([np.empty(0, np.int32), *(part.tokens for part in items)])
+        columns[f"{modality}_tokens"] = pa.ListArray.from_arrays(ends, sizes).take(pa.array(order))
+    sessions = made.workload.sessions
+    if sessions is not None:
+        turns = [part.turns for part in parts if part.turns is not None]
+        columns["session"] = pa.array(np.concatenate([np.empty(0, np.int64), *(t.session for t in turns)])[order])
+        columns["turn"] = pa.array(np.concatenate([np.empty(0, np.int32), *(t.turn for t in turns)])[order])
+        if sessions.system_tokens:
+            columns["shared_tokens"] = pa.array(np.full(len(order), sessions.system_tokens, np.int32))
+    return pa.table(columns)
