@@ -111,6 +111,7 @@ class Assembly:
                 self._keys[peer] = message
                 return self._invite_done(now)
             case Hop() if self._step == "shuffle" and self._place(peer) == message.place == len(self._hops) - 1:
+                check(message, peer, self.roster, self._known().id)
                 self._hops.append(Keys(message.base, message.keys))
                 return [Send(self._other_trustees(peer), message)]
             case HopProof() if self._step == "shuffle" and self._place(peer) == message.place < len(self._hops) - 1:
@@ -181,16 +182,24 @@ class Assembly:
         check(word, word.name, self.roster, session.id)
         self.culprit = word.name
         if 0 <= place < len(self._hops) - 1:
-            author = session.trustees[place]
-            context = hop_context(session.id, place, author)
-            try:
-                rounds = self.parameters.shuffle_rounds
-                check_hop(self._hops[place], self._hops[place + 1], self._proofs.get(place, b""), context, rounds)
-            except BadProof:
+            author, keys = session.trustees[place], self._hops[place + 1].keys
+            if len(keys) != session.slots or len(set(keys)) != session.slots or not self._proven(place, author):
                 self.culprit = author
         self.failed = f"{word.name} refuses the shuffle: {word.reason}"
         text = f"the shuffle hop of {self.culprit} is forged" if self.culprit != word.name else "a false refusal"
         return [Note("blame", f"{self.culprit} disrupted: {text}", self.culprit)]
+
+    def _proven(self, place: int, author: str) -> bool:
+        """Return whether a hop's proof holds; a proof that has not come yet is not held against its author."""
+        if place not in self._proofs:
+            return True
+        context = hop_context(self._known().id, place, author)
+        try:
+            rounds = self.parameters.shuffle_rounds
+            check_hop(self._hops[place], self._hops[place + 1], self._proofs[place], context, rounds)
+        except BadProof:
+            return False
+        return True
 
     def _finish(self) -> list[Output]:
         if self.clients - self._ready:

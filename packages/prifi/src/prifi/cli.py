@@ -125,3 +125,60 @@ def vectors() -> None:
     from prifi.vectors import vectors as make
 
     click.echo(json.dumps(make(), indent=1))
+
+
+@main.command()
+@click.argument("name", type=click.Choice(["flip", "equivocate", "drop", "listen", "forge-shuffle", "replay"]))
+@click.option("--trials", default=20, show_default=True, type=click.IntRange(1))
+@click.option("--clients", default=5, show_default=True, type=click.IntRange(3, 200))
+@click.option("--trustees", default=3, show_default=True, type=click.IntRange(1, 20))
+@click.option("--insecure-off", is_flag=True, help="Switch the protection off that the attack is against.")
+def attack(name: str, trials: int, clients: int, trustees: int, insecure_off: bool) -> None:
+    """Run an attack and print its outcome as JSON; `listen` needs root, tcpdump and scikit-learn."""
+    from prifi.attack import run
+
+    click.echo(json.dumps(run(name, not insecure_off, trials, clients=clients, trustees=trustees), indent=1))
+
+
+@main.command()
+@click.argument("clients", type=click.IntRange(2, 200))
+@click.argument("trustees", type=click.IntRange(1, 20))
+@click.option("--udp", is_flag=True, help="Links by UDP.")
+@click.option("--delay-ms", default=5.0, show_default=True, help="Injected one-way delay.")
+@click.option("--loss", default=0.0, show_default=True, help="Injected loss, 0 to 1.")
+@click.option("--loopback", is_flag=True, help="No namespaces, so no root.")
+@click.option("--web", type=click.Path(path_type=Path, exists=True), default=Path(), help="Folder of the web server.")
+@click.option("--run", "command", help="Shell command to run in client-0's namespace; then the lab ends.")
+def lab(clients: int, trustees: int, web: Path, command: str | None, loopback: bool, **plan: Any) -> None:
+    """Start a relay, TRUSTEES and CLIENTS as processes in namespaces, and a web server; until Ctrl-C."""
+    import signal
+    import subprocess
+    import time
+
+    from prifi.lab import Lab, Plan, can_make_namespaces
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    spaces = can_make_namespaces() and not loopback
+    with Lab(Plan(clients, trustees, namespaces=spaces, **plan), web) as running:
+        took = running.wait()
+        click.echo(
+            f"{clients} clients are one anonymity set after {took:.1f} s; {'namespaces' if spaces else 'loopback'}"
+        )
+        curl = ["curl", "--socks5-hostname", f"127.0.0.1:{running.ports(0)[0]}", running.url]
+        curl = ["curl", "--socks5-hostname", f"127.0.0.1:{running.ports(0)[0]}", running.url]
+        click.echo(f"try: {' '.join(running.inside('client-0', curl))}")
+        try:
+            if command:
+                raise SystemExit(subprocess.call(running.inside("client-0", ["sh", "-c", command])))
+            while running.processes["relay"].poll() is None:
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            click.echo("stopped")
+
+
+@main.command()
+def demo() -> None:
+    """Run 20 clients, three curls at once, then an eavesdropper, an equivocating relay and a disruptor."""
+    from prifi.demo import main as run
+
+    run()

@@ -20,7 +20,6 @@ from prifi.errors import BadConfig, PrifiError, Unsafe
 from prifi.identity import RELAY, Identity, read_key
 from prifi.relay import Relay
 from prifi.socks import Exit, Pipes, SocksServer, parse_networks
-from prifi.status import Rates, application, serve
 from prifi.transport import Driver, Impairment, dial, listen
 from prifi.trustee import Trustee
 
@@ -90,6 +89,8 @@ async def _life(
     driver = Driver(machine, options.impairment, on_stream, end)
     end_page = None
     if options.status is not None:
+        from prifi.status import Rates, application, serve  # half of the start-up time, and not always wanted
+
         rates = Rates(lambda: machine.status, loop.time)
         end_page = await serve(application(role, rates.read, role != "client"), *options.status)
     log.info("%s runs", name)

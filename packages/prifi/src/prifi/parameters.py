@@ -68,6 +68,16 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Bytes of an opened cell."""
         return self.cell_bytes - (TAG_BYTES if self.bound else 0)
 
+    @property
+    def ahead_most(self) -> int:
+        """Ciphertexts in a buffer at which the relay stops a trustee: 0.9 of the buffer."""
+        return int(0.9 * self.ahead)
+
+    @property
+    def ahead_least(self) -> int:
+        """Ciphertexts in a buffer at which the relay lets a trustee resume: half of what it holds when full."""
+        return (self.ahead_most - 1) // 2
+
     def digest(self) -> bytes:
         """Return 32 bytes that bind all settings."""
         return digest("parameters", msgspec.msgpack.encode(self))
@@ -86,7 +96,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ),
             (64 <= self.down_bytes <= 1 << 20, "down_bytes is 64 to 1,048,576"),
             (1 <= self.window <= 64, "window is 1 to 64"),
-            (self.window < self.ahead <= 10_000, "ahead is more than window, at most 10,000"),
+            (2 * self.window + 4 <= self.ahead <= 10_000, "ahead is at least 2·window + 4, at most 10,000"),
             (self.minimum_set >= 2, "minimum_set is at least 2: one client alone has no anonymity"),
             (0 <= self.offset_s <= 1, "offset_s is 0 to 1"),
             (

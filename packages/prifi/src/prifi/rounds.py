@@ -20,8 +20,6 @@ from prifi.streams import Streams
 
 #: Completed rounds that the relay keeps as evidence.
 REMEMBERED = 128
-#: Trustee buffers: fraction of `ahead` at which a trustee is stopped, and fraction drained before it resumes.
-STOP_AT, RESUME_AFTER = 0.9, 0.5
 #: Echoes in one broadcast; more wait for the next one.
 MOST_ECHOES = 32
 #: Data rounds between two reservation rounds, at least, so that maps take little of the time.
@@ -85,7 +83,7 @@ class Rounds:
     _since_map: int = 0
     _map_open: bool = False
     _aheads: dict[str, OrderedDict[int, Ahead]] = field(default_factory=dict)
-    _stopped: set[str] = field(default_factory=set)
+    _allowed: dict[str, int] = field(default_factory=dict)  # ciphertexts that a trustee may have sent
     _echoes: deque[Echo] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -107,12 +105,21 @@ class Rounds:
             raise BadMessage(f"ciphertext {ahead.number} is out of order")
         buffer[ahead.number] = ahead
         limit = self.session.parameters.ahead
-        if len(buffer) > 4 * limit:
+        if len(buffer) > limit:
             raise BadMessage("a trustee does not stop")
-        if len(buffer) >= STOP_AT * limit and peer not in self._stopped:
-            self._stopped.add(peer)
+        if len(buffer) == self.session.parameters.ahead_most:
             return [Send((peer,), Flow(self.session.epoch, False))]
-        return []
+        return self._resume(peer)
+
+    def _resume(self, trustee: str) -> list[Output]:
+        """Let a trustee go on once its buffer has drained and everything that it was allowed has come."""
+        parameters, buffer = self.session.parameters, self._aheads[trustee]
+        received = self.next + len(buffer)
+        allowed = self._allowed.setdefault(trustee, parameters.ahead_most)
+        if len(buffer) > parameters.ahead_least or received < allowed:
+            return []
+        self._allowed[trustee] = allowed + parameters.ahead_most - parameters.ahead_least
+        return [Send((trustee,), Flow(self.session.epoch, True))]
 
     def take_cell(self, peer: str, cell: Cell, now: float) -> list[Output]:
         """Keep a client's cell, and decode every round that is complete, in order."""
@@ -187,11 +194,10 @@ class Rounds:
         outputs = self.broadcast(go)
         for name, buffer in self._aheads.items():
             current.aheads[name] = buffer.pop(self.next)
-            if name in self._stopped and len(buffer) <= (STOP_AT * parameters.ahead - 1) * (1 - RESUME_AFTER):
-                self._stopped.discard(name)
-                outputs.append(Send((name,), Flow(self.session.epoch, True)))
         self.open[self.next] = current
         self.next += 1
+        for name in self._aheads:
+            outputs += self._resume(name)
         self.next_at = max(self.next_at + parameters.interval_s, now + parameters.interval_s / 2)
         return outputs
 

@@ -509,8 +509,8 @@ async def listen(driver: Driver, identity: Identity, roster: Roster, host: str, 
             )
             return transport
         return await loop.create_server(lambda: StreamLink(driver, identity, roster), host, port, backlog=1024)
-    except OSError as error:
-        raise LinkLost(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        raise LinkLost(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', '') or error}") from error
 
 
 async def dial(driver: Driver, identity: Identity, roster: Roster, host: str, port: int, udp: bool) -> None:
@@ -520,7 +520,7 @@ async def dial(driver: Driver, identity: Identity, roster: Roster, host: str, po
         try:
             reason = await _dial_once(driver, identity, roster, host, port, udp)
             pause = 0.1
-        except (OSError, LinkLost, TimeoutError) as error:
+        except (OSError, UnicodeError, LinkLost, TimeoutError) as error:
             reason = str(error)
         log.info("no link to the relay: %s", reason)
         await asyncio.sleep(pause)

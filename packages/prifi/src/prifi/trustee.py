@@ -63,7 +63,7 @@ class _Epoch:
     hop_messages: list[Hop] = field(default_factory=list)
     verified: set[int] = field(default_factory=set)
     to_prove: tuple[int, Secret] | None = None
-    flowing: bool = False
+    allowed: int = 0  # ciphertexts that fit into the relay's buffer
     next: int = 0
     inquests: dict[int, Inquest] = field(default_factory=dict)
     reveals: dict[int, Reveal] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Trustee:
 
     def deadline(self, now: float) -> float | None:
         """Return when `tick` is wanted: at once while ciphertexts flow or a proof is due."""
-        return now if any(epoch.flowing or epoch.to_prove for epoch in self._epochs.values()) else None
+        return now if any(epoch.allowed or epoch.to_prove for epoch in self._epochs.values()) else None
 
     def tick(self, now: float) -> list[Output]:
         """Prove a hop, or send some ciphertexts ahead."""
@@ -145,8 +145,9 @@ class Trustee:
                 place, secret = epoch.to_prove
                 epoch.to_prove = None
                 outputs.append(self._prove(epoch, place, secret))
-            if epoch.flowing:
-                outputs += [Send(_TO_RELAY, self._ahead(epoch)) for _ in range(BATCH)]
+            for _ in range(min(BATCH, epoch.allowed)):
+                outputs.append(Send(_TO_RELAY, self._ahead(epoch)))
+                epoch.allowed -= 1
         return outputs
 
     def handle(self, peer: str, message: Message, now: float) -> list[Output]:
@@ -183,11 +184,14 @@ class Trustee:
             case Begin():
                 if len(epoch.verified) < len(self.roster.trustees):
                     raise BadMessage("the epoch is to begin before its shuffle is verified")
-                epoch.flowing = True
+                epoch.allowed = self.parameters.ahead_most
                 self._epochs = {number: one for number, one in self._epochs.items() if number >= epoch.number}
                 return [Note("epoch", f"epoch {epoch.number} with {len(epoch.known().clients)} clients")]
             case Flow():
-                epoch.flowing = message.resume and len(epoch.verified) == len(self.roster.trustees)
+                begun = epoch.next > 0  # a full buffer stops a trustee even if the relay's word is late
+                epoch.allowed = (
+                    self.parameters.ahead_most - self.parameters.ahead_least if message.resume and begun else 0
+                )
                 return []
             case Evidence():
                 return self._take_evidence(epoch, message)
@@ -214,7 +218,7 @@ class Trustee:
         secret = random_scalar(self._entropy)
         key = TrusteeKey(proposal.epoch, self.identity.name, base_times(secret), proposal.parameters)
         key = signed(key, self.identity, b"trustee key")
-        keep = {number: one for number, one in self._epochs.items() if one.flowing or one.next}
+        keep = {number: one for number, one in self._epochs.items() if one.allowed or one.next}
         self._epochs = {**keep, proposal.epoch: _Epoch(proposal.epoch, proposal.hunt, secret, key)}
         return [Send(_TO_RELAY, key)]
 
@@ -263,6 +267,8 @@ class Trustee:
             raise BadMessage("a hop out of order")
         try:
             check(message, session.trustees[message.place], self.roster, session.id)
+            if len(message.keys) != session.slots or len(set(message.keys)) != session.slots:
+                raise BadProof("a hop whose keys are not distinct")  # at once: later hops would look false, too
         except BadProof as error:
             return self._refuse(epoch, session, message.place, str(error))
         epoch.hops.append(Keys(message.base, message.keys))
