@@ -187,11 +187,14 @@ def test_a_silent_member_is_noticed_within_the_time_out(name: str) -> None:
     began = simulation.now
     simulation.silence(name)
     limit = 3 * simulation.parameters.absent_s
-    if name == RELAY:  # the link's own time-out stands for it here
-        simulation._unlink(RELAY)
-        for index in range(4):
-            simulation._do(f"client-{index}", lambda role: role.disconnected(RELAY, simulation.now))
-        assert all(simulation.client(index).status.problem for index in range(4))
+    if name == RELAY:
+        silent = "the relay is silent"
+        assert simulation.run(
+            limit, lambda: all(simulation.client(index).status.problem == silent for index in range(4))
+        )
+        assert simulation.run(
+            limit, lambda: any(note.role == "trustee-0" and note.text == silent for note in simulation.notes)
+        )
         return
     told = simulation.run(limit, lambda: any(note.party == name and note.kind == "absent" for note in simulation.notes))
     assert told and simulation.now - began <= limit
@@ -287,3 +290,26 @@ def test_messages_of_another_version_are_refused() -> None:
     for data in (b"", b"\xc1", b"\x93\x63\x01\x02", b"\x81\xa1a\x01", b"\xdd\xff\xff\xff\xff"):
         with pytest.raises(BadMessage):
             decode(data)
+
+
+def test_no_message_shows_its_content_in_a_log() -> None:
+    simulation = running(4)
+    shown: list[tuple[str, bytes]] = []
+
+    def watch(sender: str, to: str, message: Message) -> Message:
+        from prifi.messages import encode
+
+        shown.append((f"{message!r} {message} {[message]!r}", encode(message)))
+        return message
+
+    simulation.tamper = watch
+    Talk(simulation, 0, b"very secret")
+    simulation.crash("client-3")
+    simulation.run(3)
+    assert len({text.split("(")[0] for text, _ in shown}) > 8
+    for text, data in shown:
+        assert len(text) < 400 and "secret" not in text and "x" + data.hex()[:16] not in text and "b'" not in text
+    epoch = simulation.client(0)._running
+    assert epoch is not None
+    for secret in (epoch.pads, simulation.client(0).identity, *epoch.slots.values()):
+        assert not isinstance(secret, int) or str(secret) not in repr(epoch.pads)

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from prifi import messages as msg
 from prifi.errors import BadMessage, BadProof
 from prifi.identity import Roster
-from prifi.messages import (
-    Assemble,
-    Begin,
-    ClientKeys,
-    Hop,
-    HopProof,
-    HopRefused,
-    Invite,
-    Message,
-    Propose,
-    Ready,
-    Start,
-    Transcript,
-    TrusteeKey,
-    check,
-)
+from prifi.messages import check
 from prifi.outputs import Note, Output, Send
 from prifi.parameters import Parameters
 from prifi.session import Session, check_trustee_keys, invitation_digest, transcript_context
@@ -53,17 +39,17 @@ class Assembly:
     missing: set[str] = field(default_factory=set)
     culprit: str = ""
     _step: str = "trustees"
-    _trustees: dict[str, TrusteeKey] = field(default_factory=dict)
-    _keys: dict[str, ClientKeys] = field(default_factory=dict)
+    _trustees: dict[str, msg.TrusteeKey] = field(default_factory=dict)
+    _keys: dict[str, msg.ClientKeys] = field(default_factory=dict)
     _session: Session | None = None
     _hops: list[Keys] = field(default_factory=list)
     _proofs: dict[int, bytes] = field(default_factory=dict)
-    _transcripts: dict[str, Transcript] = field(default_factory=dict)
+    _transcripts: dict[str, msg.Transcript] = field(default_factory=dict)
     _ready: set[str] = field(default_factory=set)
 
     def begin(self) -> list[Output]:
         """Ask the trustees for fresh keys."""
-        return [Send(self.roster.trustees, Propose(self.epoch, self.parameters.digest(), self.hunt))]
+        return [Send(self.roster.trustees, msg.Propose(self.epoch, self.parameters.digest(), self.hunt))]
 
     @property
     def deadline(self) -> float:
@@ -94,7 +80,7 @@ class Assembly:
         self.failed = f"no answer from {', '.join(sorted(waiting))} in {self.parameters.setup_s:g} s"
         return []
 
-    def handle(self, peer: str, message: Message, now: float) -> list[Output]:
+    def handle(self, peer: str, message: msg.Message, now: float) -> list[Output]:
         """Take a message of the set-up.
 
         Raises:
@@ -102,26 +88,26 @@ class Assembly:
             BadProof: A signature in it does not hold.
         """
         match message:
-            case TrusteeKey() if self._step == "trustees" and message.name == peer:
+            case msg.TrusteeKey() if self._step == "trustees" and message.name == peer:
                 return self._take_trustee(message, now)
-            case ClientKeys() if self._step == "clients" and message.name == peer and peer in self.clients:
+            case msg.ClientKeys() if self._step == "clients" and message.name == peer and peer in self.clients:
                 if len(message.slot_keys) != (2 if self.hunt else 1) or message.invitation != self._invitation():
                     raise BadMessage("keys for another epoch")
                 check(message, peer, self.roster, b"client keys")
                 self._keys[peer] = message
                 return self._invite_done(now)
-            case Hop() if self._step == "shuffle" and self._place(peer) == message.place == len(self._hops) - 1:
+            case msg.Hop() if self._step == "shuffle" and self._place(peer) == message.place == len(self._hops) - 1:
                 check(message, peer, self.roster, self._known().id)
                 self._hops.append(Keys(message.base, message.keys))
                 return [Send(self._other_trustees(peer), message)]
-            case HopProof() if self._step == "shuffle" and self._place(peer) == message.place < len(self._hops) - 1:
+            case msg.HopProof() if self._step == "shuffle" and self._place(peer) == message.place < len(self._hops) - 1:
                 self._proofs[message.place] = message.proof
                 return [Send(self._other_trustees(peer), message)]
-            case Transcript() if self._step == "shuffle" and message.name == peer:
+            case msg.Transcript() if self._step == "shuffle" and message.name == peer:
                 return self._take_transcript(message, now)
-            case HopRefused() if self._step == "shuffle" and message.name == peer:
+            case msg.HopRefused() if self._step == "shuffle" and message.name == peer:
                 return self._take_refusal(message)
-            case Ready() if self._step == "start" and peer in self.clients:
+            case msg.Ready() if self._step == "start" and peer in self.clients:
                 self._ready.add(peer)
                 return self._finish()
         raise BadMessage(f"{message!r} from {peer} is out of place in the set-up")
@@ -132,19 +118,19 @@ class Assembly:
     def _other_trustees(self, name: str) -> tuple[str, ...]:
         return tuple(other for other in self.roster.trustees if other != name)
 
-    def _ordered_trustees(self) -> tuple[TrusteeKey, ...]:
+    def _ordered_trustees(self) -> tuple[msg.TrusteeKey, ...]:
         return tuple(self._trustees[name] for name in self.roster.trustees)
 
     def _invitation(self) -> bytes:
         return invitation_digest(self.epoch, self.hunt, self._ordered_trustees())
 
-    def _take_trustee(self, key: TrusteeKey, now: float) -> list[Output]:
+    def _take_trustee(self, key: msg.TrusteeKey, now: float) -> list[Output]:
         self._trustees[key.name] = key
         if len(self._trustees) < len(self.roster.trustees):
             return []
         check_trustee_keys(self._ordered_trustees(), self.epoch, self.parameters, self.roster)
         self._step, self.since = "clients", now
-        return [Send(tuple(sorted(self.clients)), Invite(self.epoch, self.hunt, self._ordered_trustees()))]
+        return [Send(tuple(sorted(self.clients)), msg.Invite(self.epoch, self.hunt, self._ordered_trustees()))]
 
     def _invite_done(self, now: float) -> list[Output]:
         """Fix the set of clients once all have answered."""
@@ -157,13 +143,13 @@ class Assembly:
         self._session = Session(self.epoch, self.parameters, self.roster, self.hunt, self._ordered_trustees(), keys)
         self._step, self.since = "shuffle", now
         self._hops = [self._session.unshuffled]
-        return [Send(self.roster.trustees, Assemble(self.epoch, self.hunt, self._ordered_trustees(), keys))]
+        return [Send(self.roster.trustees, msg.Assemble(self.epoch, self.hunt, self._ordered_trustees(), keys))]
 
     def _known(self) -> Session:
         assert self._session is not None
         return self._session
 
-    def _take_transcript(self, word: Transcript, now: float) -> list[Output]:
+    def _take_transcript(self, word: msg.Transcript, now: float) -> list[Output]:
         session, final = self._known(), self._hops[-1]
         if len(self._hops) <= len(self.roster.trustees):
             raise BadMessage("a transcript before the last hop")
@@ -173,10 +159,10 @@ class Assembly:
             return []
         self._step, self.since = "start", now
         words = tuple(self._transcripts[name] for name in self.roster.trustees)
-        start = Start(self.epoch, session.client_keys, final.base, final.keys, words)
+        start = msg.Start(self.epoch, session.client_keys, final.base, final.keys, words)
         return [Send(tuple(sorted(self.clients)), start)]
 
-    def _take_refusal(self, word: HopRefused) -> list[Output]:
+    def _take_refusal(self, word: msg.HopRefused) -> list[Output]:
         """Find out whether the hop or the refusal is false: the relay checks the hop itself."""
         session, place = self._known(), word.place
         check(word, word.name, self.roster, session.id)
@@ -205,4 +191,4 @@ class Assembly:
         if self.clients - self._ready:
             return []
         self.done = replace(self._known(), schedule=self._hops[-1])
-        return [Send(self.roster.trustees, Begin(self.epoch))]
+        return [Send(self.roster.trustees, msg.Begin(self.epoch))]

@@ -26,7 +26,7 @@ from prifi.messages import Cell, Go, Message, Start
 from prifi.outputs import Arrived, Send
 from prifi.parameters import Parameters
 from prifi.relay import Relay
-from prifi.simulate import Simulation, echo_exit
+from prifi.simulate import Conditions, Simulation, echo_exit
 from prifi.trustee import Trustee
 
 #: Parties that a disruption may come from.
@@ -69,7 +69,15 @@ def _changed(base: type, seed: int, **changes: Any) -> Any:
     return type(base.__name__, (base,), {**changes, "chance": random.Random(seed)})
 
 
-def disruption(party: str, seed: int, protected: bool, clients: int, trustees: int, **how: Any) -> dict[str, Any]:
+def disruption(
+    party: str,
+    seed: int,
+    protected: bool,
+    clients: int,
+    trustees: int,
+    conditions: Conditions | None = None,
+    **how: Any,
+) -> dict[str, Any]:
     """Let one party spoil rounds until somebody is named; return who, after how long, and how many spoiled rounds.
 
     Args:
@@ -78,6 +86,7 @@ def disruption(party: str, seed: int, protected: bool, clients: int, trustees: i
         protected: Whether cells are signed and blame is on.
         clients: Number of clients.
         trustees: Number of trustees.
+        conditions: Delay, loss and cost; 5 ms and no cost unless given.
         how: Attributes of the adversary, such as spoil="scalar".
     """
     how = {"rate": 0.3, "after": 5, **how}
@@ -90,7 +99,13 @@ def disruption(party: str, seed: int, protected: bool, clients: int, trustees: i
         base = adversaries.Disruptor if party == "client" else adversaries.DisruptingTrustee
         others[culprit] = _changed(base, seed, **how)
     simulation = Simulation(
-        clients, trustees, _parameters(protected, "equivocation"), seed=seed, relay=relay, others=others
+        clients,
+        trustees,
+        _parameters(protected, "equivocation", **({"absent_s": 30.0, "resend_s": 10.0} if conditions else {})),
+        seed=seed,
+        conditions=conditions or Conditions(),
+        relay=relay,
+        others=others,
     )
     echo_exit(simulation)
     simulation.run(20, simulation.running(clients))

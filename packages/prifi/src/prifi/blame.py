@@ -19,24 +19,11 @@ from dataclasses import dataclass
 import msgspec
 
 from prifi import cells
+from prifi import messages as msg
 from prifi.errors import BadProof
 from prifi.group import ORDER, Entropy, scalar_from
 from prifi.identity import RELAY, Identity
-from prifi.messages import (
-    Ahead,
-    Cell,
-    Evidence,
-    Finding,
-    History,
-    Inquire,
-    Judge,
-    Kind,
-    Opening,
-    OpenPair,
-    Reveal,
-    check,
-    signed,
-)
+from prifi.messages import check, signed
 from prifi.pads import PadBook, Pair, bit, pad_value, pair_secret
 from prifi.proofs import check_same_log, prove_same_log
 from prifi.session import Session, check_grounds
@@ -63,23 +50,23 @@ class Inquest:
     truth: int
     owner: str
     history: bytes
-    cells: dict[str, Cell]
-    aheads: dict[str, Ahead]
+    cells: dict[str, msg.Cell]
+    aheads: dict[str, msg.Ahead]
 
 
 def make_reveal(
-    session: Session, identity: Identity, pads: PadBook, others: tuple[str, ...], inquiry: Inquire
-) -> Reveal:
+    session: Session, identity: Identity, pads: PadBook, others: tuple[str, ...], inquiry: msg.Inquire
+) -> msg.Reveal:
     """Return a party's signed pad bits or scalars at the position of an inquiry that it has checked."""
     width = 1 if inquiry.position >= 0 else 32
     values = tuple(pads.value(other, inquiry.number, inquiry.position).to_bytes(width, "little") for other in others)
-    reveal = Reveal(session.epoch, inquiry.number, identity.name, inquiry.position, values)
+    reveal = msg.Reveal(session.epoch, inquiry.number, identity.name, inquiry.position, values)
     return signed(reveal, identity, session.id)
 
 
 def open_pair(
-    session: Session, identity: Identity, secret: int, message: OpenPair, entropy: Entropy = os.urandom
-) -> Opening:
+    session: Session, identity: Identity, secret: int, message: msg.OpenPair, entropy: Entropy = os.urandom
+) -> msg.Opening:
     """Return the shared point of a pair whose two signed reveals contradict each other.
 
     Raises:
@@ -93,11 +80,11 @@ def open_pair(
     other = trustee.name if identity.name == client.name else client.name
     context = opening_context(session, message.number, identity.name, other)
     shared, proof = prove_same_log(secret, session.pad_keys[other], context, entropy)
-    opening = Opening(session.epoch, message.number, identity.name, other, shared, proof)
+    opening = msg.Opening(session.epoch, message.number, identity.name, other, shared, proof)
     return signed(opening, identity, session.id)
 
 
-def reveals_differ(session: Session, client: Reveal, trustee: Reveal) -> bool:
+def reveals_differ(session: Session, client: msg.Reveal, trustee: msg.Reveal) -> bool:
     """Return whether a client's and a trustee's reveals of one position contradict each other."""
     if client.name not in session.clients or trustee.name not in session.trustees:
         return False
@@ -114,7 +101,7 @@ def opening_context(session: Session, number: int, name: str, other: str) -> byt
     return msgspec.msgpack.encode((session.id, number, name, other))
 
 
-def unsigned_cells(session: Session, found: Sequence[Cell]) -> list[str]:
+def unsigned_cells(session: Session, found: Sequence[msg.Cell]) -> list[str]:
     """Return the clients whose cells carry no valid signature."""
     bad = []
     for cell in found:
@@ -126,8 +113,8 @@ def unsigned_cells(session: Session, found: Sequence[Cell]) -> list[str]:
 
 
 def judge_histories(
-    session: Session, evidence: Evidence, history: bytes, shown: Sequence[History]
-) -> tuple[Finding, ...]:
+    session: Session, evidence: msg.Evidence, history: bytes, shown: Sequence[msg.History]
+) -> tuple[msg.Finding, ...]:
     """Find who is to blame when clients signed different histories.
 
     Args:
@@ -147,7 +134,7 @@ def judge_histories(
             continue
         one = by_name.get(cell.name)
         if one is None:
-            findings.append(Finding(cell.name, "absent", "signed another history and did not show it"))
+            findings.append(msg.Finding(cell.name, "absent", "signed another history and did not show it"))
             continue
         statement = cells.history_statement(session.id, evidence.number, cell.history)
         try:
@@ -155,13 +142,13 @@ def judge_histories(
                 raise BadProof("another history")
             session.roster.check(RELAY, statement, one.relay_signature)
         except BadProof:
-            findings.append(Finding(cell.name, "lied", "signed a history that the relay has not sent"))
+            findings.append(msg.Finding(cell.name, "lied", "signed a history that the relay has not sent"))
         else:
-            findings.append(Finding(RELAY, "equivocated", f"signed two histories of round {evidence.number}"))
+            findings.append(msg.Finding(RELAY, "equivocated", f"signed two histories of round {evidence.number}"))
     return tuple(dict.fromkeys(findings))
 
 
-def read_evidence(session: Session, evidence: Evidence) -> tuple[Inquest | None, tuple[Finding, ...]]:
+def read_evidence(session: Session, evidence: msg.Evidence) -> tuple[Inquest | None, tuple[msg.Finding, ...]]:
     """Check evidence before anything is revealed.
 
     Returns:
@@ -171,7 +158,7 @@ def read_evidence(session: Session, evidence: Evidence) -> tuple[Inquest | None,
         BadProof: The evidence is not complete, or the round's owner has not asked for an inquiry.
     """
     number, go = evidence.number, evidence.go
-    if go.number != number or go.epoch != session.epoch or go.kind == Kind.MAP:
+    if go.number != number or go.epoch != session.epoch or go.kind == msg.Kind.MAP:
         raise BadProof("the evidence is of another round")
     history = cells.next_history(evidence.before, go)
     session.roster.check(RELAY, cells.history_statement(session.id, number, history), go.signature)
@@ -180,7 +167,7 @@ def read_evidence(session: Session, evidence: Evidence) -> tuple[Inquest | None,
     if set(by_client) != set(session.clients) or set(by_trustee) != set(session.trustees):
         raise BadProof("the evidence does not hold the cells of all parties")
     size = session.parameters.cell_bytes
-    parts: tuple[Cell | Ahead, ...] = (*by_client.values(), *by_trustee.values())
+    parts: tuple[msg.Cell | msg.Ahead, ...] = (*by_client.values(), *by_trustee.values())
     for part in parts:
         if part.number != number or len(part.body) != size:
             raise BadProof("the evidence holds a cell of another round or size")
@@ -192,12 +179,14 @@ def read_evidence(session: Session, evidence: Evidence) -> tuple[Inquest | None,
         raise BadProof("nobody has asked for this inquiry")
     position, truth = check_grounds(session, evidence.grounds, go.slot, number, evidence.claimed)
     if cells.combine((part.body for part in parts), size) != evidence.claimed:
-        return None, (Finding(RELAY, "disrupted", "decoded another body than the signed cells give"),)
+        return None, (msg.Finding(RELAY, "disrupted", "decoded another body than the signed cells give"),)
     owner = "" if truth is None else getattr(evidence.grounds, "name", "")
     return Inquest(session, number, position, truth or 0, owner, history, by_client, by_trustee), ()
 
 
-def make_judgement(inquest: Inquest, reveals: Sequence[Reveal], openings: Sequence[Opening]) -> tuple[Finding, ...]:
+def make_judgement(
+    inquest: Inquest, reveals: Sequence[msg.Reveal], openings: Sequence[msg.Opening]
+) -> tuple[msg.Finding, ...]:
     """Judge a round from reveals and openings; both may be incomplete.
 
     Returns:
@@ -206,28 +195,28 @@ def make_judgement(inquest: Inquest, reveals: Sequence[Reveal], openings: Sequen
     session = inquest.session
     by_name = _valid_reveals(inquest, reveals)
     findings = [
-        Finding(name, "absent", "did not reveal its pads")
+        msg.Finding(name, "absent", "did not reveal its pads")
         for name in (*session.clients, *session.trustees)
         if name not in by_name
     ]
     for name, reveal in by_name.items():
         if not _consistent(inquest, name, reveal):
-            findings.append(Finding(name, "disrupted", "its pads contradict the cell that it signed"))
+            findings.append(msg.Finding(name, "disrupted", "its pads contradict the cell that it signed"))
     guilty = {finding.party for finding in findings}
     for client, trustee in contradictions(inquest, reveals):
         if client.name not in guilty and trustee.name not in guilty:
             findings += _judge_pair(inquest, client, trustee, openings)
     if not findings:
-        findings.append(Finding(RELAY, "disrupted", "all other parties are consistent"))
+        findings.append(msg.Finding(RELAY, "disrupted", "all other parties are consistent"))
     return tuple(dict.fromkeys(findings))
 
 
-def judge(inquest: Inquest, message: Judge) -> tuple[Finding, ...]:
+def judge(inquest: Inquest, message: msg.Judge) -> tuple[msg.Finding, ...]:
     """Judge what the relay has collected."""
     return make_judgement(inquest, message.reveals, message.openings)
 
 
-def contradictions(inquest: Inquest, reveals: Sequence[Reveal]) -> list[tuple[Reveal, Reveal]]:
+def contradictions(inquest: Inquest, reveals: Sequence[msg.Reveal]) -> list[tuple[msg.Reveal, msg.Reveal]]:
     """Return the pairs of client and trustee whose reveals differ, where both are consistent with their own cells."""
     session = inquest.session
     by_name = {name: one for name, one in _valid_reveals(inquest, reveals).items() if _consistent(inquest, name, one)}
@@ -239,9 +228,9 @@ def contradictions(inquest: Inquest, reveals: Sequence[Reveal]) -> list[tuple[Re
     ]
 
 
-def _valid_reveals(inquest: Inquest, reveals: Sequence[Reveal]) -> dict[str, Reveal]:
+def _valid_reveals(inquest: Inquest, reveals: Sequence[msg.Reveal]) -> dict[str, msg.Reveal]:
     """Return the reveals that are signed and of this inquest, by party; others count as missing."""
-    session, found = inquest.session, dict[str, Reveal]()
+    session, found = inquest.session, dict[str, msg.Reveal]()
     for reveal in reveals:
         others = session.trustees if reveal.name in session.clients else session.clients
         fits = reveal.number == inquest.number and reveal.position == inquest.position
@@ -254,24 +243,26 @@ def _valid_reveals(inquest: Inquest, reveals: Sequence[Reveal]) -> dict[str, Rev
     return found
 
 
-def _consistent(inquest: Inquest, name: str, reveal: Reveal) -> bool:
+def _consistent(inquest: Inquest, name: str, reveal: msg.Reveal) -> bool:
     """Return whether a party's revealed values give the cell or ciphertext that it signed."""
     position = inquest.position
     values = [int.from_bytes(value, "little") for value in reveal.values]
     truth = inquest.truth if name == inquest.owner else 0
-    part: Cell | Ahead = inquest.cells.get(name) or inquest.aheads[name]
+    part: msg.Cell | msg.Ahead = inquest.cells.get(name) or inquest.aheads[name]
     if position >= 0:
         return sum(values) % 2 == bit(part.body, position) ^ truth and max(values) <= 1
     h = cells.history_scalar(inquest.history, inquest.session.parameters)
-    total = (h * sum(values) + truth) % ORDER if isinstance(part, Cell) else sum(values) % ORDER
-    signed_values = part.masked if isinstance(part, Cell) else part.sums
+    total = (h * sum(values) + truth) % ORDER if isinstance(part, msg.Cell) else sum(values) % ORDER
+    signed_values = part.masked if isinstance(part, msg.Cell) else part.sums
     try:
         return total == scalar_from(signed_values[-position - 1]) and max(values) < ORDER
     except (BadProof, IndexError):
         return False
 
 
-def _judge_pair(inquest: Inquest, client: Reveal, trustee: Reveal, openings: Sequence[Opening]) -> list[Finding]:
+def _judge_pair(
+    inquest: Inquest, client: msg.Reveal, trustee: msg.Reveal, openings: Sequence[msg.Opening]
+) -> list[msg.Finding]:
     session = inquest.session
     names = {client.name, trustee.name}
     findings = []
@@ -279,12 +270,12 @@ def _judge_pair(inquest: Inquest, client: Reveal, trustee: Reveal, openings: Seq
     for name in (client.name, trustee.name):
         opened = [one for one in openings if one.name == name and {one.name, one.other} == names]
         if not opened:
-            findings.append(Finding(name, "absent", "did not open its pair"))
+            findings.append(msg.Finding(name, "absent", "did not open its pair"))
             continue
         try:
             value = _opened_value(inquest, opened[0])
         except BadProof:
-            findings.append(Finding(name, "lied", "opened its pair with a wrong proof"))
+            findings.append(msg.Finding(name, "lied", "opened its pair with a wrong proof"))
     if value is None:
         return findings
     claims = (
@@ -294,11 +285,11 @@ def _judge_pair(inquest: Inquest, client: Reveal, trustee: Reveal, openings: Seq
     for name, claimed in claims:
         if int.from_bytes(claimed, "little") != value:
             findings = [finding for finding in findings if finding.party != name]
-            findings.append(Finding(name, "lied", "revealed a pad that its key does not give"))
+            findings.append(msg.Finding(name, "lied", "revealed a pad that its key does not give"))
     return findings
 
 
-def _opened_value(inquest: Inquest, opening: Opening) -> int:
+def _opened_value(inquest: Inquest, opening: msg.Opening) -> int:
     """Return the pad value that an opened pair really has."""
     session = inquest.session
     check(opening, opening.name, session.roster, session.id)

@@ -34,7 +34,7 @@ def main(verbose: bool) -> None:
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--clients", default=10, show_default=True, type=click.IntRange(2, 5000))
+@click.option("--clients", default=10, show_default=True, type=click.IntRange(3, 5000))
 @click.option("--trustees", default=3, show_default=True, type=click.IntRange(1, 50))
 @click.option("--relay", default="127.0.0.1:7000", show_default=True, help="Address at which members find the relay.")
 @click.option("--udp", is_flag=True, help="Links by UDP with resending instead of TCP.")
@@ -141,7 +141,7 @@ def attack(name: str, trials: int, clients: int, trustees: int, insecure_off: bo
 
 
 @main.command()
-@click.argument("clients", type=click.IntRange(2, 200))
+@click.argument("clients", type=click.IntRange(3, 200))
 @click.argument("trustees", type=click.IntRange(1, 20))
 @click.option("--udp", is_flag=True, help="Links by UDP.")
 @click.option("--delay-ms", default=5.0, show_default=True, help="Injected one-way delay.")

@@ -12,33 +12,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from prifi import cells
+from prifi import messages as msg
 from prifi.blame import make_reveal, open_pair
 from prifi.errors import BadMessage, BadProof, PrifiError
 from prifi.group import Entropy, base_times, random_scalar, scalar_bytes, times
 from prifi.identity import RELAY, Identity, Roster
-from prifi.messages import (
-    Accusation,
-    Cell,
-    ClientKeys,
-    Go,
-    History,
-    Inquire,
-    Invite,
-    Kind,
-    Message,
-    OpenPair,
-    Ping,
-    Ready,
-    Resend,
-    Reveal,
-    ShowHistory,
-    Start,
-    Stopped,
-    TrapOpened,
-    encode,
-    signed,
-)
-from prifi.outputs import Arrived, Note, Output, Send
+from prifi.messages import encode, signed
+from prifi.outputs import Arrived, Close, Note, Output, Send, Watch
 from prifi.pads import PadBook, pair_secret
 from prifi.parameters import Parameters
 from prifi.proofs import prove_log
@@ -63,8 +43,8 @@ _TO_RELAY = (RELAY,)
 class _Invited:
     """An epoch in preparation, with the secrets of this client's fresh keys."""
 
-    invite: Invite
-    keys: ClientKeys
+    invite: msg.Invite
+    keys: msg.ClientKeys
     pad_secret: int
     slot_secrets: tuple[int, ...]
 
@@ -74,7 +54,7 @@ class _Round:
     slot: int
     history: bytes
     relay_signature: bytes
-    cell: Cell
+    cell: msg.Cell
     body: bytes = b""  # what the owner sent, before pads
     sent_at: float = 0.0
 
@@ -90,7 +70,7 @@ class _Epoch:
     history: bytes
     next: int = 0
     rounds: OrderedDict[int, _Round] = field(default_factory=OrderedDict)
-    reveals: dict[int, Reveal] = field(default_factory=dict)
+    reveals: dict[int, msg.Reveal] = field(default_factory=dict)
     repeat: int = 0  # round to be repeated, plus one
 
     @property
@@ -140,6 +120,7 @@ class Client:
         self._invited: _Invited | None = None
         self._prepared: _Epoch | None = None
         self._running: _Epoch | None = None
+        self._watch = Watch(2 * parameters.absent_s)
         self._busy_until = 0.0
         self._touched = 0.0
         self._problem = "not connected"
@@ -158,62 +139,66 @@ class Client:
 
     def connected(self, peer: str, now: float) -> list[Output]:
         """The link to the relay is there."""
-        del peer, now
+        del peer
+        self._watch.heard(now)
         self._problem = "waiting for an epoch"
         return []
 
     def disconnected(self, peer: str, now: float) -> list[Output]:
         """The link to the relay is gone: no epoch is left."""
         del peer, now
+        self._watch.stop()
         return self._close("the relay cannot be reached")
 
     def tick(self, now: float) -> list[Output]:
-        """Nothing of a client's sending depends on its own clock."""
-        del now
-        return []
+        """Leave a silent relay. Nothing that a client sends depends on its own clock."""
+        if not self._watch.expired(now):
+            return []
+        return [*self._close("the relay is silent"), Note("link", "the relay is silent"), Close(RELAY)]
 
     def deadline(self, now: float) -> float | None:
         """Return when `tick` is wanted."""
         del now
-        return None
+        return self._watch.deadline()
 
-    def handle(self, peer: str, message: Message, now: float) -> list[Output]:
+    def handle(self, peer: str, message: msg.Message, now: float) -> list[Output]:
         """Take a message from the relay."""
         if peer != RELAY:
             return [Note("foreign", f"a message from {peer}, not from the relay, was ignored")]
+        self._watch.heard(now)
         try:
             return self._handle(message, now)
         except PrifiError as error:
             return self._close(str(error))
 
-    def _handle(self, message: Message, now: float) -> list[Output]:
+    def _handle(self, message: msg.Message, now: float) -> list[Output]:
         match message:
-            case Go():
+            case msg.Go():
                 return self._go(message, now)
-            case Ping():
+            case msg.Ping():
                 return [Send(_TO_RELAY, message)]
-            case Invite():
+            case msg.Invite():
                 return self._invite(message)
-            case Start():
+            case msg.Start():
                 return self._start(message)
-            case Stopped():
+            case msg.Stopped():
                 return self._stopped(message)
         epoch = self._running
         if epoch is None or message.epoch != epoch.session.epoch:
             return [Note("late", f"{message!r} belongs to no running epoch and was ignored")]
         match message:
-            case Resend():
+            case msg.Resend():
                 known = epoch.rounds.get(message.number)
                 return [Send(_TO_RELAY, known.cell)] if known else []
-            case ShowHistory():
+            case msg.ShowHistory():
                 return self._show_history(epoch, message)
-            case Inquire():
+            case msg.Inquire():
                 return self._inquire(epoch, message)
-            case OpenPair():
+            case msg.OpenPair():
                 return self._open_pair(epoch, message)
         raise BadMessage(f"{message!r} is not for a client")
 
-    def _stopped(self, message: Stopped) -> list[Output]:
+    def _stopped(self, message: msg.Stopped) -> list[Output]:
         """The relay ends its service, or one epoch."""
         invited = self._invited.invite.epoch if self._invited else 0
         if message.epoch and message.epoch < invited:
@@ -230,14 +215,14 @@ class Client:
 
     # Set-up.
 
-    def _invite(self, invite: Invite) -> list[Output]:
+    def _invite(self, invite: msg.Invite) -> list[Output]:
         if invite.epoch <= self._last_epoch:
             raise BadMessage(f"epoch {invite.epoch} was proposed after epoch {self._last_epoch}")
         check_trustee_keys(invite.trustees, invite.epoch, self.parameters, self.roster)
         self._last_epoch = invite.epoch
         pad_secret = random_scalar(self._entropy)
         secrets = tuple(random_scalar(self._entropy) for _ in range(2 if invite.hunt else 1))
-        keys = ClientKeys(
+        keys = msg.ClientKeys(
             invite.epoch,
             self.identity.name,
             base_times(pad_secret),
@@ -248,7 +233,7 @@ class Client:
         self._invited = _Invited(invite, keys, pad_secret, secrets)
         return [Send(_TO_RELAY, keys)]
 
-    def _start(self, start: Start) -> list[Output]:
+    def _start(self, start: msg.Start) -> list[Output]:
         invited = self._invited
         if invited is None or invited.invite.epoch != start.epoch:
             return [Note("late", f"{start!r} belongs to no invitation and was ignored")]
@@ -271,11 +256,11 @@ class Client:
         pads = PadBook(secrets, self.parameters.cell_bytes, session.scalars)
         self._prepared = _Epoch(session, slots, invited.pad_secret, pads, cells.first_history(session.id))
         self._invited = None
-        return [Send(_TO_RELAY, Ready(start.epoch))]
+        return [Send(_TO_RELAY, msg.Ready(start.epoch))]
 
     # Rounds.
 
-    def _go(self, go: Go, now: float) -> list[Output]:
+    def _go(self, go: msg.Go, now: float) -> list[Output]:
         outputs: list[Output] = []
         prepared = self._prepared
         if prepared is not None and go.epoch == prepared.session.epoch:
@@ -300,10 +285,10 @@ class Client:
         outputs += self._take_down(go, now)
         return outputs
 
-    def _answer(self, epoch: _Epoch, go: Go, now: float) -> _Round:
+    def _answer(self, epoch: _Epoch, go: msg.Go, now: float) -> _Round:
         """Return this round with the cell that answers it."""
         session, bound = epoch.session, self.parameters.bound
-        carries = go.kind != Kind.MAP
+        carries = go.kind != msg.Kind.MAP
         mixed, sums = epoch.pads.take(go.number, body=carries)
         own = [0] * session.scalars
         body = b""
@@ -315,7 +300,7 @@ class Client:
         h = cells.history_scalar(epoch.history, self.parameters)
         masked = cells.mask(h, sums, own) if not carries else cells.mask(h, sums[:1], own[:1]) if bound else ()
         sent = mixed.to_bytes(self.parameters.cell_bytes, "little") if carries else b""
-        cell = Cell(session.epoch, go.number, self.identity.name, sent, masked, epoch.history if bound else b"")
+        cell = msg.Cell(session.epoch, go.number, self.identity.name, sent, masked, epoch.history if bound else b"")
         if self.parameters.blame:
             cell = signed(cell, self.identity, session.id)
         known = _Round(go.slot, epoch.history, go.signature, cell, body, now)
@@ -325,13 +310,13 @@ class Client:
         self._answered += 1
         return known
 
-    def _own_cell(self, epoch: _Epoch, go: Go, now: float) -> tuple[int, bytes]:
+    def _own_cell(self, epoch: _Epoch, go: msg.Go, now: float) -> tuple[int, bytes]:
         """Return key and body of a round that this client owns."""
         place = epoch.session.place(go.number)
-        if go.slot != epoch.data_slot and go.kind == Kind.DATA:
+        if go.slot != epoch.data_slot and go.kind == msg.Kind.DATA:
             return cells.trap(epoch.slots[go.slot], place, self.parameters)
         length = self.parameters.payload_bytes
-        if go.kind == Kind.ACCUSE:
+        if go.kind == msg.Kind.ACCUSE:
             accusation = self._accuse(epoch, go)
             use = cells.Use.ACCUSATION if accusation else cells.Use.NO_BIT
             content = encode(accusation) if accusation else b""
@@ -353,7 +338,7 @@ class Client:
             self.streams.touch()
         return self.streams.wanting or now < self._busy_until
 
-    def _take_echoes(self, epoch: _Epoch, go: Go, now: float) -> None:
+    def _take_echoes(self, epoch: _Epoch, go: msg.Go, now: float) -> None:
         """Compare what the relay decoded with what was sent; send again what was lost."""
         for echo in go.echoes:
             known = epoch.rounds.get(echo.number)
@@ -364,7 +349,7 @@ class Client:
                 self.streams.rewind()
                 epoch.repeat = echo.number + 1 if self.parameters.blame else 0
 
-    def _take_down(self, go: Go, now: float) -> list[Output]:
+    def _take_down(self, go: msg.Go, now: float) -> list[Output]:
         events = self.streams.push(go.down, now)
         if events:
             self._busy_until = now + self.parameters.linger_s
@@ -372,7 +357,7 @@ class Client:
 
     # Blame.
 
-    def _accuse(self, epoch: _Epoch, go: Go) -> Accusation | None:
+    def _accuse(self, epoch: _Epoch, go: msg.Go) -> msg.Accusation | None:
         known = epoch.rounds.get(go.garbled.number) if go.garbled else None
         if known is None or go.garbled is None or known.slot != go.slot or not known.body:
             return None
@@ -383,9 +368,9 @@ class Client:
         owned = epoch.session.slot_key(go.slot)
         context = accusation_context(epoch.session, number, go.slot, position)
         proof = prove_log(secret, owned.base, owned.keys[0], context, self._entropy)
-        return Accusation(epoch.session.epoch, number, go.slot, position, proof)
+        return msg.Accusation(epoch.session.epoch, number, go.slot, position, proof)
 
-    def _open_trap(self, epoch: _Epoch, go: Go) -> list[Output]:
+    def _open_trap(self, epoch: _Epoch, go: msg.Go) -> list[Output]:
         """Open a garbled dummy slot. It tells which slot was this client's dummy, and nothing of its data slot."""
         if go.garbled is None or not epoch.session.hunt:
             return []
@@ -393,17 +378,17 @@ class Client:
         if known is None or known.slot not in epoch.slots or known.slot == epoch.data_slot:
             return []
         secret = scalar_bytes(epoch.slots[known.slot])
-        opened = TrapOpened(epoch.session.epoch, go.garbled.number, self.identity.name, known.slot, secret)
+        opened = msg.TrapOpened(epoch.session.epoch, go.garbled.number, self.identity.name, known.slot, secret)
         return [Send(_TO_RELAY, signed(opened, self.identity, epoch.session.id))]
 
-    def _show_history(self, epoch: _Epoch, message: ShowHistory) -> list[Output]:
+    def _show_history(self, epoch: _Epoch, message: msg.ShowHistory) -> list[Output]:
         known = epoch.rounds.get(message.number)
         if known is None:
             return []
-        shown = History(message.epoch, message.number, self.identity.name, known.history, known.relay_signature)
+        shown = msg.History(message.epoch, message.number, self.identity.name, known.history, known.relay_signature)
         return [Send(_TO_RELAY, shown)]
 
-    def _inquire(self, epoch: _Epoch, inquiry: Inquire) -> list[Output]:
+    def _inquire(self, epoch: _Epoch, inquiry: msg.Inquire) -> list[Output]:
         known = epoch.rounds.get(inquiry.number)
         if known is None or not self.parameters.blame or not known.cell.body:
             raise BadMessage("an inquiry into a round that is not remembered")
@@ -414,7 +399,7 @@ class Client:
         epoch.reveals[inquiry.number] = reveal
         return [Send(_TO_RELAY, reveal)]
 
-    def _open_pair(self, epoch: _Epoch, message: OpenPair) -> list[Output]:
+    def _open_pair(self, epoch: _Epoch, message: msg.OpenPair) -> list[Output]:
         mine = epoch.reveals.get(message.number)
         if mine is None or message.client != mine:
             raise BadMessage("a pair is to be opened whose reveals are not those of this client")

@@ -59,6 +59,8 @@ def _downloads_and_disruptor(web: Path) -> None:
         click.echo(f"   three downloads in {time.monotonic() - start:.1f} s; {rate} rounds a second at the end")
         _say("2. A disruptor: client-2 starts again and flips bits in other members' cells")
         lab.replace("client-2", "flip")
+        _until(lab, "relay", "client-2 is gone")
+        lab.wait()
         fetch = lab.curl(0, "file-0", web / "out-0")
         words = _until(lab, "relay", "blame: client-2")
         click.echo(f"   the relay's log: {words}")

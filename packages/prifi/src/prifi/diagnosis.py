@@ -7,24 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from prifi import messages as msg
 from prifi.blame import Inquest, contradictions, judge_histories, make_judgement, read_evidence
 from prifi.errors import BadProof
-from prifi.messages import (
-    Accusation,
-    Evidence,
-    Finding,
-    History,
-    Inquire,
-    Judge,
-    Message,
-    Opening,
-    OpenPair,
-    Reveal,
-    ShowHistory,
-    TrapOpened,
-    Verdict,
-    check,
-)
+from prifi.messages import check
 from prifi.outputs import Output, Send
 from prifi.rounds import Round
 from prifi.session import Session
@@ -46,15 +32,15 @@ class Diagnosis:
 
     session: Session
     round: Round
-    grounds: Accusation | TrapOpened | None
+    grounds: msg.Accusation | msg.TrapOpened | None
     since: float
-    findings: tuple[Finding, ...] = ()
-    verdicts: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    findings: tuple[msg.Finding, ...] = ()
+    verdicts: dict[str, tuple[msg.Finding, ...]] = field(default_factory=dict)
     over: bool = False
     _step: str = ""
-    _histories: dict[str, History] = field(default_factory=dict)
-    _reveals: dict[str, Reveal] = field(default_factory=dict)
-    _openings: dict[tuple[str, str], Opening | None] = field(default_factory=dict)
+    _histories: dict[str, msg.History] = field(default_factory=dict)
+    _reveals: dict[str, msg.Reveal] = field(default_factory=dict)
+    _openings: dict[tuple[str, str], msg.Opening | None] = field(default_factory=dict)
     _inquest: Inquest | None = None
 
     @property
@@ -71,24 +57,24 @@ class Diagnosis:
         """Ask for histories, or for reveals."""
         if self.grounds is None:
             self._step = "histories"
-            return [Send(self._strangers(), ShowHistory(self.session.epoch, self.number))]
+            return [Send(self._strangers(), msg.ShowHistory(self.session.epoch, self.number))]
         return self._ask_reveals(now)
 
-    def handle(self, peer: str, message: Message, now: float) -> list[Output]:
+    def handle(self, peer: str, message: msg.Message, now: float) -> list[Output]:
         """Take an answer; what is not part of the present step is ignored."""
         match message:
-            case History() if self._step == "histories" and message.name == peer:
+            case msg.History() if self._step == "histories" and message.name == peer:
                 self._histories[peer] = message
                 return [] if set(self._strangers()) - set(self._histories) else self._histories_done(now)
-            case Reveal() if self._step == "reveals" and message.name == peer:
+            case msg.Reveal() if self._step == "reveals" and message.name == peer:
                 self._reveals[peer] = message
                 parties = {*self.session.clients, *self.session.trustees}
                 return [] if parties - set(self._reveals) else self._reveals_done(now)
-            case Opening() if self._step == "openings" and message.name == peer:
+            case msg.Opening() if self._step == "openings" and message.name == peer:
                 if (peer, message.other) in self._openings:
                     self._openings[peer, message.other] = message
                 return [] if None in self._openings.values() else self._judge(now)
-            case Verdict() if message.name == peer:
+            case msg.Verdict() if message.name == peer:
                 try:
                     check(message, peer, self.session.roster, self.session.id)
                 except BadProof:
@@ -111,10 +97,10 @@ class Diagnosis:
         self.over = True
         return []
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> msg.Evidence:
         """Return everything signed about the round."""
         one = self.round
-        return Evidence(
+        return msg.Evidence(
             self.session.epoch,
             self.number,
             one.before,
@@ -150,7 +136,7 @@ class Diagnosis:
             self._step = "verdicts"
             return outputs
         position = self._inquest.position
-        inquiry = Inquire(self.session.epoch, self.number, self.round.body, self.grounds, position)
+        inquiry = msg.Inquire(self.session.epoch, self.number, self.round.body, self.grounds, position)
         return [*outputs, Send(self.session.clients, inquiry)]
 
     def _reveals_done(self, now: float) -> list[Output]:
@@ -165,7 +151,7 @@ class Diagnosis:
         self._step, self.since = "openings", now
         epoch, number = self.session.epoch, self.number
         return [
-            Send((client.name, trustee.name), OpenPair(epoch, number, client, trustee)) for client, trustee in pairs
+            Send((client.name, trustee.name), msg.OpenPair(epoch, number, client, trustee)) for client, trustee in pairs
         ]
 
     def _judge(self, now: float) -> list[Output]:
@@ -174,7 +160,7 @@ class Diagnosis:
         self.findings = make_judgement(self._inquest, reveals, openings)
         self._step, self.since = "verdicts", now
         position = self._inquest.position
-        return [Send(self.session.trustees, Judge(self.session.epoch, self.number, position, reveals, openings))]
+        return [Send(self.session.trustees, msg.Judge(self.session.epoch, self.number, position, reveals, openings))]
 
     def _finish_if_complete(self) -> None:
         self.over = self._step == "verdicts" and set(self.verdicts) == set(self.session.trustees)

@@ -11,28 +11,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 from prifi import cells
+from prifi import messages as msg
 from prifi.assembly import Assembly
 from prifi.blame import unsigned_cells
 from prifi.diagnosis import Diagnosis
 from prifi.errors import BadMessage, PrifiError
 from prifi.group import Entropy
 from prifi.identity import Identity, Roster
-from prifi.messages import (
-    Accusation,
-    Ahead,
-    Cell,
-    Finding,
-    History,
-    Kind,
-    Message,
-    Opening,
-    Ping,
-    Reveal,
-    Stopped,
-    TrapOpened,
-    Verdict,
-    decode,
-)
+from prifi.messages import decode
 from prifi.outputs import Close, Halt, Note, Output, Send, blame_note
 from prifi.parameters import Parameters
 from prifi.rounds import Opened, Round, Rounds
@@ -136,7 +122,7 @@ class Relay:
     def connected(self, peer: str, now: float) -> list[Output]:
         """A member's link is there."""
         if peer in self.banned:
-            return [Send((peer,), Stopped(0, "this client was named as a disruptor")), Close(peer)]
+            return [Send((peer,), msg.Stopped(0, "this client was named as a disruptor")), Close(peer)]
         outputs = self.disconnected(peer, now)  # a member that starts again while its old link lives
         self._links[peer] = now
         if self._gather_at is None or peer in self.roster.clients:
@@ -157,7 +143,7 @@ class Relay:
             outputs += self._end_epoch(now, "a member has left; the next epoch is set up")
         return outputs + self._advance(now)
 
-    def handle(self, peer: str, message: Message, now: float) -> list[Output]:
+    def handle(self, peer: str, message: msg.Message, now: float) -> list[Output]:
         """Take a message from a member."""
         if peer not in self._links:
             return []
@@ -183,7 +169,7 @@ class Relay:
                 outputs += self._drop(name, now, f"silent for {silence:.1f} s")
             elif silence > self.parameters.absent_s / 3 and now - self._pinged.get(name, 0.0) > self._ping_every:
                 self._pinged[name] = now
-                outputs.append(Send((name,), Ping(0)))
+                outputs.append(Send((name,), msg.Ping(0)))
         return outputs + self._advance(now)
 
     def deadline(self, now: float) -> float:
@@ -207,31 +193,31 @@ class Relay:
         """Whether a member that says nothing should have: a trustee that proves or verifies is busy."""
         return not (self._assembly is not None and name in self.roster.trustees)
 
-    def _handle(self, peer: str, message: Message, now: float) -> list[Output]:
+    def _handle(self, peer: str, message: msg.Message, now: float) -> list[Output]:
         rounds = self.rounds
-        if isinstance(message, Ping):
+        if isinstance(message, msg.Ping):
             return []
-        if isinstance(message, Stopped):
+        if isinstance(message, msg.Stopped):
             return self._stopped(peer, message)
         if rounds is not None and message.epoch == rounds.session.epoch:
             match message:
-                case Cell():
+                case msg.Cell():
                     return rounds.take_cell(peer, message, now)
-                case Ahead():
+                case msg.Ahead():
                     return rounds.take_ahead(peer, message)
-                case History() | Reveal() | Opening() | Verdict():
+                case msg.History() | msg.Reveal() | msg.Opening() | msg.Verdict():
                     diagnosis = self._diagnosis
                     fits = diagnosis is not None and diagnosis.number == message.number
                     return diagnosis.handle(peer, message, now) if diagnosis is not None and fits else []
-                case TrapOpened() if message.name == peer:
+                case msg.TrapOpened() if message.name == peer:
                     return self._diagnose(rounds, message.number, message, now)
         if self._assembly is not None and message.epoch == self._assembly.epoch:
             return self._assembly.handle(peer, message, now)
-        if isinstance(message, Cell | Ahead | Verdict | Reveal | Opening):
+        if isinstance(message, msg.Cell | msg.Ahead | msg.Verdict | msg.Reveal | msg.Opening):
             return []  # of an epoch that is over
         raise BadMessage("it belongs to no epoch")
 
-    def _stopped(self, peer: str, message: Message) -> list[Output]:
+    def _stopped(self, peer: str, message: msg.Message) -> list[Output]:
         reason = getattr(message, "reason", "")
         if peer in self.roster.trustees:
             return [self._stop_all(reason), Halt(f"{peer} has stopped: {reason}")]
@@ -239,7 +225,7 @@ class Relay:
 
     def _stop_all(self, reason: str) -> Send:
         epoch = self.rounds.session.epoch if self.rounds else 0
-        return Send(tuple(self._links), Stopped(epoch, reason[:200]))
+        return Send(tuple(self._links), msg.Stopped(epoch, reason[:200]))
 
     def stop(self) -> list[Output]:
         """Tell everybody that the service ends."""
@@ -252,7 +238,7 @@ class Relay:
         note = (
             Note("dropped", f"{peer} is excluded", peer) if guilty else Note("absent", f"{peer} absent: {reason}", peer)
         )
-        return [note, Send((peer,), Stopped(0, f"dropped: {reason}")), Close(peer), *self.disconnected(peer, now)]
+        return [note, Send((peer,), msg.Stopped(0, f"dropped: {reason}")), Close(peer), *self.disconnected(peer, now)]
 
     def _end_epoch(self, now: float, reason: str) -> list[Output]:
         """Void the running epoch; its pads are never used again."""
@@ -260,7 +246,7 @@ class Relay:
         if self.rounds is not None:
             session = self.rounds.session
             here = tuple(name for name in session.clients if name in self._links)
-            outputs = [Send(here, Stopped(session.epoch, reason))]
+            outputs = [Send(here, msg.Stopped(session.epoch, reason))]
             self._totals[0] += self.rounds.completed
             self._totals[1] += self.rounds.failed
         self.rounds, self._diagnosis = None, None
@@ -358,7 +344,7 @@ class Relay:
         if any(cell.history != wrong.history for cell in wrong.cells.values()):
             self._diagnosis = Diagnosis(rounds.session, wrong, None, now)
             return self._diagnosis.begin(now)
-        if wrong.go.kind == Kind.DATA:
+        if wrong.go.kind == msg.Kind.DATA:
             self._ask_owner(rounds, wrong.go.number)
             return []
         return self._count_unresolved(rounds, now)  # a map, or an accusation that was garbled, too
@@ -385,7 +371,7 @@ class Relay:
                 accusation = decode(opened.content[2 : 2 + length])
             except BadMessage:
                 return self._count_unresolved(rounds, now)
-            if isinstance(accusation, Accusation) and accusation.number == garbled.number:
+            if isinstance(accusation, msg.Accusation) and accusation.number == garbled.number:
                 return self._diagnose(rounds, accusation.number, accusation, now)
         return self._count_unresolved(rounds, now)
 
@@ -407,7 +393,9 @@ class Relay:
             self._gather_at = now  # the next epoch is set up while this one goes on
         return []
 
-    def _diagnose(self, rounds: Rounds, number: int, grounds: Accusation | TrapOpened, now: float) -> list[Output]:
+    def _diagnose(
+        self, rounds: Rounds, number: int, grounds: msg.Accusation | msg.TrapOpened, now: float
+    ) -> list[Output]:
         wrong = rounds.done.get(number)
         if self._diagnosis is not None or wrong is None or not self.parameters.blame:
             return []
@@ -430,7 +418,7 @@ class Relay:
             outputs += self._exclude(one, now)
         return outputs
 
-    def _exclude(self, finding: Finding, now: float) -> list[Output]:
+    def _exclude(self, finding: msg.Finding, now: float) -> list[Output]:
         guilty = finding.outcome != "absent"
         if guilty:
             self.banned.add(finding.party)

@@ -538,8 +538,7 @@ async def _dial_once(driver: Driver, identity: Identity, roster: Roster, host: s
         finally:
             transport.close()
     transport_, port_ = await loop.create_datagram_endpoint(
-        lambda: DatagramPort(driver, identity, roster, dialer),
-        local_addr=("0.0.0.0", 0),
+        lambda: DatagramPort(driver, identity, roster, dialer), local_addr=("0.0.0.0", 0)
     )
     try:
         address = (await loop.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_DGRAM))[0][4]
