@@ -19,15 +19,19 @@ from prifi.simulate import Conditions
 RESULTS = Path(__file__).parent / "results"
 
 
-def attacks(trials: int) -> None:
-    rows = []
-    for spoil in ("bit", "scalar"):
-        rows += [attack.flip(protected, trials, spoil=spoil) for protected in (True, False)]
-    for name in ("equivocate", "drop", "forge-shuffle", "replay"):
-        rows += [attack.run(name, protected, trials) for protected in (True, False)]
-    for row in rows:
-        print(row)
-    (RESULTS / "attacks.json").write_text(json.dumps(rows, indent=1) + "\n")
+def attacks(name: str, trials: int, off_trials: int) -> None:
+    """Run one attack, protected and not, and keep its outcomes beside the others'."""
+    path = RESULTS / "attacks.json"
+    for protected, count in ((True, trials), (False, off_trials)):
+        if name == "flip-scalar":
+            row = attack.flip(protected, count, spoil="scalar")
+        else:
+            row = attack.run(name, protected, count)
+        print(row, flush=True)
+        rows = json.loads(path.read_text()) if path.exists() else []
+        key = (row["attack"], row.get("spoil"), protected)
+        rows = [one for one in rows if (one["attack"], one.get("spoil"), one["protected"]) != key]
+        path.write_text(json.dumps([*rows, row], indent=1) + "\n")
 
 
 def names(sizes: list[int], trials: int) -> None:
@@ -66,6 +70,8 @@ def random_runs(first: int, count: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--attacks", default="flip,flip-scalar,equivocate,drop,forge-shuffle,replay")
+    parser.add_argument("--off-trials", type=int, default=0)
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--sizes", default="")
@@ -76,4 +82,5 @@ if __name__ == "__main__":
     elif arguments.sizes:
         names(list(map(int, arguments.sizes.split(","))), 10)
     else:
-        attacks(arguments.trials)
+        for name in arguments.attacks.split(","):
+            attacks(name, arguments.trials, arguments.off_trials or arguments.trials)

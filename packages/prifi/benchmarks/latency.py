@@ -123,7 +123,7 @@ def measure(clients: int, protection: str, seconds: float, **options: Any) -> di
     udp, trustees = options["udp"], options["trustees"]
     parameters = {
         "cell_bytes": options["cell_bytes"], "down_bytes": options["down_bytes"], "protection": protection,
-        "gather_s": 1.0, "absent_s": 20.0, "resend_s": 5.0, "window": options.get("window", 6),
+        "gather_s": 1.0, "absent_s": 20.0, "resend_s": 5.0, "window": options.get("window", 3),
         "interval_s": options.get("interval_s", 0.012), "offset_s": options.get("offset_s", 0.012),
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as name:

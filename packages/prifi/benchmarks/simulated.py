@@ -16,6 +16,7 @@ from typing import Any
 from prifi.outputs import Arrived
 from prifi.parameters import Parameters
 from prifi.simulate import Conditions, Simulation, echo_exit
+from transfer import rating
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -111,6 +112,35 @@ def churn(clients: int, events: int = 10) -> dict[str, Any]:
     }
 
 
+def voice(clients: int, seconds: float = 10.0) -> dict[str, Any]:
+    """Send 50 packets of 160 bytes a second from one client to the exit; return one-way delays and the E-model's R."""
+    simulation = Simulation(clients, 3, Parameters(), conditions=Conditions(cost="measured"))
+    sent: list[float] = []
+    delays: list[float] = []
+    streams, exit_streams, got = simulation.client(0).streams, simulation.relay.streams, [0]
+
+    def at_exit(arrived: Arrived) -> None:
+        event = arrived.event
+        if event.kind == "open":
+            exit_streams.answer(event.stream)
+        elif event.kind == "data":
+            exit_streams.consumed(event.stream, len(event.data))
+            got[0] += len(event.data)
+            while len(delays) < got[0] // 160:
+                delays.append(simulation.now - sent[len(delays)])
+
+    simulation.on_stream["relay"] = at_exit
+    assert simulation.run(60, simulation.running(clients))
+    tag = streams.open("sink", 9)
+    simulation.run(1.0)
+    for _ in range(int(50 * seconds)):
+        sent.append(simulation.now)
+        streams.write(tag, bytes(160))
+        simulation.run(0.02)
+    simulation.run(1.0)
+    return {"simulated": True, "clients": clients, **rating(delays)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", default="10,50,100")
@@ -120,8 +150,14 @@ def main() -> None:
     parser.add_argument("--trustees", type=int, default=3)
     parser.add_argument("--changes", default="{}")
     parser.add_argument("--out", default="simulated.json")
+    parser.add_argument("--voice", type=int)
     arguments = parser.parse_args()
     rows = []
+    if arguments.voice:
+        rows.append(voice(arguments.voice))
+        print(rows[-1])
+        (RESULTS / "voice.json").write_text(json.dumps(rows) + "\n")
+        return
     for clients in map(int, filter(None, arguments.churn.split(","))):
         rows.append(churn(clients))
         print(rows[-1], flush=True)

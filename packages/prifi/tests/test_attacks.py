@@ -22,7 +22,7 @@ from prifi.simulate import Simulation
 
 @pytest.mark.parametrize("name", ["flip", "equivocate", "drop", "forge-shuffle", "replay"])
 def test_an_attack_fails_with_its_protection_and_succeeds_without(name: str) -> None:
-    trials = 12
+    trials = 6
     on, off = attack.run(name, True, trials), attack.run(name, False, trials)
     assert on["protected"] and not off["protected"]
     expected = on["chance"] * trials if "chance" in on else 0
@@ -176,14 +176,48 @@ def random_run(seed: int) -> tuple[set[str], set[str]]:
 
 def test_no_honest_party_is_named_in_random_adversarial_runs() -> None:
     named = 0
-    for seed in range(60):
+    for seed in range(40):
         guilty, blamed = random_run(seed)
         assert blamed <= guilty, (seed, guilty, blamed)
         named += bool(blamed)
-    assert named > 20  # the runs do reach verdicts
+    assert named > 12  # the runs do reach verdicts
 
 
 def test_an_attack_prints_its_outcome_as_json() -> None:
     result = CliRunner().invoke(main, ["attack", "replay", "--trials", "1", "--clients", "4", "--trustees", "1"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["succeeded"] == 0
+
+
+def test_a_dummy_of_a_good_round_names_nobody() -> None:
+    """A client that opens a dummy which nobody spoiled cannot get the relay named by elimination."""
+    from prifi.group import scalar_bytes
+    from prifi.messages import TrapOpened, signed
+
+    simulation = running(
+        4, others={"client-1": adversary(adversaries.Disruptor, spoil="scalar", rate=1.0, answer="silent")}
+    )
+    attack.talk(simulation, 0, b"x" * 500)
+    assert simulation.run(20, lambda: simulation.relay.status.hunting)
+    simulation.run(1.5)
+    client, rounds = simulation.client(0), simulation.relay.rounds
+    assert rounds is not None and client._running is not None
+    _, (slot, secret) = client._running.slots.items()
+    good = [one for one in rounds.done.values() if one.go.slot == slot and one.go.number not in rounds.asked]
+    if good:
+        session = rounds.session
+        opened = TrapOpened(session.epoch, good[0].go.number, "client-0", slot, scalar_bytes(secret))
+        simulation.relay.handle("client-0", signed(opened, client.identity, session.id), simulation.now)
+    simulation.run(5)
+    assert RELAY not in attack.named(simulation)
+
+
+def test_equivocation_in_a_sleeping_network_is_named_by_the_trustees() -> None:
+    class Sly(adversaries.EquivocatingRounds):
+        def tailor(self, name: str, go: Any) -> Any:
+            bad = name == "client-2" and go.number > 5
+            return msgspec.structs.replace(go, down=b"\x07" + go.down[1:]) if bad else go
+
+    simulation = running(4, relay=type("SlyRelay", (Relay,), {"rounds_class": Sly}))
+    simulation.run(5, lambda: bool(attack.named(simulation, RELAY)))
+    assert set(attack.named(simulation, RELAY)) == {RELAY}

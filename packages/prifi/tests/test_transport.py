@@ -539,7 +539,7 @@ def test_a_killed_client_costs_one_epoch_and_a_clean_end_is_clean(lab: Lab) -> N
     lab.wait(3)
 
 
-@pytest.mark.parametrize(("udp", "loss"), [(True, 0.05), (False, 0.01)])
+@pytest.mark.parametrize(("udp", "loss"), [(True, 0.05), (False, 0.05)])
 def test_set_up_rounds_and_blame_work_with_loss(web: Path, tmp_path: Path, udp: bool, loss: float) -> None:
     plan = Plan(
         4, 2, udp=udp, loss=loss, namespaces=False, delay_ms=1, base_port=next(PORTS), misbehave={"client-3": "flip"}

@@ -158,7 +158,7 @@ def read_evidence(session: Session, evidence: msg.Evidence) -> tuple[Inquest | N
         BadProof: The evidence is not complete, or the round's owner has not asked for an inquiry.
     """
     number, go = evidence.number, evidence.go
-    if go.number != number or go.epoch != session.epoch or go.kind == msg.Kind.MAP:
+    if go.number != number or go.epoch != session.epoch:
         raise BadProof("the evidence is of another round")
     history = cells.next_history(evidence.before, go)
     session.roster.check(RELAY, cells.history_statement(session.id, number, history), go.signature)
@@ -169,13 +169,14 @@ def read_evidence(session: Session, evidence: msg.Evidence) -> tuple[Inquest | N
     size = session.parameters.cell_bytes
     parts: tuple[msg.Cell | msg.Ahead, ...] = (*by_client.values(), *by_trustee.values())
     for part in parts:
-        if part.number != number or len(part.body) != size:
+        empty = go.kind == msg.Kind.MAP and isinstance(part, msg.Cell)
+        if part.number != number or len(part.body) != (0 if empty else size):
             raise BadProof("the evidence holds a cell of another round or size")
         check(part, part.name, session.roster, session.id)
     findings = judge_histories(session, evidence, history, evidence.histories)
     if findings:
         return None, findings
-    if evidence.grounds is None:
+    if evidence.grounds is None or go.kind == msg.Kind.MAP:
         raise BadProof("nobody has asked for this inquiry")
     position, truth = check_grounds(session, evidence.grounds, go.slot, number, evidence.claimed)
     if cells.combine((part.body for part in parts), size) != evidence.claimed:

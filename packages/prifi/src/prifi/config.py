@@ -18,9 +18,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: Fewest hidden hops of a shuffle's proof that need no `insecure_` name.
-SAFE_SHUFFLE_ROUNDS = 80
-
 
 @dataclass(frozen=True, slots=True)
 class Config:

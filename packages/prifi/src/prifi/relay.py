@@ -209,7 +209,7 @@ class Relay:
                     diagnosis = self._diagnosis
                     fits = diagnosis is not None and diagnosis.number == message.number
                     return diagnosis.handle(peer, message, now) if diagnosis is not None and fits else []
-                case msg.TrapOpened() if message.name == peer:
+                case msg.TrapOpened() if message.name == peer and message.number in rounds.asked:
                     return self._diagnose(rounds, message.number, message, now)
         if self._assembly is not None and message.epoch == self._assembly.epoch:
             return self._assembly.handle(peer, message, now)

@@ -85,7 +85,6 @@ class Driver:
         self.role = role
         self.impairment = impairment
         self.links: dict[str, Link] = {}
-        self.notes: list[Note] = []
         self._on_stream, self._on_halt = on_stream, on_halt
         self._loop = asyncio.get_running_loop()
         self._line: list[tuple[float, int, Link, bytes]] = []
@@ -160,8 +159,6 @@ class Driver:
                     if self._on_stream is not None:
                         self._on_stream(output)
                 case Note():
-                    self.notes.append(output)
-                    del self.notes[:-1000]
                     level = logging.WARNING if output.kind in ("blame", "refused", "hunt") else logging.INFO
                     log.log(level, "%s: %s", output.kind, output.text)
                 case Close():
