@@ -32,7 +32,7 @@ from prifi.trustee import Trustee
 #: Parties that a disruption may come from.
 PARTIES = ("client", "trustee", "relay")
 #: Ways in which a trustee forges its hop.
-FORGERIES = ("foreign", "duplicate", "base", "replayed")
+FORGERIES = ("foreign", "base", "replayed", "duplicate")
 
 
 def _parameters(protected: bool, weaker: str, **changes: Any) -> Parameters:
@@ -112,8 +112,12 @@ def disruption(
     talker = (seed + 1) % clients  # a client that is not the disruptor
     talk(simulation, talker, bytes(1000))
     began = simulation.now
-    blame = lambda: any(note.kind == "blame" for note in simulation.notes)  # noqa: E731
-    simulation.run(60 if protected else 3, blame)
+    simulation.run(
+        60 if protected else 3,
+        lambda: any(
+            note.kind == "blame" or (note.kind == "absent" and note.party == culprit) for note in simulation.notes
+        ),
+    )
     took = simulation.now - began
     simulation.run(0.5)
     return {
