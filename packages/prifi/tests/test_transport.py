@@ -600,8 +600,8 @@ def test_the_eavesdropper_sees_equal_sizes_and_offsets_and_finds_a_broken_client
     counts = [honest[f"count {index}"] for index in range(4)]
     assert min(counts) > 30 and max(counts) - min(counts) <= 0.05 * max(counts) + 3
     assert honest["sizes 0"] == honest["sizes 2"] == honest["sizes 3"] == honest["sizes 1"]  # client-1 had data
-    middle = [honest[f"offset {index}"] for index in range(4)]
-    assert max(middle) - min(middle) < 0.005
+    quiet = [honest[f"offset {index}"] for index in (0, 2, 3)]
+    assert min(quiet) - 0.015 < honest["offset 1"] < max(quiet) + 0.015  # on a busy machine offsets differ by some ms
     broken = measure({"client-1": "broken"})
     assert broken["late 1"] > 0.08 + max(broken[f"late {index}"] for index in (0, 2, 3))  # it waits to be asked
 

@@ -310,11 +310,11 @@ def _record_twice() -> bool:
 def eavesdrop(protected: bool, trials: int, clients: int = 5, trustees: int = 3) -> dict[str, Any]:
     """Capture a lab's LAN while one client at a time, drawn at random, fetches; a classifier guesses which.
 
-    Unprotected, client-0 is broken: it sends by itself only when it has data, and is drawn half of the time.
+    Unprotected, all clients are broken: they send by themselves only when they have data.
     """
     chance = random.Random(trials)
-    misbehave = {} if protected else {"client-0": "broken"}
-    parameters = {"linger_s": 0.1, "resend_s": 1.0 if protected else 0.1}
+    misbehave = {} if protected else {f"client-{index}": "broken" for index in range(clients)}
+    parameters = {"linger_s": 0.1, "resend_s": 1.0 if protected else 0.1, "offset_s": 0.04, "interval_s": 0.02}
     with tempfile.TemporaryDirectory() as name:
         web, path = Path(name) / "web", Path(name) / "lan.pcap"
         web.mkdir()
@@ -324,13 +324,12 @@ def eavesdrop(protected: bool, trials: int, clients: int = 5, trustees: int = 3)
             capture = lab.capture(path)
             windows, active = [], []
             for _ in range(trials):
-                index = chance.randrange(clients) if protected or chance.random() < 0.5 else 0
+                index = chance.randrange(clients)
                 start = time.time()
                 fetch = lab.curl(index, "page", seconds=10)
-                time.sleep(0.25)
+                fetch.communicate()
                 windows.append((start, time.time()))
                 active.append(index)
-                fetch.communicate()
                 time.sleep(chance.random() * 0.05)
             capture.send_signal(signal.SIGINT)
             capture.wait(20)

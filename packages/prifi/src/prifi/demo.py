@@ -90,7 +90,7 @@ def _eavesdropper() -> None:
         f"{found}: {outcome['accuracy']:.0%}, 95 % interval {low:.0%} to {high:.0%}; chance {outcome['chance']:.0%}"
     )
     broken = eavesdrop(False, GUESSES_BROKEN)
-    click.echo(f"   with a broken client that sends only when it has data: {broken['accuracy']:.0%}")
+    click.echo(f"   with broken clients that send only when they have data: {broken['accuracy']:.0%}")
 
 
 def _until(lab: Lab, member: str, words: str, seconds: float = 60.0) -> str:

@@ -299,7 +299,7 @@ class Judge(Message, frozen=True, tag=27):
 
 
 class Finding(Struct, frozen=True, array_like=True):
-    """One party in a verdict. `outcome` is disrupted, lied, equivocated, unsigned or absent; absent is not guilty."""
+    """One party in a verdict. `outcome` is disrupted, lied, equivocated or absent; absent is not guilty."""
 
     party: Name
     outcome: Name
