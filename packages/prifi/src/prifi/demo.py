@@ -34,7 +34,7 @@ def main() -> None:
         _downloads_and_disruptor(web)
         _equivocator(web)
     _eavesdropper()
-    click.echo(f"\nall outcomes as expected, after {time.monotonic() - began:.0f} s")
+    click.echo(f"\nthe demo took {time.monotonic() - began:.0f} s")
 
 
 def _say(text: str) -> None:
