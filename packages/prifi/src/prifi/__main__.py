@@ -1,0 +1,5 @@
+"""`python -m prifi`."""
+
+from prifi.cli import main
+
+main()
