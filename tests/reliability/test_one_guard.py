@@ -7,7 +7,6 @@ import gc
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,7 +71,7 @@ def test_a_hook_that_fails(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_loader_hook_that_fails(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guest, "_rhythm", SimpleNamespace(loaded=breaks))
+    monkeypatch.setattr(guest, "_beats", SimpleNamespace(touch=breaks))
     guest.hooks.loaded(object())
 
 
@@ -97,9 +96,9 @@ class Profiler:
 def profiler(guest: Guest, tmp_path: Path) -> Iterator[Profiler]:
     """That of a window of iterations 10 to 13, open at the guest."""
     one = Profiler()
-    guest._thread, guest._beats = threading.get_ident(), BeatWriter.create(tmp_path, {})
+    guest._beats = BeatWriter.create(tmp_path, {})
     guest._capturer = Capturer(
-        {}, guest._answer, SimpleNamespace(exists=True, taken=False), guest._in_background, guest.guard.run,
+        {}, guest._answer, SimpleNamespace(exists=True, taken=False, used=True), guest._in_background, guest.guard.run,
         guest._settings, make_tracer=lambda **_: one,
     )  # type: ignore[arg-type]  # fmt: skip
     guest._capturer.take(Order(5, WINDOW, 0, 10, 13, 0, 0, str(tmp_path)), 9)

@@ -36,6 +36,7 @@ def _anew(name: str) -> Any:
 
 posix, _thread, _time = _anew("posix"), _anew("_thread"), _anew("time")
 Lock: Callable[[], Any] = _thread.allocate_lock
+Local: Callable[[], Any] = _thread._local
 get_ident: Callable[[], int] = _thread.get_ident
 get_native_id: Callable[[], int] = _thread.get_native_id
 monotonic_ns: Callable[[], int] = _time.monotonic_ns
