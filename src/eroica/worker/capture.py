@@ -22,6 +22,7 @@ from eroica.settings import Settings
 from eroica.wire import beat, patience
 from eroica.wire.beat import Order, Result
 from eroica.worker import kineto, setup, surroundings
+from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.limits import lack_for_a_window, memory_bytes, spared
 from eroica.worker.pristine import Local, Thread, get_ident, get_native_id, monotonic, sleep
 from eroica.worker.session import Session
@@ -451,7 +452,9 @@ class Capturer:
         self.phase = SAVING
         try:
             self._saving = self._in_background(self._save)
-        except RuntimeError:  # the interpreter shuts down: Python 3.12 starts no more threads
+        except RuntimeError as error:  # the interpreter shuts down: Python 3.12 starts no more threads
+            if raised_by_user(error):
+                raise
             with spared():
                 self._save()
 

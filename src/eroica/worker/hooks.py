@@ -19,19 +19,22 @@ from typing import Any, NamedTuple
 
 from eroica.settings import Settings, load_settings
 from eroica.wire import beat
-from eroica.wire.beat import BeatWriter, Result
-from eroica.wire.places import Places, places, private_directory
+from eroica.wire.beat import RING_SLOTS, BeatWriter, Result
+from eroica.wire.places import places, private_directory
 from eroica.worker import launch, surroundings
 from eroica.worker.answering import Witness
 from eroica.worker.capture import SAVING, STATES, Capturer
+from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.guard import Guard, log_of_this_process
+from eroica.worker.kineto import find_in_torch
 from eroica.worker.limits import lack_of_files, spared
 from eroica.worker.plain_iterations import EITHER, Plain, make_hooks
-from eroica.worker.pristine import Lock, Thread, get_ident, monotonic_ns
+from eroica.worker.pristine import Lock, Thread, get_ident, get_native_id, monotonic_ns
 from eroica.worker.rhythm import Completed, Rhythm
 from eroica.worker.tracer import ProfilerDoor
 
 _SAVE_PATIENCE_S = 10.0
+_JOIN_PATIENCE_S = 1.0  # for a process that ends right after its first step
 _ANNOUNCED = -1
 #: Places of optimizers that are gone, kept for those that are made anew.
 _MOST_VACANT = 64
@@ -56,7 +59,9 @@ class _Place(NamedTuple):
             parameters = [one for group in optimizer.param_groups for one in group["params"]]
             known_by = (type(optimizer), len(parameters), id(parameters[0]), id(parameters[-1]))
             return cls(known_by, weakref.ref(parameters[0]))
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # it is no torch optimizer
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:  # it is no torch optimizer
+            if raised_by_user(error):
+                raise
             return None
 
 
@@ -85,6 +90,8 @@ class Guest:
         self._optimizers_seen = 0
         self._beats: BeatWriter | None = None
         self._capturer: Capturer | None = None
+        self._joining: Thread | None = None
+        self._early: deque[Completed] = deque(maxlen=RING_SLOTS)  # completed before there was memory to write them to
         self._busy = False
         self._left: deque[tuple[Any, int, int]] = deque()  # steps that came while another one was dealt with
         self._latest_ns = 0
@@ -130,11 +137,8 @@ class Guest:
         now = max(now, self._latest_ns)
         self._latest_ns = now
         beats = self._beats
-        if beats is None:
-            with spared():
-                beats = self._join(optimizer)
-            if beats is None:
-                return
+        if beats is None and not self._joins(optimizer):
+            return
         if self._gone:
             self._forget_optimizers()
         rhythm, capturer = self._rhythm, self._capturer
@@ -145,7 +149,13 @@ class Guest:
         if number is None:
             number = self._add_optimizer(optimizer)
         done = rhythm.stepped(number, now) if number >= 0 else rhythm.announced(now)
-        if not done or capturer is None:
+        if beats is None or capturer is None:
+            self._early.extend(done)
+            return
+        if self._early:
+            done = (*self._early, *done)
+            self._early.clear()
+        if not done:
             self._between(beats, now)
             return
         state, ordered = STATES[capturer.phase], False
@@ -274,25 +284,41 @@ class Guest:
 
     # ------------------------------------------------------------------ becoming a worker
 
-    def _join(self, optimizer: Any) -> BeatWriter | None:
-        """Register this process, once; None for one that only loads data."""
-        if self._declined:
-            return None
-        if surroundings.in_loader_child():
-            self._declined = True
-            return None
+    def _joins(self, optimizer: Any) -> bool:
+        """Return whether this process becomes a worker; begin with that in the background, once.
+
+        All work with files and settings is done there: nothing that the training's own signals and threads raise in its
+        steps can be taken for a failure of that, and a slow disk does not hold a step up.
+        """
+        if self._joining is None and not self._declined:
+            self._declined = surroundings.in_loader_child()  # which only loads data
+            if not self._declined:
+                threads = surroundings.training_thread()
+                join = functools.partial(self._join, optimizer, threads, get_native_id() == os.getpid())
+                self._joining = self._in_background(join)
+        return not self._declined
+
+    def _join(self, optimizer: Any, threads: tuple[int, int], in_main_thread: bool) -> None:
+        """Register this process, in a thread of our own.
+
+        Args:
+            optimizer: The one that stepped first.
+            threads: Kernel thread id and Python's ident of the thread that trains.
+            in_main_thread: That is the main one.
+        """
         lack = lack_of_files()
         if lack:
             raise OSError(lack)
+        find_in_torch()
         self._settings = load_settings()
         self._rhythm.tune(self._settings.learn_repeats, self._settings.relearn_events)
         where = places(os.environ)
-        facts = surroundings.identity(os.environ, optimizer)
+        facts = surroundings.identity(os.environ, optimizer, threads)
         private_directory(where.runtime)
-        witness = Witness(where.runtime, self._settings, self.guard.run)
+        witness = Witness(where.runtime, self._settings, self.guard.run, in_main_thread)
         try:
-            identity = {**facts, **witness.facts}
-            self._beats = beats = BeatWriter.create(where.runtime, identity, self._settings.sealed_memory)
+            with spared():
+                beats = BeatWriter.create(where.runtime, {**facts, **witness.facts}, self._settings.sealed_memory)
         except BaseException:
             witness.end()
             raise
@@ -300,11 +326,11 @@ class Guest:
         self._capturer = Capturer(facts, self._answer, self.door, self._in_background, self.guard.run, self._settings)
         self._witness = witness
         witness.listen()
-        self._in_background(lambda: self._find_agent(where))
-        return beats
-
-    @staticmethod
-    def _find_agent(where: Places) -> None:
+        if self._declined:  # the process has let us go meanwhile
+            witness.end()
+            beats.remove()
+            return
+        self._beats = beats
         if launch.agent_is_missing(where.runtime):
             launch.start_agent(where)
 
@@ -332,6 +358,9 @@ class Guest:
         10 s at most. Before that come at most 2 s for collectives that were open at its end and for a device that still
         works. Tearing the process down meanwhile could crash it, which is worse than the wait.
         """
+        self._declined = True
+        if self._joining is not None:
+            self._joining.join(_JOIN_PATIENCE_S)
         self._take_back()
         beats, capturer, witness = self._beats, self._capturer, self._witness
         if beats is None:
@@ -349,7 +378,7 @@ class Guest:
     def welcome(self) -> None:
         """Watching begins (again): become a worker at the next step."""
         if self._beats is None:
-            self._declined = False
+            self._declined, self._joining = False, None
 
     def after_fork(self) -> None:
         """Start afresh in a forked child: beat file, window and failure are the parent's."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -23,18 +24,32 @@ _VARIABLE = "KINETO_LOG_LEVEL"
 _NOTHING = 99
 
 
-def _library() -> ctypes.CDLL:
-    torch = sys.modules.get("torch")
-    path = Path(str(getattr(torch, "__file__", ""))).parent / "lib" / "libtorch_cpu.so"
-    return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Torch's library, which the process has loaded."""
+    path = Path(str(getattr(sys.modules.get("torch"), "__file__", ""))).parent / "lib" / "libtorch_cpu.so"
+    try:
+        return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return None
+
+
+@functools.cache
+def _number() -> ctypes.c_int | None:
+    try:
+        return ctypes.c_int.in_dll(library() or ctypes.CDLL(None), _LEVEL)
+    except ValueError:
+        return None
+
+
+def find_in_torch() -> None:
+    """Look up what windows need of torch's library, so that nothing fails later in the training's thread."""
+    _number()
 
 
 def _level() -> ctypes.c_int | None:
-    try:
-        number = ctypes.c_int.in_dll(_library(), _LEVEL)
-    except (OSError, ValueError):
-        return None
-    return number if 0 <= number.value <= _NOTHING else None
+    number = _number()
+    return number if number is not None and 0 <= number.value <= _NOTHING else None
 
 
 def may_begin_here(used: bool) -> bool:
@@ -50,12 +65,9 @@ def may_begin_here(used: bool) -> bool:
     here = _number_of(get_ident())
     if used or here == _importer:
         return True
-    torch = sys.modules.get("torch")
-    try:
-        api = getattr(_library(), _API)
-    except (OSError, AttributeError):
-        return False
-    if not _importer or not str(getattr(torch, "__version__", "")).startswith(_TRIED_WITH):
+    api = getattr(library(), _API, None)
+    version = str(getattr(sys.modules.get("torch"), "__version__", ""))
+    if api is None or not _importer or not version.startswith(_TRIED_WITH):
         return False
     api.argtypes, api.restype = (), ctypes.POINTER(ctypes.c_int32)
     numbers = api()

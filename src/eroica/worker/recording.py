@@ -10,10 +10,10 @@ has to do.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
-from pathlib import Path
 from typing import Any
+
+from eroica.worker.kineto import library
 
 _GET = "_ZN5torch8profiler4impl17ProfilerStateBase3getEb"
 _POP = "_ZN5torch8profiler4impl17ProfilerStateBase3popEb"
@@ -25,11 +25,7 @@ def _library() -> Any:
     torch = sys.modules.get("torch")
     if not str(getattr(torch, "__version__", "")).startswith(_TRIED_WITH):
         return None
-    path = Path(str(getattr(torch, "__file__", ""))).parent / "lib" / "libtorch_cpu.so"
-    try:
-        return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
-        return None
+    return library()
 
 
 def take_callback_off() -> bool:

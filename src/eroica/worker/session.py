@@ -14,7 +14,7 @@ from eroica.wire import beat
 from eroica.wire.beat import Order
 from eroica.wire.places import PROBE_FILE, write_private
 from eroica.worker import setup, surroundings
-from eroica.worker.guard import raised_by_user
+from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.pristine import get_native_id, monotonic_ns, time_ns
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import Tracer, survey

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from eroica.errors import CaptureError
 from eroica.wire.places import SAVING_PREFIX, private_file
-from eroica.worker.guard import raised_by_user
+from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.kineto import quiet
 from eroica.worker.pristine import get_ident, monotonic_ns
 from eroica.worker.recording import Silence, leave_for_good
 from eroica.worker.unlocked import save_unlocked
 
+_give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not every C library has it
 _COUNTED_PLACES = 16
 _COUNTED_BYTES = 65_536
 _SENDS = (b'"c10d::send"', b'"c10d::recv_"')
@@ -158,8 +159,8 @@ class Tracer:
         """
         before = monotonic_ns()
         self._profile = None
-        with contextlib.suppress(OSError, AttributeError):  # not every C library has it
-            ctypes.CDLL(None).malloc_trim(0)
+        if _give_back is not None:
+            _give_back(0)
         return monotonic_ns() - before
 
     def _make(self) -> Any:
