@@ -65,18 +65,20 @@ def run(  # noqa: PLR0913 - one for each option
     extra += ["keep_traces=true"] if keep_traces else []
     extra += [f"on_verdict={on_verdict}"] if on_verdict else []
     extra += [f"act_from={act_from}"] if act_from is not None else []
+    claim = launch = None
     try:
-        settings, environment, part = _prepared(command, job, out, json_file, (*pairs, *extra))
-    except Exception as error:  # noqa: BLE001 - whatever is broken about us, the command is run
-        settings, environment, part = Settings(), _as_before(job), _unwatched(str(error) or type(error).__name__)
-    claim, launch = Claim(places(environment)), None
-    try:
+        try:
+            settings, environment, part = _prepared(command, job, out, json_file, (*pairs, *extra))
+        except Exception as error:  # noqa: BLE001 - whatever is broken about us, the command is run
+            settings, environment, part = Settings(), _as_before(job), _unwatched(str(error) or type(error).__name__)
+        claim = Claim(places(environment))
         part = _claimed(claim, part)
         footer = settings.footer and not no_footer
         launch = Launch({**environment, **part.variables}, settings, part, footer, mask, ignored)
         status = launch.command(command)
     except Exception as error:  # no memory, no process, or one of our modules cannot be imported
-        claim.release()
+        if claim is not None:
+            claim.release()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if launch is None or not launch.started:
             told = launch is not None and launch.problems
