@@ -67,6 +67,13 @@ def step_back(niceness: int) -> None:
                 file.write(str(ours))
 
 
+def go_first() -> None:
+    """Let the kernel end this process, and what it starts, before the job where memory runs out."""
+    with contextlib.suppress(OSError):
+        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+            file.write("1000")
+
+
 def main() -> None:
     """The command `eroica`; where it cannot begin, the command that it was to run does."""
     global _is_the_command  # noqa: PLW0603 - one fact of the process
@@ -251,6 +258,7 @@ def _see_our_libraries() -> None:
 def _run_module() -> None:
     if not sys.flags.isolated and _OURS in sys.path:
         sys.path.remove(_OURS)  # put first for a program
+    go_first()
     _see_our_libraries()
     import runpy
 

@@ -107,6 +107,8 @@ def test_a_killed_agent_and_a_killed_collector_come_back_and_the_verdict_comes(w
     job = watch()
     job.wait_until_up()
     agent, collector = job.helper("agent"), job.helper("collector")
+    scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (agent, collector)]
+    assert scores == [1000, 1000]  # where memory runs out they go before the job
     os.kill(agent, signal.SIGKILL)
     os.kill(collector, signal.SIGKILL)
     assert job.helper("agent", agent) != job.helper("collector", collector)
