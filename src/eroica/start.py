@@ -69,9 +69,8 @@ def step_back(niceness: int) -> None:
 
 def go_first() -> None:
     """Let the kernel end this process, and what it starts, before the job where memory runs out."""
-    with contextlib.suppress(OSError):
-        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
-            file.write("1000")
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+        file.write("1000")
 
 
 def main() -> None:

@@ -122,12 +122,17 @@ def test_a_thread_that_listens_has_no_frame_until_it_hears_something() -> None:
         return os.read(reading, 1) == b"+"
 
     before = set(sys._current_frames())
-    listener = pristine.Listener(reading, hear)
+    ended: list[bool] = []
+    listener = pristine.Listener(reading, hear, lambda: ended.append(True), 0.01)
     listener.start()
     assert set(sys._current_frames()) == before
     for sign in (b"+", b"+", b"-"):
         os.write(writing, sign)
-    assert listener.join(20)
+    assert listener.join(20) and ended == [True]
+    asked = pristine.Listener(reading, hear, lambda: ended.append(True), 30.0)
+    asked.start()
+    asked.ask_to_end()
+    assert asked.join(20) and ended == [True] * 2
     assert frames == [set()] * 3 and set(sys._current_frames()) == before
     for handle in (reading, writing):
         os.close(handle)

@@ -5,7 +5,7 @@ It waits for a FIFO, `<pid>.ask` in the runtime directory, and answers a questio
 if the letter is a capital, the Python stacks of all threads. A digit asks only how far each group's collectives are:
 one line from torch's counters, whatever the recorder holds. It goes into another FIFO, `<pid>.told`, because a file
 costs three times as much. Until the agent asks, the thread costs nothing: no wake-up, no lock, no frame. It takes no
-signal from the user's threads, and answers five times a second at most, whatever is written into the FIFO.
+signal from the user's threads, and answers less than five times a second, whatever is written into the FIFO.
 
 A process of a single thread gets none: forking it would draw a warning from Python 3.12 on that it does not draw
 without us. A process with a process group always has several.
@@ -30,7 +30,6 @@ from eroica.worker import surroundings
 from eroica.worker.counters import Counters
 from eroica.worker.limits import lack_for_a_window
 from eroica.worker.pristine import (
-    Flag,
     Listener,
     get_ident,
     monotonic_ns,
@@ -85,15 +84,13 @@ class Answering:
         self._told = directory / f"{os.getpid()}.told"
         self._reading = self._writing = self._telling = -1
         self._fifo = self._told_fifo = (0, 0)
-        self._stop = Flag()
-        self._answered_ns = 0
         self._thread: Listener | None = None
 
     def start(self) -> bool:
         """Begin to listen; False where there can be no FIFO or no thread, which costs a blocked job its answer only."""
         try:
             self._open()
-            self._thread = Listener(self._reading, self._live)
+            self._thread = Listener(self._reading, self._live, self._close, _PAUSE_S)
             self._thread.start()
         except (OSError, RuntimeError):
             self._thread = None
@@ -104,14 +101,14 @@ class Answering:
 
     def stop(self) -> None:
         """End the thread; waits a second at most: tearing the process down under an answer could crash it."""
-        if self._fifo == (0, 0):
+        thread, self._thread = self._thread, None
+        if thread is None:
             return
-        self._stop.set()
+        thread.ask_to_end()
         with contextlib.suppress(OSError):  # full: then it is awake anyway
             if self._is_ours(self._writing):
                 posix.write(self._writing, b"\n")
-        if self._thread is not None:
-            self._thread.join(_STOP_PATIENCE_S)
+        thread.join(_STOP_PATIENCE_S)
         self._remove()
 
     def abandon(self) -> None:
@@ -162,25 +159,17 @@ class Answering:
 
     def _live(self) -> bool:
         """Answer what is asked; return whether to listen on."""
-        goes_on = self._run(self._hear) is True
-        if not goes_on:
-            self._close()
-        return goes_on
+        return self._run(self._hear) is True
 
     def _hear(self) -> bool:
-        if self._stop.wait(0) or not self._is_ours(self._reading):
+        if not self._is_ours(self._reading):
             return False
         try:
             asked = posix.read(self._reading, _READ_BYTES)
         except OSError:
             return False
-        question = next((letter for letter in reversed(asked) if _is_question(letter)), 0)
-        self._run(self._reply, question)
-        now_ns = monotonic_ns()
-        rested, self._answered_ns = now_ns - self._answered_ns >= _PAUSE_S * 1e9, now_ns
-        if not (rested and question in _COUNTS):  # a wait is one more wake-up
-            self._stop.wait(_PAUSE_S)
-        return not self._stop.wait(0) and self._is_ours(self._reading)
+        self._run(self._reply, next((letter for letter in reversed(asked) if _is_question(letter)), 0))
+        return self._is_ours(self._reading)
 
     def _reply(self, question: int) -> None:
         """Write the answer, whole; whatever fails costs this answer and nothing else."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder
 from importlib.util import module_from_spec
-from itertools import islice
+from itertools import chain, islice
 from types import FrameType
 from typing import Any, cast
 
@@ -176,17 +176,20 @@ class Thread:
 class Listener:
     """A kernel thread that sleeps until a file can be read, and then calls a function.
 
-    It consists of parts in C: one that waits, an iterator that calls it for ever, a `map` that calls the function, and
-    a `deque` that keeps nothing. So there is no frame of Python's while it sleeps. No signal reaches it.
+    It consists of parts in C: one that pauses and one that waits, iterators that call them for ever, a `map` that calls
+    the function, and a `deque` that keeps nothing. So there is no frame of Python's while it sleeps. No signal reaches
+    it.
 
     Args:
         file: To be read.
-        call: Returns whether the file is to be waited for again. Exceptions must not leave it.
+        call: Returns whether the file is to be waited for again. Exceptions must not leave it, nor the next one.
+        at_end: Called in the thread when it ends.
+        pause_s: Before it waits, and after each call.
     """
 
-    def __init__(self, file: int, call: Callable[[], bool]) -> None:
-        self._file, self._call = file, call
-        self._living = Lock()
+    def __init__(self, file: int, call: Callable[[], bool], at_end: Callable[[], object], pause_s: float) -> None:
+        self._file, self._call, self._at_end, self._pause_s = file, call, at_end, pause_s
+        self._living, self._going_on = Lock(), Lock()
 
     def start(self) -> None:
         """Begin.
@@ -196,15 +199,22 @@ class Listener:
         """
         poll = _select.poll()
         poll.register(self._file, _select.POLLIN)
-        self._living.acquire()
+        pauses = iter(partial(self._going_on.acquire, True, self._pause_s), True)
+        heard = map(self._heard, chain(zip(pauses, iter(poll.poll, None), strict=False), (None,)))
+        for lock in (self._living, self._going_on):
+            lock.acquire()
         before = _block_signals(_signal.SIG_BLOCK, set(_signal.valid_signals()) - _FAULTS)  # which it inherits
         try:
-            _thread.start_new_thread(deque, (map(self._heard, iter(poll.poll, None)), 0))
+            _thread.start_new_thread(deque, (heard, 0))
         except BaseException:
             self._living.release()
             raise
         finally:
             _block_signals(_signal.SIG_SETMASK, before)
+
+    def ask_to_end(self) -> None:
+        """Let it end at its next pause; one that waits for the file has to be woken by it. Once."""
+        self._going_on.release()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for its end; False if it has not come in time."""
@@ -213,9 +223,11 @@ class Listener:
         self._living.release()
         return True
 
-    def _heard(self, _events: object) -> None:
+    def _heard(self, something: object) -> None:
         with listed(self._living):
-            goes_on = self._call()
+            goes_on = something is not None and self._call()
+            if not goes_on:
+                self._at_end()
         if not goes_on:
             self._living.release()
             raise SystemExit  # which ends a thread without a word
