@@ -9,6 +9,8 @@ with commands of a shell. Lines that begin with `eroica:` are left out; more tha
 The results are kept in benchmarks/results/attacks.json, and `--write-docs` draws docs/results/attacks.md from them.
 """
 
+# ruff: noqa: E501 - rows of a table
+
 from __future__ import annotations
 
 import argparse

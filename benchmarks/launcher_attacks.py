@@ -3,6 +3,8 @@
 Each is what somebody may have around a command, or be as a command.
 """
 
+# ruff: noqa: E501 - rows of a table
+
 from __future__ import annotations
 
 PYTHON = "/usr/bin/env python3 -I -c"

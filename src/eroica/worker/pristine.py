@@ -103,7 +103,7 @@ class _Listed(threading.Thread):
             self._living.release()
 
     def _nothing(self, *_: object, **__: object) -> None:
-        """What `threading` does to its threads in a forked child."""
+        """Do nothing where `threading` resets its threads in a forked child."""
 
     _reset_internal_locks = _stop = _after_fork = _nothing
 
