@@ -381,7 +381,7 @@ def run(attack: Attack, watched: bool, place: Path) -> Outcome:
         ours = {"E": f"{prefix} --" if watched else "", "F": prefix}
         done = subprocess.run(
             ["/bin/bash", "-c", attack.code], cwd=work, env={**_surroundings(), **ours}, capture_output=True,
-            timeout=120, check=False, start_new_session=True,
+            timeout=300, check=False, start_new_session=True,
         )  # fmt: skip
         out, err = (text.decode("utf-8", "backslashreplace") for text in (done.stdout, done.stderr))
         return _outcome(done.returncode, out, err, work)
@@ -392,7 +392,7 @@ def run(attack: Attack, watched: bool, place: Path) -> Outcome:
     code = {f"ATTACK_{part.upper()}": getattr(attack, part) for part in ("before", "after", "step", "end")}
     done = subprocess.run(
         command, cwd=work, env={**_surroundings(), **code, "ATTACK_ITERATIONS": str(attack.iterations)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     return _outcome(done.returncode, done.stdout, done.stderr, work)
 
@@ -406,7 +406,9 @@ def _outcome(status: int, out: str, err: str, work: Path) -> Outcome:
     ours = [line for line in err.splitlines(True) if line.startswith("eroica: ")]
     said = "".join(ours if len(ours) > 1 else []) + "".join(line for line in err.splitlines(True) if line not in ours)
     texts = (
-        re.sub(r"0x[0-9a-f]+|pid \d+|line 1: +\d+|\(-?\d+ != -?\d+\)", "0x", text).replace(str(work), ".")
+        re.sub(r"0x[0-9a-f]+|W\d{4} [\d:.]+ \d+|pid \d+|line 1: +\d+|\(-?\d+ != -?\d+\)", "0x", text).replace(
+            str(work), "."
+        )
         for text in (out, said)
     )
     return Outcome(status, *texts)
@@ -460,6 +462,7 @@ def write_page(results: dict[str, dict[str, object]]) -> None:
     PAGE.write_text(
         "# Results: attacks\n\n`python benchmarks/attacks.py`: a training or a command, alone and under `eroica run`."
         f" {held} of {len(results)} see no difference in output, standard error and status. Differences stand in bold."
+        " Results accumulate; the first 27 rows were measured at an earlier revision."
         "\n\n" + "\n".join(table(results)) + "\n"
     )
 

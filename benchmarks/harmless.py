@@ -154,13 +154,13 @@ def trial(number: int) -> dict[str, object]:
         process = subprocess.Popen(
             command, env=agent.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        end = time.monotonic() + 120
+        end = time.monotonic() + 300
         while process.poll() is None and time.monotonic() < end:
             agent.look()
             time.sleep(0.002)
         if process.poll() is None:
             process.kill()
-            agent.wrong = "no end within 120 s"
+            agent.wrong = "no end within 300 s"
         out, err = process.communicate()
         agent.end()
         logs = [path.read_text()[-300:] for path in Path(place).glob("run/log/*.log")]

@@ -80,7 +80,8 @@ def train(host: Host, place: Path, code: str, *words: str, length: int = 8) -> W
     """Run a training that must notice nothing, window by window."""
     windows = Windows(length)
     (place / "train.py").write_text(f"{HEAD}{code}\nprint('ended')\n")
-    done = host.run([sys.executable, str(place / "train.py"), *words], windows, EROICA_WORKER_FAILURES_RAISE="1")
+    command = [sys.executable, str(place / "train.py"), *words]
+    done = host.run(command, windows, limit_s=240, EROICA_WORKER_FAILURES_RAISE="1")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
     (worker,) = host.workers.values()
     assert STATE_NAMES[worker.beats[-1].state] == "finished"
@@ -122,7 +123,8 @@ def test_a_thread_that_ends_inside_a_window_closes_it(host: Host, tmp_path: Path
     """Its profiler could be stopped by nobody afterwards."""
     order = OneOrder(1, WINDOW, at=15, lead=4, length=150)
     (tmp_path / "train.py").write_text(f"{HEAD}{ENDING}\nprint('ended', torch.autograd._profiler_enabled())\n")
-    done = host.run([sys.executable, str(tmp_path / "train.py"), "80"], order, EROICA_WORKER_FAILURES_RAISE="1")
+    command = [sys.executable, str(tmp_path / "train.py"), "80"]
+    done = host.run(command, order, limit_s=240, EROICA_WORKER_FAILURES_RAISE="1")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended False\n", "")
     (worker,) = host.workers.values()
     (last,) = [result for result in worker.results if result.status in SETTLED]
