@@ -406,9 +406,9 @@ def _outcome(status: int, out: str, err: str, work: Path) -> Outcome:
     ours = [line for line in err.splitlines(True) if line.startswith("eroica: ")]
     said = "".join(ours if len(ours) > 1 else []) + "".join(line for line in err.splitlines(True) if line not in ours)
     texts = (
-        re.sub(r"0x[0-9a-f]+|W\d{4} [\d:.]+ \d+|pid \d+|line 1: +\d+|\(-?\d+ != -?\d+\)", "0x", text).replace(
-            str(work), "."
-        )
+        re.sub(
+            r"USDT:[-\d :]+|0x[0-9a-f]+|W\d{4} [\d:.]+ \d+|pid \d+|line 1: +\d+|\(-?\d+ != -?\d+\)", "0x", text
+        ).replace(str(work), ".")
         for text in (out, said)
     )
     return Outcome(status, *texts)
