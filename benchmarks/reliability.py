@@ -3,7 +3,7 @@
 `python benchmarks/reliability.py [--only NAME ...] [--pairs N] [--json FILE] [--write-docs]`. Each disturbance is a
 real job under `eroica run` beside the same job without it. Speed: hooks taken off and put on again every few iterations
 inside one job, as `benchmarks/overhead.py` does, with agent and collector stopped, and killed whenever they come back.
-`--write-docs` only draws `docs/reliability.md` from the results that are there.
+`--write-docs` only draws `docs/results/disturbances.md` from the results that are there.
 """
 
 import argparse

@@ -1,13 +1,10 @@
-"""Draws `docs/reliability.md` from what `benchmarks/reliability.py` measured."""
+"""Draws `docs/results/disturbances.md` from what `benchmarks/reliability.py` measured."""
 
-import json
 from pathlib import Path
 
-from attacks import RESULTS as ATTACKED
-from attacks import table
 from support.reliability import DISTURBANCES
 
-PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "disturbances.md"
 TRIALS = "tests/reliability/test_disturbances.py"
 # tests of the same or a nearer look, beside the benchmark itself
 TESTS = {
@@ -32,24 +29,17 @@ TESTS = {
     "worker-killed": "tests/agent/test_looks_at_jobs.py, tests/test_blocked.py",
     "guard": f"{TRIALS}, tests/reliability/test_one_guard.py, tests/worker/test_guard.py",
 }
-HEAD = """# Never in the way
+HEAD = """# Results: disturbances
 
-Whatever happens to Eroica, the training does not notice. This page says what was tried and what the training saw. Its
-tables are made from `benchmarks/results/reliability.json` by `python benchmarks/reliability.py --write-docs`.
+`python benchmarks/reliability.py`; `--write-docs` draws this page from `benchmarks/results/reliability.json`.
 
-## How it was tried
+A small training prints the loss of every step and a hash of all parameters, to the bit. It runs once alone and once
+under `eroica run`, where something is done to Eroica, or by the training. Both runs are compared: steps, standard
+output, standard error, and exit status. Each training also forks a child that steps an optimizer and leaves by
+`os._exit`, sends itself signals that it handles, and is interrupted by its own time limit.
 
-A small training says the loss of every step and a hash of all its parameters, to the bit, and is the same in every
-run. It runs once alone and once under `eroica run`, where something is done to Eroica, or by the training itself.
-Both runs are compared: every step of every worker that both have, everything else on standard output, standard error,
-and the exit status. In every one of these runs the training also forks a child that steps an optimizer and leaves by
-`os._exit`, sends itself signals that it has handlers for, and is interrupted by its own time limit (SIGALRM, whose
-handler raises).
-
-*Same* below means: losses, parameters, standard output, standard error to the byte, and exit status. Lines that begin
-with `eroica:` are left out; `eroica run` writes them before the command begins and after it has ended. Where torchrun
-reports a failed worker, standard error holds times, process ids, and lines that depend on who was faster; there it is
-only asserted that it does not speak of Eroica (¹).
+*Same* means equal to the byte, without lines that begin with `eroica:`. If torchrun reports a failed worker, standard
+error holds times and process ids; there only the absence of Eroica is asserted (¹).
 
 """
 SPEED = """
@@ -61,72 +51,6 @@ ratios, and its 95 % interval. Wanted: an upper bound of 1 %.
 
 | agent and collector | slowdown | 95 % interval | pairs |
 |---|---|---|---|
-"""
-ATTACKS = """
-## Attacks
-
-Tried by somebody who had not read the code: `python benchmarks/attacks.py`. A training of one process does something
-odd, or has it done to it, alone and under `eroica run` with a window early on; its output, standard error and status
-are compared. What is not the same stands in bold.
-"""
-TAIL = """
-## One border
-
-Every function of ours that torch, the interpreter or a thread of the training calls goes through one guard
-(`worker/guard.py`): hooks of optimizers and loaders, `atexit`, forks, the import of torch, `gc.callbacks`, weak
-references, torch's profiler, our threads. The first failure is kept with its stack, written once to
-`log/worker-<pid>.log` in the run directory, and shown by `eroica status`; after it nothing of ours runs any more in
-that process, except what takes down a profiler of ours that stood then. `tests/reliability/test_one_guard.py` breaks
-them one by one and counts them, so that a new one, or something that is caught elsewhere, fails it.
-
-## Memory that cannot be cut short
-
-A process that writes into a mapped file that was truncated meanwhile is killed by SIGBUS. A worker therefore does not
-map its beat file. It shares a memory file that the kernel keeps from shrinking (`memfd_create`, `F_SEAL_SHRINK`); the
-beat file only says where it is, and the agent opens it through `/proc/<pid>/fd`. Where the kernel has no such memory,
-or the process is guarded (not dumpable), the beat file itself is mapped, and cutting it short ends the training; only
-its own user can do that. `sealed_memory = false` asks for this where agents may not look into workers.
-(`wire/sealed.py`, `tests/wire/test_sealed.py`)
-
-## What does differ
-
-- **A signal to all processes of a job reaches the training twice** if it is the direct child of `eroica run`: once from
-  the sender and once passed on, for nobody can tell whether the sender meant everybody. A handler
-  that is not prepared for a second call notices; the default action does not.
-- **Healthy is said only of workers that were watched all along.** One that was lost, never seen or dropped out, or that
-  had too few iterations to tell, is counted and named in the sentence; a command that failed is never called healthy:
-  who ended first, and with what, is said. (`collector/attendance.py`)
-- **A tracer, a debugger or cProfile sees our hook** at an optimizer's step and our count of a loader's batches, as
-  functions that are called there. Nothing of ours stands between the training and torch: warnings, tracebacks and
-  `stacklevel` name the training's lines.
-- **torch's compiler sees our hook as an attribute that is stored**: no graph ends, no operator is added, and a step
-  that is compiled whole is counted (torch 2.13; elsewhere it is not). With `TORCH_LOGS=side_effects` torch names it.
-- **A window's trace is written beside the window's directory**, where nobody removes it under Kineto. Where the whole
-  scratch directory goes meanwhile, one line of Kineto's can come on standard error.
-- **`python -m eroica run` cannot know which of SIGPIPE and SIGXFSZ were ignored**: Python has changed that before. The
-  command `eroica` passes it on.
-- **One more process** stands between the launcher and the training, and two beside it.
-- **A worker has a few more open files** (its shared memory, the FIFO) and, once it has several threads anyway, one more
-  that sleeps until it is asked.
-- **A beat file that is removed or cut short before the agent has seen it** leaves that worker unwatched; so does one
-  that is gone when an agent was started again.
-- **SIGKILL to `eroica run` alone** leaves the command running, unwatched at its end; without Eroica that signal would
-  have ended the command.
-- **A window on a GPU ends with one synchronization of the device**, when torch's profiler is stopped: two iterations
-  after the window's last one or later, at once if it is given up before.
-- **SIGTERM to `eroica run` reaches the training up to 2 s later** where a window is open, so that what was captured is
-  saved; a second one passes at once.
-- **A process that ends inside a window may end later**: by 2 s at most where a collective of the window is open or its
-  GPU still works, and by 10 s at most while a complete window is saved. The device is not synchronized there.
-- **Training that starts a profiler of its own inside a window** waits for a gloo collective of the window that is
-  still open, 2 s at most. If it stays open, our profiler has to stand, recording nothing, and torch refuses theirs
-  ("Profiler is already enabled on this thread") until the collective has ended.
-- **A profiler that could not be stopped** stands until the process ends, and torch refuses others in that thread: where
-  `with eroica.watch()` is left inside a window while a collective or the GPU has not come to rest within 2 s, or in
-  another thread than trains, or where the end of a window fails in our own code. It records no operators any more,
-  unless it was left in another thread, but on a GPU it goes on collecting kernels.
-- **Where the host of worker 0 leaves and the others train on**, these go on unwatched.
-- **Without `eroica run`** nobody starts a dead agent or collector again; the training goes on unwatched.
 """
 
 
@@ -169,6 +93,5 @@ def write_page(results: dict) -> None:
         for name, measured in results["speed"].items():
             low, high = (f"{100 * measured[bound]:.2f}" for bound in ("lower95", "upper95"))
             text += f"| {name} | {100 * measured['mean']:.2f} % | {low} to {high} % | {measured['pairs']} |\n"
-    if ATTACKED.exists():
-        text += "\n".join([ATTACKS, *table(json.loads(ATTACKED.read_text())), ""])
-    PAGE.write_text(text + TAIL, encoding="utf-8")
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text, encoding="utf-8")

@@ -14,12 +14,23 @@ import os
 import sys
 from importlib import import_module
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+#: Variable by which `scripts/eroica` hands over the environment: entries, each with "\\0" for its end, and a final dot.
+ENVIRONMENT = "EROICA_ENVIRONMENT"
 IGNORED = "EROICA_IGNORED_SIGNALS"
 """Variable by which `scripts/eroica` says which signals were ignored when it was started, as /proc shows it: hex."""
 _OURS = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib takes longer than all of this
 _PACKAGES = ("site-packages", "dist-packages")
 _NICENESS = "--niceness="
 COLLECTOR_NICENESS = 5
+_LONGEST_PROBLEM = 300
+#: Options of `eroica run` that take the next word; `scripts/eroica` has the same.
+_OPTIONS_WITH_VALUES = frozenset(
+    ("--job", "--out", "--json", "--set", "--expected-iteration-s", "--fleet", "--on-verdict", "--act-from")
+)
 
 
 def isolated(module: str, *arguments: str, niceness: int = 0) -> list[str]:
@@ -56,13 +67,24 @@ def step_back(niceness: int) -> None:
                 file.write(str(ours))
 
 
+def go_first() -> None:
+    """Let the kernel end this process, and what it starts, before the job where memory runs out."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+        file.write("1000")
+
+
 def main() -> None:
     """The command `eroica`; where it cannot begin, the command that it was to run does."""
+    global _is_the_command  # noqa: PLW0603 - one fact of the process
+    _is_the_command = True
     if sys.argv[1:2] == ["run"]:
         _let_ctrl_c_end_us()
     if not sys.flags.isolated:
+        keep_environment()
         os.execv(sys.executable, isolated("eroica", *sys.argv[1:]))
     try:
+        if sys.argv[1:2] == ["run"]:
+            import_module("eroica.cli.run")
         command = import_module("eroica.cli").main
     except Exception as error:
         run_unwatched(sys.argv[1:], f"{type(error).__name__}: {error}")
@@ -78,29 +100,134 @@ def _let_ctrl_c_end_us() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def run_unwatched(arguments: list[str], problem: str) -> None:
-    """Become the command of `eroica run ... -- COMMAND`; returns where this is none."""
-    if arguments[:1] != ["run"] or "--" not in arguments[:-1]:
+# ---------------------------------------------------------------------- the command and its environment
+
+
+def keep_environment() -> None:
+    """Keep the environment as the kernel holds it for a Python that takes this one's place: it may change its own."""
+    with contextlib.suppress(OSError):
+        with open("/proc/self/environ", "rb") as file:  # noqa: PTH123
+            block = file.read()
+        os.environb[ENVIRONMENT.encode()] = block.replace(b"\\", b"\\\\").replace(b"\0", b"\\0") + b"."
+
+
+def given_environment() -> list[bytes]:
+    """Entries of the environment that `eroica` was started with, as they were and in their order.
+
+    `scripts/eroica` and `keep_environment` hand them over. Without that they are those of this process, of which a
+    shell has dropped what it cannot name.
+    """
+    global _given  # noqa: PLW0603 - one fact of the process
+    if _given is None:
+        text = os.environb.pop(ENVIRONMENT.encode(), b"")
+        if text.endswith(b"."):
+            pieces = [piece.replace(b"\\0", b"\0") for piece in text[:-1].split(b"\\\\")]
+            _given = [entry for entry in b"\\".join(pieces).split(b"\0") if entry]
+        else:
+            ours = IGNORED.encode()
+            _given = [name + b"=" + value for name, value in os.environb.items() if name != ours]
+    return _given
+
+
+_given: list[bytes] | None = None
+_is_the_command = False
+
+
+def commands_environment(changes: Mapping[str, str | None]) -> list[bytes]:
+    """The given environment with other values of some variables.
+
+    Args:
+        changes: Values by name; None for a variable that shall not be there.
+    """
+    values = {os.fsencode(name): value for name, value in changes.items()}
+    block = []
+    for entry in given_environment():
+        name, equals, _ = entry.partition(b"=")
+        if not equals or name not in values:
+            block.append(entry)
+            continue
+        value = values[name]
+        if value is not None:
+            block.append(name + b"=" + os.fsencode(value))
+            values[name] = None  # a second entry of the name goes: it is the first one that counts
+    there = {entry.partition(b"=")[0] for entry in block}
+    new = [(name, value) for name, value in values.items() if value is not None and name not in there]
+    return [*block, *(name + b"=" + os.fsencode(value) for name, value in new)]
+
+
+def executor(command: Sequence[str], environment: Sequence[bytes]) -> Callable[[], None]:
+    """Prepare what replaces this process, or a child that was just forked, by a command.
+
+    Args:
+        command: Its words; it is found as `execvp` finds it.
+        environment: Entries, passed on byte by byte.
+
+    Returns:
+        A function that returns only by an OSError: there is no such command, or it cannot be executed.
+    """
+    pairs = [entry.partition(b"=") for entry in environment]
+    named = {name: value for name, equals, value in reversed(pairs) if equals and name}
+    try:
+        import ctypes
+
+        execute = ctypes.CDLL(None).execvpe
+        words = [os.fsencode(word) for word in command]
+        arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+        entries = (ctypes.c_char_p * (len(environment) + 1))(*environment, None)
+    except Exception:  # noqa: BLE001 - a Python without ctypes, or another C library: all but odd entries
+        return lambda: os.execvpe(command[0], list(command), named)
+
+    def become() -> None:
+        execute(arguments[0], arguments, entries)
+        os.execvpe(command[0], list(command), named)  # which says why
+
+    return become
+
+
+def command_of(arguments: Sequence[str]) -> list[str]:
+    """The command of `eroica run`: what follows `--`, else what begins with the first word that is no option."""
+    rest = list(arguments[1:])
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return rest
+        if not word.startswith("-") or word == "-":
+            return [word, *rest]
+        if word in _OPTIONS_WITH_VALUES:
+            del rest[:1]
+    return []
+
+
+def run_unwatched(arguments: Sequence[str], problem: str) -> None:
+    """Become the command of `eroica run`; returns where there is none, or this process is another program.
+
+    Args:
+        arguments: Those of `eroica`.
+        problem: Why nobody watches it; empty if that was said.
+    """
+    command = command_of(arguments) if arguments[:1] == ["run"] else []
+    if not command or not _is_the_command:
         return
-    command = arguments[arguments.index("--") + 1 :]
-    with contextlib.suppress(OSError):  # nobody listens
-        os.write(2, f"eroica: the job runs unwatched: {problem}\n".encode("utf-8", "replace"))
+    if problem:
+        with contextlib.suppress(OSError):  # nobody listens
+            text = " ".join(problem.split())[:_LONGEST_PROBLEM]
+            os.write(2, f"eroica: the job runs unwatched: {text}\n".encode("utf-8", "replace"))
+    environment = given_environment()
     _give_signals_back()
     try:
-        os.execvp(command[0], command)
+        executor(command, environment)()
     except OSError as error:
-        sys.stderr.write(f"eroica: cannot run {command[0]!r}: {error.strerror}\n")
-        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+        os.write(2, f"eroica: cannot run {command[0]!r}: {error.strerror}\n".encode("utf-8", "replace"))
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
 def _give_signals_back() -> None:
-    """What Python ignores for itself is not the command's, unless it was ignored before."""
+    """Ignore what was ignored before, whatever Python and we have made of it."""
     import signal
 
-    before = ignored_before(os.environ.pop(IGNORED, ""))
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        if number not in before:
-            signal.signal(number, signal.SIG_DFL)
+    before = ignored_before(os.environ.get(IGNORED, ""))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN if number in before else signal.SIG_DFL)
 
 
 def ignored_before(mask: str) -> frozenset[int]:
@@ -130,6 +257,7 @@ def _see_our_libraries() -> None:
 def _run_module() -> None:
     if not sys.flags.isolated and _OURS in sys.path:
         sys.path.remove(_OURS)  # put first for a program
+    go_first()
     _see_our_libraries()
     import runpy
 

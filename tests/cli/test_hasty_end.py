@@ -18,6 +18,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, concluded: bytes | 
     told: list[bool] = []
     parts = {
         "where": SimpleNamespace(run=tmp_path), "home": "", "_part": Part(), "_own_problems": [], "_never_begun": False,
+        "_told": [], "_unwatched": False,
         "_collector": collector, "_helpers": [collector], "_footer": SimpleNamespace(end=lambda: None), "told": told,
     }  # fmt: skip
     for name, value in parts.items():

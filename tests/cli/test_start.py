@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from eroica.start import ignored_before, isolated
+from eroica.start import command_of, ignored_before, isolated
 
 COMMAND = ["sh", "-c", 'echo "ran $KEPT"; exit 3']
 SCRIPT = Path(__file__).parents[2] / "scripts" / "eroica"
@@ -138,6 +141,182 @@ def test_a_mask_that_is_none_ignores_nothing() -> None:
     assert ignored_before("0000000000001001") == {1, 13}
 
 
+BLOCK = """
+import ctypes, sys
+entries = open("/proc/self/environ", "rb").read().split(bytes(1))[:-1]
+ours = (b"EROICA_", b"PYTHONPATH=")
+print([entry for entry in entries if not entry.startswith(ours)])
+"""
+#: What a shell or Python would drop, double, sort, decode or set.
+ODD = [
+    b"name=llama", b"value=7", b"first=1", b"self=me", b"here=there", b"hold=on", b"python=python3", b"IFS=,",
+    b"OPTIND=9", b"PS1=> ", b"PWD=/elsewhere", b"OLDPWD=", b"_=under", b"SHLVL=7", b"ENV=/nowhere",
+    b"BASH_ENV=/nowhere", b"eroica_why=me",
+    b"BASH_FUNC_module%%=() {  echo module\n}", b"my.var=1", b"a-b=2", b"1st=2", b"two words=3", b"=nameless",
+    b"no equals sign", b"twice=1", b"twice=2", b"bytes=\xff\xfe", b"back\\slash=\\0\\\\0", b"lines=a\n\nb\n",
+]  # fmt: skip
+
+
+def with_block(command: list[str], block: list[bytes]) -> str:
+    """What a command prints that is started with exactly these entries."""
+    code = (
+        "import ctypes, sys\n"
+        "words = [one.encode() for one in sys.argv[2:]]\n"
+        "block = eval(sys.argv[1])\n"
+        "strings = lambda texts: (ctypes.c_char_p * (len(texts) + 1))(*texts, None)\n"
+        "ctypes.CDLL(None).execve(words[0], strings(words), strings(block))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, repr(block), *command], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+def test_the_environment_of_the_command_is_what_it_is_alone_byte_by_byte(
+    shell: str, tmp_path: Path, by_script: list[str]
+) -> None:
+    if not Path(shell).exists():
+        pytest.skip(f"there is no {shell}")
+    (tmp_path / "runtime").mkdir()
+    places = [b"EROICA_RUNTIME_DIR=%b" % bytes(tmp_path / "runtime"), b"EROICA_SCRATCH_DIR=%b" % bytes(tmp_path / "s")]
+    block = [*ODD, b"PATH=" + os.environb[b"PATH"], *places]
+    show = [sys.executable, "-I", "-c", BLOCK]
+    alone = with_block(show, block)
+    options = ["run", "--quiet", "--no-footer", "--out", str(tmp_path / "out"), "--"]
+    assert with_block([shell, *by_script, *options, *show], block) == alone
+    assert alone == f"{[one for one in block if not one.startswith(b'EROICA_')]}\n"
+
+
+def test_a_function_that_bash_has_exported_is_there(tmp_path: Path, by_script: list[str]) -> None:
+    done = run(by_script, tmp_path, ["bash", "-c", "module load"], **{"BASH_FUNC_module%%": "() { echo module $1; }"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "module load\n", "")
+
+
+@pytest.mark.parametrize("eroica", ["script", "module"])
+def test_options_after_the_commands_first_word_are_the_commands(
+    eroica: str, tmp_path: Path, by_script: list[str]
+) -> None:
+    command = [
+        "sh",
+        "-c",
+        'echo "$@"',
+        "sh",
+        "--out",
+        "ckpt",
+        "--job",
+        "x",
+        "--set",
+        "a=b",
+        "--json",
+        "y",
+        "--quiet",
+        "--",
+    ]
+    done = subprocess.run(
+        [*(by_script if eroica == "script" else BY_MODULE), "run", "--out", "report", "--quiet", *command],
+        cwd=tmp_path, env=environment(tmp_path, EROICA_RUNTIME_DIR=""), capture_output=True, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, " ".join(command[4:]) + "\n"), done.stderr
+    assert (tmp_path / "report" / "verdict.json").exists() and not (tmp_path / "ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["--out", "x", "--", "a", "--", "b"], ["a", "--", "b"]),
+        (["--out=x", "--quiet", "a", "--out", "b"], ["a", "--out", "b"]),
+        (["--job", "--", "--", "a"], ["a"]),
+        (["a", "--", "b"], ["a", "--", "b"]),
+        (["-", "x"], ["-", "x"]),
+        (["--out"], []),
+        ([], []),
+    ],
+)
+def test_the_command_is_found_without_what_reads_options(
+    arguments: list[str], command: list[str], tmp_path: Path, by_script: list[str]
+) -> None:
+    assert command_of(["run", *arguments]) == command
+    Path(by_script[0] + "-start").write_text("#!/nowhere/python\n")
+    (tmp_path / "a").write_text('#!/bin/sh\necho a "$@"\n')
+    (tmp_path / "-").write_text('#!/bin/sh\necho - "$@"\n')
+    for name in ("a", "-"):
+        (tmp_path / name).chmod(0o700)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [*by_script, "run", *arguments], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == ((0, " ".join(command) + "\n") if command else (2, ""))
+
+
+def limited(**limits: int) -> Callable[[], None]:
+    """What gives a child as little, and takes root's exceptions from it."""
+
+    def limit() -> None:
+        if "NPROC" in limits:
+            os.setgroups([])
+            os.setgid(1777)
+            os.setuid(1777)
+        for name, most in limits.items():
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+
+    return limit
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"AS": 8_000_000}, {"AS": 20_000_000}, {"AS": 40_000_000}, {"AS": 90_000_000}, {"AS": 150_000_000},
+     {"NOFILE": 12}, {"FSIZE": 0}, {"FSIZE": 5000}, {"NPROC": 1}],
+    ids=str,
+)  # fmt: skip
+def test_the_command_starts_and_ends_as_it_would_with_little_of_everything(
+    limits: dict[str, int], tmp_path: Path, by_script: list[str]
+) -> None:
+    if "NPROC" in limits:
+        if os.getuid() or not os.access("/tmp", os.W_OK):
+            pytest.skip("only root becomes somebody who has no process yet")
+        by_script = [str(shutil.copy(by_script[0], Path(tempfile.mkdtemp()) / "eroica"))]
+        Path(by_script[0]).parent.chmod(0o755)
+        Path(by_script[0] + "-start").write_text("#!/usr/bin/python3\n")
+        Path(by_script[0] + "-start").chmod(0o755)
+    done = subprocess.run(
+        [*by_script, "run", "--out", "out", "--", "sh", "-c", "echo ran; exit 3"],
+        cwd="/" if "NPROC" in limits else tmp_path, env=environment(tmp_path), capture_output=True, text=True,
+        check=False, timeout=60, preexec_fn=limited(**limits),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, "ran\n"), done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("eroica:")]) <= 1, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "module", ["binascii", "msgspec", "click", "eroica.settings", "eroica.wire.places", "eroica.start"]
+)
+def test_the_command_starts_where_a_module_of_ours_cannot_be_imported(module: str, tmp_path: Path) -> None:
+    """An upgrade under way, another version, a library that does not fit."""
+    copy = tmp_path / "bin"
+    copy.mkdir()
+    shutil.copy(SCRIPT, copy / "eroica")
+    python = copy / "python"  # which fails to import one module, for whoever begins with it
+    real = Path(sys.executable)
+    python.write_text(
+        f"#!{real} -IS\n"
+        + f"""import os, sys
+options, code, rest = sys.argv[1:3], sys.argv[4], sys.argv[5:]
+first = "import sys; sys.modules[{module!r}] = None\\n"
+os.execv({str(real)!r}, [{str(real)!r}, *options, "-c", first + code, *rest])
+"""
+    )
+    python.chmod(0o700)
+    (copy / "eroica-start").write_text(f"#!{python}\n")
+    done = run([str(copy / "eroica")], tmp_path)
+    assert (done.returncode, done.stdout) == (3, "ran all\n"), done.stderr
+    assert done.stderr.count("\n") == 1 and "unwatched" in done.stderr, done.stderr
+
+
 def test_without_its_python_the_command_runs_all_the_same(tmp_path: Path, by_script: list[str]) -> None:
     start = Path(by_script[0] + "-start")
     start.write_text("#!/nowhere/python\n")
@@ -203,13 +382,16 @@ def test_a_start_that_is_interrupted_leaves_nothing_behind(
 ) -> None:
     (tmp_path / "runtime").mkdir()
     command = [*by_script, "run", "--quiet", "--no-footer", "--", "sleep", "60"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL) and None,  # noqa: PLW1509 - some runners ignore it
+    ) as process:  # fmt: skip
         time.sleep(after_s)
         process.send_signal(number)
         assert process.wait(20) == -number
     assert not list((tmp_path / "runtime").rglob("*.claim"))
     assert not [name for name in (tmp_path / "runtime").rglob("*") if name.name != f"eroica-{os.getuid()}"]
-    end = time.monotonic() + 20  # whoever was being started sees on a busy machine a little later that it is alone
+    end = time.monotonic() + 90  # whoever was being started sees on a busy machine a little later that it is alone
     while processes_of(tmp_path) and time.monotonic() < end:
         time.sleep(0.05)
     assert not processes_of(tmp_path)
@@ -220,8 +402,9 @@ def processes_of(place: Path) -> list[str]:
     for entry in Path("/proc").iterdir():
         try:
             told = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+            words = (entry / "cmdline").read_bytes() if told else b""
         except OSError:
             continue
         if os.fsencode(place / "runtime") in told and int(entry.name) != os.getpid():
-            found.append(entry.name)
+            found.append(f"{entry.name}: {words!r}")
     return found

@@ -107,6 +107,8 @@ def test_a_killed_agent_and_a_killed_collector_come_back_and_the_verdict_comes(w
     job = watch()
     job.wait_until_up()
     agent, collector = job.helper("agent"), job.helper("collector")
+    scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (agent, collector)]
+    assert scores == [1000, 1000]  # where memory runs out they go before the job
     os.kill(agent, signal.SIGKILL)
     os.kill(collector, signal.SIGKILL)
     assert job.helper("agent", agent) != job.helper("collector", collector)
@@ -224,8 +226,10 @@ def fill(path: Path) -> None:
             return
 
 
-def test_a_helper_that_dies_at_once_is_started_six_times_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eroica.cli.helper.isolated", lambda *_, **__: ["/bin/false"])
+def test_a_helper_that_is_killed_at_once_is_started_six_times_with_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eroica.cli.helper.isolated", lambda *_, **__: ["/bin/sh", "-c", "kill -9 $$"])
     helper = Helper("agent", {}, ())
     helper.start()
     now, pauses = 0.0, []
@@ -237,4 +241,16 @@ def test_a_helper_that_dies_at_once_is_started_six_times_with_growing_pauses(mon
             now = helper.due
             helper.tend(now)
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0] and helper.due is None
-    assert "was started 6 times and is left alone" in helper.problems[-1]
+    assert "was started 6 times and is left alone" in helper.problems[-1] and len(helper.problems) == 1
+
+
+def test_a_helper_that_fails_by_itself_is_started_once_more_and_then_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eroica.cli.helper.isolated", lambda *_, **__: ["/bin/false"])
+    helper = Helper("agent", {}, ())
+    helper.start()
+    for now in (0.0, 1.0, 2.0, 3.0):
+        wait_for(lambda: not helper.running)
+        helper.tend(now)
+    assert helper.problems == ["the agent ended with status 1; it was started 2 times and is left alone now"]

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import pytest
 
+from eroica.archive.forget import forget
 from eroica.archive.load import open_window, read_blockage
 from eroica.archive.store import Store, save_patterns
 from eroica.collector.history import Hints, final_verdict
@@ -345,7 +346,7 @@ def test_a_new_job_of_the_same_name_forgets_the_old_windows_and_nothing_else(tmp
     elsewhere.mkdir()
     (elsewhere / "verdict.json").write_text("keep")
     (tmp_path / "windows" / "6").symlink_to(elsewhere)
-    store.forget()
+    forget(store.run)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["elsewhere/verdict.json", "windows/5/mine.txt"]
 

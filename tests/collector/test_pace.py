@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 
+from eroica.archive.forget import forget
 from eroica.archive.load import SavedRun, decode_history, open_saved
 from eroica.archive.store import Store
 from eroica.collector.intake import clean_report
@@ -409,7 +410,7 @@ def test_the_history_lies_in_the_run_directory_and_a_second_collector_adds_to_it
     assert isinstance(saved, SavedRun) and saved.history is not None
     assert saved.history.mean_ms == (*[100.0] * 3, *[300.0] * 3)
     assert saved.history.iteration[-1] == 12 and saved.history.job == "j"
-    Store(tmp_path).forget()
+    forget(tmp_path)
     assert not (tmp_path / "history.json").exists()
 
 

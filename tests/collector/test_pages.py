@@ -5,6 +5,7 @@ import sys
 
 import psutil
 
+from eroica.archive.forget import forget
 from eroica.archive.store import PAGE_FILE, Store
 from eroica.collector import pages as pages_module
 from eroica.collector.pages import Pages, page_of
@@ -83,5 +84,5 @@ def test_a_new_job_of_the_same_name_forgets_pages(tmp_path):
     store.save_verdict(1, VERDICT)
     for file in (page_of(tmp_path), page_of(tmp_path, 1)):
         file.write_bytes(b"old")
-    store.forget()
+    forget(store.run)
     assert not list(tmp_path.rglob(PAGE_FILE))

@@ -7,7 +7,6 @@ import gc
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,15 +31,14 @@ CATCH_ALL = {
     "import_watch.py": "before the border can be imported",
     "sampling.py": "inside the border: costs a window its stacks only",
     "answering.py": "inside the border: costs an answer only, and the agent learns why",
-    "bootstrap/sitecustomize.py": "a Python that cannot read the rest",
 }
 # what hands a function of ours to somebody else, and how often we do so
 DOORS = {
-    "register": 2,  # atexit; the stack signal, which runs no Python
+    "register": 3,  # atexit; the stack signal, which runs no Python; a file to be polled
     "register_at_fork": 1,
     "register_optimizer_step_post_hook": 1,
     "Thread": 0,
-    "start_new_thread": 1,  # of `pristine.Thread`, whose work is always led through the guard
+    "start_new_thread": 2,  # of `pristine.Thread` and `Listener`, whose work is always led through the guard
     "ref": 2,  # an optimizer's end, which runs no Python; its first parameter, without any function
     "signal": 0,
     "settrace": 0,
@@ -65,14 +63,25 @@ def breaks(*_: object, **__: object) -> None:
     raise RuntimeError("no such luck")
 
 
+class Optimizer:
+    """Something that can be referred to weakly."""
+
+
 def test_a_hook_that_fails(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guest, "_join", breaks)
-    guest.hooks.stepped(object())
-    guest.hooks.stepped(object())
+    monkeypatch.setattr(guest, "_add_optimizer", breaks)
+    guest.hooks.stepped(Optimizer())
+    guest.hooks.stepped(Optimizer())
+
+
+def test_a_registration_that_fails(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eroica.worker.hooks.load_settings", breaks)
+    guest.hooks.stepped(Optimizer())
+    assert guest._joining is not None and guest._joining.join(20)
+    guest.hooks.stepped(Optimizer())
 
 
 def test_a_loader_hook_that_fails(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guest, "_rhythm", SimpleNamespace(loaded=breaks))
+    monkeypatch.setattr(guest, "_beats", SimpleNamespace(touch=breaks))
     guest.hooks.loaded(object())
 
 
@@ -97,9 +106,9 @@ class Profiler:
 def profiler(guest: Guest, tmp_path: Path) -> Iterator[Profiler]:
     """That of a window of iterations 10 to 13, open at the guest."""
     one = Profiler()
-    guest._thread, guest._beats = threading.get_ident(), BeatWriter.create(tmp_path, {})
+    guest._beats = BeatWriter.create(tmp_path, {})
     guest._capturer = Capturer(
-        {}, guest._answer, SimpleNamespace(exists=True, taken=False), guest._in_background, guest.guard.run,
+        {}, guest._answer, SimpleNamespace(exists=True, taken=False, used=True), guest._in_background, guest.guard.run,
         guest._settings, make_tracer=lambda **_: one,
     )  # type: ignore[arg-type]  # fmt: skip
     guest._capturer.take(Order(5, WINDOW, 0, 10, 13, 0, 0, str(tmp_path)), 9)
@@ -220,8 +229,9 @@ def test_threads_of_ours(guest: Guest, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_thread_that_answers(guest: Guest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     answering = Answering(tmp_path, guest.guard.run)
-    monkeypatch.setattr(answering, "_listen", breaks)
-    assert answering.start()
+    monkeypatch.setattr(answering, "_hear", breaks)
+    assert answering.start() and answering._thread is not None
+    answering._ask.write_bytes(b"A")
     assert answering._thread.join(5)
     assert capsys.readouterr().err == ""
 

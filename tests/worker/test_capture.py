@@ -91,7 +91,8 @@ def directly(function: Callable[..., Any], *arguments: Any) -> Any:
 class Door:
     exists = True
     taken = False
-    ours = False
+    ours = 0
+    used = True
 
 
 class Desk:
@@ -970,12 +971,11 @@ def test_an_order_that_comes_while_a_window_is_saved_waits_until_it_is(tmp_path:
     writer = beat.BeatWriter.create(tmp_path, {})
     reader = beat.BeatReader.open(writer.path)
     reader.give(Order(2, beat.PROBE, 0, 50, 51, 0, 0, "x"))
-    capturer = types.SimpleNamespace(phase=SAVING, busy=False, take=lambda order, iteration: taken.append(order))
-    guest._thread = threading.get_ident()
-    guest._obey(capturer, writer)  # type: ignore[arg-type]
+    capturer = types.SimpleNamespace(phase=SAVING, busy=False, take=lambda order, *_: taken.append(order))
+    guest._obey(capturer, writer, threading.get_ident())  # type: ignore[arg-type]
     assert taken == []
     capturer.phase = IDLE
-    guest._obey(capturer, writer)  # type: ignore[arg-type]
+    guest._obey(capturer, writer, threading.get_ident())  # type: ignore[arg-type]
     assert [order.window_id for order in taken] == [2]
     reader.close()
     writer.remove()

@@ -76,3 +76,112 @@ def test_a_time_limit_that_raises_anywhere_in_a_window_is_the_trainings(how: str
     assert (done.returncode, done.stdout, done.stderr) == (0, "lost 0 True 0.0 False\n", "")
     (worker,) = host.workers.values()
     assert STATE_NAMES[worker.beats[-1].state] == "finished" and orders.given > 1
+
+
+ANY_ERROR = """
+import ctypes, functools, signal, sys, threading, time, torch
+class Late(Exception): pass
+class LateWithWords(Exception):
+    def __init__(self): super().__init__("too late")
+how, fired, on = sys.argv[1], 0, False
+def deleted(number, frame):
+    del frame
+    raise Late
+def worded(number, frame):
+    del frame
+    raise TimeoutError("too late")
+def below(number, frame): next(iter([open("/nowhere")]))
+class Handler:
+    def __call__(self, *_): raise OSError(5, "mine")
+def leaves(*_): raise SystemExit(3)
+def interrupts(*_): raise KeyboardInterrupt
+handlers = {"deleted": deleted, "worded": worded, "below": below, "partial": functools.partial(Handler()),
+            "exit": leaves, "interrupt": interrupts}
+main, armed = threading.get_ident(), threading.Event()
+def raise_there(what):
+    while armed.wait():
+        armed.clear(); time.sleep(0.002)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(what))
+others = {"async": Late, "async-words": LateWithWords, "async-builtin": TimeoutError, "async-exit": SystemExit}
+if how in handlers:
+    signal.signal(signal.SIGALRM, handlers[how])
+    arm = lambda: signal.setitimer(signal.ITIMER_REAL, 0.002)
+else:
+    threading.Thread(target=raise_there, args=(others[how],), daemon=True).start()
+    arm = armed.set
+p = torch.nn.Parameter(torch.zeros(1)); p.grad = torch.ones(1)
+class Quick(torch.optim.Optimizer):
+    def __init__(self, parameters): super().__init__(parameters, {})
+    def step(self, closure=None): pass
+one, two = Quick([p]), Quick([p])  # two of them: no iteration is plain
+for _ in range(100): one.step(); two.step()
+lost = 0
+for number in range(400):
+    try:
+        arm()
+        end = time.perf_counter() + 5
+        while time.perf_counter() < end:
+            one.step()
+            if sys.argv[2] == "both": two.step()
+        lost += 1
+    except (Exception, SystemExit, KeyboardInterrupt): pass
+print("lost", lost)
+"""
+HOW = (
+    "deleted",
+    "worded",
+    "below",
+    "partial",
+    "exit",
+    "interrupt",
+    "async",
+    "async-words",
+    "async-builtin",
+    "async-exit",
+)
+
+
+@pytest.mark.parametrize("optimizers", ["one", "both"])
+@pytest.mark.parametrize("how", HOW)
+def test_an_error_of_the_trainings_leaves_the_hooks_as_it_came(
+    how: str, optimizers: str, host: Host, tmp_path: Path
+) -> None:
+    done = host.run_python(tmp_path, ANY_ERROR, how, optimizers)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "lost 0\n", "")
+    (worker,) = host.workers.values()
+    assert STATE_NAMES[worker.beats[-1].state] == "finished"
+    assert not list(tmp_path.glob("run/log/*"))
+
+
+WATCHDOG = """
+import sys, threading, time, torch
+model = torch.nn.Linear(100, 100); optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+def names():
+    known = {thread.ident: thread.name for thread in threading.enumerate()}
+    return {known[ident] for ident in sys._current_frames()}
+idle = threading.Event(); threading.Thread(target=idle.wait, daemon=True, name="mine").start()
+seen = set()
+for number in range(150):
+    optimizer.zero_grad(); model(torch.ones(20, 100)).sum().backward(); optimizer.step()
+    for _ in range(20): seen |= names(); time.sleep(0.0002)
+idle.set()
+while threading.active_count() > 1: time.sleep(0.001)
+print(seen - {"eroica"}, [thread.name for thread in threading.enumerate()])
+"""
+
+
+def test_a_watchdog_finds_every_frame_in_the_list_of_threads(host: Host, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(WATCHDOG.replace('{"eroica"}', '{"eroica"} == {"MainThread", "mine"}'))
+
+    def act(host: Host) -> None:
+        orders(host)
+        for pid in host.workers:
+            question = host.runtime / f"{pid}.ask"
+            if question.exists():
+                question.write_bytes(b"A")
+
+    orders = Orders()
+    done = host.run([sys.executable, str(program)], act)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True ['MainThread']\n", "")
+    assert list(host.workers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -88,14 +89,17 @@ def test_modules_made_anew_are_none_that_others_see() -> None:
     assert sys.modules["_thread"] is _thread
 
 
-def test_our_threads_are_in_no_list_and_are_known_by_their_stack() -> None:
+def test_our_threads_are_in_the_list_as_long_as_they_work_and_are_known_by_their_stack() -> None:
     go, seen = pristine.Flag(), []
     thread = pristine.Thread(lambda: (seen.append(pristine.get_ident()), go.wait(20)))
-    before = threading.enumerate()
+    before = set(threading.enumerate())
     thread.start()
     while not seen:
         time.sleep(0.001)
-    assert threading.enumerate() == before
+    (ours,) = set(threading.enumerate()) - before
+    assert (ours.ident, ours.name, ours.daemon, ours.is_alive()) == (seen[0], "eroica", True, True)
+    assert ours not in pristine.python_threads()
+    ours.join(0.01)
     assert not thread.join(0.01)
     frames = sys._current_frames()
     assert pristine.runs_ours(frames[seen[0]])
@@ -103,8 +107,35 @@ def test_our_threads_are_in_no_list_and_are_known_by_their_stack() -> None:
     frames.clear()
     go.set()
     go.set()
+    ours.join()
     assert thread.join(20)
     assert thread.join(20)
+    assert set(threading.enumerate()) == before and not ours.is_alive()
+
+
+def test_a_thread_that_listens_has_no_frame_until_it_hears_something() -> None:
+    reading, writing = os.pipe()
+    frames: list[set[int]] = []
+
+    def hear() -> bool:
+        frames.append(set(sys._current_frames()) - {thread.ident for thread in threading.enumerate()})
+        return os.read(reading, 1) == b"+"
+
+    before = set(sys._current_frames())
+    ended: list[bool] = []
+    listener = pristine.Listener(reading, hear, lambda: ended.append(True), 0.01)
+    listener.start()
+    assert set(sys._current_frames()) == before
+    for sign in (b"+", b"+", b"-"):
+        os.write(writing, sign)
+    assert listener.join(20) and ended == [True]
+    asked = pristine.Listener(reading, hear, lambda: ended.append(True), 30.0)
+    asked.start()
+    asked.ask_to_end()
+    assert asked.join(20) and ended == [True] * 2
+    assert frames == [set()] * 3 and set(sys._current_frames()) == before
+    for handle in (reading, writing):
+        os.close(handle)
 
 
 def test_a_flag_becomes_true_once() -> None:

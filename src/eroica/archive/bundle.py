@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from eroica.archive.forget import BUNDLE_FILE
 from eroica.errors import InputError
 from eroica.wire.parcels import Parcel, pack_numbers, pack_parts, unpack_numbers, unpack_parts
 from eroica.wire.places import private_directory, private_file
 
-#: Its name in the directory of a window's patterns.
-BUNDLE_FILE = "all.patterns"
+__all__ = ["BUNDLE_FILE", "Bundle", "Content"]
+
 Content = Parcel | bytes
 """A parcel, or a whole pattern as `eroica.wire.codec.encode_record` makes it."""
 _MAGIC = b"eroica patterns 1\n"

@@ -22,13 +22,12 @@ Files appear whole (written beside, then renamed), so a reader never sees half o
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from eroica.archive.bundle import BUNDLE_FILE
+from eroica.archive.forget import PAGE_FILE, SOURCES_FILE, UNDERWAY_FILE, forget
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
@@ -38,14 +37,10 @@ from eroica.wire.address import Address, read_address
 from eroica.wire.codec import encode_record
 from eroica.wire.files import write_whole
 
-__all__ = ["Address", "Store", "read_address", "save_patterns", "write_json", "write_whole"]
-
-#: In the directory of a window that was read from trace files.
-SOURCES_FILE = "sources.json"
-#: In the directory of a window that was ordered by a collector.
-UNDERWAY_FILE = "underway.json"
-#: A verdict as a page, beside its record.
-PAGE_FILE = "index.html"
+__all__ = [
+    "PAGE_FILE", "SOURCES_FILE", "UNDERWAY_FILE", "Address", "Store", "read_address", "save_patterns", "write_json",
+    "write_whole",
+]  # fmt: skip
 
 
 def write_json(path: Path, record: msgspec.Struct | dict[str, object]) -> None:
@@ -97,30 +92,8 @@ class Store:
         (self.run / "verdict.json").unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """A new job of the same name begins: what the collector keeps of the one before goes, and nothing else.
-
-        Raises:
-            OSError: Something cannot be removed.
-        """
-        for name in ("verdict.json", "status.json", "history.json", PAGE_FILE):
-            (self.run / name).unlink(missing_ok=True)
-        windows = self.run / "windows"
-        if windows.is_symlink() or not windows.is_dir():
-            return
-        for directory in windows.iterdir():
-            if directory.name.isdecimal() and directory.is_dir() and not directory.is_symlink():
-                _forget_window(directory)
-
-
-def _forget_window(directory: Path) -> None:
-    patterns = directory / "patterns"
-    names = ("window.json", UNDERWAY_FILE, "verdict.json", "blockage.json", SOURCES_FILE, PAGE_FILE)
-    ours = [directory / name for name in names]
-    for path in (*ours, *([] if patterns.is_symlink() else (*patterns.glob("*.pattern"), patterns / BUNDLE_FILE))):
-        path.unlink(missing_ok=True)
-    for emptied in (patterns, directory):
-        with contextlib.suppress(OSError):  # somebody put something in there, or it is not there
-            emptied.rmdir()
+        """Remove what an earlier job of the same name left: `eroica.archive.forget`."""
+        forget(self.run)
 
 
 def save_patterns(window_directory: Path, window: Window, patterns: Iterable[WorkerPattern]) -> None:

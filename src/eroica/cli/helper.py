@@ -13,6 +13,8 @@ from pathlib import Path
 from eroica.start import COLLECTOR_NICENESS, isolated
 
 RESTART_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: Starts of a process that each time ended by itself, in error: what it lacks (memory, disk) seldom comes back.
+_MOST_FAILURES = 2
 _LAST_WAIT_S = 2.0
 
 
@@ -31,7 +33,7 @@ class Helper:
         self.due: float | None = None
         self._environment = environment
         self._mask = set(mask)
-        self._starts = 0
+        self._starts = self._failures = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, why: str = "") -> None:
@@ -73,11 +75,13 @@ class Helper:
     def _plan(self, now: float, why: str) -> None:
         """Start it again after a pause that grows, or not at all any more."""
         self._end_group()
-        if self._starts > len(RESTART_PAUSES_S):
+        self._failures += self._process is not None and (self._process.poll() or 0) > 0
+        if self._starts > len(RESTART_PAUSES_S) or self._failures >= _MOST_FAILURES:
             self._process = None
-            self.problems.append(f"the {self.name} {why}; it was started {self._starts} times and is left alone now")
+            self.problems = [f"the {self.name} {why}; it was started {self._starts} times and is left alone now"]
             return
-        self.problems.append(f"the {self.name} {why}, and was started again")
+        times = f" (start {self._starts + 1})" if self._starts > 1 else ""
+        self.problems = [f"the {self.name} {why}, and was started again{times}"]
         self.due = now + RESTART_PAUSES_S[self._starts - 1]
 
     def _restart(self, now: float) -> None:

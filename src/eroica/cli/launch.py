@@ -24,6 +24,7 @@ from eroica.cli.helper import Helper
 from eroica.cli.nodes import Part, home_of
 from eroica.errors import EroicaError
 from eroica.settings import Settings
+from eroica.start import commands_environment, executor
 from eroica.wire import address
 from eroica.wire.places import CLOSING_FILE, Places, places, private_directory
 
@@ -48,6 +49,8 @@ _CONCLUSION_S = 3.0
 _CLOSING_S = 2.0  # for windows that are open when the command is told to end
 _LOOK_AGAIN_S = 0.05
 _PROBE_BYTES = 65_536
+_LONGEST_PROBLEM = 500
+_NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)
 
 
 class Impatient(BaseException):
@@ -83,10 +86,12 @@ class Launch:
         self.home = ""
         self._part = part
         self._own_problems: list[str] = [part.problem] if part.problem else []
+        self._told: list[str] = []
+        self._unwatched = part.refused
         self._environment = environment
         self._settings = settings
         self._footer = Footer(self.where, environment, footer and part.speaks)
-        self.started = self._never_begun = False
+        self.started = self._never_begun = self._failed = False
         self._exit_status: int | None = None
         self._asked_to_end_at: float | None = None
         self._held_back: signal.struct_siginfo | None = None
@@ -107,7 +112,8 @@ class Launch:
                     helper.start()
                     self._helpers.append(helper)
         except Exception as error:  # noqa: BLE001 - whatever it is, the command is run
-            self._own_problems.append(f"the job runs unwatched: {error}")
+            self._own_problems.append(f"the job runs unwatched: {error or type(error).__name__}")
+            self._unwatched = True
 
     @property
     def problems(self) -> list[str]:
@@ -116,7 +122,7 @@ class Launch:
 
     def _forget_last_time(self) -> None:
         """Remove what an earlier job of the same name left; other hosts of this job may have begun already."""
-        from eroica.archive.store import Store
+        from eroica.archive.forget import forget
         from eroica.fleet.reporting.closing import close_run
 
         if not self._part.collector:
@@ -125,33 +131,42 @@ class Launch:
         address.forget(self.where.run, self.where.host)
         if not (self.where.run / "collector.json").exists():
             close_run(self.where.run)
-            Store(self.where.run).forget()
+            forget(self.where.run)
 
     # ------------------------------------------------------------------ the command
 
     def command(self, arguments: Sequence[str]) -> int:
         """Run the command; returns its status as `subprocess` gives it (negative: the signal that ended it)."""
-        self._tell_problems()  # now, while they can be mended, and at the end, where a verdict is looked for
+        self._tell_problems()  # now, while they can be mended
         watched = FORWARDED | {signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, watched)
         early = self._ended_early()
         if early:
             return -early
+        become = executor(arguments, self._commands_environment())
+
+        def begin() -> None:
+            self._as_we_were()
+            with contextlib.suppress(OSError):  # `subprocess` then tries it, too, and says why
+                become()
+
         try:
             process = subprocess.Popen(
                 arguments,
-                env=self._commands_environment(),
                 close_fds=False,  # what we were given is for the command: Slurm's PMI_FD, make's jobserver, `3>file`
-                preexec_fn=self._as_we_were,  # noqa: PLW1509 - no threads here
+                preexec_fn=begin,  # noqa: PLW1509 - no threads here
             )
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            if error.errno in _NO_PROCESS:
+                self._end_helpers(patient=False)
+                raise
             click.echo(f"eroica: cannot run {arguments[0]!r}: {error.strerror}", err=True)
             return _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
         self.started = True
-        self._footer.start()
+        self._guarded(self._footer.start)
         while process.poll() is None:
-            self._tend()  # first: a helper's end before signals were blocked told us nothing
+            self._guarded(self._tend)  # first: a helper's end before signals were blocked told us nothing
             caught = self._next_signal(watched)
             if caught is not None and not self._holds_back(caught):
                 self._pass_on(caught, process)
@@ -164,6 +179,16 @@ class Launch:
             signal.signal(number, stop_waiting)
         self._exit_status = process.returncode
         return process.returncode
+
+    def _guarded(self, act: Callable[[], object]) -> None:
+        """Do something for ourselves beside the command. Where that fails (no memory), nothing is done any more."""
+        if self._failed:
+            return
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - the command goes on, and its status is still ours to pass on
+            self._failed = True
+            self._own_problems.append(f"the job is watched no longer: {type(error).__name__}: {error}")
 
     def _ended_early(self) -> int:
         """A signal that came before there was a command, and that would have ended it; 0 if none did."""
@@ -182,16 +207,20 @@ class Launch:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
-    def _commands_environment(self) -> dict[str, str]:
+    def _commands_environment(self) -> list[bytes]:
         from eroica.worker import bootstrap_directory
 
         before = self._environment.get("PYTHONPATH")
         paths = [str(bootstrap_directory()), *([before] if before else [])]
-        return {**self._environment, "PYTHONPATH": os.pathsep.join(paths)}
+        wanted = {**self._environment, "PYTHONPATH": os.pathsep.join(paths)}
+        changes: dict[str, str | None] = {
+            name: value for name, value in wanted.items() if os.environ.get(name) != value
+        }
+        return commands_environment({**changes, **dict.fromkeys(os.environ.keys() - wanted.keys())})
 
     def _next_signal(self, watched: set[signal.Signals]) -> signal.struct_siginfo | None:
         """Sleep until a signal comes, or until a helper is to be started again."""
-        due = [helper.due for helper in self._helpers if helper.due is not None]
+        due = [helper.due for helper in self._helpers if helper.due is not None and not self._failed]
         if self._held_back is not None:
             due.append(time.monotonic() + _LOOK_AGAIN_S)
         if not due:
@@ -273,9 +302,12 @@ class Launch:
         return verdict
 
     def _tell_problems(self) -> None:
-        for problem in self.problems:
+        """Say in one line what has gone wrong and was not said; nothing more once the job was said to be unwatched."""
+        new = [] if self._unwatched and self._told else [one for one in self.problems if one not in self._told]
+        self._told += new
+        if new:
             with contextlib.suppress(OSError, AttributeError):  # nobody listens
-                click.echo(f"eroica: {problem}", err=True)
+                click.echo(f"eroica: {' '.join('; '.join(new).split())[:_LONGEST_PROBLEM]}", err=True)
 
     def _hasty_verdict(self) -> bytes | None:
         """What the collector concluded when it was told to end, if it did."""
@@ -333,7 +365,7 @@ class Launch:
         """What stands for a final verdict that never came."""
         from eroica.collector.history import lost_verdict
 
-        return lost_verdict(self.where.job, self.problems, was_watched=not self._part.refused).to_json()
+        return lost_verdict(self.where.job, self.problems, was_watched=not self._unwatched).to_json()
 
     def _final_verdict(self) -> bytes:
         """Ask the collector, and once more a new one if it is dead or dies over it."""

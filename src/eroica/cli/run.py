@@ -18,13 +18,14 @@ from eroica.cli.nodes import Part, enclosing, part_of, tasks_share
 from eroica.cli.options import settings_from
 from eroica.errors import UsageError
 from eroica.settings import Settings, pinned_config
-from eroica.start import IGNORED, ignored_before
+from eroica.start import IGNORED, given_environment, ignored_before, run_unwatched
 from eroica.wire.places import Places, places, without_others_links
 
+_LEAST_BYTES = 1_000_000_000
 _OF_ONE_JOB = ("EROICA_JOB", "EROICA_RUN_DIR", "EROICA_COLLECTOR", "EROICA_TOKEN")
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--job", help="Name of the job; default: the Slurm step's, else one of its own.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory; default eroica-report/<job>.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the job's final verdict here.")
@@ -57,31 +58,42 @@ def run(  # noqa: PLR0913 - one for each option
     The exit status is the command's own. Verdicts go to standard error after it has ended, and into the run directory.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # from here on there is something to tidy up
-    ignored = ignored_before(os.environ.pop(IGNORED, ""))
+    given_environment()
+    ignored = ignored_before(os.environ.get(IGNORED, ""))
     extra = [f"expected_iteration_s={expected_iteration_s}"] if expected_iteration_s is not None else []
     extra += [f"fleet={fleet}"] if fleet is not None else []
     extra += ["keep_traces=true"] if keep_traces else []
     extra += [f"on_verdict={on_verdict}"] if on_verdict else []
     extra += [f"act_from={act_from}"] if act_from is not None else []
+    claim = launch = None
     try:
-        settings, environment, part = _prepared(command, job, out, json_file, (*pairs, *extra))
-    except Exception as error:  # noqa: BLE001 - whatever is broken about us, the command is run
-        settings, environment, part = Settings(), _as_before(job), _unwatched(str(error) or type(error).__name__)
-    claim = Claim(places(environment))
-    part = _claimed(claim, part)
-    footer = settings.footer and not no_footer
-    launch = Launch({**environment, **part.variables}, settings, part, footer, mask, ignored)
-    status = launch.command(command)
+        try:
+            settings, environment, part = _prepared(command, job, out, json_file, (*pairs, *extra))
+        except Exception as error:  # noqa: BLE001 - whatever is broken about us, the command is run
+            settings, environment, part = Settings(), _as_before(job), _unwatched(str(error) or type(error).__name__)
+        claim = Claim(places(environment))
+        part = _claimed(claim, part)
+        footer = settings.footer and not no_footer
+        launch = Launch({**environment, **part.variables}, settings, part, footer, mask, ignored)
+        status = launch.command(command)
+    except Exception as error:  # no memory, no process, or one of our modules cannot be imported
+        if claim is not None:
+            claim.release()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if launch is None or not launch.started:
+            told = launch is not None and launch.problems
+            run_unwatched(["run", "--", *command], "" if told else f"{type(error).__name__}: {error}")
+        raise
     try:
         verdict = launch.finish()
-        if launch.concludes or part.refused:
+        if (launch.concludes or part.refused) and (verdict or has_room()):
             _write_json(json_file, verdict or launch.no_verdict())
-        if launch.started and not quiet and part.speaks:
+        if launch.started and not quiet and part.speaks and has_room():
             _print_verdict(verdict, launch.where, settings)
             _print_home(launch.home)
     except (Impatient, Exception, SystemExit) as error:  # noqa: BLE001 - a closed pipe, a broken record: the status counts
         with contextlib.suppress(OSError, AttributeError):
-            click.echo(f"eroica: no final verdict: {error}", err=True)
+            click.echo(f"eroica: no final verdict: {' '.join(str(error).split())[:300]}", err=True)
     finally:
         claim.release()
         leave(status)
@@ -184,6 +196,14 @@ def _write_json(path: Path | None, verdict: bytes | None) -> None:
         without_others_links(path).write_bytes(verdict)
     except OSError as error:
         click.echo(f"eroica: --json {path}: {error.strerror}; the verdict stands in the run directory", err=True)
+
+
+def has_room() -> bool:
+    """The limits of the process leave room for what tells a verdict: NumPy ends a process that has none."""
+    import resource
+
+    limits = (resource.getrlimit(one)[0] for one in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    return all(limit == resource.RLIM_INFINITY or limit >= _LEAST_BYTES for limit in limits)
 
 
 def _print_home(home: str) -> None:

@@ -167,6 +167,7 @@ class Capturing:
     def _give_up(self, current: Underway, why: str) -> Outcome:
         self._ledger.note(f"window {current.window.window_id} was given up: {why}")
         self._ledger.show(current.window, "given up", None, why)
+        self._ledger.unseen = why
         self._give("cancel", current.window)  # which stays the order until another window opens
         self.current = None
         return "given up"

@@ -40,6 +40,7 @@ class Hints(NamedTuple):
         failure: How the command failed, and who ended first; "" if it did not.
         gaps: Which workers were not watched all along, and why (`eroica.collector.attendance`).
         pace: The job's end against its best level, over its whole life, milliseconds; None where it was too short.
+        unseen: Why no window was captured, if any was tried; "" else.
     """
 
     slowed: float = 1.0
@@ -49,6 +50,7 @@ class Hints(NamedTuple):
     failure: str = ""
     gaps: tuple[str, ...] = ()
     pace: Lost | None = None
+    unseen: str = ""
 
     @property
     def longer(self) -> float:
@@ -359,6 +361,7 @@ def _nothing_looked_wrong(
                 f"was opened; they {ended}."
             )
         notes = (
+            *((f"no window was captured: {hints.unseen}",) if hints.unseen else ()),
             "a job that is slow on all workers alike from its first iteration on shows no change; `eroica profile` "
             "looks at it, and --expected-iteration-s says how long an iteration should take",
         )

@@ -36,12 +36,14 @@ class Ledger:
         verdicts: By window id.
         notes: What people should know, each once.
         last_id: Of the newest window.
+        unseen: Reason why no window was captured since the last one that was; "" if there is none.
     """
 
     def __init__(self) -> None:
         self.verdicts: dict[int, Verdict] = {}
         self.notes: list[str] = []
         self.last_id = 0
+        self.unseen = ""
         self._lines: dict[int, WindowLine] = {}
         self._told = 0
         self._news: deque[News] = deque(maxlen=_MOST_NEWS)
@@ -73,6 +75,8 @@ class Ledger:
         if verdict is not None:
             self.verdicts[window.window_id] = verdict
             summary = summary or verdict.summary
+        if phase == "done":
+            self.unseen = ""
         self._news.append(News(window, phase, verdict))
         self._lines[window.window_id] = WindowLine(
             window_id=window.window_id,

@@ -504,6 +504,7 @@ class Collector:
                 self.blockages.failure,
                 attendance.gaps,
                 self.pace.loss(is_traced=any(one.has_accelerator for one in self.windows.baseline)),
+                self.windows.unseen,
             ),
             former=self._former,
         )

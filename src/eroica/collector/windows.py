@@ -255,6 +255,11 @@ class Windows:
         return self._ledger.missed
 
     @property
+    def unseen(self) -> str:
+        """Reason why no window was captured since the last one that was; "" if there is none."""
+        return self._ledger.unseen
+
+    @property
     def notes(self) -> list[str]:
         """Notes for people, each once."""
         return self._ledger.notes
@@ -330,6 +335,7 @@ class Windows:
         if is_baseline:
             self._keep_baseline(current)
             if not current.patterns:
+                self._ledger.unseen = "; ".join(notes)
                 return []
             self._judging = current.window.window_id
         else:

@@ -18,7 +18,6 @@ import os
 import re
 import socket
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +85,7 @@ def runtime_root(environ: Mapping[str, str]) -> Path:
 
 
 def _temporary(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("TMPDIR") or tempfile.gettempdir())
+    return Path(environ.get("TMPDIR") or "/tmp")
 
 
 def _working_directory(environ: Mapping[str, str]) -> Path:

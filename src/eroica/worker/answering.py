@@ -1,12 +1,11 @@
 """A thread that sleeps until the agent asks what this process is waiting for.
 
-It sits in a blocking read of a FIFO, `<pid>.ask` in the runtime directory, and answers a question, one letter, with
+It waits for a FIFO, `<pid>.ask` in the runtime directory, and answers a question, one letter, with
 `<pid>.answer`. The answer holds process groups, the open and recent entries of the Flight Recorder, thread names, and,
 if the letter is a capital, the Python stacks of all threads. A digit asks only how far each group's collectives are:
 one line from torch's counters, whatever the recorder holds. It goes into another FIFO, `<pid>.told`, because a file
-costs three times as much. Until the agent asks, the thread costs nothing: no wake-up, no lock. It is a thread of
-`eroica.worker.pristine`: no list of the user's shows it, and it takes no signal from the user's threads. It answers
-five times a second at most, whatever is written into the FIFO.
+costs three times as much. Until the agent asks, the thread costs nothing: no wake-up, no lock, no frame. It takes no
+signal from the user's threads, and answers less than five times a second, whatever is written into the FIFO.
 
 A process of a single thread gets none: forking it would draw a warning from Python 3.12 on that it does not draw
 without us. A process with a process group always has several.
@@ -31,10 +30,8 @@ from eroica.worker import surroundings
 from eroica.worker.counters import Counters
 from eroica.worker.limits import lack_for_a_window
 from eroica.worker.pristine import (
-    Flag,
-    Thread,
+    Listener,
     get_ident,
-    get_native_id,
     monotonic_ns,
     posix,
     python_threads,
@@ -44,6 +41,7 @@ from eroica.worker.pristine import (
 Said = TypeVar("Said")
 
 _PAUSE_S = 0.2
+_ALONE = 2  # threads of a process that has only the training's and the one that asks
 _STOP_PATIENCE_S = 1.0
 _READ_BYTES = 65_536  # all that a FIFO holds
 _PLAIN, _WITH_STACKS = frozenset(b"abcdefghijklmnopqrstuvwxyz"), frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -61,9 +59,9 @@ _UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError,
 
 
 def has_other_threads() -> bool:
-    """This process has several threads already; one more changes nothing for its forks."""
+    """This process has several threads already, but for the one that asks; one more changes nothing for its forks."""
     try:
-        return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208 - names only
+        return len(os.listdir("/proc/self/task")) > _ALONE  # noqa: PTH208 - names only
     except OSError:
         return False
 
@@ -86,15 +84,16 @@ class Answering:
         self._told = directory / f"{os.getpid()}.told"
         self._reading = self._writing = self._telling = -1
         self._fifo = self._told_fifo = (0, 0)
-        self._stop = Flag()
-        self._thread = Thread(self._live)
+        self._thread: Listener | None = None
 
     def start(self) -> bool:
         """Begin to listen; False where there can be no FIFO or no thread, which costs a blocked job its answer only."""
         try:
             self._open()
+            self._thread = Listener(self._reading, self._live, self._close, _PAUSE_S)
             self._thread.start()
         except (OSError, RuntimeError):
+            self._thread = None
             self._close()
             self._remove()
             return False
@@ -102,13 +101,14 @@ class Answering:
 
     def stop(self) -> None:
         """End the thread; waits a second at most: tearing the process down under an answer could crash it."""
-        if self._fifo == (0, 0):
+        thread, self._thread = self._thread, None
+        if thread is None:
             return
-        self._stop.set()
+        thread.ask_to_end()
         with contextlib.suppress(OSError):  # full: then it is awake anyway
             if self._is_ours(self._writing):
                 posix.write(self._writing, b"\n")
-        self._thread.join(_STOP_PATIENCE_S)
+        thread.join(_STOP_PATIENCE_S)
         self._remove()
 
     def abandon(self) -> None:
@@ -157,27 +157,19 @@ class Answering:
 
     # ------------------------------------------------------------------ in the thread
 
-    def _live(self) -> None:
-        try:
-            self._run(self._listen)
-        finally:
-            self._close()
+    def _live(self) -> bool:
+        """Answer what is asked; return whether to listen on."""
+        return self._run(self._hear) is True
 
-    def _listen(self) -> None:
-        answered_ns = 0
-        while self._is_ours(self._reading):
-            try:
-                asked = posix.read(self._reading, _READ_BYTES)
-            except OSError:
-                return
-            if self._stop.wait(0):
-                return
-            question = next((letter for letter in reversed(asked) if _is_question(letter)), 0)
-            self._run(self._reply, question)
-            now_ns = monotonic_ns()
-            rested, answered_ns = now_ns - answered_ns >= _PAUSE_S * 1e9, now_ns
-            if not (rested and question in _COUNTS) and self._stop.wait(_PAUSE_S):  # a wait is one more wake-up
-                return
+    def _hear(self) -> bool:
+        if not self._is_ours(self._reading):
+            return False
+        try:
+            asked = posix.read(self._reading, _READ_BYTES)
+        except OSError:
+            return False
+        self._run(self._reply, next((letter for letter in reversed(asked) if _is_question(letter)), 0))
+        return self._is_ours(self._reading)
 
     def _reply(self, question: int) -> None:
         """Write the answer, whole; whatever fails costs this answer and nothing else."""
@@ -331,18 +323,19 @@ class StackSignal:
     Args:
         directory: The runtime directory.
         name: The signal, e.g. "SIGUSR2"; empty for none.
+        in_main_thread: The training runs in the main thread.
 
     Attributes:
         number: The signal; 0 if it is not ours.
         file: Number of the open file, by which the agent proves that it still is ours; -1 if there is none.
     """
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, in_main_thread: bool = True) -> None:
         self.number = 0
         self.file = -1
         self._path = directory / f"{os.getpid()}.stacks"
         wanted = getattr(signal, name, None) if name.startswith("SIG") else None
-        if not isinstance(wanted, signal.Signals) or get_native_id() != os.getpid():
+        if not isinstance(wanted, signal.Signals) or not in_main_thread:
             return
         if wanted not in (signal.SIGUSR1, signal.SIGUSR2) and wanted < signal.SIGRTMIN:
             return
@@ -386,10 +379,13 @@ class Witness:
         directory: The runtime directory.
         settings: `answering_thread`, `stack_signal`.
         run: Runs our code behind the guest's border.
+        in_main_thread: The training runs in the main thread.
     """
 
-    def __init__(self, directory: Path, settings: Settings, run: Callable[..., Any]) -> None:
-        self._signal = StackSignal(directory, settings.stack_signal)
+    def __init__(
+        self, directory: Path, settings: Settings, run: Callable[..., Any], in_main_thread: bool = True
+    ) -> None:
+        self._signal = StackSignal(directory, settings.stack_signal, in_main_thread)
         listens = settings.answering_thread and has_other_threads()
         self._thread = Answering(directory, run, settings.communication) if listens else None
 

@@ -17,7 +17,7 @@ from eroica.worker.compiled import keep_compilers_out, let_compilers_pass
 from eroica.worker.guard import log_of_this_process
 from eroica.worker.hooks import Guest
 from eroica.worker.import_watch import COMPILER, LOADERS, OPTIMIZERS, look_away, look_out
-from eroica.worker.kineto import quiet_for_good
+from eroica.worker.kineto import quiet_for_good, torch_is_imported_here
 from eroica.worker.limits import spared
 
 
@@ -37,6 +37,7 @@ class Attachment:
         if name == LOADERS:
             self._undo[name] = _hear_of_batches(sys.modules[name]._BaseDataLoaderIter, self.guest)
         elif name == OPTIMIZERS:
+            torch_is_imported_here()
             self._undo[name] = _hook_optimizers(sys.modules[name], self.guest)
             self.guest.door.open()
         elif name == COMPILER:

@@ -5,10 +5,15 @@ the profiler (measured and reported as the stall). A window is parked at its end
 profiler stands until the collectives that were open then have completed, because torch 2.13 frees the memory that they
 report their end to. A profiler that nobody needs any more stands likewise until then. Saving happens on a thread of its
 own, which ends with the files.
+
+A profiler is started and stopped in one thread, and records that thread. A window during which iterations end in
+another thread is given up; its profiler stands until its own thread comes by (a step, a batch, the thread's end).
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +21,10 @@ from eroica.errors import CaptureError
 from eroica.settings import Settings
 from eroica.wire import beat, patience
 from eroica.wire.beat import Order, Result
-from eroica.worker import setup, surroundings
+from eroica.worker import kineto, setup, surroundings
+from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.limits import lack_for_a_window, memory_bytes, spared
-from eroica.worker.pristine import Thread, get_ident, monotonic, sleep
+from eroica.worker.pristine import Local, Thread, get_ident, get_native_id, monotonic, sleep
 from eroica.worker.session import Session
 from eroica.worker.tracer import ProfilerDoor, Tracer
 
@@ -41,6 +47,18 @@ _MOST_WITH_INPUTS = 100_000  # events of one iteration: ending a trace with thei
 _TOLD_TO_END = "the job is told to end"
 _RISEN = "iterations became longer"
 _LEAST_ITERATIONS = 2  # fewer cannot be compared with each other
+_OTHERS_PROFILER = "another profiler was started in the training"
+
+
+class _AtThreadsEnd:
+    """An object that only one thread holds: it goes when the thread ends, and then calls a function in that thread."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._call()
 
 
 class Capturer:
@@ -81,9 +99,10 @@ class Capturer:
         self._events_per_iteration = self._iteration_ns = 0.0  # as last measured
         self._resident_bytes = 0
         self._has_sends = False
-        self._thread = get_ident()
+        self._thread, self._kernel_thread = get_ident(), 0  # of the profiler
+        self._of_thread = Local()
         self._give_up = self._end_early = ""
-        self._waited = 0
+        self._waited = self._passed = 0
         self._patience_s = 0.0
 
     @property
@@ -91,27 +110,31 @@ class Capturer:
         """An order is being carried out in the training thread, so it wants to hear of boundaries."""
         return self._session is not None and self.phase != SAVING
 
-    def take(self, order: Order, iteration: int) -> None:
+    def take(self, order: Order, iteration: int, lack: str = "") -> None:
         """Accept or decline an order.
 
         Args:
             order: What the agent wants.
             iteration: Iterations completed so far.
+            lack: Why there can be no window now, in a clause.
         """
         if order.kind == beat.CANCEL:
             if self.busy and self.phase != STANDING:
-                self._dismiss(beat.SKIPPED, "cancelled")
+                self._give_up = "cancelled"
+                if self._at_hand():
+                    self._dismiss(beat.SKIPPED, "cancelled")
             return
         if order.kind == beat.CLOSE:
             if self._session is not None and self._session.order.window_id == order.window_id:
                 self._end_early = _RISEN if order.flags & beat.RISEN else _TOLD_TO_END
             return
-        status, note = self._decide(order, iteration)
+        status, note = self._decide(order, iteration, lack)
         if status == beat.ACCEPTED:
             python_calls = bool(order.flags & beat.TRACE_PYTHON_CALLS)
             tracer = self._make_tracer(python_calls=python_calls, inputs=self._wants_inputs(order))
             self._session = Session(order, tracer, self._run)
-            self.phase, self._give_up, self._waited, self._patience_s = WAITING, "", 0, _PATIENCE_S
+            self.phase, self._give_up, self._patience_s = WAITING, "", _PATIENCE_S
+            self._waited = self._passed = 0
             self._end_early = ""
             self._before_ns = 0
         self._tell(order, status, note=note)
@@ -128,6 +151,9 @@ class Capturer:
         """
         session = self._session
         if session is None or self.phase == SAVING:
+            return 0
+        if session.prepared and get_ident() != self._thread:
+            self.passed_elsewhere("iterations end in another thread than the profiler's")
             return 0
         before = session.stall_ns
         if self._give_up:
@@ -147,12 +173,30 @@ class Capturer:
             raise
         return session.stall_ns - before
 
+    def passed_elsewhere(self, note: str) -> None:
+        """An iteration has ended in another thread than the profiler's: the window does not hold it."""
+        session = self._session
+        if session is None or self.phase in (SAVING, STANDING):
+            return
+        self._passed += 1
+        if self.phase == WAITING:  # nothing runs yet
+            self.give_up(note)
+        elif self.phase == OPEN:
+            self._leave_standing(session, beat.SKIPPED, note)
+        elif self._passed >= _LONGEST_PARKED:
+            self._leave_standing(session, beat.ORDER_FAILED, "the thread of the window did not come back to end it")
+
     def loaded(self, iterator: Any) -> None:
         """A loader handed out a batch: remember its children, and how it is set up, while the window is open."""
-        if self.phase == OPEN and self._session is not None:
-            self._session.loader_pids.update(surroundings.loader_children(iterator))
-            if not self._session.loader_setup:
-                self._session.loader_setup = setup.loader_setup(iterator)
+        session = self._session
+        if session is None:
+            return
+        if self.phase == OPEN:
+            session.loader_pids.update(surroundings.loader_children(iterator))
+            if not session.loader_setup:
+                session.loader_setup = setup.loader_setup(iterator)
+        elif self.phase == STANDING and self._at_hand():
+            self._settle(session)
 
     def make_way(self) -> None:
         """Make way for another profiler, which comes first.
@@ -163,19 +207,25 @@ class Capturer:
         session = self._session
         if session is None or self.phase == SAVING or not session.prepared:
             return
-        note = "another profiler was started in the training"
         if not self._at_hand():
-            self._give_up = note
+            self._make_way_elsewhere(session)
             return
         if self.phase == OPEN:
             session.park()
             self.phase = STANDING
-            self._tell(session.order, beat.SKIPPED, session, note=note)
+            self._tell(session.order, beat.SKIPPED, session, note=_OTHERS_PROFILER)
         settled = self.phase == WAITING or self._await(session.settled)
         if settled and self.phase == PARKED:
             self._finish(session)
         else:
-            self._dismiss(beat.SKIPPED, note)
+            self._dismiss(beat.SKIPPED, _OTHERS_PROFILER)
+
+    def _make_way_elsewhere(self, session: Session) -> None:
+        """Let the profiler's own thread end it, which may take it 2 s; torch crashes where two of them are stopped."""
+        self._give_up = _OTHERS_PROFILER
+        if get_ident() == self._thread or self._await(lambda: self._session is not session or not session.prepared):
+            return
+        session.tracer.displaced = True
 
     def give_up(self, note: str) -> None:
         """Iterations cannot be told apart any more: a window that is not complete ends here, uncaptured."""
@@ -184,7 +234,7 @@ class Capturer:
             return
         if session.prepared and not self._at_hand():
             if self.phase != PARKED:
-                self._give_up = note
+                self._give_up = note  # its own thread reads it at its next boundary
         elif self.phase != PARKED:
             self._dismiss(beat.SKIPPED, note)
         elif session.settled():  # the next boundary may be far away
@@ -215,6 +265,16 @@ class Capturer:
             self._finish(session)
         else:
             self._dismiss(beat.SKIPPED, note)
+
+    def _thread_ends(self, session: Session) -> None:
+        """The profiler's thread ends, and is here for the last time: nobody can stop its profiler afterwards."""
+        if self._session is not session or not session.prepared or get_ident() != self._thread:
+            return
+        self.let_go("the thread that trained has ended")
+        if self._session is session and self.phase == STANDING:
+            session.tracer.displaced = True
+            self._take_down(session)
+            self._forget()
 
     def forked(self) -> None:
         """Leave the window to the parent, in a forked child."""
@@ -250,7 +310,7 @@ class Capturer:
 
     # ------------------------------------------------------------------ orders
 
-    def _decide(self, order: Order, iteration: int) -> tuple[int, str]:
+    def _decide(self, order: Order, iteration: int, lack: str) -> tuple[int, str]:
         if self._session is not None:
             if self.phase == STANDING:
                 return beat.SKIPPED, "the last window's profiler still stands: a collective of then is open"
@@ -265,7 +325,7 @@ class Capturer:
             return beat.SKIPPED, "another profiler is active in the training"
         if surroundings.in_backward():
             return beat.SKIPPED, "optimizers step inside the backward pass, where no profiler can be started"
-        lack = lack_for_a_window()
+        lack = lack or lack_for_a_window()
         if lack:
             return beat.SKIPPED, lack
         return beat.ACCEPTED, ""
@@ -299,17 +359,25 @@ class Capturer:
         if self._door.taken and not session.prepared:
             self._dismiss(beat.SKIPPED, "another profiler is active in the training")
             return
-        self._thread = get_ident()
+        if not session.prepared and not kineto.may_begin_here(self._door.used):
+            self._dismiss(beat.SKIPPED, "iterations end in another thread than the one that imported torch")
+            return
+        self._thread, self._kernel_thread = get_ident(), get_native_id()
         with _OurTurn(self._door):
             if not session.prepared:
                 session.prepare()
             if iteration == first:
                 iteration_s = (end_ns - before_ns) * 1e-9 if before_ns else 0.0
                 self._longest_s = patience.open_s(last - first, iteration_s, self._settings)
+                self._hear_of_threads_end(session)
                 session.open()
                 self._resident_bytes = memory_bytes()
                 self.phase = OPEN
                 self._tell(session.order, beat.OPEN, session)
+
+    def _hear_of_threads_end(self, session: Session) -> None:
+        if self._kernel_thread != os.getpid():  # the main thread's end is the process's
+            self._of_thread.sentinel = _AtThreadsEnd(lambda: self._run(self._thread_ends, session))
 
     def _go_on(self, session: Session, iteration: int, end_ns: int) -> None:
         session.boundaries_ns.append(end_ns)
@@ -345,6 +413,8 @@ class Capturer:
 
     def _settle(self, session: Session) -> None:
         """Stop the profiler once no collective can still report to it; look ever more rarely."""
+        if session.recording:
+            session.park()
         self._waited += 1
         if self._waited < _PARKED_ITERATIONS or self._waited & (self._waited - 1):
             return
@@ -368,8 +438,8 @@ class Capturer:
     # ------------------------------------------------------------------ the profiler's end
 
     def _at_hand(self) -> bool:
-        """The profiler can be stopped here: only in its own thread, and in no backward pass."""
-        return get_ident() == self._thread and not surroundings.in_backward()
+        """The profiler can be stopped here: only in its own thread once it runs, and in no backward pass."""
+        return (self.phase == WAITING or get_ident() == self._thread) and not surroundings.in_backward()
 
     def _finish(self, session: Session) -> None:
         """A complete window whose profiler may be stopped."""
@@ -382,7 +452,9 @@ class Capturer:
         self.phase = SAVING
         try:
             self._saving = self._in_background(self._save)
-        except RuntimeError:  # the interpreter shuts down: Python 3.12 starts no more threads
+        except RuntimeError as error:  # the interpreter shuts down: Python 3.12 starts no more threads
+            if raised_by_user(error):
+                raise
             with spared():
                 self._save()
 
@@ -410,6 +482,7 @@ class Capturer:
         """The order ends here, but a collective of its time is still open: the profiler stays, recording nothing."""
         if self.phase != STANDING:
             self._waited = 0
+            session.quiet()
             self._tell(session.order, status, session, note=note)
         self.phase, self._give_up = STANDING, ""
 
@@ -441,7 +514,7 @@ class Capturer:
             return
         order = session.order
         threads = {
-            "training_thread_id": self._worker["training_thread_id"],
+            "training_thread_id": self._kernel_thread,
             "training_thread_ident": self._thread,
         }
         try:
@@ -465,7 +538,7 @@ class _OurTurn:
         self._door = door
 
     def __enter__(self) -> None:
-        self._door.ours = True
+        self._door.ours = get_ident()
 
     def __exit__(self, *_: object) -> None:
-        self._door.ours = False
+        self._door.ours = 0

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 from eroica.wire.places import places, private_directory, private_file
+from eroica.worker.errors_of_users import raised_by_user, without_us
 from eroica.worker.limits import spared
 
 Value = TypeVar("Value")
@@ -22,42 +21,12 @@ def log_of_this_process() -> Path:
     return places(os.environ).run / "log" / f"worker-{os.getpid()}.log"
 
 
-def raised_by_signal_handler(error: BaseException) -> bool:
-    """Return whether a signal's handler raised the error beneath the calling function.
-
-    Such are a time limit, a preemption, or a loader child that died.
-
-    The interpreter hands a handler the frame that it interrupts, which no ordinary call does. Handlers that are not
-    written in Python cannot be told apart.
-    """
-    trace = error.__traceback__ and error.__traceback__.tb_next
-    while trace is not None:
-        if _was_handed_its_caller(trace.tb_frame):
-            return True
-        trace = trace.tb_next
-    return False
-
-
-def _was_handed_its_caller(frame: FrameType) -> bool:
-    caller, code = frame.f_back, frame.f_code
-    if caller is None:
-        return False
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
-    variables = frame.f_locals
-    for name in code.co_varnames[:count]:
-        given = variables.get(name)
-        if given is caller or (type(given) is tuple and any(one is caller for one in given)):
-            return True
-    return False
-
-
 class Guard:
     """Runs our code; keeps the first failure with its stack, logs it once, and runs nothing any more after it.
 
     Except what is owed: a profiler of ours that stands when something fails still has to go.
 
-    KeyboardInterrupt, SystemExit and the like are the user's and pass, and so does what a signal's handler raises while
-    our code runs: neither counts as our failure.
+    What the user's code raises while ours runs passes, and does not count as our failure: see `raised_by_user`.
 
     Args:
         log_path: Says where to write the failure down; asked only then.
@@ -79,8 +48,9 @@ class Guard:
             return None
         try:
             return function(*arguments)
-        except Exception as error:  # this is the border
+        except BaseException as error:  # this is the border
             if self.passes(error):
+                without_us(error)
                 raise
             return None
 
@@ -94,8 +64,9 @@ class Guard:
             if self.failure is None:
                 try:
                     function(argument)
-                except Exception as error:  # this is the border, too
+                except BaseException as error:  # this is the border, too
                     if self.passes(error):
+                        without_us(error)
                         raise
             elif self._owed is not None:
                 self._pay()
@@ -111,9 +82,9 @@ class Guard:
         """Forget the failure: a forked child starts afresh."""
         self.failure, self.stack, self._owed = None, "", None
 
-    def passes(self, error: Exception) -> bool:
+    def passes(self, error: BaseException) -> bool:
         """Return whether the user's code gets to see the error; write it down if it is ours."""
-        if raised_by_signal_handler(error):
+        if not isinstance(error, Exception) or raised_by_user(error):
             return True
         self._fail(error)
         return self._raises
@@ -124,7 +95,9 @@ class Guard:
         for act in (self._log, self._tell):
             try:
                 act()
-            except Exception as second:  # noqa: BLE001 - nowhere left to report to but here
+            except Exception as second:  # nowhere left to report to but here
+                if raised_by_user(second):
+                    raise
                 self.stack += f"\nand then {type(second).__name__}: {second}"
 
     def _pay(self) -> None:
@@ -133,7 +106,7 @@ class Guard:
             if act is not None and not act():
                 self._owed = act
         except Exception as error:
-            if raised_by_signal_handler(error):
+            if raised_by_user(error):
                 self._owed = act
                 raise
             self.stack += f"\nand at last {type(error).__name__}: {error}"

@@ -2,13 +2,16 @@
 
 Per event: one clock reading, one write into shared memory, one step of the rhythm; at the end of an iteration one beat
 more and one look for an order. A process becomes a worker at its first optimizer step (or `eroica.step()`).
+
+Steps of all threads count, in the order in which they end. Only one thread at a time deals with them, without a lock:
+between reading `_busy` and writing it the interpreter calls nothing, so it changes threads and runs signal handlers
+before or after, never between. A thread that finds another one inside leaves its step in a queue.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -16,30 +19,32 @@ from typing import Any, NamedTuple
 
 from eroica.settings import Settings, load_settings
 from eroica.wire import beat
-from eroica.wire.beat import BEAT_ITERATION_WORD, BeatWriter, Result
-from eroica.wire.places import Places, places, private_directory
+from eroica.wire.beat import RING_SLOTS, BeatWriter, Result
+from eroica.wire.places import places, private_directory
 from eroica.worker import launch, surroundings
 from eroica.worker.answering import Witness
 from eroica.worker.capture import SAVING, STATES, Capturer
+from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.guard import Guard, log_of_this_process
+from eroica.worker.kineto import find_in_torch
 from eroica.worker.limits import lack_of_files, spared
 from eroica.worker.plain_iterations import EITHER, Plain, make_hooks
-from eroica.worker.pristine import Lock, Thread, get_ident, monotonic_ns
+from eroica.worker.pristine import Lock, Thread, get_ident, get_native_id, monotonic_ns
 from eroica.worker.rhythm import Completed, Rhythm
 from eroica.worker.tracer import ProfilerDoor
 
 _SAVE_PATIENCE_S = 10.0
+_JOIN_PATIENCE_S = 1.0  # for a process that ends right after its first step
 _ANNOUNCED = -1
 #: Places of optimizers that are gone, kept for those that are made anew.
 _MOST_VACANT = 64
-#: Steps of other threads between two looks whether the one that trains still does.
-_LOOK_AT_OWNER = 64
+#: A window opens only if one thread has completed this many iterations in a row: the profiler records one thread.
+_ITERATIONS_IN_ONE_THREAD = 32
+_SEVERAL_THREADS = "iterations end in several threads, of which the profiler records one"
 
 
 class _Place(NamedTuple):
     """Identity by which an optimizer takes the place of an earlier one: type, and number and ends of its parameters.
-
-    The parameter is the optimizer's first one.
 
     The parameter is the optimizer's first one.
     """
@@ -54,7 +59,9 @@ class _Place(NamedTuple):
             parameters = [one for group in optimizer.param_groups for one in group["params"]]
             known_by = (type(optimizer), len(parameters), id(parameters[0]), id(parameters[-1]))
             return cls(known_by, weakref.ref(parameters[0]))
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # it is no torch optimizer
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:  # it is no torch optimizer
+            if raised_by_user(error):
+                raise
             return None
 
 
@@ -83,11 +90,13 @@ class Guest:
         self._optimizers_seen = 0
         self._beats: BeatWriter | None = None
         self._capturer: Capturer | None = None
-        self._thread = 0
-        self._first: dict[str, int] = {}
-        self._own_steps = self._foreign_steps = 0
-        self._progress_seen = (-1, -1)
-        self._fed_elsewhere = False
+        self._joining: Thread | None = None
+        self._early: deque[Completed] = deque(maxlen=RING_SLOTS)  # completed before there was memory to write them to
+        self._busy = False
+        self._left: deque[tuple[Any, int, int]] = deque()  # steps that came while another one was dealt with
+        self._latest_ns = 0
+        self._thread = self._in_thread_since = 0  # the thread that ends iterations, and the first one that it ended
+        self._loaded_ns = 0  # when a batch was handed out, if one was since the last step
         self._last: Completed = (0, 0, 0)
         self._known = False
         self._declined = False
@@ -97,81 +106,69 @@ class Guest:
     # ------------------------------------------------------------------ events
 
     def loaded(self, iterator: Any) -> None:
-        """A data loader handed out a batch."""
+        """A data loader handed out a batch, in any thread."""
         now = monotonic_ns()
-        if self._beats is None or get_ident() == self._thread:
-            self._rhythm.loaded(now)
-        else:
-            self._fed_elsewhere = True  # a thread that loads ahead
+        self._loaded_ns = self._loaded_ns or now
         if self._beats is not None:
             self._beats.touch(now)
             if self._capturer is not None and self._capturer.phase:
                 self._capturer.loaded(iterator)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped; without one, the user's loop called `eroica.step()`.
+        """An optimizer has stepped; without one, the user's loop called `eroica.step()`."""
+        step = (optimizer, monotonic_ns(), get_ident())
+        if self._busy:  # no call from here to the next line, see the module's text
+            self._left.append(step)
+            return
+        self._busy = True
+        try:
+            self._count(*step)
+            while self._left:
+                self._count(*self._left.popleft())
+        finally:
+            self._busy = False
+
+    def _count(self, optimizer: Any, now: int, thread: int) -> None:
+        """Deal with one step.
 
         Written as one piece because every further function costs half a microsecond here, where no cache is warm.
         """
-        now = monotonic_ns()
-        here = get_ident()
-        if self._thread != here:
-            self._thread = self._thread or self._first.setdefault("thread", here)  # of several at once, one
-            if self._thread != here and not self._takes_over(optimizer):
-                return
         self._take_back()
-        self._own_steps += 1
+        now = max(now, self._latest_ns)
+        self._latest_ns = now
         beats = self._beats
-        if beats is None:
-            with spared():
-                beats = self._join(optimizer)
-            if beats is None:
-                return
+        if beats is None and not self._joins(optimizer):
+            return
         if self._gone:
             self._forget_optimizers()
-        if self._fed_elsewhere:
-            self._fed_elsewhere = False
-            self._rhythm.loaded(now)
+        rhythm, capturer = self._rhythm, self._capturer
+        if self._loaded_ns:
+            rhythm.loaded(min(self._loaded_ns, now))
+            self._loaded_ns = 0
         number = self._numbers.get(id(optimizer))
         if number is None:
             number = self._add_optimizer(optimizer)
-        rhythm, capturer = self._rhythm, self._capturer
         done = rhythm.stepped(number, now) if number >= 0 else rhythm.announced(now)
-        if not done or capturer is None:
+        if beats is None or capturer is None:
+            self._early.extend(done)
+            return
+        if self._early:
+            done = (*self._early, *done)
+            self._early.clear()
+        if not done:
             self._between(beats, now)
             return
         state, ordered = STATES[capturer.phase], False
         for iteration, end_ns, duration_ns in done:
             ordered = beats.beat(iteration, end_ns, duration_ns, state, rhythm.relearned)
         self._last, self._known = done[-1], True
+        if thread != self._thread:
+            self._in_thread_since = done[-1][0] if self._thread else 0
+            self._thread = thread
         if ordered or capturer.phase:
-            self._obey(capturer, beats)
-        elif rhythm.plain and self._optimizers_seen == 1:
+            self._obey(capturer, beats, thread)
+        elif rhythm.plain and self._optimizers_seen == 1 and thread == get_ident():
             self._hand_over(beats, self._numbered[id(optimizer)])
-
-    def _takes_over(self, optimizer: Any) -> bool:
-        """Return whether this thread's steps count from here on.
-
-        The steps of the thread that joined count, unless it has stopped stepping.
-
-        Threads that step optimizers beside each other would make iterations of nobody. Where they did until the one
-        that joined ended, others have to go on for a while: their last few steps are no training that continues.
-        """
-        self._foreign_steps += 1
-        announced = optimizer is None and not self._rhythm.explicit
-        if not announced and self._foreign_steps % _LOOK_AT_OWNER != 1:
-            return False
-        beats = self._beats
-        progress = (beats.words[BEAT_ITERATION_WORD] if beats is not None else 0, self._own_steps)
-        stands, self._progress_seen = progress == self._progress_seen, progress
-        alone = self._foreign_steps == 1 and self._thread not in sys._current_frames()
-        if not (announced or stands or alone):
-            return False
-        self._take_back()
-        if self._capturer is not None:
-            self._capturer.give_up("another thread trains now")
-        self._thread, self._foreign_steps, self._progress_seen = get_ident(), 0, (-1, -1)
-        return True
 
     def _hand_over(self, beats: BeatWriter, optimizer: weakref.ref[Any]) -> None:
         """Let the hooks deal with plain iterations themselves from here on."""
@@ -186,14 +183,19 @@ class Guest:
         if state is not None:
             self._rhythm.resume(state.iteration, state.end_ns, state.fed)
             self._last = (state.iteration, state.end_ns, state.duration_ns)
+            self._latest_ns = max(self._latest_ns, state.end_ns)
 
     def _ordered(self, _: object) -> None:
         """A plain iteration is over and the agent has left an order."""
-        if get_ident() != self._thread:
+        if self._busy:  # another thread steps, too, and looks for orders then
             return
-        self._take_back()
-        if self._beats is not None and self._capturer is not None:
-            self._obey(self._capturer, self._beats)
+        self._busy = True
+        try:
+            self._take_back()
+            if self._beats is not None and self._capturer is not None:
+                self._obey(self._capturer, self._beats, get_ident())
+        finally:
+            self._busy = False
 
     def _between(self, beats: BeatWriter, now: int) -> None:
         """A step that completed no iteration."""
@@ -246,17 +248,28 @@ class Guest:
             if len(self._vacant) > _MOST_VACANT:  # loops that make parameters anew, too
                 self._vacant.pop(next(iter(self._vacant)))
 
-    def _obey(self, capturer: Capturer, beats: BeatWriter) -> None:
-        """At a boundary: take a new order, go on with the current one. The profiler belongs to one thread."""
-        if get_ident() != self._thread:
-            return
+    def _obey(self, capturer: Capturer, beats: BeatWriter, thread: int) -> None:
+        """At a boundary: take a new order, go on with the current one.
+
+        Args:
+            capturer: What orders are given to.
+            beats: Where they come from.
+            thread: The thread that the iteration ended in.
+        """
         iteration, end_ns, _ = self._last
         # while a window is saved the next order waits: there is room for one answer only
         order = beats.new_order() if capturer.phase != SAVING else None
         if order is not None:
-            capturer.take(order, iteration)
-        if capturer.busy:
-            self._rhythm.excuse(capturer.boundary(iteration, end_ns))
+            in_one_thread = iteration - self._in_thread_since >= _ITERATIONS_IN_ONE_THREAD or not self._in_thread_since
+            capturer.take(order, iteration, "" if in_one_thread else _SEVERAL_THREADS)
+        if not capturer.busy:
+            return
+        if thread != get_ident():
+            capturer.passed_elsewhere(_SEVERAL_THREADS)
+            return
+        stalled_ns = capturer.boundary(iteration, end_ns)
+        if not self._left:  # nobody else has gone on meanwhile
+            self._rhythm.excuse(stalled_ns)
 
     def _lost(self, beats: BeatWriter) -> None:
         """The pattern is not known any more."""
@@ -271,26 +284,41 @@ class Guest:
 
     # ------------------------------------------------------------------ becoming a worker
 
-    def _join(self, optimizer: Any) -> BeatWriter | None:
-        """Register this process, once; None for one that only loads data."""
-        if self._declined:
-            return None
-        if surroundings.in_loader_child():
-            self._declined = True
-            return None
+    def _joins(self, optimizer: Any) -> bool:
+        """Return whether this process becomes a worker; begin with that in the background, once.
+
+        All work with files and settings is done there: nothing that the training's own signals and threads raise in its
+        steps can be taken for a failure of that, and a slow disk does not hold a step up.
+        """
+        if self._joining is None and not self._declined:
+            self._declined = surroundings.in_loader_child()  # which only loads data
+            if not self._declined:
+                threads = surroundings.training_thread()
+                join = functools.partial(self._join, optimizer, threads, get_native_id() == os.getpid())
+                self._joining = self._in_background(join)
+        return not self._declined
+
+    def _join(self, optimizer: Any, threads: tuple[int, int], in_main_thread: bool) -> None:
+        """Register this process, in a thread of our own.
+
+        Args:
+            optimizer: The one that stepped first.
+            threads: Kernel thread id and Python's ident of the thread that trains.
+            in_main_thread: That is the main one.
+        """
         lack = lack_of_files()
         if lack:
             raise OSError(lack)
+        find_in_torch()
         self._settings = load_settings()
         self._rhythm.tune(self._settings.learn_repeats, self._settings.relearn_events)
         where = places(os.environ)
-        facts = surroundings.identity(os.environ, optimizer)
-        self._thread = get_ident()
+        facts = surroundings.identity(os.environ, optimizer, threads)
         private_directory(where.runtime)
-        witness = Witness(where.runtime, self._settings, self.guard.run)
+        witness = Witness(where.runtime, self._settings, self.guard.run, in_main_thread)
         try:
-            identity = {**facts, **witness.facts}
-            self._beats = beats = BeatWriter.create(where.runtime, identity, self._settings.sealed_memory)
+            with spared():
+                beats = BeatWriter.create(where.runtime, {**facts, **witness.facts}, self._settings.sealed_memory)
         except BaseException:
             witness.end()
             raise
@@ -298,11 +326,11 @@ class Guest:
         self._capturer = Capturer(facts, self._answer, self.door, self._in_background, self.guard.run, self._settings)
         self._witness = witness
         witness.listen()
-        self._in_background(lambda: self._find_agent(where))
-        return beats
-
-    @staticmethod
-    def _find_agent(where: Places) -> None:
+        if self._declined:  # the process has let us go meanwhile
+            witness.end()
+            beats.remove()
+            return
+        self._beats = beats
         if launch.agent_is_missing(where.runtime):
             launch.start_agent(where)
 
@@ -317,8 +345,7 @@ class Guest:
                 self._beats.answer(result)
 
     def _make_way(self, _: object) -> None:
-        """Somebody else's profiler is about to start."""
-        self._take_back()
+        """Somebody else's profiler is about to start. The hooks are not armed while there is a window to end."""
         if self._capturer is not None:
             self._capturer.make_way()
 
@@ -331,6 +358,9 @@ class Guest:
         10 s at most. Before that come at most 2 s for collectives that were open at its end and for a device that still
         works. Tearing the process down meanwhile could crash it, which is worse than the wait.
         """
+        self._declined = True
+        if self._joining is not None:
+            self._joining.join(_JOIN_PATIENCE_S)
         self._take_back()
         beats, capturer, witness = self._beats, self._capturer, self._witness
         if beats is None:
@@ -348,7 +378,7 @@ class Guest:
     def welcome(self) -> None:
         """Watching begins (again): become a worker at the next step."""
         if self._beats is None:
-            self._declined = False
+            self._declined, self._joining = False, None
 
     def after_fork(self) -> None:
         """Start afresh in a forked child: beat file, window and failure are the parent's."""
@@ -361,7 +391,7 @@ class Guest:
             capturer.forked()
         if beats is not None:
             beats.close()
-        self.door.ours = False
+        self.door.ours = 0
         self._begin()
 
     def _show_failure(self, text: str) -> None:

@@ -37,7 +37,9 @@ class _Lookout:
         if spec is not None and spec.loader is not None:
             try:
                 _announce_after(spec.loader, name)
-            except Exception as error:  # noqa: BLE001 - before the border stands, this is it
+            except Exception as error:  # before the border stands, this is it
+                if _is_of_the_user(error):
+                    raise
                 _write_down(error)
         return spec
 
@@ -75,10 +77,21 @@ def _arrived(name: str) -> None:
     """This runs inside the user's import of torch, which nothing of ours may fail."""
     try:
         from eroica.worker.attach import attach_to
-    except Exception as error:  # noqa: BLE001 - before the border stands, this is it
+    except Exception as error:  # before the border stands, this is it
+        if _is_of_the_user(error):
+            raise
         _write_down(error)
     else:
         attach_to(name)
+
+
+def _is_of_the_user(error: Exception) -> bool:
+    """A signal's handler raised it while we were imported, as far as that can be told."""
+    try:
+        from eroica.worker.errors_of_users import raised_by_user
+    except ImportError:
+        return False
+    return raised_by_user(error)
 
 
 def _write_down(error: Exception) -> None:

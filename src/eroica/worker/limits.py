@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from eroica.worker.errors_of_users import raised_by_user
+
 _signal: Any = __import__("_signal")
 _TOO_LARGE = {_signal.SIGXFSZ}
 _FEWEST_FILES = 16  # of Kineto, of a thread's stacks, of the training meanwhile
@@ -44,6 +46,8 @@ def lack_of_files() -> str:
         used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
         Path("/proc/self/comm").read_bytes()  # Kineto reads it, and says so aloud where it cannot
     except OSError as error:
+        if raised_by_user(error):
+            raise
         return f"/proc cannot be read ({error.strerror})"
     if most != resource.RLIM_INFINITY and most - used < _FEWEST_FILES:
         return f"the process may open only {max(0, most - used)} more files"
@@ -70,5 +74,7 @@ def memory_bytes(field: int = RESIDENT) -> int:
     """
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[field]) * _PAGE_BYTES
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError) as error:
+        if raised_by_user(error):
+            raise
         return 0

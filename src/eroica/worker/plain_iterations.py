@@ -7,6 +7,9 @@ optimizer, a missing batch, an order of the agent) disarms them.
 
 Names of this module come to the closures as default values, behind the three arguments that torch passes: looking a
 name up in the module's dictionary touches several more cold lines each time (a microsecond in all, measured).
+
+The interpreter changes threads, runs signal handlers and raises what other threads send at calls only. Each closure has
+its last call before it changes anything: what is raised there leaves it as it is, and no step is counted half.
 """
 
 from __future__ import annotations
@@ -94,12 +97,14 @@ def make_hooks(
         order_number: int = ORDER_WORD,
     ) -> None:
         nonlocal fed, iteration, end_ns
+        thread = here()
+        plain = known() is optimizer
+        now = clock()
         memory = words
-        if known() is not optimizer or fed != wanted != either or here() != owner or memory is None:
+        if not plain or owner != thread or fed != wanted != either or memory is None:
             any_step(optimizer)
             return
         try:
-            now = clock()
             fed = 0
             iteration += 1
             memory[ring + (iteration & last_slot)] = now - end_ns
@@ -115,13 +120,14 @@ def make_hooks(
 
     def plain_load(iterator: Any = None, clock: Callable[[], int] = monotonic_ns, event: int = EVENT_WORD) -> None:
         nonlocal fed
+        now = clock()
         memory = words
         if memory is None:
             any_load(iterator)
             return
         try:
             fed = 1
-            memory[event] = clock()
+            memory[event] = now
         except Exception as error:  # the border
             if guard.passes(error):
                 raise

@@ -10,12 +10,13 @@ has to do.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
+from eroica.worker.kineto import library
+
 _GET = "_ZN5torch8profiler4impl17ProfilerStateBase3getEb"
+_POP = "_ZN5torch8profiler4impl17ProfilerStateBase3popEb"
 _REMOVE = "_ZN5torch8profiler4impl17ProfilerStateBase14removeCallbackEv"
 _TRIED_WITH = ("2.13.",)
 
@@ -24,11 +25,7 @@ def _library() -> Any:
     torch = sys.modules.get("torch")
     if not str(getattr(torch, "__version__", "")).startswith(_TRIED_WITH):
         return None
-    path = Path(str(getattr(torch, "__file__", ""))).parent / "lib" / "libtorch_cpu.so"
-    try:
-        return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
-        return None
+    return library()
 
 
 def take_callback_off() -> bool:
@@ -47,6 +44,22 @@ def take_callback_off() -> bool:
     if state:
         remove(state)
     return bool(state)
+
+
+#: States of profilers that were left: what still reports to one of them finds its memory.
+_left: list[Any] = []
+
+
+def leave_for_good() -> None:
+    """Take the profiler of this thread out of torch without stopping it; keep what it holds until the process ends."""
+    take_callback_off()
+    pop = getattr(_library(), _POP, None)
+    if pop is None:
+        return
+    kept = (ctypes.c_void_p * 2)()  # a shared pointer, which nobody ever gives back
+    pop.argtypes, pop.restype = (ctypes.c_void_p, ctypes.c_bool), ctypes.c_void_p
+    pop(ctypes.addressof(kept), False)
+    _left.append(kept)
 
 
 class Silence:

@@ -14,7 +14,7 @@ from eroica.wire import beat
 from eroica.wire.beat import Order
 from eroica.wire.places import PROBE_FILE, write_private
 from eroica.worker import setup, surroundings
-from eroica.worker.guard import raised_by_signal_handler
+from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.pristine import get_native_id, monotonic_ns, time_ns
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import Tracer, survey
@@ -96,7 +96,7 @@ class Session:
     def __init__(self, order: Order, tracer: Tracer, run: Callable[..., Any]) -> None:
         self.order = order
         self.tracer = tracer
-        self.prepared = False
+        self.prepared = self.recording = False
         self.boundaries_ns: list[int] = []
         self.stall_ns = 0
         self.notes: list[str] = []
@@ -128,6 +128,7 @@ class Session:
         self._clocks.append(_clock_pair())
         if self._sampler is not None:
             self._sampler.start()
+        self.recording = True
         self.tracer.start()
         self.collections.on()
         now = monotonic_ns()
@@ -138,6 +139,7 @@ class Session:
         """Record no further, but leave the profiler standing: a collective may still be open."""
         before = monotonic_ns()
         self.tracer.pause()
+        self.recording = False
         self.quiet()
         self._enqueued = self._ask("open collectives", surroundings.collectives_enqueued) or {}
         self._clocks.append(_clock_pair())
@@ -240,7 +242,7 @@ class Session:
         try:
             return question()
         except _UNFAMILIAR as error:
-            if raised_by_signal_handler(error):
+            if raised_by_user(error):
                 raise
             note = f"no {what}: {type(error).__name__}: {error}"
             if note not in self.notes:

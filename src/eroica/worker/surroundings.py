@@ -87,11 +87,17 @@ def device_uuid(device: str) -> str:
         return ""
 
 
-def identity(environ: Mapping[str, str], optimizer: Any) -> dict[str, Any]:
-    """Everything on the identity page of the beat file. Call it in the training thread."""
+def identity(environ: Mapping[str, str], optimizer: Any, training: tuple[int, int]) -> dict[str, Any]:
+    """Everything on the identity page of the beat file.
+
+    Args:
+        environ: Of the process.
+        optimizer: The one that stepped first.
+        training: What `training_thread` returned in the thread that trains.
+    """
     global_rank, local_rank, world_size = ranks(environ)
     torch, device = sys.modules.get("torch"), device_of(optimizer)
-    thread_id, thread_ident = training_thread()
+    thread_id, thread_ident = training
     return {
         "global_rank": global_rank,
         "local_rank": local_rank,

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from eroica.errors import CaptureError
 from eroica.wire.places import SAVING_PREFIX, private_file
-from eroica.worker.guard import raised_by_signal_handler
+from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.kineto import quiet
-from eroica.worker.pristine import monotonic_ns
-from eroica.worker.recording import Silence
+from eroica.worker.pristine import get_ident, monotonic_ns
+from eroica.worker.recording import Silence, leave_for_good
 from eroica.worker.unlocked import save_unlocked
 
+_give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not every C library has it
 _COUNTED_PLACES = 16
 _COUNTED_BYTES = 65_536
 _SENDS = (b'"c10d::send"', b'"c10d::recv_"')
@@ -48,11 +49,14 @@ class Tracer:
     Attributes:
         on_device: The device's work is traced too.
         waits: `stop` lets the device finish first; else what it has not finished is missing.
+        displaced: Another profiler was started meanwhile, in another thread. torch has one at a time, so stopping ours
+            as well would crash it: `stop` then only leaves it.
     """
 
     def __init__(self, python_calls: bool = False, inputs: bool = False) -> None:
         self.on_device = False
         self.waits = True
+        self.displaced = False
         self._python_calls = python_calls
         self._inputs = inputs
         self._profile: Any = None
@@ -102,6 +106,9 @@ class Tracer:
         Raises:
             CaptureError: The profiler refuses, or its end was interrupted and nobody has the events.
         """
+        if self.displaced:
+            leave_for_good()
+            raise CaptureError("another profiler was started in another thread")
         enabled = sys.modules["torch.autograd"]._profiler_enabled
         runs = enabled()
         try:
@@ -152,8 +159,8 @@ class Tracer:
         """
         before = monotonic_ns()
         self._profile = None
-        with contextlib.suppress(OSError, AttributeError):  # not every C library has it
-            ctypes.CDLL(None).malloc_trim(0)
+        if _give_back is not None:
+            _give_back(0)
         return monotonic_ns() - before
 
     def _make(self) -> Any:
@@ -180,7 +187,7 @@ class Tracer:
             with quiet():
                 getattr(self._profile, name)(*arguments)
         except RuntimeError as error:
-            if raised_by_signal_handler(error):
+            if raised_by_user(error):
                 raise
             raise CaptureError(f"the profiler refused: {error}") from error
 
@@ -241,7 +248,8 @@ class ProfilerDoor:
         self._make_way = make_way
         self._placed: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # name to ours and the original
         self._others_active: bool | None = None  # unknown until one has started or stopped
-        self.ours = False
+        self.ours = 0  # the thread in which the calls of torch's profiler are ours
+        self.used = False  # a profiler has been prepared in this process
 
     @property
     def exists(self) -> bool:
@@ -286,7 +294,8 @@ class ProfilerDoor:
         starts = name != _DISABLE
 
         def pass_through(*arguments: Any, **named: Any) -> Any:
-            if self.ours:
+            self.used = True
+            if self.ours == get_ident():
                 return _call_and_keep(name, original, arguments, named)
             if starts:
                 self._make_way()

@@ -37,7 +37,7 @@ def _look_out_for_torch():  # type: () -> None
         return
     try:
         from eroica.worker.import_watch import look_out
-    except Exception:  # noqa: BLE001 - another Python, without Eroica in it, or too old to read it
+    except (ImportError, SyntaxError, AttributeError, NameError):  # another Python, without Eroica, or too old for it
         return
     look_out()
 
