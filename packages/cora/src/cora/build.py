@@ -133,7 +133,7 @@ def explain_refusal(program: Program, placement: Placement, log: str, errno: int
         table = table or (biggest.name if biggest else "")
     homes = [name for name, home in placement.homes.items() if home != "slow"]
     move = table or next(iter(homes), "")
-    advice = f"move table {move} to the slow tier (--home {move}=slow)" if move else "use the all-slow plan (--start-slow)"
+    advice = f"move table {move} to the slow tier (--home {move}=slow)" if move else "split the function in two"
     tail = "\n".join(f"  {line}" for line in lines[-6:]) or "  (the kernel said nothing; the memory may not suffice)"
     return f"{' '.join(parts)}; {advice}. Its last words:\n{tail}"
 

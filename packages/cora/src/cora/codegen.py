@@ -10,7 +10,7 @@ from cora.errors import BuildError
 from cora.expressions import Expr, FieldOf, Local, Now, Old, leaves, to_c
 from cora.packet import FIELDS, HEADERS
 from cora.placement import FAST, SLOW, SPLIT, Placement, atomic, locked, tiers
-from cora.program import SKETCH_ROWS, Access, Assign, Branch, Parse, Program, Rewrite, Step, Table, Verdict, assigned
+from cora.program import SKETCH_ROWS, Access, Assign, Branch, Parse, Program, Rewrite, Step, Table, Verdict, adds, assigned
 
 #: Most locals that a hand-over carries; with more, header and XDP headroom (256 bytes) would not fit.
 MAX_SLOTS = 20
@@ -68,7 +68,6 @@ def fast_source(program: Program, placement: Placement) -> str:
             "u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;",
             "u64 length = end - data; struct cora_hand *hand; int crossed; (void)length; (void)hand; (void)crossed;",
             body.declarations(),
-            body.entry(),
             body.steps(),
             "}",
             resume,
@@ -182,10 +181,6 @@ class _Writer:
         names = sorted({name for step in self.program.steps for name in assigned(step)})
         return f"u64 {', '.join(f'l_{name} = 0' for name in names)};" if names else ""
 
-    def entry(self) -> str:
-        """Return what comes before the first step of the fast tier."""
-        return self.cross(0) if self.placement.start_slow else ""
-
     def resume(self, header: str) -> str:
         """Return the switch that takes a packet up at a step."""
         cases = []
@@ -198,8 +193,6 @@ class _Writer:
 
     def _can_begin(self, at: int) -> bool:
         step = self.program.steps[at]
-        if at == 0 and self.placement.start_slow and self.tier == SLOW:
-            return True
         if not isinstance(step, Access):
             return False
         home = self.placement.homes[step.table]
@@ -296,7 +289,6 @@ class _Writer:
         table = self.program.tables[step.table]
         fast, home = self.tier == FAST, self.placement.homes[step.table]
         lock = fast and (home == SPLIT or locked(self.program, table, home))
-        adds_only = fast and not lock and atomic(self.program, table)
         number = self.numbers[table.name]
         if fast:
             find = f"struct e_{table.name} *e = bpf_map_lookup_elem(&t_{table.name}, &k);"
@@ -314,14 +306,8 @@ class _Writer:
         olds = sorted({leaf.name for _, one in (*step.sets, *step.outs) for leaf in leaves(one) if isinstance(leaf, Old)})
         lines.append("".join(f"u64 o_{name} = 0; " for name in olds))
         outs = " ".join(f"l_{name} = {self._c(one)};" for name, one in step.outs)
-        if adds_only:
-            adds = [
-                f"__sync_fetch_and_add(&{value}{name}, ({self._type(table, name)})({self._c(one.args[1])}));"  # type: ignore[attr-defined]
-                for name, one in step.sets
-            ]
-            lines.append(f"if (e) {{ {' '.join(adds)} }}")
-        else:
-            lines.append(f"if (e) {{ {self._change(at, step, table, value, olds, lock)} }} else {{ {outs} }}")
+        change = self._change(at, step, table, value, olds, lock)
+        lines.append(f"if (e) {{ {change} }} else {{ {outs} }}")
         if step.delete:
             kill = f"bpf_map_delete_elem(&t_{table.name}, &k);" if fast else f"remove_key(CORA_TABLE({number}), kw);"
             lines.append(f"if (e) {kill}")
@@ -361,7 +347,12 @@ class _Writer:
             lines.append(f"if (e->frozen) {{ bpf_spin_unlock(&e->lock); {self.cross(at)} }} e->hits++;")
         lines += [f"o_{name} = {value}{name};" for name in olds]
         lines += [f"l_{name} = {self._c(one)};" for name, one in step.outs]
-        lines += [f"{value}{name} = {self._c(one)};" for name, one in step.sets]
+        for name, one in step.sets:
+            if self.tier == FAST and not lock and atomic(self.program, table) and adds(name, one):
+                amount = f"({self._type(table, name)})({self._c(one.args[1])})"  # type: ignore[attr-defined]
+                lines.append(f"__sync_fetch_and_add(&{value}{name}, {amount});")
+            else:
+                lines.append(f"{value}{name} = {self._c(one)};")
         if lock and step.delete and split:
             lines.append("e->frozen = 2;")
         if lock:

@@ -65,29 +65,35 @@ class Offline:
             raise BuildError(f"{self.built.program.name}: a tier failed on a packet of {len(frame)} bytes")
         return Outcome(VERDICT_NAMES[verdict], out)
 
-    def load_trace(self, packets: Sequence[tuple[bytes, int]]) -> None:
-        """Store (frame, port) pairs for `replay_fast`; frames are cut or padded to 96 bytes."""
+    def hand_over(self, frame: bytes, port: int, now_ns: int = 1) -> bytes:
+        """Return the packet as the fast tier hands it over; raise BuildError if it does not cross."""
+        self.shared[:8] = struct.pack("=Q", now_ns)
+        verdict, out, _ = bpf.test_run(self.fast.programs[f"cora_test{port}"], frame)
+        if verdict != CROSSED:
+            raise BuildError(f"{self.built.program.name}: the packet does not cross under this placement")
+        return out
+
+    def load_trace(self, packets: Sequence[tuple[bytes, int]], start: int = 0) -> None:
+        """Store (frame, port) pairs for `replay_fast` from a place on; frames are cut or padded to 96 bytes."""
         store = self.fast.maps["cora_trace"]
-        for at, (frame, port) in enumerate(packets):
+        for at, (frame, port) in enumerate(packets, start):
             store.set(struct.pack("=I", at), frame[:TRACE_BYTES].ljust(TRACE_BYTES, b"\0") + struct.pack("=Q", port))
-        self.shared[:24] = struct.pack("=QQQ", 0, 0, len(packets))
 
-    def replay_fast(self, packets: int) -> float:
-        """Return ns per packet of the fast tier over the trace, in the kernel's own loop."""
-        frame = bytes(REPLAYED_FRAME_BYTES)
-        total, done = 0, 0
-        while done < packets:
-            part = min(packets - done, 200_000)
-            verdict, _, mean = bpf.test_run(self.fast.programs["cora_replay"], frame, part)
-            if verdict >= FAILED:
-                raise BuildError(f"{self.built.program.name}: the fast tier failed on the trace")
-            total += mean * part
-            done += part
-        return total / packets
+    def replay_fast(self, packets: int, start: int = 0) -> float:
+        """Return ns per packet of the fast tier over stored packets, in the kernel's own loop."""
+        self.shared[:32] = struct.pack("=QQQQ", 0, start, start, start + packets)
+        verdict, _, mean = bpf.test_run(self.fast.programs["cora_replay"], bytes(REPLAYED_FRAME_BYTES), packets)
+        if verdict >= FAILED:
+            raise BuildError(f"{self.built.program.name}: the fast tier failed on the trace")
+        return float(mean)
 
-    def replay_slow(self, handed: Sequence[bytes], rounds: int = 1) -> float:
-        """Return ns per packet of the slow tier over packets with their hand-over headers."""
+    def slow_trace(self, handed: Sequence[bytes]) -> bytes:
+        """Return packets with their hand-over headers as `replay_slow` takes them."""
         stride = self.built.hand_bytes + REPLAYED_FRAME_BYTES
-        data = b"".join(packet[:stride].ljust(stride, b"\0") for packet in handed)
-        total = sum(self.slow.cora_replay(data, stride, len(handed)) for _ in range(rounds))
-        return float(total) / (len(handed) * rounds)
+        return b"".join(packet[:stride].ljust(stride, b"\0") for packet in handed)
+
+    def replay_slow(self, trace: bytes) -> float:
+        """Return ns per packet of the slow tier over a trace."""
+        stride = self.built.hand_bytes + REPLAYED_FRAME_BYTES
+        count = len(trace) // stride
+        return float(self.slow.cora_replay(trace, stride, count)) / count

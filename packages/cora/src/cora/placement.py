@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cora.program import SKETCH_ROWS, Access, Program, Table, Verdict, successors
+from cora.program import SKETCH_ROWS, Access, Program, Table, Verdict, adds, successors
 
 FAST, SLOW, SPLIT, BOTH = "fast", "slow", "split", "both"
 SPLIT_HEADER_BYTES = 16
@@ -28,20 +28,18 @@ class Placement:
     Attributes:
         homes: Home by table.
         fast_entries: Room for entries in the fast tier, by split table.
-        start_slow: True if every packet crosses before the first step.
         bounces: True if a packet may go back to the fast tier for a table there.
     """
 
     homes: dict[str, str]
     fast_entries: dict[str, int] = field(default_factory=dict)
-    start_slow: bool = False
     bounces: bool = False
 
     def label(self) -> str:
         """Return the placement as one line."""
         parts = [f"{name}={home}" for name, home in self.homes.items()]
         parts = [f"{part}({self.fast_entries[part.split('=')[0]]})" if "=split" in part else part for part in parts]
-        return ("all packets cross; " if self.start_slow else "") + " ".join(parts)
+        return " ".join(parts)
 
 
 def layout(fields: Iterable[tuple[str, int]], align: int = 1) -> tuple[dict[str, tuple[int, int]], int]:
@@ -63,13 +61,14 @@ def layout(fields: Iterable[tuple[str, int]], align: int = 1) -> tuple[dict[str,
 
 
 def atomic(program: Program, table: Table) -> bool:
-    """Return True if steps only add to the table's fields, and the machine can add to each in one instruction."""
-    added = {name for at in program.accesses(table.name) for name, _ in getattr(program.steps[at], "sets", ())}
-    return program.add_only(table.name) and all(bits >= 32 for name, bits in table.value if name in added)
+    """Return True if steps change the table's fields without a lock: one instruction adds to a field or stores it."""
+    changed = [(name, one) for at in program.accesses(table.name) for name, one in getattr(program.steps[at], "sets", ())]
+    wide = dict(table.value)
+    return program.independent(table.name) and all(wide[name] >= 32 or not adds(name, one) for name, one in changed)
 
 
 def locked(program: Program, table: Table, home: str) -> bool:
-    """Return True if entries in the fast tier carry a lock: exact ones that change by more than an atomic addition."""
+    """Return True if entries in the fast tier carry a lock: exact ones that change by more than `atomic` steps."""
     if table.storage not in {"hash", "array"} or not program.written(table.name):
         return False
     return home == SPLIT or not atomic(program, table)
@@ -104,7 +103,7 @@ def options(program: Program, table: Table) -> list[str]:
 def tiers(program: Program, placement: Placement) -> list[frozenset[str]]:
     """Return the tiers in which a packet can be when it is at each step, before the step's own crossing."""
     where: list[set[str]] = [set() for _ in program.steps]
-    where[0].add(SLOW if placement.start_slow else FAST)
+    where[0].add(FAST)
     for at, step in enumerate(program.steps):
         after = set(where[at])
         if isinstance(step, Access):

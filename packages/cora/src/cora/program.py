@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from cora.errors import BadProgram
@@ -196,9 +197,17 @@ class Program:
             assert isinstance(step, Access)
             if step.outs or step.delete or not step.sets or self._reads(step):
                 return False
-            if not all(_adds(name, value) for name, value in step.sets):
+            if not all(adds(name, value) for name, value in step.sets):
                 return False
         return bool(self.accesses(table))
+
+    def independent(self, table: str) -> bool:
+        """Return True if each change of a field either adds to it or does not depend on the entry.
+
+        Such changes need no lock: every field of its own is changed at once.
+        """
+        sets = [(name, value) for at in self.accesses(table) for name, value in getattr(self.steps[at], "sets", ())]
+        return all(adds(name, value) or not any(isinstance(leaf, Old) for leaf in leaves(value)) for name, value in sets)
 
     def _reads(self, access: Access) -> bool:
         """Return True if a later step reads whether the access hit."""
@@ -212,7 +221,11 @@ class Program:
 
     def live(self, at: int) -> tuple[str, ...]:
         """Return the locals that a packet must carry when it is handed over at a step."""
-        return _liveness(self.steps)[at]
+        return self._live[at]
+
+    @cached_property
+    def _live(self) -> list[tuple[str, ...]]:
+        return _liveness(self.steps)
 
     def describe(self, at: int) -> str:
         """Return one line about a step, for messages and the plan page."""
@@ -229,7 +242,7 @@ class Program:
         return "branch" if isinstance(step, Branch) else step.kind
 
 
-def _adds(name: str, value: Expr) -> bool:
+def adds(name: str, value: Expr) -> bool:
     """Return True for `old(name) + x` where x reads no entry field."""
     args = getattr(value, "args", ())
     if getattr(value, "name", "") != "+" or not isinstance(args[0], Old) or args[0].name != name:
@@ -539,7 +552,7 @@ def _check_access(where: str, program: Program, step: Access) -> None:
         raise BadProgram(f"{where}: entries of a table of kind {table.kind} cannot be deleted")
     if table.storage == "array" and step.create:
         raise BadProgram(f"{where}: entries of an array exist from the start; use access() without create")
-    if table.kind == "sketch" and not (step.create and not step.delete and all(_adds(n, v) for n, v in step.sets)):
+    if table.kind == "sketch" and not (step.create and not step.delete and all(adds(n, v) for n, v in step.sets)):
         raise BadProgram(f"{where}: steps may only add to a sketch")
     if program.tables[step.table].kind == "lru" and step.create and step.delete:
         raise BadProgram(f"{where}: a step cannot create and delete an entry at once")

@@ -13,8 +13,9 @@ struct cora_next {
 };
 struct cora_shared {
 	u64 fixed_ns;
-	u64 position;
-	u64 trace_length;
+	u64 position;	/* next packet of the trace, which is replayed from start to end */
+	u64 trace_start;
+	u64 trace_end;
 	struct cora_next ports[2];
 } cora_shared;
 
@@ -195,7 +196,7 @@ SEC("xdp") int cora_replay(struct xdp_md *ctx)
 	int unsupported, verdict;
 	u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	u32 at = cora_shared.position;
-	cora_shared.position = at + 1 < cora_shared.trace_length ? at + 1 : 0;
+	cora_shared.position = at + 1 < cora_shared.trace_end ? at + 1 : cora_shared.trace_start;
 	struct cora_traced *traced = bpf_map_lookup_elem(&cora_trace, &at);
 	if (!traced || data + CORA_TRACE_BYTES > end)
 		return CORA_ERROR;
