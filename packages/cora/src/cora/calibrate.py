@@ -24,7 +24,7 @@ from cora.program import Build, Program
 
 TRACE = 32768
 WORKING_SETS = (16, 512, 4096, 32768)
-ROUNDS = 15
+ROUNDS = 8
 SRC, TOS = field("ip.src"), field("ip.tos")
 Variant = Callable[[Build], Expr]
 
@@ -44,19 +44,20 @@ def _program(name: str, variants: Sequence[Variant], b: Build, gate: bool = Fals
     return b.done()
 
 
-def table_program(storage: str, mode: str) -> tuple[Program, list[str]]:
+def table_program(storage: str, mode: str, prefixes: int = TRACE) -> tuple[Program, list[str]]:
     """Return a micro-program for a kind of table, and the operation of each variant from 1 on.
 
     Args:
         storage: Kind of map.
+        prefixes: Entries of an LPM table, whose cost depends on them rather than on the keys that are looked up.
         mode: "read" for a table that no step changes, "add" for one that changes without a lock, "write" otherwise.
     """
-    b = Build(f"micro_{storage}_{mode}")
+    b = Build(f"micro_{storage}_{mode}_{prefixes}")
     b.parse("ipv4")
     key = {"array": {"index": 32}, "lpm": {"source": 32}}.get(storage, {"source": 32, "port": 32})
     value = {"count": 64} if storage == "sketch" else {"count": 64, "last": 64}
     keys = {"array": lambda i: (i,), "lpm": lambda i: (32, i)}.get(storage, lambda i: (i, 0))
-    preset = [(keys(i), (1, 1)) for i in range(TRACE)] if mode == "read" else []
+    preset = [(keys(i), (1, 1)) for i in range(prefixes)] if mode == "read" else []
     table = b.table("state", storage, key=key, value=value, entries=TRACE, preset=preset)
     at: list[Expr] = [SRC] if storage in {"array", "lpm"} else [SRC, field("ip.id")]
     create = storage in {"hash", "lru", "sketch"}
@@ -80,7 +81,6 @@ MICRO = (
     *[(storage, mode) for storage in ("array", "hash") for mode in ("read", "add", "write")],
     ("lru", "read"),
     ("lru", "add"),
-    ("lpm", "read"),
     ("sketch", "add"),
 )
 
@@ -156,14 +156,17 @@ class _Bench:
         self.offline = Offline(program, placement, directory / f"{program.name}_{tier}", trace=TRACE * traces)
 
     def measure(self, traces: Sequence[Frames], rounds: int = ROUNDS) -> list[float]:
-        """Return the least ns per packet of each trace; several rounds are preceded by one that warms caches."""
+        """Return the least ns per packet of each trace; each of several rounds runs it twice."""
         if self.tier == FAST:
             for number, frames in enumerate(traces):
                 self.offline.load_trace(frames, number * TRACE)
             once = [partial(self.offline.replay_fast, TRACE, number * TRACE) for number in range(len(traces))]
         else:
             once = [partial(self.offline.replay_slow, self._handed(frames)) for frames in traces]
-        measured = np.array([[run() for run in once] for _ in range(rounds + (rounds > 1))])[-rounds:]
+        if rounds > 1:  # the run before leaves the trace's own entries in the caches
+            measured = np.array([[min(run(), run()) for run in once] for _ in range(rounds)])
+        else:
+            measured = np.array([[run() for run in once]])
         self.spread = float(np.median(measured.std(axis=0) / measured.mean(axis=0)))
         return [float(one) for one in measured.min(axis=0)]
 
@@ -195,6 +198,9 @@ def calibrate(progress: Callable[[str], None] = lambda _: None) -> Costs:
                         tables[tier].setdefault(f"{storage}.{name}", curve)
                 finally:
                     bench.close()
+        progress("tables of kind lpm: read")
+        for tier in (FAST, SLOW):
+            tables[tier]["lpm.read"] = _prefix_curve(tier, directory, base[tier] + steps[tier]["rewrite"])
     found = {tier: TierCosts(base[tier], steps[tier], tables[tier]) for tier in (FAST, SLOW)}
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return Costs(when, f"Linux {platform.release()}, {cpu_name()}", found, hand_over, noise=float(np.median(spreads)))
@@ -227,6 +233,15 @@ def _curves(bench: _Bench, storage: str, names: list[str], idle: float, spreads:
     if "delete" in numbers:  # one pass, since each entry can go once
         keep("delete", [TRACE], bench.measure([_frames(TRACE, numbers["delete"], in_order=True)], 1))
     return found
+
+
+def _prefix_curve(tier: str, directory: Path, idle: float) -> Curve:
+    sizes, ns = (1, 16, 512, 8192), []
+    for prefixes in sizes:
+        bench = _Bench(table_program("lpm", "read", prefixes)[0], tier, directory, 1)
+        ns.append(max(0.1, bench.measure([_frames(min(512, prefixes), 1)])[0] - idle))
+        bench.close()
+    return Curve(tuple(map(float, sizes)), tuple(ns))
 
 
 def _measure_steps(directory: Path) -> tuple[dict[str, dict[str, float]], dict[str, float], float]:

@@ -21,6 +21,10 @@ from cora.program import Access, Assign, Branch, Parse, Program, Rewrite, Table,
 _ACCESS_INSTRUCTIONS, _REWRITE_INSTRUCTIONS, _FRAME_INSTRUCTIONS = 45, 40, 150
 
 
+#: Stands for a home in costs: a split table's operation in the fast tier that finds no entry there.
+MISS = "miss"
+
+
 class Choice(NamedTuple):
     """A home of a table, with the room of its fast part if it is split."""
 
@@ -81,8 +85,10 @@ def _table_cost(program: Program, profile: Profile, costs: Costs, at: int, tier:
     assert isinstance(step, Access)
     table, use = program.tables[step.table], profile.use(at)
     share, keys = (use.hit_share, use.working_set) if use else (1.0, 1.0)
-    if table.storage in {"array", "sketch"}:
+    if table.storage in {"array", "sketch", "lpm"}:
         share = 1.0
+    if table.storage == "lpm":
+        keys = float(max(1, len(table.preset)))
     total = 0.0
     for hit, weight in ((True, share), (False, 1 - share)):
         curve = _curve(costs, tier, table.storage, operation(program, step, home, hit))
@@ -121,6 +127,9 @@ def step_costs(program: Program, profile: Profile, costs: Costs) -> StepCosts:
                 homes = [SLOW] if tier == "slow" else [FAST, SPLIT, BOTH]
                 for home in homes:
                     access[(at, home)] = ns + _table_cost(program, profile, costs, at, tier, home)
+                if tier == "fast":
+                    use, storage = profile.use(at), program.tables[step.table].storage
+                    access[(at, MISS)] = ns + _curve(costs, tier, storage, "miss").at(use.working_set if use else 1.0)
     slow = {at: access.get((at, SLOW), ns) for at, ns in plain["slow"].items()}
     return StepCosts(plain["fast"], slow, access)
 
@@ -169,7 +178,7 @@ def run_class(
         if isinstance(step, Access):
             choice, bracket = chosen[step.table], next(brackets)
             if not crossed and choice.home == SPLIT and not choice.holds(bracket):
-                fast += costs.access[(at, SPLIT)] * 0.6  # the operation in the fast tier that found no entry
+                fast += costs.access[(at, MISS)]
             if not choice.holds(bracket):
                 crossed = True
             tier = SLOW if crossed else FAST

@@ -32,6 +32,7 @@ struct entry {
 struct table {
 	u32 kind, key_bytes, value_bytes, entries, stride, mask;
 	u32 used, fresh, free, oldest, newest, lost;
+	u64 lengths; /* prefix lengths in an LPM table */
 	u32 *heads;
 	char *store;
 	struct table *up;  /* keys that are in the fast tier */
@@ -182,6 +183,8 @@ cora_inline void *cora_find(struct table *t, const void *key)
 	}
 	if (t->kind == LPM) {
 		for (int length = 32; length >= 0; length--) {
+			if (!(t->lengths >> length & 1))
+				continue;
 			u32 address = ((const u32 *)key)[1];
 			u32 masked[2] = {length, length ? address & __builtin_bswap32(~0u << (32 - length)) : 0};
 			u32 i = find_index(t, (u64 *)masked);
@@ -281,6 +284,8 @@ int cora_set(int table, const void *key, const void *value)
 		memcpy(t->store + (u64) * (const u32 *)key * t->stride, value, t->value_bytes);
 		return 0;
 	}
+	if (t->kind == LPM)
+		t->lengths |= 1ull << *(const u32 *)key;
 	u32 i = find_index(t, key);
 	struct entry *e = i == NONE ? insert(t, key) : entry_at(t, i);
 	if (!e)
