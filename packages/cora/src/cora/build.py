@@ -50,7 +50,7 @@ def compile_tiers(program: Program, placement: Placement, directory: Path) -> Bu
     paths["fast"].write_text(fast_source(program, placement), encoding="utf-8")
     paths["slow"].write_text(slow_source(program, placement), encoding="utf-8")
     target, library = directory / "fast.o", directory / "slow.so"
-    _clang("-O2", "-g", "-target", "bpf", "-mcpu=v3", *_multiarch(), "-c", paths["fast"], "-o", target)
+    _clang("-O2", "-g", "-fno-strict-aliasing", "-target", "bpf", "-mcpu=v3", *_multiarch(), "-c", paths["fast"], "-o", target)
     _clang("-O2", "-fPIC", "-shared", "-fno-strict-aliasing", paths["slow"], "-o", library)
     return Built(program, placement, target.read_bytes(), library)
 
@@ -103,6 +103,8 @@ def load_slow(built: Built) -> Any:
         "cora_dump": (ctypes.c_int, pointer, u32, u32, ctypes.c_int),
         "cora_raise": (ctypes.c_int, pointer, u32),
         "cora_lower": (ctypes.c_int, pointer),
+        "cora_heavy": (ctypes.c_int, pointer),
+        "cora_fast_entries": (ctypes.c_int, pointer, pointer, u32),
         "cora_finish": (pointer, pointer),
         "cora_replay": (pointer, u32, u32),
         "cora_wire": (pointer, ctypes.c_int, ctypes.c_int),

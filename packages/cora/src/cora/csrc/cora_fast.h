@@ -9,7 +9,7 @@ struct cora_next {
 	u8 routed;	/* write MAC addresses */
 	u8 many;	/* several neighbours: look the destination up */
 	u8 known;	/* a next hop is known */
-	u8 guard;	/* drop unsupported IPv4 instead of handing it up */
+	u8 guard;	/* drop what would go up, except ARP */
 };
 struct cora_shared {
 	u64 fixed_ns;
@@ -17,6 +17,7 @@ struct cora_shared {
 	u64 trace_start;
 	u64 trace_end;
 	struct cora_next ports[2];
+	u32 unknown;	/* destination of the last packet without a next hop, network order */
 } cora_shared;
 
 enum { C_PACKETS, C_FORWARD, C_REPLY, C_DROP, C_UP, C_UNSUPPORTED, C_CROSS, C_NO_NEXT, C_GUARDED, C_ERROR, C_BYTES, C_COUNT };
@@ -92,11 +93,16 @@ cora_inline u64 cora_now(void)
 #endif
 }
 
-cora_inline int cora_process(struct xdp_md *ctx, u32 port, int *unsupported)
+enum { SUPPORTED, UNSUPPORTED, ARP };
+
+cora_inline int cora_process(struct xdp_md *ctx, u32 port, int *kind)
 {
 	u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	*unsupported = !cora_supported(data, end);
-	return *unsupported ? CORA_UP : cora_steps(ctx, port, cora_now());
+	*kind = SUPPORTED;
+	if (cora_supported(data, end))
+		return cora_steps(ctx, port, cora_now());
+	*kind = data + 14 <= end && *(u16 *)(data + 12) == 0x0608 ? ARP : UNSUPPORTED;
+	return CORA_UP;
 }
 
 cora_inline int cora_address(struct xdp_md *ctx, u32 out, int verdict)
@@ -117,12 +123,16 @@ cora_inline int cora_address(struct xdp_md *ctx, u32 out, int verdict)
 	if (next->many) {
 		u32 to = *(u32 *)(data + 30);
 		u64 *mac = bpf_map_lookup_elem(&cora_neighbours, &to);
-		if (!mac)
+		if (!mac) {
+			cora_shared.unknown = to;
 			return 0;
+		}
 		__builtin_memcpy(data, mac, 6);
 	} else {
-		if (!next->known)
+		if (!next->known) {
+			cora_shared.unknown = *(u32 *)(data + 30);
 			return 0;
+		}
 		__builtin_memcpy(data, next->next, 6);
 	}
 	__builtin_memcpy(data + 6, next->own, 6);
@@ -132,22 +142,19 @@ cora_inline int cora_address(struct xdp_md *ctx, u32 out, int verdict)
 cora_inline int cora_entry(struct xdp_md *ctx, u32 port)
 {
 	u32 zero = 0, out;
-	int unsupported, verdict;
+	int kind, verdict;
 	struct cora_counts *counts = bpf_map_lookup_elem(&cora_counts, &zero);
 	if (!counts)
 		return XDP_ABORTED;
 	counts->at[C_PACKETS]++;
-	counts->at[C_BYTES] += ctx->data_end - ctx->data;
-	verdict = cora_process(ctx, port, &unsupported);
+	counts->at[C_BYTES] += (u8 *)(long)ctx->data_end - (u8 *)(long)ctx->data;
+	verdict = cora_process(ctx, port, &kind);
 	if (verdict == CORA_UP) {
 		counts->at[C_UP]++;
-		if (unsupported) {
-			counts->at[C_UNSUPPORTED]++;
-			u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-			if (cora_shared.ports[port].guard && data + 14 <= end && *(u16 *)(data + 12) != 0x0608) {
-				counts->at[C_GUARDED]++;
-				return XDP_DROP;
-			}
+		counts->at[C_UNSUPPORTED] += kind != SUPPORTED;
+		if (cora_shared.ports[port].guard && kind != ARP) {
+			counts->at[C_GUARDED]++;
+			return XDP_DROP;
 		}
 		return XDP_PASS;
 	}
@@ -193,7 +200,7 @@ SEC("xdp") int cora_bounce(struct xdp_md *ctx) { return cora_back(ctx); }
 /* Each run processes the next packet of `cora_trace` in place of the one handed in. */
 SEC("xdp") int cora_replay(struct xdp_md *ctx)
 {
-	int unsupported, verdict;
+	int kind, verdict;
 	u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	u32 at = cora_shared.position;
 	cora_shared.position = at + 1 < cora_shared.trace_end ? at + 1 : cora_shared.trace_start;
@@ -201,7 +208,7 @@ SEC("xdp") int cora_replay(struct xdp_md *ctx)
 	if (!traced || data + CORA_TRACE_BYTES > end)
 		return CORA_ERROR;
 	__builtin_memcpy(data, traced->frame, CORA_TRACE_BYTES);
-	verdict = traced->port ? cora_process(ctx, 1, &unsupported) : cora_process(ctx, 0, &unsupported);
+	verdict = traced->port ? cora_process(ctx, 1, &kind) : cora_process(ctx, 0, &kind);
 	if (verdict == CORA_CROSS && bpf_xdp_adjust_head(ctx, sizeof(struct cora_hand)))
 		return CORA_ERROR;
 	return verdict;

@@ -29,6 +29,13 @@ struct entry {
 	u64 bytes[];			/* key, padded to eight bytes, then value */
 };
 
+#define SKETCH_SLOTS 2048
+#define SAMPLE_EVERY 4
+
+struct heavy { /* a slot of the sampled heavy-hitter sketch: an entry and how far it leads the others of its slot */
+	u32 entry, count;
+};
+
 struct table {
 	u32 kind, key_bytes, value_bytes, entries, stride, mask;
 	u32 used, fresh, free, oldest, newest, lost;
@@ -38,6 +45,8 @@ struct table {
 	struct table *up;  /* keys that are in the fast tier */
 	int map, freeze;   /* descriptors of the fast tier's map and freeze program, or -1 */
 	u64 pulls;
+	u32 turn;
+	struct heavy *heavy;
 };
 enum { ARRAY, HASH, LRU, LPM, SKETCH };
 
@@ -175,6 +184,20 @@ static struct entry *pull(struct table *t, const u64 *key)
 	return e;
 }
 
+/* One packet of four votes for its entry in one slot; a vote for another entry takes the slot over at zero. */
+cora_inline void sample(struct table *t, u32 i)
+{
+	if (++t->turn % SAMPLE_EVERY)
+		return;
+	struct heavy *h = &t->heavy[(i * 2654435761u) >> 21];
+	if (h->entry == i && h->count)
+		h->count++;
+	else if (h->count)
+		h->count--;
+	else
+		*h = (struct heavy){i, 1};
+}
+
 cora_inline void *cora_find(struct table *t, const void *key)
 {
 	if (t->kind == ARRAY || t->kind == SKETCH) {
@@ -200,6 +223,8 @@ cora_inline void *cora_find(struct table *t, const void *key)
 	if (!e)
 		return NULL;
 	e->hits++;
+	if (t->heavy && i != NONE)
+		sample(t, i);
 	if (t->kind == LRU) {
 		unlink_use(t, e);
 		link_newest(t, i);
@@ -241,7 +266,8 @@ static int table_open(struct table *t, u32 kind, u32 key_bytes, u32 value_bytes,
 	}
 	if (with_up) {
 		t->up = malloc(sizeof *t->up);
-		if (!t->up || table_open(t->up, HASH, key_bytes, 0, with_up, 0))
+		t->heavy = calloc(SKETCH_SLOTS, sizeof *t->heavy);
+		if (!t->up || !t->heavy || table_open(t->up, HASH, key_bytes, 0, with_up, 0))
 			return -1;
 	}
 	return t->store && (t->heads || kind == ARRAY || kind == SKETCH) ? 0 : -1;
@@ -252,6 +278,7 @@ static void table_close(struct table *t)
 	if (t->up)
 		table_close(t->up);
 	free(t->up);
+	free(t->heavy);
 	free(t->heads);
 	free(t->store);
 }
@@ -317,6 +344,52 @@ u32 cora_dump(int table, char *out, u32 room, u32 least, int reset)
 			count++;
 		}
 	return count;
+}
+
+/* Copy (estimated uses, key) of the sketch's entries, and empty it. Returns the number. */
+u32 cora_heavy(int table, char *out)
+{
+	struct table *t = &cora_tables[table];
+	u32 count = 0, stride = 8 + key_words(t) * 8;
+	for (u32 i = 0; t->heavy && i < SKETCH_SLOTS; i++) {
+		if (!t->heavy[i].count)
+			continue;
+		struct entry *e = entry_at(t, t->heavy[i].entry);
+		u64 uses = (u64)t->heavy[i].count * SAMPLE_EVERY;
+		t->heavy[i].count = 0;
+		if (find_index(t, e->bytes) == NONE) /* it has left since */
+			continue;
+		memcpy(out + (u64)count * stride, &uses, 8);
+		memcpy(out + (u64)count * stride + 8, e->bytes, stride - 8);
+		count++;
+	}
+	return count;
+}
+
+/* Copy all keys and values of the fast tier's map with few system calls. Returns the number. */
+u32 cora_fast_entries(int table, char *keys, char *values, u32 room)
+{
+	u32 got = 0;
+	u64 at = 0, *from = NULL;
+	struct table *t = &cora_tables[table];
+	while (got < room) {
+		union bpf_attr attr;
+		memset(&attr, 0, sizeof attr);
+		attr.batch.map_fd = t->map;
+		attr.batch.in_batch = (u64)(unsigned long)from;
+		attr.batch.out_batch = (u64)(unsigned long)&at;
+		attr.batch.keys = (u64)(unsigned long)(keys + (u64)got * t->key_bytes);
+		attr.batch.values = (u64)(unsigned long)(values + (u64)got * (16 + t->value_bytes));
+		attr.batch.count = room - got;
+		long rc = bpf_call(BPF_MAP_LOOKUP_BATCH, &attr);
+		if (rc && errno != ENOENT)
+			break;
+		got += attr.batch.count;
+		if (rc)
+			break;
+		from = &at;
+	}
+	return got;
 }
 
 /* Move an entry up: 0 done, 1 there is none, -1 the fast tier has no room. `header` bytes stand before its value. */
@@ -434,8 +507,12 @@ int cora_listen(int port, int ifindex, int queue)
 	for (u32 i = 0; i < RING; i++)
 		((u64 *)s->fill.items)[i] = (u64)i * FRAME_BYTES;
 	__atomic_store_n(s->fill.producer, RING, __ATOMIC_RELEASE);
-	if (bind(s->fd, (struct sockaddr *)&to, sizeof to))
-		return -errno;
+	if (bind(s->fd, (struct sockaddr *)&to, sizeof to)) {
+		int why = errno;
+		close(s->fd);
+		munmap(s->memory, memory.len);
+		return -why;
+	}
 	socket_count++;
 	return s->fd;
 }
