@@ -2,10 +2,9 @@
 
     python benchmarks/accuracy.py
 
-Each function runs all in the fast tier, where that is possible, and under the plan that the planner chooses with half of
-the memory. The kernel replays a trace; the least of several rounds counts. Beside ours: a packet-centric model (one
-cost a packet, as LogNIC's, calibrated on the mean function) and gradient boosting, both judged on functions that they
-have not seen.
+Each function runs all in the fast tier, and under the plan that the planner chooses. The
+kernel replays a trace; the least of several rounds counts. Beside ours: a packet-centric model (one cost a packet, as
+LogNIC's, the mean of the other functions) and gradient boosting, both judged on functions that they have not seen.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def measure(function: str, skew: float, costs: Costs, directory: Path) -> list[d
 
 def features(program, profile, placement) -> list[float]:  # type: ignore[no-untyped-def]
     """Return what a black-box predictor may know: steps, operations by kind of table, working sets, homes."""
-    counts = {storage: 0.0 for storage in ("array", "hash", "lpm", "sketch")}
+    counts = dict.fromkeys(("array", "hash", "lpm", "sketch"), 0.0)
     sets = []
     for use in profile.uses:
         if placement.homes[use.table] != SLOW:

@@ -42,7 +42,12 @@ class _TestRun(ctypes.Structure):
 
 
 class _LinkOptions(ctypes.Structure):
-    _fields_ = (("sz", ctypes.c_size_t), ("flags", ctypes.c_uint32), ("iter_info", ctypes.c_void_p), ("pad", ctypes.c_uint64 * 8))
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("flags", ctypes.c_uint32),
+        ("iter_info", ctypes.c_void_p),
+        ("pad", ctypes.c_uint64 * 8),
+    )
 
 
 class _OpenOptions(ctypes.Structure):
@@ -126,11 +131,11 @@ class Map:
 
     def set(self, key: Bytes, value: Bytes, flags: int = BPF_ANY) -> bool:
         """Store a value; return False if the kernel refused, as a full map does."""
-        return library().bpf_map_update_elem(self.fd, bytes(key), bytes(value), flags) == 0
+        return int(library().bpf_map_update_elem(self.fd, bytes(key), bytes(value), flags)) == 0
 
     def delete(self, key: Bytes) -> bool:
         """Remove a key; return False if there was none."""
-        return library().bpf_map_delete_elem(self.fd, bytes(key)) == 0
+        return int(library().bpf_map_delete_elem(self.fd, bytes(key))) == 0
 
     def keys(self) -> Iterator[bytes]:
         """Yield the keys; those that come or go meanwhile may be missed or come twice."""
@@ -243,6 +248,6 @@ def attach(program: int, ifindex: int, device: str) -> int:
     if -fd == 16:
         raise DeviceError(f"{device} already carries an XDP program; remove it with `ip link set {device} xdp off`")
     raise DeviceError(
-        f"{device} cannot carry an XDP program in native mode ({os.strerror(-fd)}); its driver must support native XDP, "
-        "and a veth's MTU must be below 3,500"
+        f"{device} cannot carry an XDP program in native mode ({os.strerror(-fd)}); its driver must support "
+        "native XDP, and a veth's MTU must be below 3,500"
     )

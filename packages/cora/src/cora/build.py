@@ -50,8 +50,15 @@ def compile_tiers(program: Program, placement: Placement, directory: Path) -> Bu
     paths["fast"].write_text(fast_source(program, placement), encoding="utf-8")
     paths["slow"].write_text(slow_source(program, placement), encoding="utf-8")
     target, library = directory / "fast.o", directory / "slow.so"
-    _clang("-O2", "-g", "-fno-strict-aliasing", "-target", "bpf", "-mcpu=v3", *_multiarch(), "-c", paths["fast"], "-o", target)
-    _clang("-O2", "-fPIC", "-shared", "-fno-strict-aliasing", paths["slow"], "-o", library)
+    bpf_options = ["-g", "-target", "bpf", "-mcpu=v3", *_multiarch(), "-c"]
+    running = [
+        _clang(*bpf_options, paths["fast"], "-o", target),
+        _clang("-fPIC", "-shared", paths["slow"], "-o", library),
+    ]
+    for process in running:
+        _, words = process.communicate()
+        if process.returncode:
+            raise BuildError(f"clang refused the generated code:\n{words[-2000:]}")
     return Built(program, placement, target.read_bytes(), library)
 
 
@@ -60,14 +67,12 @@ def _multiarch() -> list[str]:
     return [f"-I{path.parent.parent}" for path in Path("/usr/include").glob("*-linux-gnu/asm/types.h")]
 
 
-def _clang(*arguments: str | Path) -> None:
+def _clang(*arguments: str | Path) -> subprocess.Popen[str]:
     clang = shutil.which("clang")
     if not clang:
         raise Unsupported("clang is missing; install it (Debian: clang, libbpf-dev)")
-    command = [clang, "-Wno-unused-label", "-Wno-everything", f"-I{HEADERS_DIRECTORY}", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"clang refused the generated code:\n{done.stderr[-2000:]}")
+    options = ["-O2", "-fno-strict-aliasing", "-Wno-everything", f"-I{HEADERS_DIRECTORY}"]
+    return subprocess.Popen([clang, *options, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
 
 
 def load_fast(built: Built, *, offline: bool = False, trace: int = 0) -> bpf.Object:
@@ -130,7 +135,7 @@ def explain_refusal(program: Program, placement: Placement, log: str, errno: int
         table = getattr(program.steps[step], "table", table)
     elif table:
         parts.append(f"at table {table}")
-    if errno == 12 or errno == 7 or "too large" in log.lower():
+    if errno in {12, 7} or "too large" in log.lower():
         biggest = max(program.tables.values(), key=lambda one: one.entries, default=None)
         table = table or (biggest.name if biggest else "")
     homes = [name for name, home in placement.homes.items() if home != "slow"]

@@ -1,7 +1,7 @@
 """Calibration: micro-programs that measure, on this machine, what each kind of state access costs in each tier.
 
-A micro-program has several variants, chosen by the packet's TOS byte. Variant 0 does nothing, so the difference to it is
-the cost of the operation. The kernel replays a trace of packets whose keys spread over a working set.
+A micro-program has several variants, chosen by the packet's TOS byte. Variant 0 does nothing, so the difference to it
+is the cost of the operation. The kernel replays a trace of packets whose keys spread over a working set.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ def table_program(storage: str, mode: str, prefixes: int = TRACE) -> tuple[Progr
     b.parse("ipv4")
     key = {"array": {"index": 32}, "lpm": {"source": 32}}.get(storage, {"source": 32, "port": 32})
     value = {"count": 64} if storage == "sketch" else {"count": 64, "last": 64}
-    keys = {"array": lambda i: (i,), "lpm": lambda i: (32, i)}.get(storage, lambda i: (i, 0))
-    preset = [(keys(i), (1, 1)) for i in range(prefixes)] if mode == "read" else []
+    preset = [(_key(storage, i), (1, 1)) for i in range(prefixes)] if mode == "read" else []
     table = b.table("state", storage, key=key, value=value, entries=TRACE, preset=preset)
     at: list[Expr] = [SRC] if storage in {"array", "lpm"} else [SRC, field("ip.id")]
     create = storage in {"hash", "lru", "sketch"}
@@ -74,6 +73,10 @@ def table_program(storage: str, mode: str, prefixes: int = TRACE) -> tuple[Progr
     if storage == "hash" and mode == "write":
         operations["delete"] = lambda b: _then(SRC, b.delete(table, at))
     return _program(b.name, list(operations.values()), b), list(operations)
+
+
+def _key(storage: str, i: int) -> tuple[int, ...]:
+    return {"array": (i,), "lpm": (32, i)}.get(storage, (i, 0))
 
 
 #: Kinds of tables and modes that are measured.
@@ -178,15 +181,15 @@ class _Bench:
         self.offline.__exit__(None, None, None)
 
 
-def calibrate(progress: Callable[[str], None] = lambda _: None) -> Costs:
-    """Measure all coefficients; about a minute."""
+def calibrate(progress: Callable[[str], None] = lambda _: None, quick: bool = False) -> Costs:
+    """Measure all coefficients, in about a minute; `quick` leaves out LPM and LRU tables and takes a third."""
     tables: dict[str, dict[str, Curve]] = {FAST: {}, SLOW: {}}
     spreads: list[float] = []
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         progress("steps without tables")
         steps, base, hand_over = _measure_steps(directory)
-        for storage, mode in MICRO:
+        for storage, mode in MICRO[:6] if quick else MICRO:
             progress(f"tables of kind {storage}: {mode}")
             program, names = table_program(storage, mode)
             for tier in (FAST, SLOW):
@@ -198,8 +201,8 @@ def calibrate(progress: Callable[[str], None] = lambda _: None) -> Costs:
                         tables[tier].setdefault(f"{storage}.{name}", curve)
                 finally:
                     bench.close()
-        progress("tables of kind lpm: read")
-        for tier in (FAST, SLOW):
+        for tier in () if quick else (FAST, SLOW):
+            progress("tables of kind lpm: read")
             tables[tier]["lpm.read"] = _prefix_curve(tier, directory, base[tier] + steps[tier]["rewrite"])
     found = {tier: TierCosts(base[tier], steps[tier], tables[tier]) for tier in (FAST, SLOW)}
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

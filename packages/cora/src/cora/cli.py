@@ -33,16 +33,34 @@ FILE = click.Path(path_type=Path)
 def _options(*names: str) -> Callable[[Any], Any]:
     """Add options that several commands share."""
     known = {
-        "settings": click.option("--settings", type=FILE, help="JSON with the function's settings; others keep defaults."),
+        "settings": click.option(
+            "--settings", type=FILE, help="JSON with the function's settings; others keep defaults."
+        ),
         "costs": click.option("--costs", type=FILE, help="Measured parameter file; default: one that comes with cora."),
-        "limits": click.option("--limits", type=FILE, help="Limits of the fast tier; `agilio-like` is one that comes with cora."),
-        "profile": click.option("--profile", "profile_file", type=FILE, help="From `cora profile`; default: made traffic, Zipf 1."),
-        "engine": click.option("--engine", type=click.Choice(["exact", "exhaustive", "greedy"]), default="exact", show_default=True),
-        "rate": click.option("--rate", default=0.0, help="Packets a second that both tiers must take; 0: no such limit."),
-        "cores": click.option("--cores", nargs=2, type=float, default=(1.0, 1.0), show_default=True, help="Fast, slow."),
-        "home": click.option("--home", "homes", multiple=True, help="Settle a table: TABLE=fast|slow|both|split[:ENTRIES]."),
-        "memory": click.option("--memory", type=int, help="Bytes for tables in the fast tier; default: that of --limits."),
-        "weight": click.option("--weight-fast", default=0.1, show_default=True, help="Weight of a fast ns beside a slow one."),
+        "limits": click.option(
+            "--limits", type=FILE, help="Limits of the fast tier; `agilio-like` is one that comes with cora."
+        ),
+        "profile": click.option(
+            "--profile", "profile_file", type=FILE, help="From `cora profile`; default: made traffic, Zipf 1."
+        ),
+        "engine": click.option(
+            "--engine", type=click.Choice(["exact", "exhaustive", "greedy"]), default="exact", show_default=True
+        ),
+        "rate": click.option(
+            "--rate", default=0.0, help="Packets a second that both tiers must take; 0: no such limit."
+        ),
+        "cores": click.option(
+            "--cores", nargs=2, type=float, default=(1.0, 1.0), show_default=True, help="Fast, slow."
+        ),
+        "home": click.option(
+            "--home", "homes", multiple=True, help="Settle a table: TABLE=fast|slow|both|split[:ENTRIES]."
+        ),
+        "memory": click.option(
+            "--memory", type=int, help="Bytes for tables in the fast tier; default: that of --limits."
+        ),
+        "weight": click.option(
+            "--weight-fast", default=0.1, show_default=True, help="Weight of a fast ns beside a slow one."
+        ),
         "json": click.option("--json", "as_json", is_flag=True, help="For programs."),
     }
 
@@ -140,7 +158,9 @@ def calibrate(out: Path, network: bool) -> None:
 @click.option("--seconds", default=5.0, show_default=True, help="How long to sample.")
 @click.option("--out", type=FILE, default=Path("profile.json"), show_default=True)
 @_options("settings")
-def profile(function: str, capture: Path | None, inside: str, live: str | None, seconds: float, out: Path, settings: Path | None) -> None:
+def profile(
+    function: str, capture: Path | None, inside: str, live: str | None, seconds: float, out: Path, settings: Path | None
+) -> None:
     """Profile FUNCTION on a pcap or pcapng file, or on a live sample."""
     from cora.functions import load
     from cora.profile import make_profile, read_capture
@@ -153,13 +173,13 @@ def profile(function: str, capture: Path | None, inside: str, live: str | None, 
     found = make_profile(program, packets)
     _write(out, json.dumps(found.to_json()) + "\n")
     click.echo(
-        f"{out}: {found.packets:,} packets in {found.duration_s:.3f} s ({found.rate_per_s:,.0f}/s), mean {found.mean_bytes:.0f} "
-        f"bytes, {found.unsupported} not supported"
+        f"{out}: {found.packets:,} packets in {found.duration_s:.3f} s ({found.rate_per_s:,.0f}/s), "
+        f"mean {found.mean_bytes:.0f} bytes, {found.unsupported} not supported"
     )
     for use in found.uses:
         click.echo(
-            f"  step {use.step:3} {program.describe(use.step):22} {use.share:6.1%} of packets, {use.hit_share:6.1%} hit, "
-            f"{use.keys:,} keys, working set {use.working_set:,.0f}, Zipf {use.skew:.2f}"
+            f"  step {use.step:3} {program.describe(use.step):22} {use.share:6.1%} of packets, "
+            f"{use.hit_share:6.1%} hit, {use.keys:,} keys, working set {use.working_set:,.0f}, Zipf {use.skew:.2f}"
         )
 
 
@@ -195,10 +215,10 @@ def _plan(name: str, settings: Path | None, profile_file: Path | None, machine: 
 @click.option("--out", type=FILE, default=Path("plan.json"), show_default=True)
 @click.option("--page", "page_file", type=FILE, help="Also write the plan page (HTML).")
 @_options("settings", "profile", "costs", "limits", "memory", "engine", "rate", "cores", "home", "weight", "json")
-def plan(  # noqa: PLR0913 - one argument an option
-    function: str, out: Path, page_file: Path | None, settings: Path | None, profile_file: Path | None, costs: Path | None,
-    limits: Path | None, memory: int | None, engine: str, rate: float, cores: tuple[float, float], homes: tuple[str, ...],
-    weight_fast: float, as_json: bool,
+def plan(  # noqa: PLR0913, PLR0917 - one argument an option
+    function: str, out: Path, page_file: Path | None, settings: Path | None, profile_file: Path | None,
+    costs: Path | None, limits: Path | None, memory: int | None, engine: str, rate: float,
+    cores: tuple[float, float], homes: tuple[str, ...], weight_fast: float, as_json: bool,
 ) -> None:  # fmt: skip
     """Choose where FUNCTION's tables live; write the plan with every option's costs and bytes."""
     from cora.planfile import plan_to_json
@@ -207,14 +227,22 @@ def plan(  # noqa: PLR0913 - one argument an option
 
     machine = _machine(costs, limits, memory)
     given, program, found, made = _plan(
-        function, settings, profile_file, machine, homes=homes, engine=engine, cores=cores, rate_per_s=rate, weight_fast=weight_fast
+        function,
+        settings,
+        profile_file,
+        machine,
+        homes=homes,
+        engine=engine,
+        cores=cores,
+        rate_per_s=rate,
+        weight_fast=weight_fast,
     )
-    data = plan_to_json(function, given, program, *made, machine[0])
+    data = plan_to_json(function, given, program, made, machine[0])
     data["profile"] = found.to_json()
     _write(out, json.dumps(data) + "\n")
     if page_file:
         _write(page_file, page(function, program, found, *machine, made))
-    click.echo(json.dumps(data) if as_json else in_words(program, *made, machine[0]))
+    click.echo(json.dumps(data) if as_json else in_words(program, made, machine[0]))
     click.echo(f"{out}: {made[1].engine} search, {made[1].seconds * 1000:.1f} ms", err=True)
 
 
@@ -222,9 +250,11 @@ def plan(  # noqa: PLR0913 - one argument an option
 @click.argument("plan_file", type=FILE)
 @click.option("--page", "page_file", type=FILE, help="Write the plan page (HTML).")
 @_options("costs", "limits", "memory", "json")
-def explain(plan_file: Path, page_file: Path | None, costs: Path | None, limits: Path | None, memory: int | None, as_json: bool) -> None:
+def explain(
+    plan_file: Path, page_file: Path | None, costs: Path | None, limits: Path | None, memory: int | None, as_json: bool
+) -> None:
     """Say what a plan costs, what limits it, and which change would help most."""
-    from cora.plan import search
+    from cora.model import Choice
     from cora.planfile import make_plan, next_change, read_plan
     from cora.profile import profile_from_json
     from cora.report import explain as in_words
@@ -233,11 +263,9 @@ def explain(plan_file: Path, page_file: Path | None, costs: Path | None, limits:
     data, program, placement = read_plan(plan_file)
     machine = _machine(costs, limits, memory)
     found = profile_from_json(data["profile"])
-    from cora.model import Choice
-
     only = {name: [Choice(home, placement.fast_entries.get(name, 0))] for name, home in placement.homes.items()}
     kept = make_plan(program, found, *machine, only=only)
-    free, _, _ = make_plan(program, found, *machine, engine="greedy") if True else (kept[0], search, None)
+    free, _, _ = make_plan(program, found, *machine, engine="greedy")
     made = (free, kept[1], kept[2])
     if page_file:
         _write(page_file, page(data["function"], program, found, *machine, made))
@@ -248,12 +276,13 @@ def explain(plan_file: Path, page_file: Path | None, costs: Path | None, limits:
                 {
                     "bottleneck": kept[2].bottleneck,
                     "steps": steps_in(program, found, machine[0], kept[1].chosen),
-                    "next_change": change and {"what": change[0], "saved_ns_per_packet": change[1], "more_fast_bytes": change[2]},
+                    "next_change": change
+                    and {"what": change[0], "saved_ns_per_packet": change[1], "more_fast_bytes": change[2]},
                 }
             )
         )
         return
-    click.echo(in_words(program, *made, machine[0]))
+    click.echo(in_words(program, made, machine[0]))
 
 
 @main.command()
@@ -267,7 +296,9 @@ def build(plan_file: Path, out: Path, try_load: bool) -> None:
 
     _, program, placement = read_plan(plan_file)
     built = compile_tiers(program, placement, out)
-    click.echo(f"{out}/fast.bpf.c, fast.o, slow.c, slow.so; a packet that crosses carries {built.hand_bytes} bytes in front")
+    click.echo(
+        f"{out}/fast.bpf.c, fast.o, slow.c, slow.so; a packet that crosses carries {built.hand_bytes} bytes in front"
+    )
     if try_load:
         load_fast(built).close()
         click.echo("the kernel accepts the fast tier")
@@ -275,19 +306,24 @@ def build(plan_file: Path, out: Path, try_load: bool) -> None:
 
 @main.command()
 @click.argument("function")
-@click.option("--dev", "devices", multiple=True, help="Device; twice: inside or client side, then outside or server side.")
+@click.option(
+    "--dev", "devices", multiple=True, help="Device; twice: inside or client side, then outside or server side."
+)
 @click.option("--plan", "plan_file", type=FILE, help="From `cora plan`; default: a plan for made traffic.")
 @click.option("--state", type=FILE, help="File for counters and table entries (JSON).")
 @click.option("--device-is-mine", is_flag=True, help="Accept devices that cora did not make.")
-@click.option("--adapt/--no-adapt", default=True, show_default=True, help="Move keys of split tables as traffic shifts.")
+@click.option(
+    "--adapt/--no-adapt", default=True, show_default=True, help="Move keys of split tables as traffic shifts."
+)
 @click.option("--seconds", default=0.0, help="Stop after this time; 0: until a signal.")
 @click.option("--metrics", type=int, help="Port for Prometheus on 127.0.0.1.")
 @click.option("--dry-run", is_flag=True, help="Plan, build and check devices, but attach nothing.")
 @_options("settings", "profile", "costs", "limits", "memory", "engine", "home")
-def run(  # noqa: PLR0913 - one argument an option
-    function: str, devices: tuple[str, ...], plan_file: Path | None, state: Path | None, device_is_mine: bool, adapt: bool,
-    seconds: float, metrics: int | None, dry_run: bool, settings: Path | None, profile_file: Path | None, costs: Path | None,
-    limits: Path | None, memory: int | None, engine: str, homes: tuple[str, ...],
+def run(  # noqa: PLR0913, PLR0917 - one argument an option
+    function: str, devices: tuple[str, ...], plan_file: Path | None, state: Path | None, device_is_mine: bool,
+    adapt: bool, seconds: float, metrics: int | None, dry_run: bool, settings: Path | None,
+    profile_file: Path | None, costs: Path | None, limits: Path | None, memory: int | None, engine: str,
+    homes: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run FUNCTION between two devices until Ctrl-C; prints `ready` when packets are processed."""
     from cora.engine import Options, addresses_in
@@ -305,11 +341,15 @@ def run(  # noqa: PLR0913 - one argument an option
         if data["function"] != function or (settings and data["settings"] != given):
             raise BadInput(f"{plan_file} is a plan for {data['function']} with other settings; plan again")
     else:
-        _, program, _, made = _plan(function, settings, profile_file, _machine(costs, limits, memory), homes=homes, engine=engine)
+        _, program, _, made = _plan(
+            function, settings, profile_file, _machine(costs, limits, memory), homes=homes, engine=engine
+        )
         placement = placement_of(made[1].chosen)
     defaults = FUNCTIONS[function].defaults if function in FUNCTIONS else {}
     report = serve(metrics) if metrics else _warn_once()
-    options = Options(state, adapt, device_is_mine, seconds=seconds, resolve=addresses_in({**defaults, **given}), report=report)
+    options = Options(
+        state, adapt, device_is_mine, seconds=seconds, resolve=addresses_in({**defaults, **given}), report=report
+    )
     click.echo(f"{program.name}: {placement.label()}", err=True)
     if dry_run:
         _dry_run(program, placement, devices, device_is_mine)
@@ -371,7 +411,9 @@ def watch(state: Path, interval: float, count: int) -> None:
 
 
 @main.command()
-@click.option("--command", default="", help="Run this shell command between the devices `in` and `out`, instead of waiting.")
+@click.option(
+    "--command", default="", help="Run this shell command between the devices `in` and `out`, instead of waiting."
+)
 def testbed(command: str) -> None:
     """Make three network namespaces: client, middle (devices `in` and `out`), server. Needs root."""
     from cora.namespaces import Testbed
@@ -402,13 +444,16 @@ def bench(plan_file: Path, seconds: float, rate: float, skew: float, as_json: bo
     from cora.traffic import Shape
 
     data, program, placement = read_plan(plan_file)
-    found = bench_plan(data["function"], data["settings"], program, placement, Shape(skew=skew, rate_per_s=rate), seconds)
+    found = bench_plan(
+        data["function"], data["settings"], program, placement, Shape(skew=skew, rate_per_s=rate), seconds
+    )
     found["predicted"] = data["prediction"]
     if as_json:
         click.echo(json.dumps(found))
         return
     click.echo(
-        f"{found['received_packets']:,} of {found['sent_packets']:,} packets came through at {found['rate_packets_per_s']:,.0f} a second; "
+        f"{found['received_packets']:,} of {found['sent_packets']:,} packets came through "
+        f"at {found['rate_packets_per_s']:,.0f} a second; "
         f"{found['crossing_share']:.1%} crossed ({data['prediction']['crossing_share']:.1%} predicted)"
     )
     click.echo(
@@ -420,7 +465,7 @@ def bench(plan_file: Path, seconds: float, rate: float, skew: float, as_json: bo
 @main.command()
 @click.option("--page", "page_file", type=FILE, default=Path("cora-demo.html"), show_default=True)
 def demo(page_file: Path) -> None:
-    """Calibrate, plan a load balancer, run it, shift the traffic, and compare with the prediction; under two minutes."""
+    """Calibrate, plan a load balancer, run it, shift the traffic, compare with the prediction; under two minutes."""
     from cora.demo import run_demo
 
     run_demo(page_file, click.echo)

@@ -10,7 +10,21 @@ from cora.errors import BuildError
 from cora.expressions import Expr, FieldOf, Local, Now, Old, leaves, to_c
 from cora.packet import FIELDS, HEADERS
 from cora.placement import FAST, SLOW, SPLIT, Placement, atomic, locked, tiers
-from cora.program import SKETCH_ROWS, Access, Assign, Branch, Parse, Program, Rewrite, Step, Table, Verdict, adds, assigned
+from cora.program import (
+    SKETCH_ROWS,
+    Access,
+    Assign,
+    Branch,
+    Parse,
+    Program,
+    Rewrite,
+    Step,
+    Table,
+    Verdict,
+    adds,
+    assigned,
+    least_bytes,
+)
 
 #: Most locals that a hand-over carries; with more, header and XDP headroom (256 bytes) would not fit.
 MAX_SLOTS = 20
@@ -21,7 +35,9 @@ def slots(program: Program) -> int:
     """Return how many locals the hand-over header has room for."""
     most = max((len(program.live(at)) for at in range(len(program.steps))), default=0)
     if most > MAX_SLOTS:
-        raise BuildError(f"{program.name}: {most} locals are in use at one step; at most {MAX_SLOTS} can be handed over")
+        raise BuildError(
+            f"{program.name}: {most} locals are in use at one step; at most {MAX_SLOTS} can be handed over"
+        )
     return max(1, most)
 
 
@@ -65,7 +81,7 @@ def fast_source(program: Program, placement: Placement) -> str:
             '#include "cora_fast.h"',
             "cora_inline int cora_steps(struct xdp_md *ctx, u32 port, u64 now)",
             "{",
-            "u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;",
+            "u8 *data = CORA_DATA(ctx), *end = CORA_END(ctx);",
             "u64 length = end - data; struct cora_hand *hand; int crossed; (void)length; (void)hand; (void)crossed;",
             body.declarations(),
             body.steps(),
@@ -82,7 +98,7 @@ def _fast_resume(body: _Writer) -> str:
         [
             "static int cora_resume(struct xdp_md *ctx, struct cora_hand *from)",
             "{",
-            "u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;",
+            "u8 *data = CORA_DATA(ctx), *end = CORA_END(ctx);",
             "u64 length = end - data, now = from->now; u32 port = from->port; struct cora_hand *hand; int crossed;",
             "(void)length; (void)hand; (void)crossed;",
             body.declarations(),
@@ -142,7 +158,7 @@ def _map(program: Program, placement: Placement, table: Table) -> str:
     return (
         f"struct e_{table.name} {{ {header}struct v_{table.name} v; }};\n"
         f"struct {{ __uint(type, BPF_MAP_TYPE_{MAP_TYPES[table.storage]}); __uint(max_entries, {entries}); {flags}"
-        f"__type(key, {key}); __type(value, struct e_{table.name}); }} t_{table.name} SEC(\".maps\");"
+        f'__type(key, {key}); __type(value, struct e_{table.name}); }} t_{table.name} SEC(".maps");'
     )
 
 
@@ -151,7 +167,7 @@ def _freeze(table: Table) -> str:
     return f"""
 SEC("xdp") int freeze_{table.name}(struct xdp_md *ctx)
 {{
-u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+u8 *data = CORA_DATA(ctx), *end = CORA_END(ctx);
 struct k_{table.name} k;
 u64 *out = (void *)(data + 16 + (sizeof k + 7) / 8 * 8);
 if ((u8 *)out + sizeof(struct v_{table.name}) > end) return 0;
@@ -184,11 +200,13 @@ class _Writer:
     def resume(self, header: str) -> str:
         """Return the switch that takes a packet up at a step."""
         cases = []
+        least = least_bytes(self.program)
         for at in range(len(self.program.steps)):
             if self._reachable(at) and (self._can_begin(at)):
                 live = self.program.live(at)
                 loads = "".join(f"l_{name} = {header}->slot[{slot}]; " for slot, name in enumerate(live))
-                cases.append(f"case {at}: {loads}goto s{at};")
+                checked = f"if (data + {least[at]} > end) return CORA_ERROR; " if self.tier == FAST else ""
+                cases.append(f"case {at}: {checked}{loads}goto s{at};")
         return "\n".join([f"switch ({header}->step) {{", *cases, "default: return CORA_ERROR; }"])
 
     def _can_begin(self, at: int) -> bool:
@@ -303,7 +321,9 @@ class _Writer:
         lines.append(f"l_{step.hit} = e != 0; l_{step.full} = 0;")
         if step.create and not (fast and home == SPLIT):
             lines.append(f"if (!e) {{ {self._make(step, table)} }}")
-        olds = sorted({leaf.name for _, one in (*step.sets, *step.outs) for leaf in leaves(one) if isinstance(leaf, Old)})
+        olds = sorted(
+            {leaf.name for _, one in (*step.sets, *step.outs) for leaf in leaves(one) if isinstance(leaf, Old)}
+        )
         lines.append("".join(f"u64 o_{name} = 0; " for name in olds))
         outs = " ".join(f"l_{name} = {self._c(one)};" for name, one in step.outs)
         change = self._change(at, step, table, value, olds, lock)
@@ -362,7 +382,10 @@ class _Writer:
     def _sketch(self, step: Access) -> str:
         table = self.program.tables[step.table]
         number = self.numbers[table.name]
-        keys = [f"u64 q{i} = (u{bits}){self._c(one)};" for i, (one, (_, bits)) in enumerate(zip(step.key, table.key, strict=True))]
+        keys = [
+            f"u64 q{i} = (u{bits}){self._c(one)};"
+            for i, (one, (_, bits)) in enumerate(zip(step.key, table.key, strict=True))
+        ]
         lines = ["{", *keys, "u64 o_count = ~0ULL;"]
         for row in range(SKETCH_ROWS):
             text = f"{row + 1}ULL"
@@ -385,4 +408,3 @@ class _Writer:
                 add = f"__sync_fetch_and_add(&{cell}, n_{name});" if self.tier == FAST else f"{cell} += n_{name};"
                 lines.append(f"if (e{row}) {add}")
         return " ".join([*lines, f"}} goto s{step.then};"])
-

@@ -87,7 +87,9 @@ class Controller:
         table = self.tables[name]
         table.slow = _smooth(table.slow, dict(slow), seconds, self.policy.smoothing)
         seen = dict(fast)
-        table.fast = {key: rate for key, rate in _smooth(table.fast, seen, seconds, self.policy.smoothing).items() if key in seen}
+        table.fast = {
+            key: rate for key, rate in _smooth(table.fast, seen, seconds, self.policy.smoothing).items() if key in seen
+        }
         table.fast.update({key: 0.0 for key in seen if key not in table.fast})
 
     def decide(self, now_s: float) -> Replan | None:

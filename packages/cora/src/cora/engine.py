@@ -34,8 +34,32 @@ from cora.placement import SPLIT, Placement, layout
 from cora.program import Program, Table
 from cora.tables import Tables
 
-FAST_COUNTS = ("packets", "forwarded", "replied", "dropped", "up", "unsupported", "crossed", "no_next_hop", "guarded", "errors", "bytes")
-SLOW_COUNTS = ("packets", "forwarded", "replied", "dropped", "up", "errors", "no_next_hop", "bounced", "bad_checksums", "checksums_checked", "unsent")
+FAST_COUNTS = (
+    "packets",
+    "forwarded",
+    "replied",
+    "dropped",
+    "up",
+    "unsupported",
+    "crossed",
+    "no_next_hop",
+    "guarded",
+    "errors",
+    "bytes",
+)
+SLOW_COUNTS = (
+    "packets",
+    "forwarded",
+    "replied",
+    "dropped",
+    "up",
+    "errors",
+    "no_next_hop",
+    "bounced",
+    "bad_checksums",
+    "checksums_checked",
+    "unsent",
+)
 #: Entries up to which the state file holds all tables each second; larger tables are written at the end and on SIGUSR1.
 LIVE_STATE_ENTRIES = 2000
 #: Promotions wait so long after demotions, so that no program still holds an entry that is used again.
@@ -182,7 +206,10 @@ class Engine:
         keys, values = ctypes.create_string_buffer(room * size), ctypes.create_string_buffer(room * width)
         count = self.slow.cora_fast_entries(self.tables.numbers[table.name], keys, values, room)
         raw, body = keys.raw, values.raw
-        now = {raw[i * size : (i + 1) * size]: int.from_bytes(body[i * width + 8 : i * width + 12], "little") for i in range(count)}
+        now = {
+            raw[i * size : (i + 1) * size]: int.from_bytes(body[i * width + 8 : i * width + 12], "little")
+            for i in range(count)
+        }
         before, self.before[table.name] = self.before[table.name], now
         return [(key, float((hits - before.get(key, 0)) & 0xFFFFFFFF)) for key, hits in now.items()]
 
@@ -209,7 +236,7 @@ class Engine:
         self.pending = self.pending[256:]
 
     def counters(self) -> dict[str, Any]:
-        """Return the counters of both tiers; those of the fast tier are summed over CPUs and may be torn between them."""
+        """Return the counters of both tiers; those of the fast tier are summed over CPUs that count on meanwhile."""
         raw = self.fast.maps["cora_counts"].get(bytes(4)) or b""
         size = 8 * len(FAST_COUNTS)
         cpus = [struct.unpack_from(f"={len(FAST_COUNTS)}Q", raw, at) for at in range(0, len(raw), size)]
@@ -236,7 +263,9 @@ class Engine:
                 self._export(state[self.program.export])
         if everything:
             data["tables"] = {
-                name: [{"key": _named(self.program.tables[name], key), "value": value} for key, value in entries.items()]
+                name: [
+                    {"key": _named(self.program.tables[name], key), "value": value} for key, value in entries.items()
+                ]
                 for name, entries in state.items()
             }
         scratch = self.options.state.with_suffix(".part")
@@ -249,7 +278,10 @@ class Engine:
         table = self.program.tables[self.program.export]
         lines = [",".join(name for name, _ in (*table.key, *table.value))]
         for key, value in sorted(entries.items()):
-            cells = [dotted(part) if name in {"source", "target"} else str(part) for (name, _), part in zip(table.key, key, strict=True)]
+            cells = [
+                dotted(part) if name in {"source", "target"} else str(part)
+                for (name, _), part in zip(table.key, key, strict=True)
+            ]
             lines.append(",".join([*cells, *map(str, value.values())]))
         self.options.state.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

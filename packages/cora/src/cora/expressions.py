@@ -247,7 +247,7 @@ def to_c(expr: Expr, read: Callable[[Expr], str]) -> str:
     if expr.name in {"<<", ">>"}:
         return f"({args[0]} {expr.name} ({args[1]} & 63))"
     if expr.name in {"max", "min", "/", "%"}:
-        return f"cora_{ {'max': 'max', 'min': 'min', '/': 'div', '%': 'mod'}[expr.name]}({', '.join(args)})"
+        return f"cora_{ {'max': 'max', 'min': 'min', '/': 'div', '%': 'mod'}[expr.name] }({', '.join(args)})"
     if expr.name == "select":
         return f"({args[0]} ? {args[1]} : {args[2]})"
     if expr.name == "hash":

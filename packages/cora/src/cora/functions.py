@@ -116,9 +116,7 @@ def nat(s: Settings) -> Program:
         with b.when(flow.hit.eq(0)):
             for _ in range(s["sweep"]):
                 _free_one(b, (forward, reverse, owners, pool, heads), count, first, timeout)
-            head = b.access(
-                heads, [0], {"free": select(old("free") > 0, old("free") - 1, 0)}, {"free": old("free")}
-            )
+            head = b.access(heads, [0], {"free": select(old("free") > 0, old("free") - 1, 0)}, {"free": old("free")})
             with b.when(head["free"].eq(0)):
                 _count(b, stats, 2)
                 b.drop()
@@ -203,9 +201,7 @@ def balancer(s: Settings) -> Program:
             slot = b.lookup(ring, [hash_of(SRC, SPORT, DPORT, PROTO) % s["slots"]], "address", "number")
             b.assign("target", slot["address"])
             b.assign("number", slot["number"])
-            made = b.put(
-                flows, [SRC, SPORT, DPORT, PROTO], last_ns=now(), packets=1, address=target, number=number
-            )
+            made = b.put(flows, [SRC, SPORT, DPORT, PROTO], last_ns=now(), packets=1, address=target, number=number)
             with b.when(made.full):
                 _count(b, stats, 3)
         b.add(served, [number], packets=1, bytes=LENGTH)
@@ -403,7 +399,7 @@ FUNCTIONS: dict[str, Function] = {
     "nat": Function(
         "NAT with a pool of ports",
         nat,
-        {"public": "192.0.2.1", "ports": [20000, 24095], "idle_s": 120, "sweep": 1},
+        {"public": "192.0.2.1", "ports": [20000, 24095], "idle_s": 120, "sweep": 2},
     ),
     "balancer": Function(
         "L4 load balancer",
@@ -439,9 +435,7 @@ def load(name: str, settings: Settings | None = None) -> Program:
     function = FUNCTIONS[name]
     unknown = set(settings or {}) - set(function.defaults)
     if unknown:
-        raise BadInput(
-            f"{name} has no setting {', '.join(sorted(unknown))}; it has {', '.join(function.defaults)}"
-        )
+        raise BadInput(f"{name} has no setting {', '.join(sorted(unknown))}; it has {', '.join(function.defaults)}")
     try:
         return function.make({**function.defaults, **(settings or {})})
     except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:

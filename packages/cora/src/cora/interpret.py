@@ -88,9 +88,7 @@ class Interpreter:
 
     def _access(self, at: int, step: Access, read: Callable[[Expr], int], local: dict[str, int]) -> bool:
         table = self.program.tables[step.table]
-        key = tuple(
-            evaluate(one, read) & ((1 << bits) - 1) for one, (_, bits) in zip(step.key, table.key, strict=True)
-        )
+        key = tuple(evaluate(one, read) & ((1 << bits) - 1) for one, (_, bits) in zip(step.key, table.key, strict=True))
         entries = self.tables[table.name]
         if table.kind == "sketch":
             return self._sketch(at, step, table, key, read, local)

@@ -55,8 +55,9 @@ class Costs:
         where: Kernel and CPU.
         tiers: Costs by tier.
         hand_over: ns in the fast tier to hand a packet over.
-        network: ns per packet of real devices, beyond the programs: "fast" (driver and redirection), "slow" (AF_XDP
-            socket in, packet socket out); empty until measured.
+        network: Costs of real devices beyond the programs, empty until measured: "fast" (ns per packet in the driver
+            and redirection), "slow" (ns per packet by AF_XDP socket in, packet socket out), "wake" (ns per wake-up of
+            the slow tier), "idle" (ns per second that the slow tier takes without packets).
         noise: Relative spread of repeated measurements, 0-1.
     """
 

@@ -16,7 +16,9 @@ class _Counters:
         self.newest: dict[str, Any] = {}
 
     def collect(self) -> Iterator[Metric]:
-        packets = CounterMetricFamily("cora_packets", "Packets by tier and what became of them.", labels=("tier", "what"))
+        packets = CounterMetricFamily(
+            "cora_packets", "Packets by tier and what became of them.", labels=("tier", "what")
+        )
         for tier in ("fast", "slow"):
             for what, count in self.newest.get(tier, {}).items():
                 if what != "bytes":
@@ -30,7 +32,7 @@ class _Counters:
 def serve(port: int) -> Callable[[dict[str, Any]], None]:
     """Serve metrics and return what takes new counters."""
     counters, registry = _Counters(), CollectorRegistry()
-    registry.register(counters)  # type: ignore[arg-type]
+    registry.register(counters)
     start_http_server(port, "127.0.0.1", registry)
 
     def report(newest: dict[str, Any]) -> None:

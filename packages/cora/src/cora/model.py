@@ -134,6 +134,15 @@ def step_costs(program: Program, profile: Profile, costs: Costs) -> StepCosts:
     return StepCosts(plain["fast"], slow, access)
 
 
+#: Seconds in which the slow tier gathers packets after a wake-up (150 us of pause, and the kernel's timer slack of 50).
+GATHER_S = 0.0002
+
+
+def wakes_per_packet(crossings_per_s: float) -> float:
+    """Return wake-ups of the slow tier per packet that crosses: each gathers what comes in `GATHER_S`."""
+    return 1 / (1 + crossings_per_s * GATHER_S)
+
+
 class Prediction(NamedTuple):
     """What a placement does, per packet of the profile.
 
@@ -248,10 +257,12 @@ def predict(
             if isinstance(step, Access):
                 tables[f"{step.table}.{tier}"] = tables.get(f"{step.table}.{tier}", 0.0) + one.weight * ns
     fast_cpu = fast + costs.network.get("fast", 0.0)
-    slow_cpu = slow + cross * costs.network.get("slow", 0.0)
+    rate = rate_per_s or profile.rate_per_s
+    network = costs.network
+    slow_cpu = slow + cross * network.get("slow", 0.0)
     ceilings = {"fast": cores[0] * 1e9 / fast_cpu, "slow": cores[1] * 1e9 / slow_cpu if slow_cpu else math.inf}
     first = min(ceilings, key=lambda tier: ceilings[tier])
-    rate = rate_per_s or profile.rate_per_s
+    slow_cpu += cross * network.get("wake", 0.0) * wakes_per_packet(rate * cross) + network.get("idle", 0.0) / rate
     latency, lost = _latency(rate, (fast_cpu, cores[0]), (slow_cpu, cores[1]), cross, places)
     placement = placement_of(chosen)
     return Prediction(

@@ -1,7 +1,7 @@
 """Network namespaces for tests and the demo, and checks of devices before a program is attached.
 
-A namespace is held by a process that dies with this one, and has no name in the file system. So nothing is left, however
-this process ends.
+A namespace is held by a process that dies with this one, and has no name in the file system. So nothing is left,
+however this process ends.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ class Testbed:
         """Run `ip` in a namespace and return its output."""
         return self.run(place, ["ip", *arguments.split()], check=True).stdout
 
-    def run(self, place: str, argv: Sequence[str], check: bool = False, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, place: str, argv: Sequence[str], check: bool = False, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command in a namespace to its end."""
         command = self.command(place, argv)
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=check)
@@ -136,7 +138,9 @@ class Testbed:
                 if stream:
                     stream.close()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -78,7 +78,9 @@ class NextHops:
     def follow(self, slow: Any) -> None:
         """Resolve the destination of the last packet that found no next hop, if there was one."""
         unknown = ctypes.c_uint32.in_dll(slow, "cora_unknown_next")
-        wanted = {bytes(self.shared[UNKNOWN_OFFSET : UNKNOWN_OFFSET + 4]), struct.pack("=I", unknown.value)} - {bytes(4)}
+        wanted = {bytes(self.shared[UNKNOWN_OFFSET : UNKNOWN_OFFSET + 4]), struct.pack("=I", unknown.value)} - {
+            bytes(4)
+        }
         if not wanted:
             return
         self.shared[UNKNOWN_OFFSET : UNKNOWN_OFFSET + 4] = bytes(4)

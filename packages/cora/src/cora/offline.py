@@ -46,10 +46,25 @@ class Offline:
     def __enter__(self) -> Offline:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.slow.cora_close()
         self.shared.close()
         self.fast.close()
+
+    def reset(self) -> None:
+        """Put every table back to its first state."""
+        for one in self.fast.maps.values():
+            if not one.name.startswith("t_"):
+                continue
+            for key in list(one.keys()):
+                if not one.delete(key):  # entries of arrays stay, and become zero
+                    one.set(key, bytes(one.value_bytes))
+        self.slow.cora_close()
+        if self.slow.cora_open():
+            raise BuildError(f"{self.built.program.name}: no memory for the tables of the slow tier")
+        self.tables = Tables(self.built, self.fast, self.slow)
 
     def run(self, frame: bytes, port: int, now_ns: int) -> Outcome:
         """Process one packet through both tiers."""

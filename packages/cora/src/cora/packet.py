@@ -24,7 +24,7 @@ class Field(NamedTuple):
     writable: bool = True
 
 
-#: `pkt.*` fields describe the packet and are no bytes of it: frame length in bytes, and the device it came in by (0, 1).
+#: `pkt.*` fields describe the packet and are no bytes of it: frame length in bytes, and the device it came by (0, 1).
 FIELDS: dict[str, Field] = {
     "pkt.len": Field("ipv4", -1, 16, False),
     "pkt.port": Field("ipv4", -1, 8, False),
@@ -69,7 +69,7 @@ def supported(frame: bytes) -> bool:
     return not fragment & 0x3FFF and 20 <= length <= len(frame) - IP_OFFSET
 
 
-def has_header(frame: bytes, header: str) -> bool:
+def has_header(frame: bytes | bytearray, header: str) -> bool:
     """Return True if a supported frame has the header in full."""
     protocols, least = HEADERS[header]
     if len(frame) < (least + 12 if protocols == (TCP, UDP) and frame[23] == TCP else least):
@@ -176,7 +176,7 @@ def make_frame(  # noqa: PLR0913 - one argument a field
     elif protocol == UDP:
         segment = struct.pack("!HHHH", sport, dport, 8 + len(payload), 0) + payload
     else:
-        segment = struct.pack("!BBHI", sport, dport, 0, 0) + payload
+        segment = struct.pack("!BBHI", sport & 0xFF, dport & 0xFF, 0, 0) + payload
     addresses = struct.pack("!II", source, target)
     at = {TCP: 16, UDP: 6}.get(protocol, 2)
     pseudo = addresses + struct.pack("!BBH", 0, protocol, len(segment)) if protocol != ICMP else b""

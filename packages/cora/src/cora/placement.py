@@ -62,7 +62,9 @@ def layout(fields: Iterable[tuple[str, int]], align: int = 1) -> tuple[dict[str,
 
 def atomic(program: Program, table: Table) -> bool:
     """Return True if steps change the table's fields without a lock: one instruction adds to a field or stores it."""
-    changed = [(name, one) for at in program.accesses(table.name) for name, one in getattr(program.steps[at], "sets", ())]
+    changed = [
+        (name, one) for at in program.accesses(table.name) for name, one in getattr(program.steps[at], "sets", ())
+    ]
     wide = dict(table.value)
     return program.independent(table.name) and all(wide[name] >= 32 or not adds(name, one) for name, one in changed)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from cora.errors import BadInput, NoPlan
 from cora.machine import Costs, Limits
-from cora.model import MISS, Choice, choices, instructions, placement_of, step_costs
+from cora.model import MISS, Choice, choices, instructions, placement_of, step_costs, wakes_per_packet
 from cora.placement import BOTH, FAST, SLOW, SPLIT, fast_bytes, why_illegal
 from cora.profile import SPLITS, Profile
 from cora.program import Access, Program, Table, Verdict, successors
@@ -218,7 +218,9 @@ def make_instance(
         nodes=nodes,
         base_ns=base + costs.network.get("fast", 0.0),
         cross_fast_ns=costs.hand_over,
-        cross_slow_ns=costs.tiers["slow"].base + costs.network.get("slow", 0.0),
+        cross_slow_ns=costs.tiers["slow"].base
+        + costs.network.get("slow", 0.0)
+        + costs.network.get("wake", 0.0) * wakes_per_packet(rate_per_s or profile.rate_per_s),
         before=pairs,
         never_slow=up,
         limits=limits,
@@ -299,7 +301,9 @@ def total(instance: Instance, chosen: dict[str, Choice]) -> float:
     return slow + instance.weight_fast * fast
 
 
-def search(instance: Instance, engine: str = "exact", limit_s: float = 10.0, start: dict[str, Choice] | None = None) -> Plan:
+def search(
+    instance: Instance, engine: str = "exact", limit_s: float = 10.0, start: dict[str, Choice] | None = None
+) -> Plan:
     """Return the cheapest plan that an engine finds."""
     begin = time.perf_counter()
     if engine == "exact":
@@ -378,8 +382,10 @@ def _exact(instance: Instance, limit_s: float) -> tuple[dict[str, Choice], bool]
     status = solver.solve(model)
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         raise _no_plan(instance)
-    chosen = {name: found[[solver.boolean_value(x[(name, i)]) for i in range(len(found))].index(True)]
-              for name, found in instance.choices.items()}
+    chosen = {
+        name: found[[solver.boolean_value(x[(name, i)]) for i in range(len(found))].index(True)]
+        for name, found in instance.choices.items()
+    }
     return chosen, status == cp_model.OPTIMAL
 
 
@@ -454,7 +460,9 @@ def _first_plan(instance: Instance) -> dict[str, Choice]:
         chosen[name] = next((one for home in wanted for one in found if one.home == home), found[0])
     if not broken_rule(instance, chosen):
         return chosen
-    slow = {name: next((one for one in found if one.home == SLOW), found[0]) for name, found in instance.choices.items()}
+    slow = {
+        name: next((one for one in found if one.home == SLOW), found[0]) for name, found in instance.choices.items()
+    }
     return {name: chosen[name] if name in before_up else slow[name] for name in chosen}
 
 

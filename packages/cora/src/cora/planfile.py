@@ -23,17 +23,25 @@ def parse_homes(program: Program, limits: Limits, texts: tuple[str, ...]) -> dic
     for text in texts:
         found = re.fullmatch(r"(\w+)=(\w+)(?::(\d+))?", text)
         if not found or found[1] not in program.tables:
-            raise BadInput(f"--home {text}: write TABLE=HOME or TABLE=split:ENTRIES; tables: {', '.join(program.tables)}")
+            raise BadInput(
+                f"--home {text}: write TABLE=HOME or TABLE=split:ENTRIES; tables: {', '.join(program.tables)}"
+            )
         table = program.tables[found[1]]
-        kept = [c for c in choices(program, table, limits) if c.home == found[2] and (not found[3] or c.entries == int(found[3]))]
+        kept = [
+            c
+            for c in choices(program, table, limits)
+            if c.home == found[2] and (not found[3] or c.entries == int(found[3]))
+        ]
         if not kept:
-            known = ", ".join(dict.fromkeys(f"{c.home}:{c.entries}" if c.entries else c.home for c in choices(program, table, limits)))
+            known = ", ".join(
+                dict.fromkeys(f"{c.home}:{c.entries}" if c.entries else c.home for c in choices(program, table, limits))
+            )
             raise BadInput(f"--home {text}: table {table.name} can be {known}")
         only[table.name] = kept
     return only
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913 - one argument a choice
     program: Program,
     profile: Profile,
     costs: Costs,
@@ -56,9 +64,14 @@ def make_plan(
 
 
 def plan_to_json(
-    name: str, settings: dict[str, Any], program: Program, instance: Instance, plan: Plan, prediction: Prediction, costs: Costs
+    name: str,
+    settings: dict[str, Any],
+    program: Program,
+    found: tuple[Instance, Plan, Prediction],
+    costs: Costs,
 ) -> dict[str, Any]:
     """Return the plan file's content."""
+    instance, plan, prediction = found
     placement = placement_of(plan.chosen)
     simple = {}
     for label, chosen in simple_plans(program, instance).items():
@@ -133,6 +146,8 @@ def next_change(program: Program, instance: Instance, chosen: dict[str, Choice])
             saved = now - total(instance, following)
             more = instance.bytes[name][number] - instance.bytes[name][found.index(chosen[name])]
             if saved > 0.05 and (best is None or saved > best[1]):
-                words = f"{choice.entries:,} entries of {name} fast" if choice.home == SPLIT else f"{name} {choice.home}"
+                words = (
+                    f"{choice.entries:,} entries of {name} fast" if choice.home == SPLIT else f"{name} {choice.home}"
+                )
                 best = (words, saved, more)
     return best

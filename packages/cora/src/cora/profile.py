@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import dpkt
+import dpkt  # type: ignore[import-untyped]
 import numpy as np
 
 from cora.errors import BadInput
@@ -218,7 +218,9 @@ def _classes(program: Program, runs: Sequence[Any], popularity: Any, counted: in
         path = tuple(at for at, _, _ in accesses)
         # A key that is not in its table yet is created by the slow tier, whatever its rank will be.
         ranks = tuple(
-            len(SPLITS) if not hit else int(np.searchsorted(brackets, popularity[program.steps[at].table][key], "right"))
+            len(SPLITS)
+            if not hit
+            else int(np.searchsorted(brackets, popularity[program.steps[at].table][key], "right"))
             for at, key, hit in accesses
         )
         found[(steps, path, ranks)] += 1
@@ -234,8 +236,8 @@ def _classes(program: Program, runs: Sequence[Any], popularity: Any, counted: in
 def read_capture(path: Path, inside: str, most: int = 200_000) -> list[Packet]:
     """Return the packets of a pcap or pcapng file; sources in the prefix `inside` come in by device 0.
 
-    Times are right to a microsecond for every resolution that the formats know; a pcapng file has one resolution, that of
-    its first interface. Link types other than Ethernet are refused.
+    Times are right to a microsecond for every resolution that the formats know; a pcapng file has one resolution,
+    that of its first interface. Link types other than Ethernet are refused.
     """
     try:
         base, _, length = inside.partition("/")

@@ -7,11 +7,11 @@ by the builder, so that every program ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from cora.errors import BadProgram
 from cora.expressions import Expr, FieldOf, Local, Now, Old, Value, leaves, lift
@@ -207,7 +207,9 @@ class Program:
         Such changes need no lock: every field of its own is changed at once.
         """
         sets = [(name, value) for at in self.accesses(table) for name, value in getattr(self.steps[at], "sets", ())]
-        return all(adds(name, value) or not any(isinstance(leaf, Old) for leaf in leaves(value)) for name, value in sets)
+        return all(
+            adds(name, value) or not any(isinstance(leaf, Old) for leaf in leaves(value)) for name, value in sets
+        )
 
     def _reads(self, access: Access) -> bool:
         """Return True if a later step reads whether the access hit."""
@@ -244,7 +246,7 @@ class Program:
 
 def adds(name: str, value: Expr) -> bool:
     """Return True for `old(name) + x` where x reads no entry field."""
-    args = getattr(value, "args", ())
+    args: tuple[Expr, ...] = getattr(value, "args", ())
     if getattr(value, "name", "") != "+" or not isinstance(args[0], Old) or args[0].name != name:
         return False
     return not any(isinstance(leaf, Old) for leaf in leaves(args[1]))
@@ -259,14 +261,15 @@ def _liveness(steps: Sequence[Step]) -> list[tuple[str, ...]]:
     return [tuple(sorted(names)) for names in live]
 
 
-class Result(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Result:
     """What an access leaves: expressions for "there was an entry", "no room", and its outputs by name."""
 
     hit: Expr
     full: Expr
     outs: dict[str, Expr]
 
-    def __getitem__(self, name: Any) -> Any:
+    def __getitem__(self, name: str) -> Expr:
         return self.outs[name]
 
 
@@ -301,7 +304,7 @@ class Build:
     _failed: list[tuple[list[_Hole], str]] = field(default_factory=list)
     _else: list[_Hole] = field(default_factory=list)
 
-    def table(  # noqa: PLR0913 - one argument a property
+    def table(
         self,
         name: str,
         kind: str,
@@ -363,8 +366,8 @@ class Build:
         self,
         table: Table,
         key: Sequence[Value],
-        sets: dict[str, Value] | None = None,
-        outs: dict[str, Value] | None = None,
+        sets: Mapping[str, Value] | None = None,
+        outs: Mapping[str, Value] | None = None,
         *,
         create: bool = False,
         delete: bool = False,
@@ -476,12 +479,29 @@ def check(program: Program) -> None:
         for target in successors(step):
             if not at < target < len(program.steps):
                 raise BadProgram(f"{program.name}: step {at} leads back to step {target}; the steps must form a DAG")
-            new = set(headers)
-            if isinstance(step, Parse) and target == step.then != step.otherwise:
-                new |= {"ipv4", step.header, *INCLUDED.get(step.header, ())} if step.header != "ipv4" else {"ipv4"}
+            new = headers | _parsed_by(step, target)
             reached = local | set(assigned(step))
             seen = known[target]
             known[target] = (new, reached) if seen is None else (seen[0] & new, seen[1] & reached)
+
+
+def _parsed_by(step: Step, target: int) -> set[str]:
+    """Return the headers that a packet is known to have when it goes from a step to a target."""
+    if not isinstance(step, Parse) or not target == step.then != step.otherwise:
+        return set()
+    return {"ipv4", step.header, *INCLUDED.get(step.header, ())}
+
+
+def least_bytes(program: Program) -> list[int]:
+    """Return the least frame length that every packet at each step is known to have."""
+    known: list[set[str] | None] = [None] * len(program.steps)
+    known[0] = set()
+    for at, step in enumerate(program.steps):
+        headers = known[at] or set()
+        for target in successors(step):
+            new, seen = headers | _parsed_by(step, target), known[target]
+            known[target] = new if seen is None else seen & new
+    return [max([34, *(HEADERS[header][1] for header in headers or ())]) for headers in known]
 
 
 def _check_tables(program: Program) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from cora.machine import Costs, Limits
-from cora.model import Choice, Prediction, run_class, step_costs
-from cora.placement import FAST, placement_of
+from cora.model import Choice, Prediction, placement_of, run_class, step_costs
+from cora.placement import FAST
 from cora.placement import tiers as tiers_of
 from cora.plan import Instance, Plan
 from cora.planfile import make_plan, next_change
@@ -20,7 +21,7 @@ from cora.profile import Profile, make_profile
 from cora.program import Program, successors
 from cora.traffic import Shape, make_traffic
 
-SKEWS = (0.0, 0.6, 0.8, 1.0, 1.2, 1.4)
+SKEWS = (0.0, 0.6, 1.0, 1.4)
 MEMORIES = (1 << 14, 1 << 17, 1 << 20, 1 << 24, 1 << 28)
 
 
@@ -45,8 +46,9 @@ def steps_in(program: Program, profile: Profile, costs: Costs, chosen: dict[str,
     ]
 
 
-def explain(program: Program, instance: Instance, plan: Plan, prediction: Prediction, costs: Costs) -> str:
+def explain(program: Program, found: tuple[Instance, Plan, Prediction], costs: Costs) -> str:
     """Return the plan in words."""
+    instance, plan, prediction = found
     lines = [
         f"{program.name}: {prediction.slow_cpu_ns:.0f} ns a packet in the slow tier, "
         f"{prediction.fast_cpu_ns:.0f} ns in the fast tier; {prediction.cross_share:.1%} of the packets cross.",
@@ -59,7 +61,9 @@ def explain(program: Program, instance: Instance, plan: Plan, prediction: Predic
         table = program.tables[name]
         number = instance.choices[name].index(choice)
         fast, slow = (prediction.table_ns.get(f"{name}.{tier}", 0.0) for tier in ("fast", "slow"))
-        room = f" ({choice.entries:,} of {table.entries:,} entries)" if choice.entries else f" ({table.entries:,} entries)"
+        room = (
+            f" ({choice.entries:,} of {table.entries:,} entries)" if choice.entries else f" ({table.entries:,} entries)"
+        )
         lines.append(
             f"  {name:12} {table.kind:8} {choice.home:5}{room:30} "
             f"{instance.bytes[name][number]:>12,} B  fast {fast:6.1f} ns  slow {slow:6.1f} ns"
@@ -68,7 +72,9 @@ def explain(program: Program, instance: Instance, plan: Plan, prediction: Predic
     lines.append("")
     if change:
         words, saved, more = change
-        lines.append(f"Next change: {words} would save {saved:.1f} ns a packet for {more:,} bytes more in the fast tier.")
+        lines.append(
+            f"Next change: {words} would save {saved:.1f} ns a packet for {more:,} bytes more in the fast tier."
+        )
     else:
         lines.append("Next change: no move of one table saves anything; only other traffic or another program would.")
     if not costs.network:
@@ -80,7 +86,7 @@ def what_if(name: str, program: Program, costs: Costs, limits: Limits) -> list[d
     """Return predictions over skews and memories, for made traffic of the function."""
     rows = []
     for skew in SKEWS:
-        profile = make_profile(program, make_traffic(name, Shape(skew=skew, packets=4000)))
+        profile = make_profile(program, make_traffic(name, Shape(skew=skew, packets=2000)))
         for memory in MEMORIES:
             _, plan, found = make_plan(program, profile, costs, replace(limits, bytes=memory), engine="greedy")
             rows.append(
@@ -135,8 +141,8 @@ def page(
     rows = what_if(name, program, costs, limits)
     return environment.from_string(template).render(
         name=program.name,
-        words=explain(program, instance, plan, prediction, costs),
-        picture=jinja2.utils.markupsafe.Markup(_picture(steps)),
+        words=explain(program, found, costs),
+        picture=Markup(_picture(steps)),
         tables=[
             {
                 "name": table,
@@ -151,7 +157,7 @@ def page(
         ],
         limits=f"{limits.kind}: {limits.source}",
         costs=f"{costs.kind} {costs.when}, {costs.where}",
-        rows=jinja2.utils.markupsafe.Markup(json.dumps(rows).replace("<", "\\u003c")),
+        rows=Markup(json.dumps(rows).replace("<", "\\u003c")),
         skews=SKEWS,
         memories=MEMORIES,
     )

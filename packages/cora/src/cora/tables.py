@@ -40,7 +40,7 @@ def read_key(table: Table, data: bytes) -> Key:
     if table.kind == "lpm":
         return (struct.unpack("=I", data[:4])[0], struct.unpack("!I", data[4:8])[0])
     if table.kind == "sketch":
-        return divmod(struct.unpack("=I", data[:4])[0], table.entries)
+        return divmod(int.from_bytes(data[:4], "little"), table.entries)
     offsets, _ = layout(table.key)
     return tuple(int.from_bytes(data[at : at + size], "little") for at, size in offsets.values())
 
@@ -79,7 +79,11 @@ class Tables:
 
     def _preset(self, table: Table, home: str, key: bytes, value: bytes) -> None:
         copies = {FAST: "f", SLOW: "s", SPLIT: "s", BOTH: "s" if self.program.written(table.name) else "fs"}[home]
-        if "f" in copies and self.fast and not self.fast.maps[f"t_{table.name}"].set(key, bytes(self.header(table)) + value):
+        if (
+            "f" in copies
+            and self.fast
+            and not self.fast.maps[f"t_{table.name}"].set(key, bytes(self.header(table)) + value)
+        ):
             raise BadInput(f"table {table.name} cannot hold the entries that the settings give; make it larger")
         if "s" in copies:
             self.slow.cora_set(self.numbers[table.name], key.ljust(-(-len(key) // 8) * 8, b"\0"), value)

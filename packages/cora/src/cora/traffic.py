@@ -1,4 +1,4 @@
-"""Made traffic for each shipped function: Zipf keys, on/off bursts, both directions. Everything follows from the seed."""
+"""Made traffic for each shipped function: Zipf keys, on/off bursts, both directions; all follows from the seed."""
 
 from __future__ import annotations
 
@@ -100,8 +100,10 @@ def _balancer(key: int, port: int, shape: Shape) -> bytes:
 
 
 def _sources(key: int, port: int, shape: Shape) -> bytes:
-    return _back(key, shape) if port else make_frame(
-        address("172.16.0.0") + key, address("10.1.0.2"), 1024 + key % 1000, 80, length=shape.size
+    return (
+        _back(key, shape)
+        if port
+        else make_frame(address("172.16.0.0") + key, address("10.1.0.2"), 1024 + key % 1000, 80, length=shape.size)
     )
 
 

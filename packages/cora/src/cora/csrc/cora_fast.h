@@ -2,6 +2,10 @@
 #ifndef CORA_FAST_H
 #define CORA_FAST_H
 
+/* Plain reads of `ctx->data` may be shared with 32-bit arithmetic on it, after which the verifier sees no pointer. */
+#define CORA_DATA(ctx) ({ u8 *p_; asm volatile("%0 = *(u32 *)(%1 + 0)" : "=r"(p_) : "r"(ctx)); p_; })
+#define CORA_END(ctx) ({ u8 *p_; asm volatile("%0 = *(u32 *)(%1 + 4)" : "=r"(p_) : "r"(ctx)); p_; })
+
 /* Settings that user space changes while the program runs; the only global, so it starts its map. */
 struct cora_next {
 	u8 own[6];
@@ -70,8 +74,8 @@ cora_inline int cora_hand_over(struct xdp_md *ctx, u32 port, u64 now, u32 step, 
 {
 	if (bpf_xdp_adjust_head(ctx, -(int)sizeof(struct cora_hand)))
 		return CORA_ERROR;
-	struct cora_hand *h = (void *)(long)ctx->data;
-	if ((void *)(h + 1) > (void *)(long)ctx->data_end)
+	struct cora_hand *h = (void *)CORA_DATA(ctx);
+	if ((u8 *)(h + 1) > CORA_END(ctx))
 		return CORA_ERROR;
 	h->magic = CORA_MAGIC;
 	h->step = step;
@@ -97,7 +101,7 @@ enum { SUPPORTED, UNSUPPORTED, ARP };
 
 cora_inline int cora_process(struct xdp_md *ctx, u32 port, int *kind)
 {
-	u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	u8 *data = CORA_DATA(ctx), *end = CORA_END(ctx);
 	*kind = SUPPORTED;
 	if (cora_supported(data, end))
 		return cora_steps(ctx, port, cora_now());
@@ -107,7 +111,7 @@ cora_inline int cora_process(struct xdp_md *ctx, u32 port, int *kind)
 
 cora_inline int cora_address(struct xdp_md *ctx, u32 out, int verdict)
 {
-	u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	u8 *data = CORA_DATA(ctx), *end = CORA_END(ctx);
 	struct cora_next *next = &cora_shared.ports[out & 1];
 	if (data + 34 > end)
 		return 0;
@@ -147,7 +151,7 @@ cora_inline int cora_entry(struct xdp_md *ctx, u32 port)
 	if (!counts)
 		return XDP_ABORTED;
 	counts->at[C_PACKETS]++;
-	counts->at[C_BYTES] += (u8 *)(long)ctx->data_end - (u8 *)(long)ctx->data;
+	counts->at[C_BYTES] += CORA_END(ctx) - CORA_DATA(ctx);
 	verdict = cora_process(ctx, port, &kind);
 	if (verdict == CORA_UP) {
 		counts->at[C_UP]++;
@@ -186,8 +190,8 @@ SEC("xdp") int cora_test1(struct xdp_md *ctx) { int u; return cora_process(ctx, 
 /* Continue a packet that the slow tier hands back, with its header in front. */
 cora_inline int cora_back(struct xdp_md *ctx)
 {
-	struct cora_hand *h = (void *)(long)ctx->data;
-	if ((void *)(h + 1) > (void *)(long)ctx->data_end)
+	struct cora_hand *h = (void *)CORA_DATA(ctx);
+	if ((u8 *)(h + 1) > CORA_END(ctx))
 		return CORA_ERROR;
 	struct cora_hand saved = *h;
 	if (bpf_xdp_adjust_head(ctx, sizeof(struct cora_hand)))
@@ -201,7 +205,7 @@ SEC("xdp") int cora_bounce(struct xdp_md *ctx) { return cora_back(ctx); }
 SEC("xdp") int cora_replay(struct xdp_md *ctx)
 {
 	int kind, verdict;
-	u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	u8 *data = CORA_DATA(ctx), *end = CORA_END(ctx);
 	u32 at = cora_shared.position;
 	cora_shared.position = at + 1 < cora_shared.trace_end ? at + 1 : cora_shared.trace_start;
 	struct cora_traced *traced = bpf_map_lookup_elem(&cora_trace, &at);

@@ -449,6 +449,7 @@ u64 cora_replay(const u8 *frames, u32 stride, u32 count)
 #define FRAME_BYTES 4096
 #define RING 4096
 #define BATCH 64
+#define GATHER_NS 150000 /* pause after a small batch, so that the next one is larger: wake-ups cost more than packets */
 
 struct ring {
 	u32 *producer, *consumer;
@@ -671,6 +672,8 @@ u64 cora_poll(int ms, int until_empty)
 		int left = ms - (int)((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000);
 		if (left <= 0 || (until_empty && !done))
 			return total;
+		if (done && done < BATCH && !until_empty)
+			nanosleep(&(struct timespec){0, GATHER_NS}, NULL);
 		if (!done) {
 			for (int i = 0; i < socket_count; i++)
 				wait[i] = (struct pollfd){sockets[i].fd, POLLIN, 0};
