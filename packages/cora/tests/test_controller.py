@@ -9,7 +9,9 @@ from cora.controller import Controller, SplitTable
 RATE, KEYS, ROOM = 50_000, 300, 24
 
 
-def simulate(heavy: Callable[[float], int], seconds: float, skew: float = 1.2, seed: int = 1) -> tuple[list[float], list[float], list[float]]:
+def simulate(
+    heavy: Callable[[float], int], seconds: float, skew: float = 1.2, seed: int = 1
+) -> tuple[list[float], list[float], list[float]]:
     """Return times of re-plans, and for each tick the share of packets in the slow tier and the least possible one."""
     random = np.random.default_rng(seed)
     weights = 1.0 / np.arange(1, KEYS + 1) ** skew

@@ -8,7 +8,7 @@ import pytest
 from cora.errors import BadInput, NoPlan
 from cora.functions import FUNCTIONS, load
 from cora.machine import Limits, load_costs, load_limits, shipped
-from cora.model import predict, queue, waiting
+from cora.model import Choice, predict, queue, waiting
 from cora.placement import why_illegal
 from cora.plan import (
     Instance,
@@ -21,7 +21,6 @@ from cora.plan import (
     simple_plans,
     total,
 )
-from cora.model import Choice
 from cora.profile import SPLITS, make_profile, profile_from_json
 from cora.traffic import Shape, make_traffic
 
@@ -45,7 +44,9 @@ def made_instance(seed: int, tables: int, splits: int = 3) -> Instance:
         for name in [n for n in names if chooser.random() < min(1.0, 6 / tables)]:
             fast = chooser.uniform(20, 200)
             by_home = {"fast": fast, "split": fast + 45, "both": fast, "miss": 30.0}
-            nodes.append(Node(parent, name, chooser.randrange(len(SPLITS) + 1), weight, by_home, chooser.uniform(20, 300)))
+            nodes.append(
+                Node(parent, name, chooser.randrange(len(SPLITS) + 1), weight, by_home, chooser.uniform(20, 300))
+            )
             parent = len(nodes) - 1
     before = sorted({(a, b) for a in names for b in names if a < b and chooser.random() < 0.2})
     return Instance(

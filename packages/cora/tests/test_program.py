@@ -70,8 +70,16 @@ def test_division_by_zero_gives_zero() -> None:
     assert evaluate(Op("%", (Const(7), Const(0))), lambda _: 0) == 0
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 65535), st.sampled_from([TCP, UDP]), st.binary(max_size=40))
-def test_checksums_follow_each_rewritten_field(source: int, target: int, port: int, protocol: int, payload: bytes) -> None:
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 65535),
+    st.sampled_from([TCP, UDP]),
+    st.binary(max_size=40),
+)
+def test_checksums_follow_each_rewritten_field(
+    source: int, target: int, port: int, protocol: int, payload: bytes
+) -> None:
     frame = bytearray(make_frame(1, 2, 3, 4, protocol=protocol, payload=payload))
     for name, value in (("ip.src", source), ("ip.dst", target), ("l4.sport", port), ("l4.dport", port), ("ip.ttl", 7)):
         write_field(frame, name, value)
@@ -170,7 +178,14 @@ def test_lru_tables_lose_entries_and_say_so() -> None:
     b = Build("lossy")
     table = b.table("recent", "lru", key={"source": 32}, value={"n": 64}, entries=4)
     b.parse("ipv4")
-    b.access(table, [field("ip.src")], {"n": old("n") + 1, }, create=True)
+    b.access(
+        table,
+        [field("ip.src")],
+        {
+            "n": old("n") + 1,
+        },
+        create=True,
+    )
     b.assign("t", now())
     b.forward()
     program = b.done()

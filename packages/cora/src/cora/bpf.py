@@ -151,8 +151,9 @@ class Map:
         return [(key, value) for key, value in found if value is not None]
 
     def memory(self) -> mmap.mmap:
-        """Return the memory of a map of global variables."""
-        return mmap.mmap(self.fd, -(-self.value_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        """Return the memory of an array that can be mapped, as global variables can."""
+        size = -(-self.value_bytes // 8) * 8 * self.entries
+        return mmap.mmap(self.fd, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
 
 
 def _possible_cpus() -> list[int]:

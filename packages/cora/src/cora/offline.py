@@ -38,7 +38,7 @@ class Offline:
         self.built: Built = compile_tiers(program, placement, directory)
         self.fast = load_fast(self.built, offline=True, trace=trace)
         self.slow = load_slow(self.built)
-        self.shared = self.fast.maps["globals"].memory()
+        self.shared, self.trace = self.fast.maps["globals"].memory(), self.fast.maps["cora_trace"].memory()
         self.slow.cora_wire(None, -1, self.fast.programs.get("cora_bounce", -1))
         self.tables = Tables(self.built, self.fast, self.slow)
         self.crossed = 0
@@ -51,6 +51,7 @@ class Offline:
     ) -> None:
         self.slow.cora_close()
         self.shared.close()
+        self.trace.close()
         self.fast.close()
 
     def reset(self) -> None:
@@ -90,9 +91,9 @@ class Offline:
 
     def load_trace(self, packets: Sequence[tuple[bytes, int]], start: int = 0) -> None:
         """Store (frame, port) pairs for `replay_fast` from a place on; frames are cut or padded to 96 bytes."""
-        store = self.fast.maps["cora_trace"]
-        for at, (frame, port) in enumerate(packets, start):
-            store.set(struct.pack("=I", at), frame[:TRACE_BYTES].ljust(TRACE_BYTES, b"\0") + struct.pack("=Q", port))
+        rows = [frame[:TRACE_BYTES].ljust(TRACE_BYTES, b"\0") + struct.pack("=Q", port) for frame, port in packets]
+        data, at = b"".join(rows), start * (TRACE_BYTES + 8)
+        self.trace[at : at + len(data)] = data
 
     def replay_fast(self, packets: int, start: int = 0) -> float:
         """Return ns per packet of the fast tier over stored packets, in the kernel's own loop."""
