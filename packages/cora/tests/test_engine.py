@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +15,9 @@ from cora.build import compile_tiers, load_fast
 from cora.errors import BuildError
 from cora.expressions import field
 from cora.functions import FUNCTIONS, load
+from cora.machine import Limits
 from cora.measure import Bench
+from cora.model import choices
 from cora.namespaces import ALIAS, Testbed
 from cora.placement import Placement, options, why_illegal
 from cora.program import Build
@@ -71,7 +72,7 @@ def homes(name: str, wanted: str) -> list[str]:
     program = load(name)
     chosen = {}
     for table in program.tables.values():
-        allowed = options(program, table)
+        allowed = {choice.home for choice in choices(program, table, Limits())}
         chosen[table.name] = next(home for home in (wanted, "both", "slow") if home in allowed)
     assert not why_illegal(program, Placement(chosen, dict.fromkeys(chosen, 64)))
     return [part for table, home in chosen.items() for part in ("--home", f"{table}={home}")]
@@ -146,7 +147,10 @@ def test_nothing_is_left_after_kill_9(bed: Testbed, tmp_path: Path) -> None:
 
 
 def test_namespaces_end_with_the_process_that_made_them(tmp_path: Path) -> None:
-    code = "from cora.namespaces import Testbed\nimport time\nwith Testbed() as b:\n print(*(p.pid for p in b.holders.values()), flush=True); time.sleep(60)"
+    code = (
+        "from cora.namespaces import Testbed\nimport time\n"
+        "with Testbed() as b:\n print(*(p.pid for p in b.holders.values()), flush=True); time.sleep(60)"
+    )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     holders = process.stdout.readline().split()
@@ -231,5 +235,5 @@ def test_a_refusal_by_the_kernel_names_the_table_and_what_to_move(tmp_path: Path
 
 
 def test_this_process_holds_no_descriptor_of_a_program() -> None:
-    names = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()]
+    names = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink() and path.exists()]
     assert not [name for name in names if "bpf_link" in name]

@@ -91,7 +91,7 @@ def fast_bytes(program: Program, placement: Placement, table: Table) -> int:
 def options(program: Program, table: Table) -> list[str]:
     """Return the homes that a table may have."""
     homes = [FAST, SLOW]
-    if table.storage == "hash" and program.accesses(table.name):
+    if table.storage == "hash" and program.written(table.name):
         homes.append(SPLIT)
     if table.storage in {"array", "sketch"} and program.add_only(table.name):
         homes.append(BOTH)
