@@ -16,10 +16,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from test_plan import made_instance
-
 from cora.errors import NoPlan
 from cora.plan import search
+from test_plan import made_instance
 
 RESULTS = Path(__file__).parent / "results" / "planner.json"
 

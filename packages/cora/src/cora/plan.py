@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from cora.errors import BadInput, NoPlan
 from cora.machine import Costs, Limits
@@ -422,32 +424,115 @@ def _solver_costs(instance: Instance, model: Any, x: dict[tuple[str, int], Any])
     return fast, slow
 
 
+#: Seconds after which the greedy search takes the best plan that it has.
+GREEDY_S = 0.007
+
+
+class _Compiled:
+    """An instance as arrays, by which many plans are priced at once; a plan is a row of choice numbers, int [T]."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance, self.names = instance, list(instance.choices)
+        nodes, width = instance.nodes, max(len(found) for found in instance.choices.values())
+        table = {name: number for number, name in enumerate(self.names)}
+        self.table = np.array([table[node.table] for node in nodes], dtype=int)
+        self.parent = np.array([node.parent for node in nodes], dtype=int)
+        self.weight = np.array([node.weight for node in nodes])
+        self.slow = np.array([node.weight * node.slow_ns for node in nodes])
+        self.holds = np.zeros((len(nodes), width), dtype=bool)
+        self.fast = np.zeros((len(nodes), width))
+        depth: list[int] = []
+        for at, node in enumerate(nodes):
+            depth.append(depth[node.parent] + 1 if node.parent >= 0 else 0)
+            for number, choice in enumerate(instance.choices[node.table]):
+                stays = self.holds[at, number] = choice.holds(node.bracket)
+                home = choice.home if stays else MISS if choice.home == SPLIT else ""
+                self.fast[at, number] = node.weight * node.fast_ns.get(home, 0.0)
+        levels = np.array(depth, dtype=int)
+        self.levels = [np.flatnonzero(levels == level) for level in range(max(depth, default=-1) + 1)]
+
+        def filled(value: Callable[[str, int, Choice], float]) -> np.ndarray:
+            out = np.zeros((len(self.names), width))
+            for name, found in instance.choices.items():
+                for number, choice in enumerate(found):
+                    out[table[name], number] = value(name, number, choice)
+            return out
+
+        self.bytes = filled(lambda name, number, _: instance.bytes[name][number])
+        self.entries = filled(lambda name, number, _: instance.entries[name][number])
+        self.code = filled(lambda name, _, choice: instance.instructions[name] * (choice.home != SLOW))
+        self.is_fast = filled(lambda *one: one[2].home == FAST) > 0
+        self.crosses = filled(lambda *one: one[2].home in {SLOW, SPLIT}) > 0
+        self.first = np.array([table[one] for one, _ in instance.before], dtype=int)
+        self.second = np.array([table[one] for _, one in instance.before], dtype=int)
+        self.stays = np.array([table[one] for one in instance.never_slow], dtype=int)
+
+    def price(self, plans: np.ndarray) -> np.ndarray:
+        """Return what the searches minimise for each plan, infinite where it breaks a rule: float [plans]."""
+        instance, tables, nodes = self.instance, np.arange(len(self.names)), np.arange(len(self.table))
+        taken = plans[:, self.table]
+        crosses_here = ~self.holds[nodes, taken]
+        slow = np.zeros((len(plans), len(nodes) + 1), dtype=bool)  # the last column stands for "no parent"
+        for level in self.levels:
+            slow[:, level] = slow[:, self.parent[level]] | crosses_here[:, level]
+        before, slow = slow[:, self.parent], slow[:, :-1]
+        cross = (slow & ~before) @ self.weight
+        fast = instance.base_ns + np.where(before, 0.0, self.fast[nodes, taken]).sum(axis=1)
+        fast += cross * instance.cross_fast_ns
+        slow_ns = slow @ self.slow + cross * instance.cross_slow_ns
+        crosses, is_fast, limits = self.crosses[tables, plans], self.is_fast[tables, plans], instance.limits
+        legal = (fast <= instance.fast_limit_ns) & (slow_ns <= instance.slow_limit_ns)
+        legal &= self.bytes[tables, plans].sum(axis=1) <= limits.bytes
+        legal &= self.entries[tables, plans].sum(axis=1) <= limits.entries
+        legal &= self.code[tables, plans].sum(axis=1) + instance.instructions[""] <= limits.instructions
+        legal &= ~(is_fast[:, self.second] & crosses[:, self.first]).any(axis=1)
+        legal &= ~crosses[:, self.stays].any(axis=1)
+        return np.asarray(np.where(legal, slow_ns + instance.weight_fast * fast, np.inf))
+
+
 def _greedy(instance: Instance, start: dict[str, Choice] | None) -> dict[str, Choice]:
-    """Move the table, or pair of tables, whose move saves most per byte, until no move saves anything."""
-    chosen = start or _first_plan(instance)
-    if broken_rule(instance, chosen):
+    """Change one table at a time, or a run of the best changes, or swap two, until nothing saves any more."""
+    deadline = time.perf_counter() + GREEDY_S
+    compiled = _Compiled(instance)
+    names = compiled.names
+    starts = [start] if start else list(_starts(instance))
+    rows = np.array([[instance.choices[name].index(one[name]) for name in names] for one in starts])
+    prices = compiled.price(rows)
+    if not np.isfinite(prices).any():
         raise _no_plan(instance)
-    cost = total(instance, chosen)
-    deadline = time.perf_counter() + 0.008
-    while True:
-        best: tuple[float, float, dict[str, Choice]] | None = None
-        for change in _moves(instance, chosen):
-            if time.perf_counter() > deadline:
-                break
-            following = {**chosen, **change}
-            after = total(instance, following)
-            if after < cost - 1e-9 and not broken_rule(instance, following):
-                grown = max(1, sum(_size(instance, n, c) - _size(instance, n, chosen[n]) for n, c in change.items()))
-                gain = (cost - after) / grown**0.1
-                if best is None or gain > best[0]:
-                    best = (gain, after, following)
-        if best is None:
-            return chosen
-        cost, chosen = best[1], best[2]
+    plan, price = rows[prices.argmin()], prices.min()
+    while time.perf_counter() < deadline:
+        tried = _changes(compiled, plan)
+        after = compiled.price(tried)
+        order = np.argsort(after)
+        run = [plan]
+        for index in order[after[order] < price][: len(names)]:  # the best changes on top of each other
+            run.append(np.where(tried[index] != plan, tried[index], run[-1]))
+        small = np.argsort(compiled.bytes[np.arange(len(names)), tried].sum(axis=1))[:10]
+        swaps = [np.where(tried[i] != plan, tried[i], tried[j]) for i in order[:10] for j in small]
+        candidates = np.array([tried[order[0]], *run, *swaps])
+        found = compiled.price(candidates)
+        if not found.min() < price - 1e-9:
+            break
+        plan, price = candidates[found.argmin()], found.min()
+    return {name: instance.choices[name][number] for name, number in zip(names, plan.tolist(), strict=True)}
 
 
-def _size(instance: Instance, name: str, choice: Choice) -> int:
-    return instance.bytes[name][instance.choices[name].index(choice)]
+def _changes(compiled: _Compiled, plan: np.ndarray) -> np.ndarray:
+    """Return plans that differ in one table; where it becomes fast, tables before it that cross become fast, too."""
+    moves = []
+    for t, name in enumerate(compiled.names):
+        earlier = compiled.first[compiled.second == t]
+        for number in range(len(compiled.instance.choices[name])):
+            if number == plan[t]:
+                continue
+            moved = plan.copy()
+            moved[t] = number
+            if compiled.is_fast[t, number]:
+                for one in earlier[compiled.crosses[earlier, moved[earlier]]]:
+                    moved[one] = compiled.is_fast[one].argmax()
+            moves.append(moved)
+    return np.array(moves)
 
 
 def _first_plan(instance: Instance) -> dict[str, Choice]:
@@ -466,17 +551,16 @@ def _first_plan(instance: Instance) -> dict[str, Choice]:
     return {name: chosen[name] if name in before_up else slow[name] for name in chosen}
 
 
-def _moves(instance: Instance, chosen: dict[str, Choice]) -> Iterator[dict[str, Choice]]:
-    """Yield changes: one table, and one table with all tables that come before it."""
-    for name, found in instance.choices.items():
-        for choice in found:
-            if choice == chosen[name]:
-                continue
-            yield {name: choice}
-            if choice.home == FAST:
-                earlier = [first for first, second in instance.before if second == name]
-                pulled = {one: c for one in earlier for c in instance.choices[one] if c.home == FAST}
-                yield {**{n: c for n, c in pulled.items() if chosen[n].home in {SLOW, SPLIT}}, name: choice}
+def _starts(instance: Instance) -> Iterator[dict[str, Choice]]:
+    """Yield plans to start from: as slow as possible, and all fast with ever more of the largest tables slow."""
+    yield _first_plan(instance)
+    fast = {n: next((c for c in found if c.home == FAST), found[0]) for n, found in instance.choices.items()}
+    slow = {n: next((c for c in found if c.home in {BOTH, SLOW}), found[0]) for n, found in instance.choices.items()}
+    yield fast
+    for name in sorted(fast, key=lambda n: -instance.bytes[n][instance.choices[n].index(fast[n])]):
+        after = {second for first, second in instance.before if first == name}  # they cannot be fast any more
+        fast = {n: slow[n] if n == name or n in after else choice for n, choice in fast.items()}
+        yield fast
 
 
 def simple_plans(program: Program, instance: Instance) -> dict[str, dict[str, Choice]]:
