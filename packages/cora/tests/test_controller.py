@@ -23,10 +23,10 @@ def simulate(
         now = tick / 10
         counts = random.multinomial(RATE // 10, np.roll(weights, heavy(now)))
         uses = [(int(key).to_bytes(4, "little"), float(count)) for key, count in enumerate(counts) if count]
-        slow = [(key, count) for key, count in uses if key not in fast]
+        slow = [(key, 4.0 * random.binomial(int(count), 0.25)) for key, count in uses if key not in fast]
         seen = dict(uses)
         controller.observe("flows", slow, [(key, seen.get(key, 0.0)) for key in fast], 0.1)
-        shares.append(sum(count for _, count in slow) / counts.sum())
+        shares.append(sum(count for key, count in uses if key not in fast) / counts.sum())
         best.append(1 - float(np.sort(counts)[-ROOM:].sum() / counts.sum()))
         if replan := controller.decide(now):
             replans.append(now)

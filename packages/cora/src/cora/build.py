@@ -126,22 +126,25 @@ def load_slow(built: Built) -> Any:
 
 def explain_refusal(program: Program, placement: Placement, log: str, errno: int) -> str:
     """Return what the verifier refused: the step or table of the user's program, its last lines, what to move."""
-    lines = [line for line in log.strip().splitlines() if line.strip()]
+    verified = "processed " in log  # otherwise a map could not be made, and the log speaks of types
+    lines = [line for line in log.strip().splitlines() if line.strip()] if verified else []
     step = _refused_step(program, lines)
-    table = next((name for name in program.tables if f"t_{name}" in log or f"'{name}'" in log), "")
+    table = next((name for name in program.tables if f"t_{name}" in log or f"'{name}'" in log), "") if verified else ""
     parts = [f"the kernel refused the fast tier of {program.name} (error {errno})"]
     if step is not None:
         parts.append(f"at step {step}: {program.describe(step)}")
         table = getattr(program.steps[step], "table", table)
-    elif table:
-        parts.append(f"at table {table}")
-    if errno in {12, 7} or "too large" in log.lower():
-        biggest = max(program.tables.values(), key=lambda one: one.entries, default=None)
-        table = table or (biggest.name if biggest else "")
+    if not verified or "too large" in log.lower():
+        inside = [one for one in program.tables.values() if placement.homes[one.name] in {"fast", "both"}]
+        table = max(inside, key=lambda one: one.entries).name if inside else table
+        parts.append(f"at table {table}, its largest")
     homes = [name for name, home in placement.homes.items() if home != "slow"]
     move = table or next(iter(homes), "")
     advice = f"move table {move} to the slow tier (--home {move}=slow)" if move else "split the function in two"
-    tail = "\n".join(f"  {line}" for line in lines[-6:]) or "  (the kernel said nothing; the memory may not suffice)"
+    tail = (
+        "\n".join(f"  {line}" for line in lines[-6:])
+        or "  (none; a table may be too large for the kernel or its memory)"
+    )
     return f"{' '.join(parts)}; {advice}. Its last words:\n{tail}"
 
 

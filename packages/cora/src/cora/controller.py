@@ -7,6 +7,7 @@ twice as long, so that periodic traffic causes few.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -28,6 +29,8 @@ class Policy:
         move_ns: Time that moving one key takes.
         payback_s: Seconds in which a re-plan must have paid for its moves.
         smoothing: Weight of the newest tick in a key's rate (0-1).
+        sample_every: Operations in the slow tier of which one is counted.
+        deviations: Standard deviations by which a key must be more frequent than the one that it replaces.
         return_s: A key that is wanted in the tier it left within this time has come back.
         per_minute: Most re-plans in any minute.
     """
@@ -41,6 +44,8 @@ class Policy:
     move_ns: float = 15_000.0
     payback_s: float = 2.0
     smoothing: float = 0.4
+    sample_every: float = 4.0
+    deviations: float = 2.5
     return_s: float = 9.0
     per_minute: int = 12
 
@@ -121,7 +126,7 @@ class Controller:
                 if spare:
                     spare -= 1
                     won = rate
-                elif victims and rate > 1.3 * victims[0][1] + 1:
+                elif victims and rate - victims[0][1] > self._noise(rate):
                     victim, lost = victims.pop(0)
                     downs.append(victim)
                     won = rate - lost
@@ -133,6 +138,11 @@ class Controller:
                 gain += won * table.saved_ns
             up[name], down[name] = ups, downs
         return Replan(up, down, gain)
+
+    def _noise(self, rate: float) -> float:
+        """Return by how much a sampled rate must exceed another one, so that chance alone rarely does."""
+        window_s = self.policy.tick_s * (2 / self.policy.smoothing - 1)
+        return 1.0 + self.policy.deviations * math.sqrt(max(0.0, rate) * self.policy.sample_every / window_s)
 
     def _worth(self, proposal: Replan) -> bool:
         if not any(proposal.up.values()):

@@ -21,7 +21,7 @@ from cora.report import explain, page
 from cora.traffic import Shape, make_traffic
 
 FUNCTION = "balancer"
-RATE, KEYS = 20_000.0, 4096
+RATE, KEYS = 15_000.0, 4096
 #: Memory that the demo grants the fast tier, so that only heavy connections fit.
 MEMORY = 64 * 1024
 PHASE_S = 6.0
@@ -94,7 +94,13 @@ def _phases(
         process.communicate(timeout=20)
         end = json.loads(state.read_text(encoding="utf-8"))
         counted = sum(row["value"]["packets"] for row in end["tables"]["connections"])
-        say(f"  {sent:,} packets sent, {counted:,} counted in the connections' exact state")
+        counters = end["counters"]
+        come = counters["fast"]["packets"] - counters["fast"]["up"]
+        lost = counters["fast"]["crossed"] - counters["slow"]["packets"]
+        say(
+            f"  {sent:,} packets sent, {come:,} came in, {lost:,} found the slow tier's queue full, "
+            f"{counted:,} counted in exact state"
+        )
     return results
 
 

@@ -424,7 +424,7 @@ def _solver_costs(instance: Instance, model: Any, x: dict[tuple[str, int], Any])
     return fast, slow
 
 
-#: Seconds after which the greedy search takes the best plan that it has.
+#: Seconds of CPU after which the greedy search takes the best plan that it has.
 GREEDY_S = 0.007
 
 
@@ -492,7 +492,7 @@ class _Compiled:
 
 def _greedy(instance: Instance, start: dict[str, Choice] | None) -> dict[str, Choice]:
     """Change one table at a time, or a run of the best changes, or swap two, until nothing saves any more."""
-    deadline = time.perf_counter() + GREEDY_S
+    deadline = time.thread_time() + GREEDY_S
     compiled = _Compiled(instance)
     names = compiled.names
     starts = [start] if start else list(_starts(instance))
@@ -501,8 +501,10 @@ def _greedy(instance: Instance, start: dict[str, Choice] | None) -> dict[str, Ch
     if not np.isfinite(prices).any():
         raise _no_plan(instance)
     plan, price = rows[prices.argmin()], prices.min()
-    while time.perf_counter() < deadline:
+    while time.thread_time() < deadline:
         tried = _changes(compiled, plan)
+        if not len(tried):
+            break
         after = compiled.price(tried)
         order = np.argsort(after)
         run = [plan]
