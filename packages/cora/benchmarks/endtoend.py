@@ -26,7 +26,7 @@ from cora.profile import SPLITS, make_profile
 from cora.traffic import Shape, make_traffic
 
 RESULTS = Path(__file__).parent / "results" / "endtoend.json"
-FUNCTION, RATE, SECONDS = "monitor", 30_000.0, 3.0
+FUNCTION, RATE, SECONDS = "monitor", 30_000.0, 2.0
 
 
 def plans() -> list[tuple[str, float, dict[str, Choice]]]:

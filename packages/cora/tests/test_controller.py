@@ -19,15 +19,22 @@ def simulate(
     controller = Controller({"flows": SplitTable(ROOM, 1500.0)})
     fast: set[bytes] = set()
     replans, shares, best = [], [], []
+    used, read_at = {}, 0.0
     for tick in range(int(seconds * 10)):
         now = tick / 10
         counts = random.multinomial(RATE // 10, np.roll(weights, heavy(now)))
         uses = [(int(key).to_bytes(4, "little"), float(count)) for key, count in enumerate(counts) if count]
         slow = [(key, 4.0 * random.binomial(int(count), 0.25)) for key, count in uses if key not in fast]
         seen = dict(uses)
-        controller.observe("flows", slow, [(key, seen.get(key, 0.0)) for key in fast], 0.1)
+        controller.observe_slow("flows", slow, 0.1)
+        for key in fast:
+            used[key] = used.get(key, 0.0) + seen.get(key, 0.0)
         shares.append(sum(count for key, count in uses if key not in fast) / counts.sum())
         best.append(1 - float(np.sort(counts)[-ROOM:].sum() / counts.sum()))
+        if not controller.due(now):
+            continue
+        controller.observe_fast("flows", [(key, used.get(key, 0.0)) for key in fast], now + 0.1 - read_at)
+        used, read_at = {}, now + 0.1
         if replan := controller.decide(now):
             replans.append(now)
             fast -= set(replan.down["flows"])

@@ -20,7 +20,8 @@ class Policy:
     """When to re-plan.
 
     Attributes:
-        tick_s: Seconds between two observations.
+        tick_s: Seconds between two observations of the slow tier.
+        look_s: Seconds after which the fast tier is read, too, though nothing has changed.
         hold_s: Seconds for which a gain must last.
         pause_s: Least seconds between two re-plans.
         longest_pause_s: Most seconds that the pause grows to while moved keys come back.
@@ -36,6 +37,7 @@ class Policy:
     """
 
     tick_s: float = 0.1
+    look_s: float = 1.0
     hold_s: float = 0.25
     pause_s: float = 1.0
     longest_pause_s: float = 120.0
@@ -78,30 +80,46 @@ class SplitTable:
 
 
 class Controller:
-    """Decides on moves; call `observe` for each split table, then `decide`, once a tick."""
+    """Decides on moves; once a tick, call `observe_slow`; if it is `due`, `observe_fast` and `decide`."""
 
     def __init__(self, tables: dict[str, SplitTable], policy: Policy | None = None) -> None:
         self.tables, self.policy = tables, policy or Policy()
         self.pause_s = self.policy.pause_s
-        self.last_s = float("-inf")
+        self.last_s = self.looked_s = float("-inf")
+        self.settled = 0.0
         self.since_s: float | None = None
         self.history: list[float] = []
 
-    def observe(self, name: str, slow: Iterable[Use], fast: Iterable[Use], seconds: float) -> None:
-        """Take the uses of keys in each tier since the last tick."""
+    def observe_slow(self, name: str, uses: Iterable[Use], seconds: float) -> None:
+        """Take the uses of keys in the slow tier since the last tick."""
         table = self.tables[name]
-        table.slow = _smooth(table.slow, dict(slow), seconds, self.policy.smoothing)
-        seen = dict(fast)
-        table.fast = {
-            key: rate for key, rate in _smooth(table.fast, seen, seconds, self.policy.smoothing).items() if key in seen
-        }
-        table.fast.update({key: 0.0 for key in seen if key not in table.fast})
+        table.slow = _smooth(table.slow, dict(uses), seconds, self._weight(seconds))
+
+    def due(self, now_s: float) -> bool:
+        """Return True if the fast tier's uses are worth reading: more time is spent than when it last was settled."""
+        spent = self._spent()
+        if spent < self.policy.least_gain_ns_per_s:
+            return False
+        grown = spent > (1 + self.policy.margin) * self.settled
+        return self.since_s is not None or grown or now_s - self.looked_s >= self.policy.look_s
+
+    def observe_fast(self, name: str, uses: Iterable[Use], seconds: float) -> None:
+        """Take the uses of keys in the fast tier since they were last read."""
+        table, seen = self.tables[name], dict(uses)
+        rates = _smooth(table.fast, seen, seconds, self._weight(seconds))
+        table.fast = {key: rates.get(key, 0.0) for key in seen}
+
+    def _weight(self, seconds: float) -> float:
+        return float(1 - (1 - self.policy.smoothing) ** (seconds / self.policy.tick_s))
+
+    def _spent(self) -> float:
+        return sum(sum(table.slow.values()) * table.saved_ns for table in self.tables.values())
 
     def decide(self, now_s: float) -> Replan | None:
         """Return the re-plan to carry out now, or None."""
         proposal = self._propose()
         if not self._worth(proposal):
-            self.since_s = None
+            self.since_s, self.settled, self.looked_s = None, self._spent(), now_s
             return None
         self.since_s = now_s if self.since_s is None else self.since_s
         recent = [at for at in self.history if now_s - at < 60]
@@ -147,8 +165,7 @@ class Controller:
     def _worth(self, proposal: Replan) -> bool:
         if not any(proposal.up.values()):
             return False
-        spent = sum(sum(table.slow.values()) * table.saved_ns for table in self.tables.values())
-        return proposal.gain_ns_per_s >= max(self.policy.least_gain_ns_per_s, self.policy.margin * spent)
+        return proposal.gain_ns_per_s >= max(self.policy.least_gain_ns_per_s, self.policy.margin * self._spent())
 
     def _remember(self, proposal: Replan, now_s: float) -> None:
         """Note the moves, and wait longer after a re-plan whose keys mostly come back."""

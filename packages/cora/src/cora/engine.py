@@ -116,6 +116,7 @@ class Engine:
         known = {t.name: SplitTable(placement.fast_entries[t.name], options.saved_ns) for t in self.splits}
         self.controller = Controller(known, options.policy)
         self.before: dict[str, dict[bytes, int]] = {table.name: {} for table in self.splits}
+        self.read_at = time.monotonic() - options.policy.tick_s
         self._connect()
 
     def _connect(self) -> None:
@@ -187,7 +188,12 @@ class Engine:
 
     def _adapt(self, now: float, seconds: float) -> None:
         for table in self.splits:
-            self.controller.observe(table.name, self._slow_uses(table), self._fast_uses(table), seconds)
+            self.controller.observe_slow(table.name, self._slow_uses(table), seconds)
+        if not self.controller.due(now):
+            return
+        since, self.read_at = now - self.read_at, now
+        for table in self.splits:
+            self.controller.observe_fast(table.name, self._fast_uses(table), since)
         if replan := self.controller.decide(now):
             self.carry_out(replan)
 
