@@ -10,6 +10,7 @@ LogNIC's, the mean of the other functions) and gradient boosting, both judged on
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -127,6 +128,7 @@ def main() -> None:
     result = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "where": costs.where,
+        "load": os.getloadavg(),
         "calibrated_on": "micro-programs of cora.calibrate only",
         "state_centric": errors(rows, [row["predicted_ns"] for row in rows]),  # type: ignore[misc]
         "packet_centric": errors(rows, packet_centric(rows)),

@@ -9,6 +9,7 @@ of a phase whose keys never change, measured in a run of its own.
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,7 @@ def main() -> None:
     load(FUNCTION)
     result = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "load": os.getloadavg(),
         "rate_packets_per_s": RATE,
         "oracle": phases([0], adapt=True),
         "adaptive": phases([0, 700, 1400, 2100], adapt=True),

@@ -8,6 +8,7 @@ CPU is that of `cora run` from the scheduler, at a stated packet rate, after the
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -68,25 +69,30 @@ def main() -> None:
             }
         )
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
+        save(costs, rows, program, profile)
+
+
+def save(costs, rows, program, profile) -> None:  # type: ignore[no-untyped-def]
+    """Write the figures of the rows so far."""
     measured = np.array([row["measured_slow_cpu_ns"] for row in rows])
-    predicted_ns = np.array([row["predicted_slow_cpu_ns"] for row in rows])
-    errors = np.abs(predicted_ns - measured) / measured
+    predicted = np.array([row["predicted_slow_cpu_ns"] for row in rows])
+    errors = np.abs(predicted - measured) / measured
     instance = make_instance(program, profile, costs, Limits(bytes=200_000))
-    best = search(instance)
     legal = [name for name, chosen in simple_plans(program, instance).items() if not broken_rule(instance, chosen)]
     result = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "where": costs.where,
+        "load": os.getloadavg(),
         "network_costs_ns": costs.network,
         "plans": len(rows),
         "mean_error": round(float(errors.mean()), 4),
         "worst_error": round(float(errors.max()), 4),
-        "spearman": round(float(spearmanr(measured, predicted_ns).statistic), 4),
-        "planner_at_200000_bytes": placement_of(best.chosen).label(),
+        "spearman": round(float(spearmanr(measured, predicted).statistic), 4) if len(rows) > 2 else None,
+        "planner_at_200000_bytes": placement_of(search(instance).chosen).label(),
         "simple_plans_within_the_limits": legal,
         "rows": rows,
     }
-    print({name: value for name, value in result.items() if name != "rows"})
+    print({name: result[name] for name in ("plans", "mean_error", "worst_error", "spearman")}, flush=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

