@@ -1,0 +1,254 @@
+"""The kernel's side: libbpf by ctypes. Objects, programs, maps, links, and BPF_PROG_TEST_RUN.
+
+A program is attached by a BPF link whose descriptor this process holds, and nothing is pinned. When the process ends,
+whatever ends it, the kernel detaches the program and frees the maps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cora.errors import DeviceError, Unsupported
+
+BPF_ANY, BPF_NOEXIST = 0, 1
+XDP_FLAGS_DRV_MODE = 1 << 2
+BPF_XDP = 37
+Bytes = bytes | bytearray
+
+
+class _TestRun(ctypes.Structure):
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("data_in", ctypes.c_void_p),
+        ("data_out", ctypes.c_void_p),
+        ("data_size_in", ctypes.c_uint32),
+        ("data_size_out", ctypes.c_uint32),
+        ("ctx_in", ctypes.c_void_p),
+        ("ctx_out", ctypes.c_void_p),
+        ("ctx_size_in", ctypes.c_uint32),
+        ("ctx_size_out", ctypes.c_uint32),
+        ("retval", ctypes.c_uint32),
+        ("repeat", ctypes.c_int),
+        ("duration", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("cpu", ctypes.c_uint32),
+        ("batch_size", ctypes.c_uint32),
+    )
+
+
+class _LinkOptions(ctypes.Structure):
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("flags", ctypes.c_uint32),
+        ("iter_info", ctypes.c_void_p),
+        ("pad", ctypes.c_uint64 * 8),
+    )
+
+
+class _OpenOptions(ctypes.Structure):
+    """`struct bpf_object_open_opts` of libbpf 1.0 and newer."""
+
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("object_name", ctypes.c_char_p),
+        ("relaxed_maps", ctypes.c_bool),
+        ("pin_root_path", ctypes.c_char_p),
+        ("attach_prog_fd", ctypes.c_uint32),
+        ("kconfig", ctypes.c_char_p),
+        ("btf_custom_path", ctypes.c_char_p),
+        ("kernel_log_buf", ctypes.c_void_p),
+        ("kernel_log_size", ctypes.c_size_t),
+        ("kernel_log_level", ctypes.c_uint32),
+    )
+
+
+_libbpf: Any = None
+
+
+def library() -> Any:
+    """Return libbpf, loaded once; raise Unsupported where it is missing."""
+    global _libbpf  # noqa: PLW0603 - a shared library is one for the process
+    if _libbpf is None:
+        try:
+            lib = ctypes.CDLL("libbpf.so.1", use_errno=True)
+        except OSError:
+            raise Unsupported("libbpf.so.1 is missing; install libbpf (Debian: libbpf-dev)") from None
+        pointer = ctypes.c_void_p
+        for name in ("bpf_object__open_mem", "bpf_object__next_program", "bpf_object__next_map"):
+            getattr(lib, name).restype = pointer
+        for name in ("bpf_program__name", "bpf_map__name"):
+            getattr(lib, name).restype = ctypes.c_char_p
+        lib.bpf_object__open_mem.argtypes = (ctypes.c_char_p, ctypes.c_size_t, pointer)
+        lib.bpf_map_lookup_elem.argtypes = (ctypes.c_int, pointer, pointer)
+        lib.bpf_map_update_elem.argtypes = (ctypes.c_int, pointer, pointer, ctypes.c_uint64)
+        lib.bpf_map_delete_elem.argtypes = (ctypes.c_int, pointer)
+        lib.bpf_map_get_next_key.argtypes = (ctypes.c_int, pointer, pointer)
+        lib.libbpf_set_print(None)
+        _libbpf = lib
+    return _libbpf
+
+
+def why_not() -> str:
+    """Return why programs cannot be loaded here, or "" if they can."""
+    if os.geteuid() != 0:
+        return "loading a BPF program needs root"
+    try:
+        library()
+    except Unsupported as error:
+        return str(error)
+    if not Path("/sys/kernel/btf/vmlinux").exists():
+        return "this kernel has no BPF with BTF (/sys/kernel/btf/vmlinux is missing)"
+    return ""
+
+
+class LoadFailed(Exception):
+    """The kernel refused an object; `log` holds the verifier's words."""
+
+    def __init__(self, log: str, errno: int) -> None:
+        super().__init__(log)
+        self.log, self.errno = log, errno
+
+
+class Map:
+    """A map of a loaded object, with keys and values as bytes."""
+
+    def __init__(self, name: str, fd: int, key_bytes: int, value_bytes: int, entries: int, per_cpu: bool) -> None:
+        self.name, self.fd, self.key_bytes, self.value_bytes = name, fd, key_bytes, value_bytes
+        self.entries, self.per_cpu = entries, per_cpu
+        cpus = len(_possible_cpus()) if per_cpu else 1
+        self._value = ctypes.create_string_buffer(-(-value_bytes // 8) * 8 * cpus)
+
+    def get(self, key: Bytes) -> bytes | None:
+        """Return the value of a key, of all CPUs one after another for a per-CPU map, or None."""
+        if library().bpf_map_lookup_elem(self.fd, bytes(key), self._value):
+            return None
+        return self._value.raw if self.per_cpu else self._value.raw[: self.value_bytes]
+
+    def set(self, key: Bytes, value: Bytes, flags: int = BPF_ANY) -> bool:
+        """Store a value; return False if the kernel refused, as a full map does."""
+        return int(library().bpf_map_update_elem(self.fd, bytes(key), bytes(value), flags)) == 0
+
+    def delete(self, key: Bytes) -> bool:
+        """Remove a key; return False if there was none."""
+        return int(library().bpf_map_delete_elem(self.fd, bytes(key))) == 0
+
+    def keys(self) -> Iterator[bytes]:
+        """Yield the keys; those that come or go meanwhile may be missed or come twice."""
+        lib, at = library(), ctypes.create_string_buffer(self.key_bytes)
+        rc = lib.bpf_map_get_next_key(self.fd, None, at)
+        while rc == 0:
+            yield at.raw[: self.key_bytes]
+            rc = lib.bpf_map_get_next_key(self.fd, at.raw, at)
+
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """Return all keys and values."""
+        found = ((key, self.get(key)) for key in list(self.keys()))
+        return [(key, value) for key, value in found if value is not None]
+
+    def memory(self) -> mmap.mmap:
+        """Return the memory of an array that can be mapped, as global variables can."""
+        size = -(-self.value_bytes // 8) * 8 * self.entries
+        return mmap.mmap(self.fd, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+
+
+def _possible_cpus() -> list[int]:
+    cpus: list[int] = []
+    for part in Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii").strip().split(","):
+        first, _, last = part.partition("-")
+        cpus += range(int(first), int(last or first) + 1)
+    return cpus
+
+
+class Object:
+    """A compiled object: opened, sized and loaded, then asked for maps and programs."""
+
+    def __init__(self, code: bytes, resize: dict[str, int] | None = None, only: Callable[[str], bool] = bool) -> None:
+        """Load an object.
+
+        Args:
+            code: The ELF file.
+            resize: Number of entries by map name, instead of those in the file.
+            only: Chooses programs by name; others are not loaded.
+
+        Raises:
+            LoadFailed: The kernel refused it.
+        """
+        lib = library()
+        self._log = ctypes.create_string_buffer(1 << 20)
+        options = _OpenOptions(sz=ctypes.sizeof(_OpenOptions))
+        options.kernel_log_buf = ctypes.addressof(self._log)
+        options.kernel_log_size = len(self._log)
+        options.kernel_log_level = 1
+        self._object: Any = ctypes.c_void_p(lib.bpf_object__open_mem(code, len(code), ctypes.byref(options)))
+        if not self._object:
+            raise LoadFailed("libbpf cannot read the object", ctypes.get_errno())
+        for program in self._each(lib.bpf_object__next_program):
+            lib.bpf_program__set_autoload(program, ctypes.c_bool(only(lib.bpf_program__name(program).decode())))
+        for one in self._each(lib.bpf_object__next_map):
+            name = lib.bpf_map__name(one).decode()
+            if name in (resize or {}):
+                lib.bpf_map__set_max_entries(one, ctypes.c_uint32((resize or {})[name]))
+        rc = lib.bpf_object__load(self._object)
+        if rc:
+            log = self._log.value.decode(errors="replace")
+            self.close()
+            raise LoadFailed(log, -rc)
+        self.programs = {
+            lib.bpf_program__name(one).decode(): lib.bpf_program__fd(one)
+            for one in self._each(lib.bpf_object__next_program)
+            if lib.bpf_program__fd(one) >= 0
+        }
+        self.maps = {one.name: one for one in map(self._map, self._each(lib.bpf_object__next_map))}
+
+    def _each(self, following: Any) -> Iterable[Any]:
+        found, at = [], ctypes.c_void_p(following(self._object, None))
+        while at:
+            found.append(at)
+            at = ctypes.c_void_p(following(self._object, at))
+        return found
+
+    def _map(self, one: Any) -> Map:
+        lib = library()
+        name = lib.bpf_map__name(one).decode()
+        per_cpu = lib.bpf_map__type(one) in {5, 6, 10}
+        name = "globals" if name.endswith(".bss") else name
+        sizes = (lib.bpf_map__key_size(one), lib.bpf_map__value_size(one), lib.bpf_map__max_entries(one))
+        return Map(name, lib.bpf_map__fd(one), *sizes, per_cpu)
+
+    def close(self) -> None:
+        """Free programs and maps."""
+        if self._object:
+            library().bpf_object__close(self._object)
+            self._object = None
+
+
+def test_run(program: int, frame: Bytes, repeat: int = 1) -> tuple[int, bytes, int]:
+    """Run an XDP program on a frame; return its result, the frame afterwards, and ns per run (mean)."""
+    out = ctypes.create_string_buffer(4096)
+    data = (ctypes.c_char * len(frame)).from_buffer_copy(frame)
+    options = _TestRun(sz=ctypes.sizeof(_TestRun), repeat=repeat)
+    options.data_in, options.data_size_in = ctypes.addressof(data), len(frame)
+    options.data_out, options.data_size_out = ctypes.addressof(out), len(out)
+    rc = library().bpf_prog_test_run_opts(program, ctypes.byref(options))
+    if rc:
+        raise Unsupported(f"BPF_PROG_TEST_RUN failed: {os.strerror(-rc)}")
+    return options.retval, out.raw[: options.data_size_out], options.duration
+
+
+def attach(program: int, ifindex: int, device: str) -> int:
+    """Attach an XDP program in native mode; return the link's descriptor, whose closing detaches it."""
+    options = _LinkOptions(sz=24, flags=XDP_FLAGS_DRV_MODE)
+    fd: int = library().bpf_link_create(program, ifindex, BPF_XDP, ctypes.byref(options))
+    if fd >= 0:
+        return fd
+    if -fd == 16:
+        raise DeviceError(f"{device} already carries an XDP program; remove it with `ip link set {device} xdp off`")
+    raise DeviceError(
+        f"{device} cannot carry an XDP program in native mode ({os.strerror(-fd)}); its driver must support "
+        "native XDP, and a veth's MTU must be below 3,500"
+    )

@@ -1,0 +1,323 @@
+"""Running a plan on two devices: load, attach, process, watch, adapt, and leave nothing behind.
+
+One process does it all. BPF links, maps and sockets are descriptors of this process, so the kernel removes them when it
+ends, for whatever reason. The packet loop is C (`cora_poll`); between its calls this process moves keys, reads
+counters and writes files. So no packet is processed by the slow tier while an entry moves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cora import bpf
+from cora.build import compile_tiers, load_fast, load_slow
+from cora.controller import Controller, Policy, Replan, SplitTable
+from cora.errors import DeviceError
+from cora.namespaces import Device, advice, check_device
+from cora.neighbours import PORTS_OFFSET, NextHops
+from cora.packet import dotted
+from cora.placement import SPLIT, Placement, layout
+from cora.program import Program, Table
+from cora.tables import Tables
+
+FAST_COUNTS = (
+    "packets",
+    "forwarded",
+    "replied",
+    "dropped",
+    "up",
+    "unsupported",
+    "crossed",
+    "no_next_hop",
+    "guarded",
+    "errors",
+    "bytes",
+)
+SLOW_COUNTS = (
+    "packets",
+    "forwarded",
+    "replied",
+    "dropped",
+    "up",
+    "errors",
+    "no_next_hop",
+    "bounced",
+    "bad_checksums",
+    "checksums_checked",
+    "unsent",
+)
+#: Entries up to which the state file holds all tables each second; larger tables are written at the end and on SIGUSR1.
+LIVE_STATE_ENTRIES = 2000
+#: Promotions wait so long after demotions, so that no program still holds an entry that is used again.
+REUSE_PAUSE_S = 0.02
+
+
+@dataclass
+class Options:
+    """How to run.
+
+    Attributes:
+        state: File for counters and tables, or None.
+        adapt: False leaves the keys where they are.
+        device_is_mine: Accept devices that cora did not make.
+        saved_ns: Slow-tier ns that an operation saves in the fast tier, for the controller.
+        policy: When the controller re-plans.
+        seconds: Stop after this time; 0 runs until a signal.
+        resolve: Addresses whose next hops are looked for before the first packet.
+        report: Called once a second with the counters.
+    """
+
+    state: Path | None = None
+    adapt: bool = True
+    device_is_mine: bool = False
+    saved_ns: float = 1500.0
+    policy: Policy = field(default_factory=Policy)
+    seconds: float = 0.0
+    resolve: tuple[str, ...] = ()
+    report: Callable[[dict[str, Any]], None] = lambda _: None
+
+
+class Engine:
+    """A plan on two devices; see the module."""
+
+    def __init__(self, program: Program, placement: Placement, devices: tuple[str, str], options: Options) -> None:
+        self.program, self.placement, self.options = program, placement, options
+        self.devices = tuple(check_device(name, options.device_is_mine) for name in devices)
+        self.links: list[int] = []
+        self.replans = 0
+        self.moved = self.lost_moves = 0
+        self.pending: list[tuple[str, bytes]] = []
+        self.pending_at = 0.0
+        self.stopping = self.dump_asked = False
+        self.slowest_move_ns = 0
+        directory = Path(tempfile.mkdtemp(prefix="cora-"))
+        try:
+            built = compile_tiers(program, placement, directory)
+            self.fast, self.slow = load_fast(built), load_slow(built)
+        finally:
+            shutil.rmtree(directory)
+        self.shared = self.fast.maps["globals"].memory()
+        self.tables = Tables(built, self.fast, self.slow)
+        self.splits = [table for table in program.tables.values() if placement.homes[table.name] == SPLIT]
+        known = {t.name: SplitTable(placement.fast_entries[t.name], options.saved_ns) for t in self.splits}
+        self.controller = Controller(known, options.policy)
+        self.before: dict[str, dict[bytes, int]] = {table.name: {} for table in self.splits}
+        self.read_at = time.monotonic() - options.policy.tick_s
+        self._connect()
+
+    def _connect(self) -> None:
+        window = (ctypes.c_char * len(self.shared)).from_buffer(self.shared)
+        bounce = self.fast.programs.get("cora_bounce", -1)
+        self.slow.cora_wire(ctypes.addressof(window) + PORTS_OFFSET, self.fast.maps["cora_neighbours"].fd, bounce)
+        for port, device in enumerate(self.devices):
+            for queue in range(device.queues):
+                fd = self.slow.cora_listen(port, device.ifindex, queue)
+                if queue and fd == -errno.EINVAL:
+                    break  # a queue that the device could have, and has not
+                if fd < 0:
+                    raise DeviceError(f"{device.name}: no AF_XDP socket on queue {queue}: {os.strerror(-fd)}")
+                self.fast.maps["cora_sockets"].set(struct.pack("=I", port * 64 + queue), struct.pack("=I", fd))
+            self.fast.maps["cora_devices"].set(struct.pack("=I", port), struct.pack("=I", device.ifindex))
+            if failed := self.slow.cora_send_by(port, device.ifindex):
+                raise DeviceError(f"{device.name}: no packet socket: {os.strerror(-failed)}")
+        pair = (self.devices[0], self.devices[1])
+        self.hops = NextHops(pair, self.shared, self.fast.maps["cora_neighbours"], self.program.keeps_inside)
+        self.hops.resolve(self.options.resolve)
+
+    def __enter__(self) -> Engine:
+        for port, device in enumerate(self.devices):
+            self.links.append(bpf.attach(self.fast.programs[f"cora_in{port}"], device.ifindex, device.name))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for link in self.links:
+            os.close(link)
+        self.links = []
+        self.slow.cora_poll(20, 1)  # packets that were on their way
+        if self.options.state:
+            self.write_state(everything=True)
+
+    def stop(self, *_: object) -> None:
+        """Leave the loop soon; a signal handler."""
+        self.stopping = True
+
+    def run(self) -> None:
+        """Process packets until stopped."""
+        begin = time.monotonic()
+        tick = second = begin
+        while not self.stopping:
+            self.slow.cora_poll(5, 0)
+            now = time.monotonic()
+            self.hops.follow(self.slow)
+            if self.pending and now >= self.pending_at:
+                self._promote()
+            if now - tick >= self.options.policy.tick_s:
+                if self.options.adapt and self.splits:
+                    self._adapt(now, now - tick)
+                tick = now
+            if now - second >= 1.0 or self.dump_asked:
+                second = now
+                self._each_second()
+            if self.options.seconds and now - begin >= self.options.seconds:
+                return
+
+    def _each_second(self) -> None:
+        self.hops.refresh()
+        if self.options.state:
+            self.write_state(everything=self.dump_asked)
+        self.dump_asked = False
+        counts = self.counters()
+        if counts["slow"]["bad_checksums"] > 8:
+            say = "packets come in with unfinished TCP checksums; run `ethtool -K PEER tx off` on the sender's device"
+            counts["warning"] = say
+        self.options.report(counts)
+
+    def _adapt(self, now: float, seconds: float) -> None:
+        for table in self.splits:
+            self.controller.observe_slow(table.name, self._slow_uses(table), seconds)
+        if not self.controller.due(now):
+            return
+        since, self.read_at = now - self.read_at, now
+        for table in self.splits:
+            self.controller.observe_fast(table.name, self._fast_uses(table), since)
+        if replan := self.controller.decide(now):
+            self.carry_out(replan)
+
+    def _slow_uses(self, table: Table) -> Iterator[tuple[bytes, float]]:
+        size = layout(table.key)[1]
+        stride = 8 + -(-size // 8) * 8
+        out = ctypes.create_string_buffer(2048 * stride)
+        count = self.slow.cora_heavy(self.tables.numbers[table.name], out)
+        raw = out.raw[: count * stride]
+        for at in range(0, count * stride, stride):
+            yield raw[at + 8 : at + 8 + size], float(struct.unpack_from("=Q", raw, at)[0])
+
+    def _fast_uses(self, table: Table) -> list[tuple[bytes, float]]:
+        room = self.placement.fast_entries[table.name]
+        size, width = layout(table.key)[1], 16 + layout(table.value, 8)[1]
+        keys, values = ctypes.create_string_buffer(room * size), ctypes.create_string_buffer(room * width)
+        count = self.slow.cora_fast_entries(self.tables.numbers[table.name], keys, values, room)
+        raw, body = keys.raw, values.raw
+        now = {
+            raw[i * size : (i + 1) * size]: int.from_bytes(body[i * width + 8 : i * width + 12], "little")
+            for i in range(count)
+        }
+        before, self.before[table.name] = self.before[table.name], now
+        return [(key, float((hits - before.get(key, 0)) & 0xFFFFFFFF)) for key, hits in now.items()]
+
+    def carry_out(self, replan: Replan) -> None:
+        """Move keys: down at once, up a little later."""
+        self.replans += 1
+        for name, keys in replan.down.items():
+            for key in keys:
+                begin = time.perf_counter_ns()
+                self.moved += self.tables.lower_key(name, key) == 0
+                self.slowest_move_ns = max(self.slowest_move_ns, time.perf_counter_ns() - begin)
+        self.pending = [(name, key) for name, keys in replan.up.items() for key in keys]
+        self.pending_at = time.monotonic() + (REUSE_PAUSE_S if any(replan.down.values()) else 0.0)
+
+    def _promote(self) -> None:
+        """Move the pending keys up, in parts, so that no packet waits long."""
+        self.slow.cora_poll(2, 1)  # packets of these keys that wait already
+        for name, key in self.pending[:256]:
+            begin = time.perf_counter_ns()
+            done = self.tables.raise_key(name, key)
+            self.slowest_move_ns = max(self.slowest_move_ns, time.perf_counter_ns() - begin)
+            self.moved += done == 0
+            self.lost_moves += done < 0
+        self.pending = self.pending[256:]
+
+    def counters(self) -> dict[str, Any]:
+        """Return the counters of both tiers; those of the fast tier are summed over CPUs that count on meanwhile."""
+        raw = self.fast.maps["cora_counts"].get(bytes(4)) or b""
+        size = 8 * len(FAST_COUNTS)
+        cpus = [struct.unpack_from(f"={len(FAST_COUNTS)}Q", raw, at) for at in range(0, len(raw), size)]
+        fast = dict(zip(FAST_COUNTS, map(sum, zip(*cpus, strict=True)), strict=True))
+        own = (ctypes.c_uint64 * len(SLOW_COUNTS)).in_dll(self.slow, "cora_slow_counts")
+        slow = dict(zip(SLOW_COUNTS, own, strict=True))
+        fields = ("replans", "moved", "lost_moves", "slowest_move_ns")
+        pulls = sum(self.slow.cora_pulls(self.tables.numbers[table.name]) for table in self.splits)
+        return {"fast": fast, "slow": slow, "pulled_keys": pulls, **{name: getattr(self, name) for name in fields}}
+
+    def write_state(self, everything: bool) -> None:
+        """Write the state file; see docs/commands.md."""
+        assert self.options.state is not None
+        everything = everything or sum(one.entries for one in self.program.tables.values()) <= LIVE_STATE_ENTRIES
+        data: dict[str, Any] = {
+            "function": self.program.name,
+            "time_unix_s": round(time.time(), 3),
+            "plan": self.placement.label(),
+            "counters": self.counters(),
+        }
+        if everything or self.program.export:
+            state = self.tables.state()
+            if self.program.export:
+                self._export(state[self.program.export])
+        if everything:
+            data["tables"] = {
+                name: [
+                    {"key": _named(self.program.tables[name], key), "value": value} for key, value in entries.items()
+                ]
+                for name, entries in state.items()
+            }
+        scratch = self.options.state.with_suffix(".part")
+        scratch.write_text(json.dumps(data) + "\n", encoding="utf-8")
+        scratch.replace(self.options.state)
+
+    def _export(self, entries: dict[tuple[int, ...], dict[str, int]]) -> None:
+        """Write the exported table as CSV beside the state file: one row an entry, addresses dotted."""
+        assert self.options.state is not None
+        table = self.program.tables[self.program.export]
+        lines = [",".join(name for name, _ in (*table.key, *table.value))]
+        for key, value in sorted(entries.items()):
+            cells = [
+                dotted(part) if name in {"source", "target"} else str(part)
+                for (name, _), part in zip(table.key, key, strict=True)
+            ]
+            lines.append(",".join([*cells, *map(str, value.values())]))
+        self.options.state.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _named(table: Table, key: tuple[int, ...]) -> dict[str, int]:
+    if table.kind == "lpm":
+        return {"prefix_bits": key[0], "address": key[1]}
+    if table.kind == "sketch":
+        return {"row": key[0], "column": key[1]}
+    return {name: part for (name, _), part in zip(table.key, key, strict=True)}
+
+
+def addresses_in(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the IPv4 addresses that settings name, whose next hops a run will need."""
+    return tuple(dict.fromkeys(re.findall(r"\"(\d+\.\d+\.\d+\.\d+)\"", json.dumps(settings))))
+
+
+def run(program: Program, placement: Placement, devices: tuple[str, str], options: Options) -> None:
+    """Run a plan until SIGINT, SIGTERM or the time is over; prints `ready` when packets are processed."""
+    engine = Engine(program, placement, devices, options)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, engine.stop)
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(engine, "dump_asked", True))
+    with engine:
+        for device in engine.devices:
+            if not device.made_here:
+                sys.stderr.write(f"note: {advice(device)}\n")
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        engine.run()
+
+
+__all__ = ["Device", "Engine", "Options", "addresses_in", "run"]

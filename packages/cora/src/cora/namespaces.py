@@ -1,0 +1,200 @@
+"""Network namespaces for tests and the demo, and checks of devices before a program is attached.
+
+A namespace is held by a process that dies with this one, and has no name in the file system. So nothing is left,
+however this process ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from cora.errors import DeviceError, Unsupported
+
+#: Alias of devices that cora made; `check_device` accepts them without --device-is-mine.
+ALIAS = "cora-testbed"
+#: Largest MTU at which a veth accepts a native XDP program, with pages of 4 KiB.
+LARGEST_MTU = 3498
+_CLONE_NEWNET, _PR_SET_PDEATHSIG = 0x40000000, 1
+CLIENT, SERVERS = "10.0.0.2", ("10.1.0.2", "10.1.0.3")
+PUBLIC, VIP = "192.0.2.1", "10.0.0.100"
+
+
+def why_not() -> str:
+    """Return why namespaces cannot be made here, or ""."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [tool for tool in ("ip", "nsenter", "ethtool") if not shutil.which(tool)]
+    return f"{', '.join(missing)} missing; install iproute2, util-linux and ethtool" if missing else ""
+
+
+def _hold() -> None:
+    """Enter a new namespace and die with the parent; runs in the child before `sleep`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET):
+        os._exit(1)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def die_with_parent() -> None:
+    """Make a child die with this process; for `preexec_fn`."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Testbed:
+    """Three namespaces in a row: client - middle (devices `in` and `out`) - server.
+
+    Example:
+        >>> with Testbed() as bed:  # doctest: +SKIP
+        ...     bed.run("client", ["ping", "-c1", "10.1.0.2"])
+    """
+
+    __test__ = False
+
+    def __init__(self, mtu: int = 1500, routed: bool = True) -> None:
+        self.mtu, self.routed = mtu, routed
+        self.holders: dict[str, subprocess.Popen[bytes]] = {}
+        self.started: list[subprocess.Popen[Any]] = []
+
+    def __enter__(self) -> Testbed:
+        if why := why_not():
+            raise Unsupported(why)
+        for name in ("client", "middle", "server"):
+            self.holders[name] = subprocess.Popen(["sleep", "infinity"], preexec_fn=_hold)  # noqa: PLW1509 - see _hold
+        own = Path("/proc/self/ns/net").readlink()
+        for one in self.holders.values():
+            deadline = time.monotonic() + 10
+            while Path(f"/proc/{one.pid}/ns/net").readlink() == own:
+                if time.monotonic() > deadline or one.poll() is not None:
+                    self.close()
+                    raise Unsupported("this machine does not allow new network namespaces")
+                time.sleep(0.005)
+        try:
+            self._connect()
+        except subprocess.CalledProcessError as error:
+            self.close()
+            raise Unsupported(f"the test network cannot be made: {error.stderr.strip()}") from error
+        return self
+
+    def _connect(self) -> None:
+        for outer, inner, near in (("client", "in", "c0"), ("server", "out", "s0")):
+            link = f"link add {near} netns {self.holders[outer].pid} mtu {self.mtu} type veth peer name {inner} "
+            self.ip("middle", link + f"mtu {self.mtu} netns {self.holders['middle'].pid}")
+            self.ip("middle", f"link set {inner} alias {ALIAS} up")
+            for place in (outer, "middle"):
+                self.ip(place, "link set lo up")
+            self.ip(outer, f"link set {near} up")
+            # A veth takes redirected frames only with GRO or a program, and nobody fills in checksums after a redirect.
+            self.run(outer, ["ethtool", "-K", near, "gro", "on", "tx", "off"], check=True)
+        self.ip("client", f"addr add {CLIENT}/24 dev c0")
+        for server in SERVERS:
+            self.ip("server", f"addr add {server}/24 dev s0")
+        if not self.routed:
+            return
+        self.ip("middle", "addr add 10.0.0.1/24 dev in")
+        self.ip("middle", f"addr add {VIP}/32 dev in")
+        self.ip("middle", "addr add 10.1.0.1/24 dev out")
+        self.ip("middle", f"addr add {PUBLIC}/32 dev out")
+        self.ip("client", "route add default via 10.0.0.1")
+        self.ip("server", "route add default via 10.1.0.1")
+
+    def command(self, place: str, argv: Sequence[str]) -> list[str]:
+        """Return a command that runs in a namespace."""
+        return ["nsenter", f"--net=/proc/{self.holders[place].pid}/ns/net", *argv]
+
+    def ip(self, place: str, arguments: str) -> str:
+        """Run `ip` in a namespace and return its output."""
+        return self.run(place, ["ip", *arguments.split()], check=True).stdout
+
+    def run(
+        self, place: str, argv: Sequence[str], check: bool = False, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a namespace to its end."""
+        command = self.command(place, argv)
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=check)
+
+    def start(self, place: str, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
+        """Start a command in a namespace; it ends with the test bed."""
+        process = subprocess.Popen(self.command(place, argv), preexec_fn=die_with_parent, **more)  # noqa: PLW1509
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what runs in the namespaces, and the namespaces."""
+        for process in [*self.started, *self.holders.values()]:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream:
+                    stream.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Device(NamedTuple):
+    """A device that a program can be attached to."""
+
+    name: str
+    ifindex: int
+    mac: bytes
+    queues: int
+    addressed: bool
+    made_here: bool
+
+
+def check_device(name: str, device_is_mine: bool) -> Device:
+    """Return a device of this process's namespace, or raise DeviceError with what to do."""
+    shown = subprocess.run(["ip", "-j", "-d", "addr", "show", "dev", name], capture_output=True, text=True, check=False)
+    if shown.returncode:
+        raise DeviceError(f"there is no device {name} in this network namespace; `ip link` lists them")
+    link = json.loads(shown.stdout)[0]
+    made_here = link.get("ifalias", "") == ALIAS
+    if not made_here and not device_is_mine:
+        raise DeviceError(
+            f"{name} is not in a namespace that cora made; a mistake there cuts this machine off. "
+            "Add --device-is-mine if the device may be used"
+        )
+    if link.get("xdp"):
+        raise DeviceError(f"{name} already carries an XDP program; remove it with `ip link set {name} xdp off`")
+    if link["mtu"] > LARGEST_MTU:
+        raise DeviceError(
+            f"{name} has an MTU of {link['mtu']}; native XDP takes one page a packet. "
+            f"Set it to {LARGEST_MTU} or less: `ip link set {name} mtu 1500`"
+        )
+    if "UP" not in link["flags"]:
+        raise DeviceError(f"{name} is down; `ip link set {name} up`")
+    if "address" not in link or link.get("link_type") != "ether":
+        raise DeviceError(f"{name} is no Ethernet device")
+    mac = bytes(int(part, 16) for part in link["address"].split(":"))
+    addressed = any(one["family"] == "inet" for one in link["addr_info"])
+    return Device(name, link["ifindex"], mac, link.get("num_rx_queues", 1), addressed, made_here)
+
+
+def advice(device: Device) -> str:
+    """Return what to check for a device that cora did not make, since its peer cannot be seen from here."""
+    return (
+        f"{device.name}: if it is a veth, its peer needs an XDP program or `ethtool -K PEER gro on` to take redirected "
+        "packets, and `ethtool -K PEER tx off` if a socket sends there"
+    )
+
+
+def forwards(device: str) -> bool:
+    """Return True if the stack would route IPv4 packets that come in by the device."""
+    path = Path(f"/proc/sys/net/ipv4/conf/{device}/forwarding")
+    try:
+        return path.read_text(encoding="ascii").strip() == "1"
+    except OSError:
+        return True

@@ -1,0 +1,89 @@
+"""Next hops: which MAC address a packet gets, learned from the kernel's neighbour table and kept in the fast tier."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import socket
+import struct
+import subprocess
+from collections.abc import Iterable
+from typing import Any
+
+from cora import bpf
+from cora.namespaces import Device, forwards
+
+#: `struct cora_shared`: four counters of eight bytes, then 16 bytes a device, then the unknown destination.
+PORTS_OFFSET, PORT_BYTES = 32, 16
+UNKNOWN_OFFSET = PORTS_OFFSET + 2 * PORT_BYTES
+
+
+def _ip(*arguments: str) -> list[dict[str, Any]]:
+    done = subprocess.run(["ip", "-j", *arguments], capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else []
+
+
+class NextHops:
+    """Keeps `struct cora_next` of both devices, and the map of neighbours, up to date.
+
+    Devices without an IPv4 address forward frames with their MAC addresses unchanged, as a bridge does.
+    """
+
+    def __init__(self, devices: tuple[Device, Device], shared: Any, neighbours: bpf.Map, keeps_inside: bool) -> None:
+        self.devices, self.shared, self.map, self.keeps_inside = devices, shared, neighbours, keeps_inside
+        self.routed = all(device.addressed for device in devices)
+        self.known: dict[str, bytes] = {}
+        self.macs: list[set[bytes]] = [set(), set()]
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the kernel's neighbours and write what changed."""
+        for number, device in enumerate(self.devices):
+            for one in _ip("neigh", "show", "dev", device.name) if self.routed else []:
+                if "lladdr" in one and ":" not in one["dst"] and "FAILED" not in one.get("state", []):
+                    self._learn(number, one["dst"], bytes(int(part, 16) for part in one["lladdr"].split(":")))
+            macs = self.macs[number]
+            hop = next(iter(macs)) if macs else bytes(6)
+            guard = number == 0 and self.keeps_inside and forwards(device.name)
+            at = PORTS_OFFSET + number * PORT_BYTES
+            flags = bytes([self.routed, len(macs) > 1, bool(macs), guard])
+            self.shared[at : at + PORT_BYTES] = device.mac + hop + flags
+
+    def _learn(self, number: int, address: str, mac: bytes) -> None:
+        self.macs[number].add(mac)
+        if self.known.get(address) != mac:
+            self.known[address] = mac
+            self.map.set(socket.inet_aton(address), mac + b"\0\0")
+
+    def resolve(self, addresses: Iterable[str]) -> None:
+        """Make the kernel look for the next hops of destinations; `refresh` picks the answers up."""
+        if not self.routed:
+            return
+        for address in addresses:
+            for route in _ip("route", "get", address):
+                if route.get("dev") not in {device.name for device in self.devices}:
+                    continue
+                hop = route.get("gateway", address)
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as poke:
+                    poke.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, route["dev"].encode())
+                    poke.setblocking(False)
+                    try:
+                        poke.sendto(b"", (hop, 9))
+                    except OSError:
+                        continue
+                if hop != address and hop in self.known:
+                    number = [device.name for device in self.devices].index(route["dev"])
+                    self._learn(number, address, self.known[hop])
+
+    def follow(self, slow: Any) -> None:
+        """Resolve the destination of the last packet that found no next hop, if there was one."""
+        unknown = ctypes.c_uint32.in_dll(slow, "cora_unknown_next")
+        wanted = {bytes(self.shared[UNKNOWN_OFFSET : UNKNOWN_OFFSET + 4]), struct.pack("=I", unknown.value)} - {
+            bytes(4)
+        }
+        if not wanted:
+            return
+        self.shared[UNKNOWN_OFFSET : UNKNOWN_OFFSET + 4] = bytes(4)
+        unknown.value = 0
+        self.resolve(socket.inet_ntoa(address) for address in wanted)
+        self.refresh()

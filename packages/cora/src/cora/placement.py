@@ -1,0 +1,137 @@
+"""Placements: where each table lives, and what follows for the steps of a program.
+
+A packet starts in the fast tier and crosses to the slow tier at the first table operation whose entry lives there. It
+never returns, unless the placement allows bounces. The homes of a table:
+
+- fast: a BPF map.
+- slow: memory of the slow tier.
+- split: the heaviest keys fast, all others slow. An entry has exactly one home. The slow tier pulls an entry down if
+  it needs one that is up, so each operation sees the entry's latest state.
+- both: each tier adds to a copy of its own, and reading sums them. Only for arrays and sketches that steps only add to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cora.program import SKETCH_ROWS, Access, Program, Table, Verdict, adds, successors
+
+FAST, SLOW, SPLIT, BOTH = "fast", "slow", "split", "both"
+SPLIT_HEADER_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Homes of all tables.
+
+    Attributes:
+        homes: Home by table.
+        fast_entries: Room for entries in the fast tier, by split table.
+        bounces: True if a packet may go back to the fast tier for a table there.
+    """
+
+    homes: dict[str, str]
+    fast_entries: dict[str, int] = field(default_factory=dict)
+    bounces: bool = False
+
+    def label(self) -> str:
+        """Return the placement as one line."""
+        parts = [f"{name}={home}" for name, home in self.homes.items()]
+        parts = [f"{part}({self.fast_entries[part.split('=')[0]]})" if "=split" in part else part for part in parts]
+        return " ".join(parts)
+
+
+def layout(fields: Iterable[tuple[str, int]], align: int = 1) -> tuple[dict[str, tuple[int, int]], int]:
+    """Return (offset, bytes) by field and the total, laid out as C does.
+
+    Args:
+        fields: Names and widths in bits.
+        align: The total is a multiple of it and of the widest field, in bytes.
+    """
+    offsets: dict[str, tuple[int, int]] = {}
+    at = 0
+    for name, bits in fields:
+        size = bits // 8
+        at = -(-at // size) * size
+        offsets[name] = (at, size)
+        at += size
+        align = max(align, size)
+    return offsets, -(-at // align) * align
+
+
+def atomic(program: Program, table: Table) -> bool:
+    """Return True if steps change the table's fields without a lock: one instruction adds to a field or stores it."""
+    changed = [
+        (name, one) for at in program.accesses(table.name) for name, one in getattr(program.steps[at], "sets", ())
+    ]
+    wide = dict(table.value)
+    return program.independent(table.name) and all(wide[name] >= 32 or not adds(name, one) for name, one in changed)
+
+
+def locked(program: Program, table: Table, home: str) -> bool:
+    """Return True if entries in the fast tier carry a lock: exact ones that change by more than `atomic` steps."""
+    if table.storage not in {"hash", "array"} or not program.written(table.name):
+        return False
+    return home == SPLIT or not atomic(program, table)
+
+
+def fast_bytes(program: Program, placement: Placement, table: Table) -> int:
+    """Return the bytes of a table's entries in the fast tier, without the kernel's own overhead per entry."""
+    home = placement.homes[table.name]
+    if home == SLOW:
+        return 0
+    header = SPLIT_HEADER_BYTES if home == SPLIT or locked(program, table, home) else 0
+    entries = placement.fast_entries.get(table.name, 0) if home == SPLIT else table.entries
+    if table.kind == "sketch":
+        return SKETCH_ROWS * entries * 8
+    return entries * (layout(table.key)[1] + layout(table.value, 8)[1] + header)
+
+
+def options(program: Program, table: Table) -> list[str]:
+    """Return the homes that a table may have."""
+    homes = [FAST, SLOW]
+    if table.storage == "hash" and program.written(table.name):
+        homes.append(SPLIT)
+    if table.storage in {"array", "sketch"} and program.add_only(table.name):
+        homes.append(BOTH)
+    if table.kind == "lpm":
+        homes.append(BOTH)
+    if table.storage in {"array", "hash"} and not program.written(table.name):
+        homes.append(BOTH)
+    return homes
+
+
+def tiers(program: Program, placement: Placement) -> list[frozenset[str]]:
+    """Return the tiers in which a packet can be when it is at each step, before the step's own crossing."""
+    where: list[set[str]] = [set() for _ in program.steps]
+    where[0].add(FAST)
+    for at, step in enumerate(program.steps):
+        after = set(where[at])
+        if isinstance(step, Access):
+            home = placement.homes[step.table]
+            if home == SLOW:
+                after = {SLOW} if after else after
+            elif home == SPLIT:
+                after |= {SLOW} if after else set()
+            elif home == FAST and placement.bounces:
+                after = {FAST} if after else after
+        for target in successors(step):
+            where[target] |= after
+    return [frozenset(tiers) for tiers in where]
+
+
+def why_illegal(program: Program, placement: Placement) -> str:
+    """Return why packets cannot be processed under a placement, or "" if they can."""
+    for name, home in placement.homes.items():
+        if home not in options(program, program.tables[name]):
+            return f"table {name} of kind {program.tables[name].kind} cannot have the home {home!r}"
+    for at, tier in enumerate(tiers(program, placement)):
+        step = program.steps[at]
+        if SLOW not in tier:
+            continue
+        if isinstance(step, Access) and placement.homes[step.table] == FAST and not placement.bounces:
+            return f"step {at} ({program.describe(at)}) needs the fast tier after packets have crossed to the slow one"
+        if isinstance(step, Verdict) and step.kind == "up":
+            return f"step {at} hands packets up to the device's stack, which only the fast tier can"
+    return ""

@@ -1,0 +1,268 @@
+"""Profiles: what a program does with a trace. Read from pcap or pcapng, or made from a sample of live packets.
+
+The trace runs through the interpreter. A profile keeps, for each step, how often packets take it, and for each table
+operation the hit share, the number of keys, their skew and working set. It also keeps the packets' classes: packets
+with the same path whose keys have the same popularity rank bracket behave alike under every placement.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import dpkt  # type: ignore[import-untyped]
+import numpy as np
+
+from cora.errors import BadInput
+from cora.interpret import Interpreter
+from cora.packet import address, supported
+from cora.program import Access, Branch, Program
+from cora.traffic import Packet
+
+#: Sizes of the fast part of a split table that plans may choose from, in entries.
+SPLITS = (16, 64, 256, 1024, 4096, 16384)
+#: Classes beyond this number are merged into the most frequent class of the same path.
+MOST_CLASSES = 600
+_LINK_ETHERNET = 1
+
+
+@dataclass(frozen=True)
+class StepUse:
+    """How a trace uses a table operation.
+
+    Attributes:
+        step: Number of the step.
+        table: Name of the table.
+        share: Operations per packet, 0-1.
+        hit_share: Share of operations that find an entry.
+        keys: Distinct keys.
+        working_set: Keys that matter: the exponential of the entropy of their popularity.
+        skew: Fitted Zipf exponent; 0 for fewer than ten keys.
+    """
+
+    step: int
+    table: str
+    share: float
+    hit_share: float
+    keys: int
+    working_set: float
+    skew: float
+
+
+@dataclass(frozen=True)
+class PacketClass:
+    """Packets with one path whose keys are in the same rank brackets.
+
+    Attributes:
+        weight: Share of all packets.
+        path: Steps in order, without those that are not table operations.
+        brackets: For each, the index of the smallest split of `SPLITS` that holds the key; `len(SPLITS)` if none does.
+        steps: All steps of the path.
+        ports: Share of these packets that came in by device 1.
+    """
+
+    weight: float
+    path: tuple[int, ...]
+    brackets: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a program does with a trace; see the module."""
+
+    function: str
+    packets: int
+    unsupported: int
+    duration_s: float
+    rate_per_s: float
+    mean_bytes: float
+    burstiness: float
+    visits: dict[int, float]
+    taken: dict[int, float]
+    uses: tuple[StepUse, ...]
+    classes: tuple[PacketClass, ...]
+
+    def use(self, step: int) -> StepUse | None:
+        """Return how a table operation is used, or None if no packet came to it."""
+        return next((use for use in self.uses if use.step == step), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the profile as JSON."""
+        return {**asdict(self), "splits": list(SPLITS)}
+
+
+def profile_from_json(data: dict[str, Any]) -> Profile:
+    """Return a profile that `to_json` wrote."""
+    try:
+        if tuple(data.pop("splits")) != SPLITS:
+            raise BadInput("the profile was made with other split sizes; make it again with `cora profile`")
+        data["uses"] = tuple(StepUse(**use) for use in data["uses"])
+        data["classes"] = tuple(
+            PacketClass(one["weight"], tuple(one["path"]), tuple(one["brackets"]), tuple(one["steps"]))
+            for one in data["classes"]
+        )
+        for name in ("visits", "taken"):
+            data[name] = {int(step): share for step, share in data[name].items()}
+        return Profile(**data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"the profile cannot be read ({error}); make it with `cora profile`") from error
+
+
+def make_profile(program: Program, packets: Sequence[Packet], warm: float = 0.25) -> Profile:
+    """Profile a program on packets in order of time.
+
+    Args:
+        program: The network function.
+        packets: The trace.
+        warm: Share of the trace that fills the tables first and is not counted, 0-1.
+    """
+    if not packets:
+        raise BadInput("the trace has no packets of a supported kind")
+    runs: list[tuple[tuple[int, ...], tuple[tuple[int, tuple[int, ...], bool], ...]]] = []
+    current: list[tuple[int, tuple[int, ...], bool]] = []
+    path: list[int] = []
+    taken: Counter[int] = Counter()
+
+    def visit(at: int, took: bool) -> None:
+        path.append(at)
+        taken[at] += took
+
+    interpreter = Interpreter(program, observe=lambda at, key, hit: current.append((at, key, hit)), visits=visit)
+    skip, unsupported, counted = int(len(packets) * warm), 0, 0
+    for number, packet in enumerate(packets):
+        current.clear()
+        path.clear()
+        if number == skip:
+            taken.clear()
+        interpreter.run(packet.frame, packet.port, packet.time_ns)
+        if number < skip:
+            continue
+        counted += 1
+        unsupported += not supported(packet.frame)
+        runs.append((tuple(path), tuple(current)))
+    popularity = _popularity(program, runs)
+    visits = Counter(at for steps, _ in runs for at in steps)
+    branches = {at for at, step in enumerate(program.steps) if isinstance(step, Branch)}
+    duration = max(1, packets[-1].time_ns - packets[skip].time_ns) / 1e9
+    gaps = np.diff([packet.time_ns for packet in packets[skip:]]) if counted > 2 else np.array([1.0])
+    return Profile(
+        function=program.name,
+        packets=counted,
+        unsupported=unsupported,
+        duration_s=duration,
+        rate_per_s=counted / duration,
+        mean_bytes=float(np.mean([len(packet.frame) for packet in packets])),
+        burstiness=float(np.std(gaps) / max(np.mean(gaps), 1e-9)),
+        visits={at: count / counted for at, count in sorted(visits.items())},
+        taken={at: taken[at] / visits[at] for at in sorted(branches) if visits[at]},
+        uses=tuple(_uses(program, runs, counted)),
+        classes=tuple(_classes(program, runs, popularity, counted)),
+    )
+
+
+def _popularity(program: Program, runs: Iterable[Any]) -> dict[str, dict[tuple[int, ...], int]]:
+    """Return each key's rank by table, 0 being the most frequent."""
+    counts: dict[str, Counter[tuple[int, ...]]] = {name: Counter() for name in program.tables}
+    for _, accesses in runs:
+        for at, key, _ in accesses:
+            counts[program.steps[at].table][key] += 1
+    return {name: {key: rank for rank, (key, _) in enumerate(one.most_common())} for name, one in counts.items()}
+
+
+def _uses(program: Program, runs: Sequence[Any], counted: int) -> Iterator[StepUse]:
+    keys: dict[int, Counter[tuple[int, ...]]] = {}
+    hits: Counter[int] = Counter()
+    for _, accesses in runs:
+        for at, key, hit in accesses:
+            keys.setdefault(at, Counter())[key] += 1
+            hits[at] += hit
+    for at in sorted(keys):
+        counts = np.array(sorted(keys[at].values(), reverse=True), dtype=float)
+        share = counts / counts.sum()
+        step = program.steps[at]
+        assert isinstance(step, Access)
+        yield StepUse(
+            step=at,
+            table=step.table,
+            share=float(counts.sum() / counted),
+            hit_share=float(hits[at] / counts.sum()),
+            keys=len(counts),
+            working_set=float(np.exp(-(share * np.log(share)).sum())),
+            skew=zipf_exponent(counts),
+        )
+
+
+def zipf_exponent(counts: np.ndarray) -> float:
+    """Return the maximum-likelihood Zipf exponent of key counts in falling order: float [keys]."""
+    if len(counts) < 10:
+        return 0.0
+    log_rank = np.log(np.arange(1, len(counts) + 1))
+    target = float((counts * log_rank).sum() / counts.sum())
+    low, high = 0.0, 4.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        weights = np.exp(-middle * log_rank)
+        low, high = (middle, high) if (weights * log_rank).sum() / weights.sum() > target else (low, middle)
+    return low
+
+
+def _classes(program: Program, runs: Sequence[Any], popularity: Any, counted: int) -> list[PacketClass]:
+    brackets = np.array(SPLITS)
+    found: Counter[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = Counter()
+    for steps, accesses in runs:
+        path = tuple(at for at, _, _ in accesses)
+        # A key that is not in its table yet is created by the slow tier, whatever its rank will be.
+        ranks = tuple(
+            len(SPLITS)
+            if not hit
+            else int(np.searchsorted(brackets, popularity[program.steps[at].table][key], "right"))
+            for at, key, hit in accesses
+        )
+        found[(steps, path, ranks)] += 1
+    kept = dict(found.most_common(MOST_CLASSES))
+    home: dict[tuple[int, ...], tuple[Any, Any, Any]] = {}
+    for one in kept:
+        home.setdefault(one[0], one)
+    for one, count in found.most_common()[MOST_CLASSES:]:
+        kept[home.get(one[0], next(iter(kept)))] += count
+    return [PacketClass(count / counted, path, ranks, steps) for (steps, path, ranks), count in kept.items()]
+
+
+def read_capture(path: Path, inside: str, most: int = 200_000) -> list[Packet]:
+    """Return the packets of a pcap or pcapng file; sources in the prefix `inside` come in by device 0.
+
+    Times are right to a microsecond for every resolution that the formats know; a pcapng file has one resolution,
+    that of its first interface. Link types other than Ethernet are refused.
+    """
+    try:
+        base, _, length = inside.partition("/")
+        shift = 32 - int(length or 32)
+        prefix = address(base) >> shift
+    except ValueError as error:
+        raise BadInput(f"--inside {inside}: {error}; give a prefix such as 10.0.0.0/8") from error
+    packets = []
+    for time_ns, frame in _records(path):
+        source = int.from_bytes(frame[26:30], "big") if len(frame) >= 30 else 0
+        packets.append(Packet(time_ns, int(source >> shift != prefix), frame))
+        if len(packets) >= most:
+            break
+    return packets
+
+
+def _records(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            reader = dpkt.pcap.UniversalReader(file)
+            if reader.datalink() != _LINK_ETHERNET:
+                raise BadInput(f"{path} has link type {reader.datalink()}; capture on an Ethernet device (link type 1)")
+            for seconds, frame in reader:
+                yield round(seconds * 1_000_000_000), bytes(frame)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from error
+    except (ValueError, dpkt.Error, struct.error) as error:
+        raise BadInput(f"{path} is no pcap or pcapng file that can be read: {error}") from error

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from cora.errors import BadInput, NoPlan
+from cora.functions import FUNCTIONS, load
+from cora.machine import Limits, load_costs, load_limits, shipped
+from cora.model import Choice, predict, queue, waiting
+from cora.placement import why_illegal
+from cora.plan import (
+    Instance,
+    Node,
+    broken_rule,
+    evaluate,
+    make_instance,
+    placement_of,
+    search,
+    simple_plans,
+    total,
+)
+from cora.profile import SPLITS, make_profile, profile_from_json
+from cora.traffic import Shape, make_traffic
+
+COSTS = replace(load_costs(shipped("reference-costs")), network={"fast": 300.0, "slow": 900.0})
+
+
+def made_instance(seed: int, tables: int, splits: int = 3) -> Instance:
+    """Return a random problem: packets walk over random tables, some of which may be split."""
+    chooser = random.Random(seed)
+    names = [f"t{i}" for i in range(tables)]
+    choices, sizes = {}, {}
+    for name in names:
+        found = [Choice("slow"), Choice("fast")]
+        if chooser.random() < 0.6:
+            found += [Choice("split", room) for room in chooser.sample(SPLITS, splits - 2)]
+        choices[name] = found
+        sizes[name] = [0, 1 << chooser.randint(10, 22), *[c.entries * 64 for c in found[2:]]]
+    nodes: list[Node] = []
+    for _ in range(max(8, tables)):
+        parent, weight = -1, chooser.random() / tables
+        for name in [n for n in names if chooser.random() < min(1.0, 6 / tables)]:
+            fast = chooser.uniform(20, 200)
+            by_home = {"fast": fast, "split": fast + 45, "both": fast, "miss": 30.0}
+            nodes.append(
+                Node(parent, name, chooser.randrange(len(SPLITS) + 1), weight, by_home, chooser.uniform(20, 300))
+            )
+            parent = len(nodes) - 1
+    before = sorted({(a, b) for a in names for b in names if a < b and chooser.random() < 0.2})
+    return Instance(
+        choices, sizes, {n: [0] * len(c) for n, c in choices.items()}, nodes, 100.0, 20.0, 1500.0, before, [],
+        Limits(bytes=sum(max(s) for s in sizes.values()) // 3), {"": 100, **dict.fromkeys(names, 50)}, 1e9, 1e9, 0.1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cp_sat_equals_exhaustive_search(seed: int) -> None:
+    instance = made_instance(seed, tables=7)
+    exact, slow = search(instance, "exact"), search(instance, "exhaustive")
+    assert exact.optimal
+    assert not broken_rule(instance, exact.chosen)
+    assert exact.cost_ns == pytest.approx(slow.cost_ns, abs=0.1)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+def test_cp_sat_equals_exhaustive_search_on_ten_tables(seed: int) -> None:
+    instance = made_instance(100 + seed, tables=10)
+    assert search(instance, "exact").cost_ns == pytest.approx(search(instance, "exhaustive").cost_ns, abs=0.1)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_simple_plan_beats_the_planner(name: str) -> None:
+    program = load(name)
+    profile = make_profile(program, make_traffic(name, Shape(packets=3000, keys=500)))
+    for memory in (1 << 15, 1 << 18, 1 << 26):
+        instance = make_instance(program, profile, COSTS, Limits(bytes=memory))
+        plan = search(instance)
+        assert not why_illegal(program, placement_of(plan.chosen))
+        assert plan.cost_ns == pytest.approx(search(instance, "exhaustive").cost_ns, abs=0.1)
+        assert search(instance, "greedy").cost_ns <= 1.05 * plan.cost_ns
+        for label, chosen in simple_plans(program, instance).items():
+            if not broken_rule(instance, chosen):
+                assert plan.cost_ns <= total(instance, chosen) + 0.1, label
+
+
+def test_the_instance_and_the_model_agree() -> None:
+    program = load("monitor")
+    profile = make_profile(program, make_traffic("monitor", Shape(packets=3000)))
+    instance = make_instance(program, profile, COSTS, Limits())
+    for chosen in simple_plans(program, instance).values():
+        fast, _, cross = evaluate(instance, chosen)
+        predicted = predict(program, profile, COSTS, chosen)
+        assert predicted.fast_cpu_ns == pytest.approx(fast)
+        assert predicted.cross_share == pytest.approx(cross)
+
+
+def test_uniform_keys_gain_less_from_a_split_than_skewed_ones() -> None:
+    program, costs = load("monitor"), []
+    for skew in (0.0, 1.4):
+        profile = make_profile(program, make_traffic("monitor", Shape(packets=6000, skew=skew)))
+        costs.append(search(make_instance(program, profile, COSTS, Limits(bytes=200_000))).slow_ns)
+    assert costs[1] < 0.7 * costs[0]
+
+
+def test_a_rate_beyond_both_tiers_is_refused_with_the_reason() -> None:
+    program = load("bucket")
+    profile = make_profile(program, make_traffic("bucket", Shape(packets=500)))
+    instance = make_instance(program, profile, COSTS, Limits(), rate_per_s=1e9)
+    with pytest.raises(NoPlan, match=r"ns a packet and has .* Lower --rate"):
+        search(instance)
+
+
+def test_public_limits_exclude_what_the_machine_lacks_and_never_carry_costs() -> None:
+    limits = load_limits(shipped("agilio-like"))
+    assert limits.kind == "public"
+    assert limits.source
+    program = load("firewall")
+    profile = make_profile(program, make_traffic("firewall", Shape(packets=500)))
+    instance = make_instance(program, profile, COSTS, limits)
+    assert [choice.home for choice in instance.choices["rules"]] == ["slow"]
+    with pytest.raises(BadInput, match="costs must be measured"):
+        load_costs(shipped("agilio-like"))
+    with pytest.raises(BadInput, match="limits stand in a file of their own"):
+        load_limits(shipped("reference-costs"))
+
+
+def test_the_queue_equals_its_own_state_probabilities() -> None:
+    for load_, places in ((0.9, 16), (1.0, 5), (1.7, 9), (0.2, 3)):
+        weights = [load_**n for n in range(places + 1)]
+        p = [w / sum(weights) for w in weights]
+        mean, lost = queue(load_, places)
+        assert mean == pytest.approx(sum(n * q for n, q in enumerate(p)))
+        assert lost == pytest.approx(p[-1])
+        assert waiting(load_, places) == pytest.approx(mean - (1 - p[0]))
+    assert queue(0.9, 16)[0] == pytest.approx(5.60, abs=0.005)
+
+
+def test_a_profile_survives_json() -> None:
+    program = load("nat")
+    profile = make_profile(program, make_traffic("nat", Shape(packets=300)))
+    import json
+
+    assert profile_from_json(json.loads(json.dumps(profile.to_json()))) == profile
