@@ -69,7 +69,7 @@ class TokenGate:
 
 
 class TokenShown:
-    """Whether the first words of a connection carry the token; each request is checked again for what it may do.
+    """Return True if the first words of a connection carry the token; each request is checked again by its rights.
 
     Args:
         token: What they must carry.
