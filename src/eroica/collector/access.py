@@ -69,7 +69,7 @@ class TokenGate:
 
 
 class TokenShown:
-    """Return True if the first words of a connection carry the token; each request is checked again by its rights.
+    """Tell whether the first words of a connection carry the token. Each request is checked again for its rights.
 
     Args:
         token: What they must carry.
