@@ -48,11 +48,10 @@ def request(
     try:
         connection.request(method, path, body=body, headers=headers or {})
         answer = connection.getresponse()
-        return Response(
-            answer.status,
-            answer.read().decode(errors="replace").strip(),
-            {key.lower(): value for key, value in answer.getheaders()},
-        )
+        found: dict[str, str] = {}
+        for key, value in answer.getheaders():
+            found[key.lower()] = f"{found[key.lower()]},{value}" if key.lower() in found else value
+        return Response(answer.status, answer.read().decode(errors="replace").strip(), found)
     except (OSError, http.client.HTTPException) as error:
         return Response(0, f"no answer: {error}", {})
     finally:

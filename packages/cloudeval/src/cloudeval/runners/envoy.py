@@ -78,7 +78,8 @@ class Upstream:
                 headers: dict[str, str] = {}
                 while (header := stream.readline().decode().strip()) != "":
                     key, _, value = header.partition(":")
-                    headers[key.lower()] = value.strip()
+                    known = headers.get(key.lower())
+                    headers[key.lower()] = value.strip() if known is None else f"{known},{value.strip()}"
                 stream.read(int(headers.get("content-length", 0)))
                 client.sendall(self._answer(method, path, headers))
 

@@ -21,9 +21,9 @@ class Checks:
 
     #: Seconds that `eventually` and readiness waits last, unless a check says otherwise.
     patience_s = 3.0
-    #: Rounds of the system per second of patience that must have passed, too. A machine that is too slow for them gets up
-    #: to ten times as long, so that a busy machine does not turn right answers into wrong ones.
-    rounds_per_s = 12
+    #: Seconds of one round of the system on a machine that is not overloaded. Where rounds take longer, waits last longer in
+    #: proportion, up to ten times, so that a busy machine does not turn right answers into wrong ones.
+    round_s = 0.15
 
     def __init__(self) -> None:
         self.how = "semantics"
@@ -58,14 +58,16 @@ class Checks:
     def eventually(self, probe: Callable[[], Any], what: str, timeout_s: float | None = None) -> Any:
         """Wait until the probe returns something true, and return it; fail with `what` after the time limit."""
         limit_s = timeout_s or self.patience_s
-        started, rounds = time.monotonic(), 0
+        started, rounds, stepping = time.monotonic(), 0, 0.0
         while True:
             if result := probe():
                 return result
-            waited = time.monotonic() - started
-            if waited > 10 * limit_s or (waited > limit_s and rounds >= limit_s * self.rounds_per_s):
+            slowness = min(10.0, max(1.0, stepping / rounds / self.round_s)) if rounds else 1.0
+            if time.monotonic() - started > limit_s * slowness:
                 self.fail(f"{what} within {limit_s:g} s")
+            before = time.monotonic()
             self.step()
+            stepping += time.monotonic() - before
             rounds += 1
 
     def always(self, probe: Callable[[], Any], what: str, seconds: float = 1.0) -> None:
