@@ -4,8 +4,12 @@ def check(t, v):
     t.apply(pod.format("plain", ""))
     t.ready("plain")
     limits = t.limits("plain")
-    t.equal((limits["memory"], limits["cpu"]), (int(v.memory[:-2]) * 2**20, int(v.cpu[:-1]) / 1000), "the limits in force")
+    t.equal(
+        (limits["memory"], limits["cpu"]), (int(v.memory[:-2]) * 2**20, int(v.cpu[:-1]) / 1000), "the limits in force"
+    )
     t.expect(abs(limits["shares"] - 51) <= 1, "the CPU request in force is not 50m")
     t.equal(t.get("plain")["spec"]["containers"][0]["resources"]["requests"]["memory"], "16Mi", "the memory request")
-    t.expect(t.refused(pod.format("big", ", resources: {limits: {memory: 256Mi}}")), "a container with 256Mi is admitted")
+    t.expect(
+        t.refused(pod.format("big", ", resources: {limits: {memory: 256Mi}}")), "a container with 256Mi is admitted"
+    )
     t.equal(t.refused(pod.format("fit", ", resources: {limits: {memory: 128Mi}}")), "", "a container with 128Mi")

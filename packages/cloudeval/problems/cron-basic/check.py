@@ -4,4 +4,8 @@ def check(t, v):
     t.expect(job, "the CronJob does not fire")
     t.finished(job)
     t.equal(t.logs(t.pods(job)[0], "task"), f"{v.name} done", "the log")
-    t.equal(t.times(f"cronjob/{v.name}", "2030-02-01 00:00", 2), [f"2030-{d} 0{v.hour}:{v.minute}" for d in ("02-01", "02-02")], "the next times")
+    t.equal(
+        t.times(f"cronjob/{v.name}", "2030-02-01 00:00", 2),
+        [f"2030-{d} 0{v.hour}:{v.minute}" for d in ("02-01", "02-02")],
+        "the next times",
+    )

@@ -6,7 +6,16 @@ def check(t, v):
     t.always(lambda: t.pods(first)[0]["status"]["phase"] in ("Pending", "Running"), "the run ends too soon", 0.4)
     second = t.fire(ref, "2030-01-01 01:00")
     t.expect(second and second != first, "the second run was not started")
-    t.eventually(lambda: not t.find(first) and len(t.pods()) == 1 and t.pods(second), "the first run goes on beside the second")
+    t.eventually(
+        lambda: not t.find(first) and len(t.pods()) == 1 and t.pods(second), "the first run goes on beside the second"
+    )
     t.equal(t.times(ref, "2030-01-01 00:10", 2), ["2030-01-01 01:00", "2030-01-01 02:00"], "the next times")
     spec = t.get(ref)["spec"]
-    t.equal((spec.get("startingDeadlineSeconds"), spec["jobTemplate"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]), (60, 0), "deadline and grace")
+    t.equal(
+        (
+            spec.get("startingDeadlineSeconds"),
+            spec["jobTemplate"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"],
+        ),
+        (60, 0),
+        "deadline and grace",
+    )

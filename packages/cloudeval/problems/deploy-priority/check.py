@@ -5,5 +5,7 @@ def check(t, v):
     t.expect(not t.get("priorityclass/urgent").get("globalDefault"), "urgent must not be the default")
     t.how = "behaviour"
     t.expect(abs(t.limits(pod, "web")["shares"] - 512) <= 1, "the CPU request in force is not 500m")
-    t.apply("apiVersion: v1\nkind: Pod\nmetadata: {name: late}\nspec: {containers: [{name: c, image: busybox, resources: {requests: {cpu: 200m}}}]}")
+    t.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: late}\nspec: {containers: [{name: c, image: busybox, resources: {requests: {cpu: 200m}}}]}"
+    )
     t.unplaced("late")

@@ -9,7 +9,14 @@ def check(t, v):
     def rolled():
         pods = [p for p in t.pods(ref)]
         most[0] = max(most[0], len(pods))
-        least[0] = min(least[0], sum(1 for p in pods if any(c["type"] == "Ready" and c["status"] == "True" for c in p["status"].get("conditions", []))))
+        least[0] = min(
+            least[0],
+            sum(
+                1
+                for p in pods
+                if any(c["type"] == "Ready" and c["status"] == "True" for c in p["status"].get("conditions", []))
+            ),
+        )
         status = t.get(ref)["status"]
         return status["updatedReplicas"] == 2 == status["readyReplicas"] == status["replicas"]
 

@@ -3,7 +3,9 @@ def check(t, v):
     ref = f"deployment/{v.name}"
     pods = t.ready(ref)
     t.equal(sorted(p["spec"]["nodeName"] for p in pods), ["a", "b", "c"], "the nodes")
-    t.apply("apiVersion: v1\nkind: Pod\nmetadata: {name: stranger, labels: {app: stranger}}\nspec: {containers: [{name: c, image: busybox, command: [sleep, '60']}]}")
+    t.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: stranger, labels: {app: stranger}}\nspec: {containers: [{name: c, image: busybox, command: [sleep, '60']}]}"
+    )
     t.node_of("stranger")
     t.scale(ref, 4)
     t.sleep(0.5)

@@ -5,4 +5,8 @@ def check(t, v):
     t.expect(t.address(pods[0]) != "10.88.0.1", "the pod uses the node's network")
     t.get(f"ds/{v.name}")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 0
     t.set_image(f"ds/{v.name}", "web:2.0")
-    t.eventually(lambda: t.http("node", v.port, status=None, timeout_s=8).text == "web 2.0", "the update does not reach the node", 6)
+    t.eventually(
+        lambda: t.http("node", v.port, status=None, timeout_s=8).text == "web 2.0",
+        "the update does not reach the node",
+        6,
+    )

@@ -17,4 +17,6 @@ def check(t, v):
         time.sleep(0.03)
     for thread in threads:
         thread.join()
-    t.equal((statuses.count(200), statuses.count(503)), (v.most + 1, 3), "the answers 200 and 503 of concurrent requests")
+    t.equal(
+        (statuses.count(200), statuses.count(503)), (v.most + 1, 3), "the answers 200 and 503 of concurrent requests"
+    )

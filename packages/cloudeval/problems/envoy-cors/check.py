@@ -4,6 +4,18 @@ def check(t, v):
     ask = {"Access-Control-Request-Method": "PUT"}
     answer = t.http(v.port, "/x", method="OPTIONS", headers={"Origin": v.origin, **ask}, status=200)
     t.equal(len(api.requests), 0, "preflights that reached the backend")
-    t.equal([answer.headers.get(f"access-control-allow-{k}") for k in ("origin", "methods", "headers")], [v.origin, "GET,PUT", "content-type"], "the preflight's answer")
-    t.equal(t.http(v.port, "/x", headers={"Origin": v.origin}).headers.get("access-control-allow-origin"), v.origin, "the allowed origin")
-    t.equal(t.http(v.port, "/x", headers={"Origin": v.origin + ".evil"}).headers.get("access-control-allow-origin"), None, "a foreign origin's header")
+    t.equal(
+        [answer.headers.get(f"access-control-allow-{k}") for k in ("origin", "methods", "headers")],
+        [v.origin, "GET,PUT", "content-type"],
+        "the preflight's answer",
+    )
+    t.equal(
+        t.http(v.port, "/x", headers={"Origin": v.origin}).headers.get("access-control-allow-origin"),
+        v.origin,
+        "the allowed origin",
+    )
+    t.equal(
+        t.http(v.port, "/x", headers={"Origin": v.origin + ".evil"}).headers.get("access-control-allow-origin"),
+        None,
+        "a foreign origin's header",
+    )

@@ -4,5 +4,13 @@ def check(t, v):
     for sent in ({}, {v.name: "client", "x-secret": "1", "x-other": "2"}):
         answer = t.http(v.port, "/", status=200, headers=sent)
         seen = app.requests[-1][2]
-        t.equal((seen.get(v.name), seen.get("x-secret"), seen.get("x-other")), (v.value, None, sent.get("x-other")), "the headers that arrive")
-        t.equal((answer.headers.get("server-version"), answer.headers.get("x-kept")), (None, "1"), "the headers of the answer")
+        t.equal(
+            (seen.get(v.name), seen.get("x-secret"), seen.get("x-other")),
+            (v.value, None, sent.get("x-other")),
+            "the headers that arrive",
+        )
+        t.equal(
+            (answer.headers.get("server-version"), answer.headers.get("x-kept")),
+            (None, "1"),
+            "the headers of the answer",
+        )

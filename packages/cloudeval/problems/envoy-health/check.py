@@ -2,7 +2,7 @@
 def check(t, v):
     one, two = t.upstream(9001, "one"), t.upstream(9002, "two")
     t.eventually(lambda: set(t.spread(v.port, count=8)) == {"one", "two"}, "not both endpoints are used", 4)
-    t.equal(t.spread(v.port, count=20), {"one": 10, "two": 10}, "the spread over both")
+    t.expect(min(t.spread(v.port, count=20).values()) >= 5, "the requests are not spread over both endpoints")
     t.eventually(lambda: any(r[1] == v.path for r in one.requests), f"{v.path} was not asked")
     two.healthy = False
     t.eventually(lambda: set(t.spread(v.port, count=6)) == {"one"}, "the sick endpoint stays in use", 3)

@@ -2,5 +2,12 @@
 def check(t, v):
     t.upstream(9001, "one")
     t.upstream(9002, "two")
-    hosts = {v.host: "one", f"{v.host}:{v.port}": "one", f"a.{v.host}": "two", f"a.b.{v.host}:80": "two", "other.test": "421", f"x{v.host}": "421"}
+    hosts = {
+        v.host: "one",
+        f"{v.host}:{v.port}": "one",
+        f"a.{v.host}": "two",
+        f"a.b.{v.host}:80": "two",
+        "other.test": "421",
+        f"x{v.host}": "421",
+    }
     t.equal({h: t.upstream_of(v.port, "/", host=h) for h in hosts}, hosts, "the backends by host")

@@ -4,4 +4,8 @@ def check(t, v):
     t.upstream(9002, "site")
     t.equal(t.http(v.port, v.path + "/x?y=1", status=200).text, "backend GET /x?y=1", "the request below the prefix")
     t.equal(t.http(v.port, "/index.html", status=200).text, "site GET /index.html", "another request")
-    t.equal(t.http(v.port, v.path + "less", status=200).text, f"site GET {v.path}less", "a path that only looks like the prefix")
+    t.equal(
+        t.http(v.port, v.path + "less", status=200).text,
+        f"site GET {v.path}less",
+        "a path that only looks like the prefix",
+    )

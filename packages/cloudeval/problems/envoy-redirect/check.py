@@ -2,4 +2,8 @@
 def check(t, v):
     t.equal(t.http(v.port, "/health", status=200).text, "ok", "the body of /health")
     for path in ("/", "/a/b?c=1"):
-        t.equal(t.http(v.port, path, host="old.test", status=v.code).headers.get("location"), f"https://{v.host}{path}", "the location")
+        t.equal(
+            t.http(v.port, path, host="old.test", status=v.code).headers.get("location"),
+            f"https://{v.host}{path}",
+            "the location",
+        )

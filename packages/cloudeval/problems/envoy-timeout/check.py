@@ -9,6 +9,7 @@ def check(t, v):
 
 def _routes(t):
     from cloudeval.reading import values
+
     config = values(open("/run/cloudeval/envoy/envoy.yaml").read())[0]
     hcm = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     return [r["route"] for r in hcm["route_config"]["virtual_hosts"][0]["routes"]]

@@ -3,5 +3,8 @@ def check(t, v):
     t.upstream(9001, "stable")
     t.upstream(9002, "canary")
     found = t.spread(v.port, count=400)
-    t.expect(abs(found.get("canary", 0) - 4 * v.share) <= 36, f"canary got {found.get('canary', 0)} of 400 requests, expected about {4 * v.share}")
+    t.expect(
+        abs(found.get("canary", 0) - 4 * v.share) <= 36,
+        f"canary got {found.get('canary', 0)} of 400 requests, expected about {4 * v.share}",
+    )
     t.equal(sum(found.get(name, 0) for name in ("stable", "canary")), 400, "the answered requests")

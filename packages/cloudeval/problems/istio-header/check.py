@@ -2,4 +2,8 @@
 def check(t, v):
     for value, track in (("beta", "next"), ("beta2", "stable"), (None, "stable"), ("Beta", "stable")):
         headers = {v.header: value} if value else {}
-        t.equal(t.shares(v.host, headers=headers), {(v.host, f"track={track}"): 1.0}, f"the destination with {v.header}: {value}")
+        t.equal(
+            t.shares(v.host, headers=headers),
+            {(v.host, f"track={track}"): 1.0},
+            f"the destination with {v.header}: {value}",
+        )

@@ -3,5 +3,9 @@ def check(t, v):
     t.get("peerauthentication/default", v.ns), t.get("peerauthentication/legacy", v.ns)
     old, new = {"app": "legacy"}, {"app": "new"}
     asked = [(new, 80), (new, v.port), (old, 80), (old, v.port)]
-    t.equal([t.mtls(labels, v.ns, port) for labels, port in asked], ["STRICT", "STRICT", "STRICT", "PERMISSIVE"], "the modes")
+    t.equal(
+        [t.mtls(labels, v.ns, port) for labels, port in asked],
+        ["STRICT", "STRICT", "STRICT", "PERMISSIVE"],
+        "the modes",
+    )
     t.equal(t.mtls(new, "default", 80), "PERMISSIVE", "the mode of another namespace")

@@ -5,4 +5,8 @@ def check(t, v):
     pool = policy["connectionPool"]
     t.equal((pool["tcp"]["maxConnections"], pool["http"]["http1MaxPendingRequests"]), (100, 10), "the connection pool")
     out = policy["outlierDetection"]
-    t.equal((out.get("consecutive5xxErrors"), out["interval"], out["baseEjectionTime"], out["maxEjectionPercent"]), (v.errors, "10s", "30s", 50), "the outlier detection")
+    t.equal(
+        (out.get("consecutive5xxErrors"), out["interval"], out["baseEjectionTime"], out["maxEjectionPercent"]),
+        (v.errors, "10s", "30s", 50),
+        "the outlier detection",
+    )

@@ -4,4 +4,6 @@ def check(t, v):
     pods = t.pods(f"job/{v.name}")
     t.equal(len(pods), v.limit + 1, "the number of pods")
     t.equal(job["status"]["conditions"][0].get("reason"), "BackoffLimitExceeded", "the reason")
-    t.equal({(t.logs(p, "try"), t.state(p)["terminated"]["exitCode"]) for p in pods}, {("trying", 3)}, "log and exit code")
+    t.equal(
+        {(t.logs(p, "try"), t.state(p)["terminated"]["exitCode"]) for p in pods}, {("trying", 3)}, "log and exit code"
+    )

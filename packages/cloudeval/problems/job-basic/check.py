@@ -4,4 +4,8 @@ def check(t, v):
     pods = t.pods(f"job/{v.name}")
     t.equal(len(pods), 1, "the number of pods")
     t.equal(t.logs(pods[0], "task"), v.word, "the log")
-    t.equal((job["spec"]["backoffLimit"], job["spec"]["template"]["spec"]["restartPolicy"]), (0, "Never"), "backoffLimit and restartPolicy")
+    t.equal(
+        (job["spec"]["backoffLimit"], job["spec"]["template"]["spec"]["restartPolicy"]),
+        (0, "Never"),
+        "backoffLimit and restartPolicy",
+    )

@@ -6,5 +6,8 @@ def check(t, v):
     t.expect(not t.connects(back, db, v.port + 1), "the backend reaches another port")
     t.expect(not t.connects(back, db, v.port, "UDP"), "the backend reaches the port over UDP")
     t.expect(not t.connects(front, db, v.port), "the frontend reaches the database")
-    t.expect(not t.connects(t.pod({"app": "backend"}, "kube-public"), db, v.port), "a backend of another namespace reaches the database")
+    t.expect(
+        not t.connects(t.pod({"app": "backend"}, "kube-public"), db, v.port),
+        "a backend of another namespace reaches the database",
+    )
     t.expect(t.connects(front, back, 80) and t.connects(db, back, 80), "other connections are blocked")

@@ -4,4 +4,7 @@ def check(t, v):
     t.ready("trainer")
     t.contains(t.out("trainer", f"grep {v.host} /etc/hosts"), "10.1.2.3", "the hosts entry")
     tolerations = t.get("trainer")["spec"]["tolerations"]
-    t.expect(all(x.get("key") == "gpu" and x.get("effect") == "NoSchedule" for x in tolerations), "only that taint is to be tolerated")
+    t.expect(
+        all(x.get("key") == "gpu" and x.get("effect") == "NoSchedule" for x in tolerations),
+        "only that taint is to be tolerated",
+    )

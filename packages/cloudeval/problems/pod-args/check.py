@@ -2,4 +2,7 @@
 def check(t, v):
     t.finished(v.name)
     t.equal(t.logs(v.name, "say"), f"{v.name} is {v.word}", "the log")
-    t.expect(not t.get(v.name)["spec"]["containers"][0].get("command"), "the image's entrypoint must stay: command must not be set")
+    t.expect(
+        not t.get(v.name)["spec"]["containers"][0].get("command"),
+        "the image's entrypoint must stay: command must not be set",
+    )

@@ -2,6 +2,9 @@
 def check(t, v):
     t.ready("reader")
     env = t.env("reader", "reader")
-    t.equal({k: env.get(k) for k in (v.prefix + "level", v.prefix + "region", "COLOR")},
-            {v.prefix + "level": v.level, v.prefix + "region": "north", "COLOR": "blue"}, "the environment")
+    t.equal(
+        {k: env.get(k) for k in (v.prefix + "level", v.prefix + "region", "COLOR")},
+        {v.prefix + "level": v.level, v.prefix + "region": "north", "COLOR": "blue"},
+        "the environment",
+    )
     t.expect("level" not in env, "the variables must not come without prefix, too")

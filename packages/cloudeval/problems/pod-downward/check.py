@@ -2,6 +2,9 @@
 def check(t, v):
     t.ready("aware")
     env = t.env("aware", "main")
-    t.equal({k: env.get(k) for k in ("POD_NAME", "POD_IP", "TEAM", "CPU_MILLIS")},
-            {"POD_NAME": "aware", "POD_IP": t.address("aware"), "TEAM": v.team, "CPU_MILLIS": v.cpu[:-1]}, "the environment")
+    t.equal(
+        {k: env.get(k) for k in ("POD_NAME", "POD_IP", "TEAM", "CPU_MILLIS")},
+        {"POD_NAME": "aware", "POD_IP": t.address("aware"), "TEAM": v.team, "CPU_MILLIS": v.cpu[:-1]},
+        "the environment",
+    )
     t.equal(t.limits("aware")["cpu"], int(v.cpu[:-1]) / 1000, "the CPU limit in force")

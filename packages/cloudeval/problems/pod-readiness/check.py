@@ -5,5 +5,9 @@ def check(t, v):
     t.ready("slow", 6)
     t.equal(t.http("slow", 8080, v.path).text, "ok", "the page")
     t.out("slow", f"rm /w{v.path}")
-    t.eventually(lambda: t.get("slow")["status"]["conditions"][3]["status"] == "False", "the pod stays ready though the page is gone", 5)
+    t.eventually(
+        lambda: t.get("slow")["status"]["conditions"][3]["status"] == "False",
+        "the pod stays ready though the page is gone",
+        5,
+    )
     t.equal(t.restarts("slow"), 0, "the number of restarts")

@@ -5,4 +5,8 @@ def check(t, v):
     t.equal(t.http("broken", v.port).text, "web 1.0", f"the page on port {v.port}")
     t.equal(pod["metadata"]["labels"], {"app": "broken"}, "the labels")
     t.out("broken", "mv /www/index.html /www/gone.html")
-    t.eventually(lambda: t.get("broken")["status"]["conditions"][3]["status"] == "False", "the readiness probe was removed or weakened", 6)
+    t.eventually(
+        lambda: t.get("broken")["status"]["conditions"][3]["status"] == "False",
+        "the readiness probe was removed or weakened",
+        6,
+    )

@@ -2,5 +2,8 @@
 def check(t, v):
     t.ready("logger")
     t.logged("logger", f"^{v.word}$", "follow", 5)
-    t.expect(any(c["name"] == "follow" for c in t.get("logger")["spec"].get("initContainers") or []), "follow must be a native sidecar")
+    t.expect(
+        any(c["name"] == "follow" for c in t.get("logger")["spec"].get("initContainers") or []),
+        "follow must be a native sidecar",
+    )
     t.expect(t.get("logger")["status"]["containerStatuses"][0]["state"].get("running"), "app must go on")

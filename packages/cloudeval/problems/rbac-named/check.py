@@ -4,6 +4,13 @@ def check(t, v):
     t.get("rolebinding/one-secret", v.ns)
     t.expect(t.may(me, "get", "secrets", namespace=v.ns, name=v.secret), "rotator may not read the secret")
     t.expect(not t.may(me, "get", "secrets", namespace=v.ns, name="other"), "rotator may read other secrets")
-    t.expect(not any(t.may(me, verb, "secrets", namespace=v.ns, name=v.secret) for verb in ("list", "update", "delete")), "rotator may do more than get")
-    t.expect(not t.may(me, "get", "secrets", namespace="default", name=v.secret), "rotator may read in another namespace")
-    t.expect(not t.may(f"sa:{v.ns}/rotator", "get", "secrets", namespace=v.ns, name=v.secret), "another rotator may read")
+    t.expect(
+        not any(t.may(me, verb, "secrets", namespace=v.ns, name=v.secret) for verb in ("list", "update", "delete")),
+        "rotator may do more than get",
+    )
+    t.expect(
+        not t.may(me, "get", "secrets", namespace="default", name=v.secret), "rotator may read in another namespace"
+    )
+    t.expect(
+        not t.may(f"sa:{v.ns}/rotator", "get", "secrets", namespace=v.ns, name=v.secret), "another rotator may read"
+    )

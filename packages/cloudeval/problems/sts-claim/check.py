@@ -5,4 +5,8 @@ def check(t, v):
     t.equal(t.out("user", "cat /all/in/file"), "x", "/all/in/file")
     t.expect(t.exec("user", "echo x > /all/other")[0], "/all must be read-only")
     claim = t.get(f"pvc/{v.name}")["spec"]
-    t.equal((claim["accessModes"], claim["resources"]["requests"]["storage"], claim["storageClassName"]), (["ReadWriteOnce"], v.size, "standard"), "the claim")
+    t.equal(
+        (claim["accessModes"], claim["resources"]["requests"]["storage"], claim["storageClassName"]),
+        (["ReadWriteOnce"], v.size, "standard"),
+        "the claim",
+    )

@@ -5,7 +5,12 @@ def check(t, v):
     seen = []
 
     def started():
-        status = {p["metadata"]["name"]: any(c["type"] == "Ready" and c["status"] == "True" for c in p.get("status", {}).get("conditions", [])) for p in t.pods(ref)}
+        status = {
+            p["metadata"]["name"]: any(
+                c["type"] == "Ready" and c["status"] == "True" for c in p.get("status", {}).get("conditions", [])
+            )
+            for p in t.pods(ref)
+        }
         names = sorted(status)
         seen.append(all(status[n] for n in names[:-1]))
         return len(names) == 3 and all(status.values())
@@ -13,5 +18,8 @@ def check(t, v):
     t.eventually(started, "three pods do not become ready", 8)
     t.expect(all(seen), "a pod was started before the one before it was ready")
     t.equal(t.names(t.pods(ref)), [f"{v.name}-{n}" for n in range(3)], "the names")
-    t.eventually(lambda: t.exec(f"{v.name}-0", f"wget -T 1 -qO- http://{v.name}-2.{v.name}:8080")[1] == "web 1.0", "the third pod is not reachable by its name")
+    t.eventually(
+        lambda: t.exec(f"{v.name}-0", f"timeout 2 wget -qO- http://{v.name}-2.{v.name}:8080")[1] == "web 1.0",
+        "the third pod is not reachable by its name",
+    )
     t.expect(t.get(f"svc/{v.name}")["spec"].get("clusterIP") == "None", "the Service must be headless")

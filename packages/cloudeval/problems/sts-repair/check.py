@@ -5,4 +5,6 @@ def check(t, v):
     t.equal(t.get(f"pvc/data-{v.name}-0")["spec"]["storageClassName"], "standard", "the storage class")
     t.equal(t.out(f"{v.name}-0", "cat /data/ok"), "ok", "/data/ok")
     t.out(f"{v.name}-1", "rm /data/ok")
-    t.eventually(lambda: t.get(f"sts/{v.name}")["status"]["readyReplicas"] == 1, "the readiness probe was removed or weakened", 6)
+    t.eventually(
+        lambda: t.get(f"sts/{v.name}")["status"]["readyReplicas"] == 1, "the readiness probe was removed or weakened", 6
+    )

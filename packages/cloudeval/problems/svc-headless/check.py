@@ -5,5 +5,9 @@ def check(t, v):
     t.eventually(lambda: t.get(f"deployment/{v.name}")["status"]["readyReplicas"] == 1, "the pod stays ready", 6)
     t.equal(t.endpoints(f"svc/{v.name}"), t.names(pods), "the pods behind the Service")
     lines = t.out(pods[1], f"grep -w {v.name} /etc/hosts").splitlines()
-    t.equal(sorted({line.split()[0] for line in lines if line.split()[1] == v.name}), sorted(t.address(p) for p in pods), "the addresses of the name")
+    t.equal(
+        sorted({line.split()[0] for line in lines if line.split()[1] == v.name}),
+        sorted(t.address(p) for p in pods),
+        "the addresses of the name",
+    )
     t.expect(t.service_port(f"svc/{v.name}", 8080), "port 8080")

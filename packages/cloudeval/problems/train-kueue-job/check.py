@@ -2,6 +2,14 @@
 def check(t, v):
     t.equal(t.queued("job/fit"), "cpu-pool", "what Kueue does with the job")
     spec = t.get("job/fit")["spec"]
-    t.equal((spec["suspend"], spec["completions"], spec["parallelism"]), (True, v.pods, v.pods), "suspend, completions and parallelism")
+    t.equal(
+        (spec["suspend"], spec["completions"], spec["parallelism"]),
+        (True, v.pods, v.pods),
+        "suspend, completions and parallelism",
+    )
     container = spec["template"]["spec"]["containers"][0]
-    t.equal((container["name"], container["image"], str(container["resources"]["requests"]["cpu"])), ("main", "train:1.0", "2"), "the container")
+    t.equal(
+        (container["name"], container["image"], str(container["resources"]["requests"]["cpu"])),
+        ("main", "train:1.0", "2"),
+        "the container",
+    )

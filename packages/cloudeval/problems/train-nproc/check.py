@@ -5,4 +5,8 @@ def check(t, v):
     t.equal({p.env["PET_NPROC_PER_NODE"] for p in pods}, {str(v.nproc)}, "the processes per node")
     t.equal({p.spec["restartPolicy"] for p in pods}, {"Never"}, "the restart policy")
     policy = t.get("pytorchjob/dense")["spec"].get("runPolicy") or {}
-    t.equal((policy.get("backoffLimit"), policy.get("ttlSecondsAfterFinished")), (2, 600), "backoffLimit and ttlSecondsAfterFinished")
+    t.equal(
+        (policy.get("backoffLimit"), policy.get("ttlSecondsAfterFinished")),
+        (2, 600),
+        "backoffLimit and ttlSecondsAfterFinished",
+    )

@@ -2,9 +2,21 @@
 def check(t, v):
     t.get("resourceflavor/pool")
     spec = t.get("clusterqueue/prod")["spec"]
-    t.equal((spec.get("cohort"), spec.get("queueingStrategy"), spec.get("namespaceSelector")), ("company", "StrictFIFO", {}), "cohort, strategy and namespaces")
+    t.equal(
+        (spec.get("cohort"), spec.get("queueingStrategy"), spec.get("namespaceSelector")),
+        ("company", "StrictFIFO", {}),
+        "cohort, strategy and namespaces",
+    )
     preemption = spec.get("preemption") or {}
-    t.equal((preemption.get("reclaimWithinCohort"), preemption.get("withinClusterQueue")), ("Any", "LowerPriority"), "the preemption")
+    t.equal(
+        (preemption.get("reclaimWithinCohort"), preemption.get("withinClusterQueue")),
+        ("Any", "LowerPriority"),
+        "the preemption",
+    )
     flavor = spec["resourceGroups"][0]["flavors"][0]
     resource = flavor["resources"][0]
-    t.equal((flavor["name"], resource["name"], int(resource["nominalQuota"]), int(resource.get("borrowingLimit", -1))), ("pool", "nvidia.com/gpu", v.own, v.extra), "the quota")
+    t.equal(
+        (flavor["name"], resource["name"], int(resource["nominalQuota"]), int(resource.get("borrowingLimit", -1))),
+        ("pool", "nvidia.com/gpu", v.own, v.extra),
+        "the quota",
+    )

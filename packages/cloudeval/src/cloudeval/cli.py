@@ -16,8 +16,8 @@ from cloudeval import analyse, campaign, problems, report
 from cloudeval.clean import clean
 from cloudeval.errors import CloudEvalError, UsageError
 from cloudeval.judge import judge
-from cloudeval.metrics import measure
 from cloudeval.match import Reference
+from cloudeval.metrics import measure
 from cloudeval.models import Endpoint
 from cloudeval.records import RIGHT, UNJUDGED, WRONG, Result
 from cloudeval.runners import kubectl, sandbox
@@ -207,7 +207,7 @@ def new(folder: Path) -> None:
         raise UsageError(f"{folder} exists and is not empty")
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("problem.yaml", "check.py", "mutants.yaml"):
-        text = (resources.files("cloudeval") / "skeleton" / name).read_text()
+        text = (resources.files("cloudeval") / "skeleton" / name.replace(".py", ".txt")).read_text()
         (folder / name).write_text(text.replace("PROBLEM_ID", folder.name))
     click.echo(f"made {folder}; edit its three files, then run: cloudeval validate {folder}")
 

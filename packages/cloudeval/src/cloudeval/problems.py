@@ -114,12 +114,12 @@ def load(folder: Path | None = None, only: str = "") -> list[Problem]:
 def load_one(folder: Path) -> Problem:
     """Load the problem of one folder."""
     try:
-        fields = yaml.load((folder / "problem.yaml").read_text(), Loader=yaml.CSafeLoader)  # noqa: S506  safe loader
+        fields = yaml.load((folder / "problem.yaml").read_text(), Loader=yaml.CSafeLoader)
         variations = (
             yaml.load((folder / "mutants.yaml").read_text(), Loader=yaml.CSafeLoader)
             if (folder / "mutants.yaml").exists()
             else {}
-        )  # noqa: S506
+        )
         check = (folder / "check.py").read_text()
         problem = msgspec.convert({**fields, **(variations or {}), "check": check, "folder": str(folder)}, Problem)
     except (OSError, yaml.YAMLError, msgspec.ValidationError, TypeError) as error:
@@ -178,7 +178,7 @@ def _draw(spec: Any, generator: random.Random, name: str, problem: str) -> Any:
 
 
 def edit(reference: str, change: Any, where: str) -> str:
-    """Return the reference with one or several edits applied.
+    r"""Return the reference with one or several edits applied.
 
     An edit is `old => new`: the first occurrence of old is replaced; `\\n` stands for a line break; an empty new deletes;
     `old =>> new` replaces every occurrence. A list holds several edits, a mapping `{text: …}` the whole text.
@@ -202,8 +202,8 @@ def check_function(variant: Variant) -> Callable[[Any, Any], None]:
     """Return the problem's check function."""
     module = types.ModuleType(f"check_{re.sub(r'[^a-z0-9]', '_', variant.id)}")
     try:
-        exec(compile(variant.check, f"{variant.id}/check.py", "exec"), module.__dict__)  # noqa: S102  checks are the user's own code
-    except Exception as error:  # noqa: BLE001  any error of the file is reported with its place
+        exec(compile(variant.check, f"{variant.id}/check.py", "exec"), module.__dict__)
+    except Exception as error:
         raise ProblemError(f"{variant.id}/check.py: {error}") from error
     check = getattr(module, "check", None)
     if not callable(check):

@@ -64,22 +64,21 @@ class Document:
         return None
 
 
-def read(text: str, *, labels: bool = False) -> list[Document]:
+def read(text: str, *, labels: bool = False, json_first: bool = True) -> list[Document]:
     """Return the documents of the text, empty ones left out.
 
     Args:
         text: YAML, or one or several JSON values.
         labels: Read labels from trailing comments, as references carry them.
+        json_first: Take a text that starts with `{` for JSON, as kubectl does.
 
     Raises:
         ReadError: The text is not valid, has a key twice, or is too large after aliases are expanded.
     """
     if len(text) > MAX_CHARACTERS:
         raise ReadError(f"the text has {len(text)} characters; at most {MAX_CHARACTERS} are read")
-    if text.lstrip()[:1] == "{" and not labels:
-        documents = _read_json(text)
-        if documents is not None:
-            return documents
+    if json_first and text.lstrip()[:1] == "{" and not labels:
+        return _read_json(text)
     return [document for document in _Builder(text, labels).documents() if document.value is not None]
 
 
@@ -105,10 +104,10 @@ def scalar(text: str) -> Any:
         number = _integer(plain)
         return number if -(2**63) <= number < 2**64 else float(number)
     if _FLOAT.fullmatch(plain):
-        number = float(plain)
-        if math.isinf(number):
+        exact = float(plain)
+        if math.isinf(exact):
             return text
-        return int(number) if number.is_integer() and abs(number) < 2**53 else number
+        return int(exact) if exact.is_integer() and abs(exact) < 2**53 else exact
     return text
 
 
@@ -130,10 +129,11 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _read_json(text: str) -> list[Document] | None:
-    """Return JSON documents, or None where the text is YAML in flow style."""
+def _read_json(text: str) -> list[Document]:
+    """Return JSON documents."""
     decoder = json.JSONDecoder(object_pairs_hook=_pairs)
-    documents, position = [], 0
+    documents: list[Document] = []
+    position = 0
     while position < len(text):
         if text[position].isspace():
             position += 1
@@ -142,7 +142,7 @@ def _read_json(text: str) -> list[Document] | None:
             value, position = decoder.raw_decode(text, position)
         except (json.JSONDecodeError, RecursionError) as error:
             if not documents:
-                return None
+                raise ReadError("a text that starts with { must be JSON; kubectl reads nothing else there") from error
             raise ReadError(
                 "after a JSON document only further JSON may follow; kubectl refuses `---` there"
             ) from error
@@ -164,7 +164,7 @@ class _Builder:
         try:
             yield from yaml.parse(text, Loader=yaml.CSafeLoader)
         except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else None
+            line = error.problem_mark.line + 1 if error.problem_mark is not None else None
             raise ReadError(error.problem or "not valid YAML", line) from error
         except (yaml.YAMLError, UnicodeError, ValueError) as error:
             raise ReadError(f"not valid YAML: {str(error).splitlines()[0]}") from error
@@ -233,7 +233,7 @@ class _Builder:
             return str(key)
         raise ReadError("a key must be a string", line)
 
-    def _scalar(self, event: yaml.ScalarEvent) -> Any:
+    def _scalar(self, event: Any) -> Any:
         if event.tag is None and event.implicit[0]:
             return scalar(event.value)
         match event.tag:
@@ -248,7 +248,7 @@ class _Builder:
                 return scalar(event.value)
         raise ReadError(f"the tag {event.tag} has no JSON form", event.start_mark.line + 1)
 
-    def _label(self, event: yaml.ScalarEvent, path: Path) -> None:
+    def _label(self, event: Any, path: Path) -> None:
         if not self.labelled or (path and path[-1] == "?"):
             return
         if event.style in ("|", ">"):

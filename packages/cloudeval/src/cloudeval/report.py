@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import jinja2

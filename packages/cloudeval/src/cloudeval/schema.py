@@ -18,8 +18,6 @@ from typing import Any
 
 import yaml
 
-from cloudeval.reading import Path
-
 #: Version of the OpenAPI definitions. The newest that kubectl 1.32 knows, too.
 VERSION = "1.32.0"
 
@@ -27,12 +25,9 @@ _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 _QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 #: Fields that the definitions call required and the server fills in or accepts without.
 _NOT_REQUIRED = {
-    ("NetworkPolicySpec", "podSelector"),
     ("RoleBinding", "subjects"),
     ("ClusterRoleBinding", "subjects"),
     ("PodDisruptionBudgetSpec", "selector"),
-    ("RoleRef", "apiGroup"),
-    ("StatefulSetSpec", "serviceName"),
     ("CustomResourceDefinitionNames", "listKind"),
     ("IngressBackend", "service"),
     ("PodSpec", "containers"),
@@ -59,8 +54,8 @@ def definitions() -> dict[str, Any]:
     """Return all definitions by their full name."""
     folder = resources.files("kubernetes_validate") / "kubernetes-json-schema" / f"v{VERSION}-local"
     loaded: dict[str, Any] = json.loads((folder / "_definitions.json").read_text())["$defs"]
-    own = yaml.load((resources.files("cloudeval") / "training.yaml").read_text(), Loader=yaml.CSafeLoader)  # noqa: S506  our own file
-    return loaded | own
+    own = yaml.load((resources.files("cloudeval") / "training.yaml").read_text(), Loader=yaml.CSafeLoader)
+    return {**loaded, **own}
 
 
 @functools.cache

@@ -7,10 +7,11 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from cloudeval.admission.values import matches
 from cloudeval.schema import quantity
+from cloudeval.values import matches
 
 Object = dict[str, Any]
+Objects = list[Object]
 Key = tuple[str, str, str]
 
 #: What a cluster has before anything is applied.
@@ -55,7 +56,7 @@ class Store:
 
     def list(
         self, kind: str, namespace: str | None = None, selector: Object | None = None, labels: Object | None = None
-    ) -> list[Object]:
+    ) -> Objects:
         """Return the objects of a kind, of one namespace or all, selected by a label selector or plain labels."""
         found = [value for key, value in self.objects.items() if key[0] == kind and namespace in (None, key[1])]
         if labels is not None:
@@ -64,7 +65,7 @@ class Store:
             found = [value for value in found if matches(selector, value["metadata"].get("labels"))]
         return found
 
-    def owned(self, kind: str, owner: Object) -> list[Object]:
+    def owned(self, kind: str, owner: Object) -> Objects:
         """Return the objects of a kind that the owner controls."""
         uid = owner["metadata"]["uid"]
         return [
@@ -246,6 +247,6 @@ def is_active(pod: Object) -> bool:
     )
 
 
-def ordinal(names: Iterable[Object]) -> list[Object]:
+def ordinal(names: Iterable[Object]) -> Objects:
     """Return pods by the number at the end of their names."""
     return sorted(names, key=lambda pod: int(pod["metadata"]["name"].rpartition("-")[2]))

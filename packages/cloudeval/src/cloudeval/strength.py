@@ -69,9 +69,9 @@ def validate_problems(problems: list[Problem], seed: int = 0, workers: int = 1) 
         for item in tested
         if not item.as_expected
     ]
-    for variant in variants:
-        if len(variant.mutants) < 5 or len(variant.alternatives) < 2:
-            exceptions.append(
-                f"{variant.id}: has {len(variant.mutants)} mutants and {len(variant.alternatives)} alternatives; at least 5 and 2 are needed"
-            )
+    exceptions += [
+        f"{variant.id}: {len(variant.mutants)} mutants and {len(variant.alternatives)} alternatives; 5 and 2 are needed"
+        for variant in variants
+        if len(variant.mutants) < 5 or len(variant.alternatives) < 2
+    ]
     return Strength(tested, exceptions)

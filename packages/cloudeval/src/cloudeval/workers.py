@@ -163,7 +163,8 @@ async def run_ray(tests: Iterable[Test], address: str, workers: int) -> AsyncIte
         )
     try:
         actors = [ray.remote(Actor).options(num_cpus=1).remote() for _ in range(max(1, workers))]
-        pool, pending, queue = list(actors), {}, list(tests)
+        pool, queue = list(actors), list(tests)
+        pending: dict[Any, Any] = {}
         while queue or pending:
             while queue and pool:
                 actor = pool.pop()

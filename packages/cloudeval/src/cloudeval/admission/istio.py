@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from cloudeval.admission.values import Faults
 from cloudeval.cache import cache_folder
 from cloudeval.schema import Fault, _similar
+from cloudeval.values import Faults
 
 Object = dict[str, Any]
 

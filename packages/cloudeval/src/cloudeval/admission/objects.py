@@ -10,8 +10,8 @@ from typing import Any
 
 from cloudeval.admission.pods import PROTOCOLS, check_pod_spec, path_segment
 from cloudeval.admission.schedules import cron_fault
-from cloudeval.admission.values import SERVICE, Faults, matches
 from cloudeval.schema import quantity
+from cloudeval.values import SERVICE, Faults, is_ip, matches
 
 Object = dict[str, Any]
 
@@ -361,7 +361,7 @@ def _service(value: Object, found: Faults) -> None:
     if headless:
         found.require(kind == "ClusterIP", "spec.clusterIP", f"must not be None for {kind}")
     elif spec.get("clusterIP"):
-        found.require(_is_ip(spec["clusterIP"]), "spec.clusterIP", "must be empty, None, or an IP address")
+        found.require(is_ip(spec["clusterIP"]), "spec.clusterIP", "must be empty, None, or an IP address")
     for index, port in enumerate(ports):
         at = f"spec.ports[{index}]"
         found.port(port.get("port"), f"{at}.port")
@@ -385,22 +385,12 @@ def _service(value: Object, found: Faults) -> None:
         [(port.get("port"), port.get("protocol") or "TCP") for port in ports], "spec.ports", "port and protocol"
     )
     found.one_of(spec.get("sessionAffinity"), ("None", "ClientIP"), "spec.sessionAffinity")
-    if spec.get("sessionAffinityConfig") and spec.get("sessionAffinity") != "ClientIP":
-        found.add("spec.sessionAffinityConfig", "needs sessionAffinity ClientIP")
     for key in ("externalTrafficPolicy", "internalTrafficPolicy"):
         found.one_of(spec.get(key), ("Cluster", "Local"), f"spec.{key}")
     if spec.get("externalTrafficPolicy"):
         found.require(kind in ("NodePort", "LoadBalancer"), "spec.externalTrafficPolicy", f"must not be set for {kind}")
     for index, address in enumerate(spec.get("externalIPs") or []):
-        found.require(_is_ip(address), f"spec.externalIPs[{index}]", f'"{address}" must be an IP address')
-
-
-def _is_ip(value: str) -> bool:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        return False
-    return True
+        found.require(is_ip(address), f"spec.externalIPs[{index}]", f'"{address}" must be an IP address')
 
 
 def _config_map(value: Object, found: Faults) -> None:
@@ -527,6 +517,9 @@ def _peer(peer: Object, at: str, found: Faults) -> None:
     found.selector(peer.get("namespaceSelector"), f"{at}.namespaceSelector")
     if (block := peer.get("ipBlock")) is not None:
         found.require(len(given) == 1, at, "ipBlock excludes selectors")
+        found.require(
+            "/" in str(block.get("cidr")), f"{at}.ipBlock.cidr", f'"{block.get("cidr")}" needs a mask such as /24'
+        )
         try:
             network = ipaddress.ip_network(block.get("cidr") or "", strict=False)
         except ValueError:
@@ -552,7 +545,7 @@ def _claim(value: Object, found: Faults) -> None:
         )
     storage = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
     if found.require(storage is not None, "spec.resources.requests.storage", "is required"):
-        found.require(quantity(storage) > 0, "spec.resources.requests.storage", "must be greater than zero")
+        found.require(quantity(storage or 0) > 0, "spec.resources.requests.storage", "must be greater than zero")
     found.one_of(spec.get("volumeMode"), ("Filesystem", "Block"), "spec.volumeMode")
     if spec.get("selector") is not None:
         found.selector(spec["selector"], "spec.selector")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from cloudeval.admission.values import ENV_NAME, PATH_SEGMENT, Faults
+from cloudeval.values import ENV_NAME, PATH_SEGMENT, Faults, is_ip
 
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 _VOLUME_SOURCES = (
@@ -83,7 +83,10 @@ def check_pod_spec(spec: dict[str, Any], path: str, restart_policies: tuple[str,
     found.one_of(
         spec.get("dnsPolicy"), ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"), f"{path}.dnsPolicy"
     )
-    found.at_least(spec.get("terminationGracePeriodSeconds"), 0, f"{path}.terminationGracePeriodSeconds")
+    if spec.get("dnsPolicy") == "None":
+        found.require(
+            (spec.get("dnsConfig") or {}).get("nameservers"), f"{path}.dnsConfig", "is required with dnsPolicy None"
+        )
     found.at_least(spec.get("activeDeadlineSeconds"), 1, f"{path}.activeDeadlineSeconds")
     for key in ("hostname", "subdomain"):
         if spec.get(key):
@@ -101,11 +104,7 @@ def check_pod_spec(spec: dict[str, Any], path: str, restart_policies: tuple[str,
     )
     found.labels(spec.get("nodeSelector"), f"{path}.nodeSelector")
     for index, alias in enumerate(spec.get("hostAliases") or []):
-        found.require(
-            re.fullmatch(r"[0-9.]+|[0-9a-fA-F:.]+", alias.get("ip") or ""),
-            f"{path}.hostAliases[{index}].ip",
-            "must be an IP address",
-        )
+        found.require(is_ip(alias.get("ip") or ""), f"{path}.hostAliases[{index}].ip", "must be an IP address")
         for name in alias.get("hostnames") or []:
             found.subdomain(name, f"{path}.hostAliases[{index}].hostnames")
 
@@ -223,7 +222,7 @@ def _containers(spec: dict[str, Any], path: str, volumes: dict[str, dict[str, An
         found.label_name(container.get("name"), f"{at}.name")
         image = container.get("image")
         if found.require(image, f"{at}.image", "is required"):
-            found.require(image == image.strip(), f"{at}.image", "must not start or end with blanks")
+            found.require(image == str(image).strip(), f"{at}.image", "must not start or end with blanks")
         found.one_of(container.get("imagePullPolicy"), ("Always", "Never", "IfNotPresent"), f"{at}.imagePullPolicy")
         found.one_of(
             container.get("terminationMessagePolicy"),

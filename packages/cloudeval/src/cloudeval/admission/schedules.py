@@ -15,12 +15,14 @@ _MACROS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_FIELDS = (
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
+_DAYS = "sun mon tue wed thu fri sat"
+_FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("minute", 0, 59, {}),
     ("hour", 0, 23, {}),
     ("day of the month", 1, 31, {}),
-    ("month", 1, 12, {name: n + 1 for n, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split())}),
-    ("day of the week", 0, 6, {name: n for n, name in enumerate("sun mon tue wed thu fri sat".split())}),
+    ("month", 1, 12, {name: number for number, name in enumerate(_MONTHS.split(), 1)}),
+    ("day of the week", 0, 6, {name: number for number, name in enumerate(_DAYS.split())}),
 )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from cloudeval.admission.objects import _job_spec
 from cloudeval.admission.pods import check_pod_spec
-from cloudeval.admission.values import Faults
 from cloudeval.schema import Fault, quantity
+from cloudeval.values import Faults
 
 Object = dict[str, Any]
 
@@ -64,7 +64,7 @@ def _job_set(spec: Object, found: Faults) -> None:
         found.at_least(job.get("replicas"), 0, f"{at}.replicas")
         inner = (job.get("template") or {}).get("spec")
         if found.require(inner, f"{at}.template.spec", "is required"):
-            _job_spec(inner, f"{at}.template.spec", found)
+            _job_spec(inner or {}, f"{at}.template.spec", found)
         for number, item in enumerate(job.get("dependsOn") or []):
             found.require(
                 item.get("name") in names[:index],

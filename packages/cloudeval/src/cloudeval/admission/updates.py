@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from cloudeval.admission.values import Faults
+from cloudeval.values import Faults
 
 Object = dict[str, Any]
 
@@ -48,19 +48,16 @@ def check_update(old: Object, new: Object) -> Faults:
             if old.get("roleRef") != new.get("roleRef"):
                 found.add("roleRef", "must not change; delete the binding first")
         case "PersistentVolumeClaim":
-            resources = lambda spec: {
-                **spec,
-                "resources": None,
-                "volumeName": None,
-                "storageClassName": spec.get("storageClassName"),
-                "volumeMode": None,
-            }  # noqa: E731
-            if resources(before) != resources(after):
+            if _fixed_claim(before) != _fixed_claim(after):
                 found.add("spec", "a claim's spec must not change except for resources.requests")
         case "PriorityClass":
             if old.get("value") != new.get("value"):
                 found.add("value", "must not change")
     return found
+
+
+def _fixed_claim(spec: Object) -> Object:
+    return {**spec, "resources": None, "volumeName": None, "volumeMode": None}
 
 
 def _same(before: Object, after: Object, key: str, found: Faults) -> None:

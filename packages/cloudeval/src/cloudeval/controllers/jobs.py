@@ -105,7 +105,7 @@ def _give_up(spec: Object, status: Object, pods: list[Object], counted: list[Obj
 
 def _failure_policy(spec: Object, failed: list[Object]) -> tuple[str | None, set[str]]:
     """Return why the failure policy ends the Job, or None, and the uids of pods whose failure it ignores."""
-    ignored = set()
+    ignored: set[str] = set()
     for pod in failed:
         for rule in (spec.get("podFailurePolicy") or {}).get("rules") or []:
             if not _rule_matches(rule, pod):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudeval.admission.values import expression_holds, matches
 from cloudeval.schema import quantity
 from cloudeval.store import Store, is_active
+from cloudeval.values import expression_holds, matches
 
 Object = dict[str, Any]
 

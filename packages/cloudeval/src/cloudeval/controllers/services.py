@@ -20,18 +20,18 @@ def service(store: Store, owner: Object, _now: float) -> None:
         used = {port.get("nodePort") for item in store.list("Service") for port in item["spec"].get("ports") or []}
         for port in spec["ports"]:
             if not port.get("nodePort"):
-                port["nodePort"] = next(number for number in range(30000, 32768) if number not in used)
+                port["nodePort"] = next(free for free in range(30000, 32768) if free not in used)
                 used.add(port["nodePort"])
     if not spec.get("selector"):
         return
     addresses: list[Object] = []
     waiting: list[Object] = []
     for pod in store.list("Pod", owner["metadata"]["namespace"], labels=spec["selector"]):
-        address = (pod.get("status") or {}).get("podIP")
-        if not address or not is_active(pod):
+        pod_address = (pod.get("status") or {}).get("podIP")
+        if not pod_address or not is_active(pod):
             continue
         entry = {
-            "ip": address,
+            "ip": pod_address,
             "pod": pod["metadata"]["name"],
             "hostname": pod["spec"].get("hostname", "")
             if pod["spec"].get("subdomain") == owner["metadata"]["name"]

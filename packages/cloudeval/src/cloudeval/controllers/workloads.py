@@ -173,7 +173,7 @@ def _deployment_status(store: Store, owner: Object, new: Object | None, old: lis
     pods = [pod for item in [*old, *([new] if new else [])] for pod in store.owned("Pod", item) if is_active(pod)]
     updated = [pod for pod in store.owned("Pod", new) if is_active(pod)] if new else []
     available = sum(_is_available(pod, least, now) for pod in pods)
-    surge, unavailable = rolling_limits(spec) if spec["strategy"]["type"] == "RollingUpdate" else (0, 0)
+    unavailable = rolling_limits(spec)[1] if spec["strategy"]["type"] == "RollingUpdate" else 0
     enough = available >= spec["replicas"] - unavailable
     status = owner.setdefault("status", {})
     done = len(updated) == spec["replicas"] == len(pods) and available >= spec["replicas"]

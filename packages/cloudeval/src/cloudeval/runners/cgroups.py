@@ -52,13 +52,13 @@ def create(name: str) -> None:
         for folder in (folders["cpuset"].parent, folders["cpuset"]):
             for file in ("cpuset.cpus", "cpuset.mems"):
                 _write(folder / file, (ROOT / "cpuset" / file).read_text().strip())
-    for part, file, value in (
+    for part, file, limit in (
         ("memory", "memory.limit_in_bytes", MEMORY_BYTES),
         ("pids", "pids.max", PROCESSES),
         ("cpu", "cpu.shares", CPU_SHARES),
     ):
         if part in folders:
-            _write(folders[part] / file, str(value))
+            _write(folders[part] / file, str(limit))
 
 
 def _write(file: Path, value: str) -> None:

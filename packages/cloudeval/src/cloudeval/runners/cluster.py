@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from cloudeval.admission import admit_text
-from cloudeval.controllers import jobs, services, step
+from cloudeval.controllers import jobs, step
 from cloudeval.errors import ProblemError
 from cloudeval.runners import cgroups
 from cloudeval.runners.expectations import Checks
@@ -19,7 +19,7 @@ from cloudeval.runners.kubelet import Kubelet, Run
 from cloudeval.runners.network import NODE_ADDRESS, Network
 from cloudeval.schema import Fault
 from cloudeval.semantics import access, mesh, network, training
-from cloudeval.store import Store, condition, is_active, is_ready
+from cloudeval.store import Store, condition, is_ready
 
 Object = dict[str, Any]
 
@@ -232,7 +232,7 @@ class Cluster(Checks):
 
     def ready(self, reference: str, timeout_s: float | None = None) -> Any:
         """Wait until a pod is ready, or a workload has all its pods ready; return the pod, or the pods."""
-        kind, name = self._reference(reference)
+        kind, _ = self._reference(reference)
         self.get(reference)
         self._behaved()
 
@@ -360,7 +360,7 @@ class Cluster(Checks):
         """Return a container's state: waiting, running or terminated with its details."""
         run = self._run(pod, container)
         self.step()
-        return run.state if "running" in run.state or not run.last else run.state
+        return run.state
 
     def address(self, target: str | Object) -> str:
         """Return the address of a pod or Service."""
@@ -521,14 +521,6 @@ class Cluster(Checks):
             "metadata": {"name": "probe", "namespace": namespace, "labels": labels or {}},
             "spec": {"containers": containers},
         }
-
-    def is_active(self, pod: Object) -> bool:
-        """Return True unless the pod has finished or is being deleted."""
-        return is_active(pod)
-
-    def target_port(self, pod: Object, port: Object) -> int | None:
-        """Return the container port that a Service's port leads to."""
-        return services.target_port(pod, port)
 
 
 _KINDS = {

@@ -267,7 +267,7 @@ def _configuration(spec: ContainerSpec, sandbox: str) -> dict[str, Any]:
             "noNewPrivileges": not spec.new_privileges,
             "user": {"uid": spec.user, "gid": spec.group, "additionalGids": list(spec.groups)},
             "env": [f"{key}={value}" for key, value in spec.env.items()],
-            "capabilities": {part: capabilities for part in ("bounding", "permitted", "effective")}
+            "capabilities": dict.fromkeys(("bounding", "permitted", "effective"), capabilities)
             if spec.user == 0
             else {"bounding": capabilities},
             "rlimits": [

@@ -156,7 +156,7 @@ class Proxy(Checks):
     def admit(text: str) -> list[Fault]:
         """Return why the text is no configuration at all: not YAML, a key twice, several documents."""
         try:
-            documents = read(text)
+            documents = read(text, json_first=False)
         except ReadError as error:
             return [Fault("", str(error), "yaml")]
         if len(documents) != 1 or not isinstance(documents[0].value, dict):
@@ -181,7 +181,7 @@ class Proxy(Checks):
 
     def _ports(self) -> list[tuple[str, int]]:
         found = []
-        value = read((SCRATCH / "envoy/envoy.yaml").read_text())[0].value
+        value = read((SCRATCH / "envoy/envoy.yaml").read_text(), json_first=False)[0].value
         resources = value.get("static_resources")
         for listener in (resources.get("listeners") if isinstance(resources, dict) else None) or []:
             with contextlib.suppress(KeyError, TypeError, AttributeError):

@@ -112,7 +112,7 @@ class RealCluster(Checks):
         done = self.kubectl("exec", pod, *(["-c", container] if container else []), "--", "sh", "-c", command)
         return done.returncode, done.stdout.strip()
 
-    def http(self, target: str, port: int, path: str = "/", **_: Any) -> Response:
+    def http(self, target: str, port: int, path: str = "/", **_options: Any) -> Response:
         """Send a GET through the API server's proxy."""
         self._behaved()
         kind, _, name = target.rpartition("/")

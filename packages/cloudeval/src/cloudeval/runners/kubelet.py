@@ -152,7 +152,7 @@ class PodRuntime:
         code = run.state["terminated"]["exitCode"]
         if run.sidecar:
             return True
-        return policy == "Always" and not (run.init and code == 0) or (policy == "OnFailure" and code != 0)
+        return (policy == "Always" and not (run.init and code == 0)) or (policy == "OnFailure" and code != 0)
 
     def _start(self, run: Run, now: float) -> str | None:
         definition = run.definition

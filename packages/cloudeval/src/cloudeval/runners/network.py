@@ -136,7 +136,7 @@ class Network:
 
     def hosts_file(self, pod: Object) -> Path:
         """Return the /etc/hosts of a pod; it follows the services."""
-        path = SCRATCH / "files" / pod["metadata"]["uid"] / "hosts"
+        path = SCRATCH / "files" / str(pod["metadata"]["uid"]) / "hosts"
         self._files[pod["metadata"]["uid"]] = (path, pod)
         self._text = ""
         self._write_hosts()

@@ -79,7 +79,6 @@ def _http_get(action: Object, host: str, port: int, timeout_s: float) -> bool:
     connection = (
         http.client.HTTPSConnection(host, port, timeout=timeout_s, context=ssl._create_unverified_context())
         if secure
-        # noqa: S323
         else (http.client.HTTPConnection(host, port, timeout=timeout_s))
     )
     try:

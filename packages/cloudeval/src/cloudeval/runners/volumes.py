@@ -98,8 +98,8 @@ def environment(store: Store, pod: Object, container: Object, image_env: dict[st
         kind = "ConfigMap" if entry.get("configMapRef") else "Secret"
         ref = entry.get("configMapRef") or entry["secretRef"]
         found = _object(store, pod, kind, ref["name"], ref.get("optional"))
-        for key, value in (contents(found) if found else {}).items():
-            own[(entry.get("prefix") or "") + key] = value.decode(errors="replace")
+        for key, data in (contents(found) if found else {}).items():
+            own[(entry.get("prefix") or "") + key] = data.decode(errors="replace")
     for entry in container.get("env") or []:
         source = entry.get("valueFrom")
         value = expand(entry.get("value") or "", own) if source is None else _from_source(store, pod, container, source)
@@ -243,7 +243,7 @@ class PodVolumes:
 
     def _host_path(self, ref: Object) -> Path:
         """Return a path of the simulated node; the machine's own files are never mounted."""
-        path = SCRATCH / "nodes" / self.pod["spec"]["nodeName"] / ref["path"].lstrip("/")
+        path = SCRATCH / "nodes" / str(self.pod["spec"]["nodeName"]) / str(ref["path"]).lstrip("/")
         kind = ref.get("type") or ""
         if kind in ("", "DirectoryOrCreate"):
             path.mkdir(parents=True, exist_ok=True)
@@ -258,7 +258,7 @@ class PodVolumes:
         claim = _object(self.store, self.pod, "PersistentVolumeClaim", ref["claimName"], None)
         if claim is None or (claim.get("status") or {}).get("phase") != "Bound":
             raise NotYet(f"the claim {ref['claimName']} is not bound")
-        path = SCRATCH / "volumes" / claim["spec"]["volumeName"]
+        path = SCRATCH / "volumes" / str(claim["spec"]["volumeName"])
         if not path.exists():
             path.mkdir(parents=True)
             path.chmod(0o777)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudeval.admission.values import matches
 from cloudeval.store import Store
+from cloudeval.values import matches
 
 Object = dict[str, Any]
 
@@ -110,7 +110,7 @@ def _rule_allows(rule: Object, verb: str, resource: str, group: str, name: str) 
         return False
     if resource.startswith("/"):
         return any(
-            url == "*" or url == resource or (url.endswith("*") and resource.startswith(url[:-1]))
+            url in ("*", resource) or (url.endswith("*") and resource.startswith(url[:-1]))
             for url in rule.get("nonResourceURLs") or []
         )
     names = {"*", resource, "*/" + resource.partition("/")[2] if "/" in resource else resource}

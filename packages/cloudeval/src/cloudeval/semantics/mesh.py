@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudeval.admission.values import matches
 from cloudeval.store import Store
+from cloudeval.values import matches
 
 Object = dict[str, Any]
 
@@ -32,7 +32,7 @@ def _host_fits(pattern: str, host: str) -> bool:
         return True
     if pattern.startswith("*."):
         return host.endswith(pattern[1:])
-    short = {host, host.split(".")[0]} if host.endswith(".svc.cluster.local") or "." not in host else {host}
+    short = {host, host.split(".", maxsplit=1)[0]} if host.endswith(".svc.cluster.local") or "." not in host else {host}
     full = host if "." in host else f"{host}.default.svc.cluster.local"
     return pattern in short or pattern == full
 
@@ -48,7 +48,7 @@ def _text_fits(match: Object | None, text: str | None, ignore_case: bool = False
         return bool(text == match["exact"])
     if "prefix" in match:
         return text.startswith(match["prefix"])
-    return "regex" in match and re.fullmatch(match["regex"], text) is not None or not match
+    return ("regex" in match and re.fullmatch(match["regex"], text) is not None) or not match
 
 
 def find_route(store: Store, request: Request) -> Object | None:
@@ -103,7 +103,7 @@ def subset_labels(store: Store, host: str, subset: str | None) -> str:
     if subset is None:
         return ""
     for rule in store.list("DestinationRule"):
-        if rule["spec"]["host"].split(".")[0] == host.split(".")[0]:
+        if rule["spec"]["host"].split(".")[0] == host.split(".", maxsplit=1)[0]:
             for item in rule["spec"].get("subsets") or []:
                 if item["name"] == subset:
                     return ",".join(f"{key}={value}" for key, value in sorted((item.get("labels") or {}).items()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from cloudeval.admission.values import matches
 from cloudeval.store import Store
+from cloudeval.values import matches
 
 Object = dict[str, Any]
 
@@ -90,7 +90,7 @@ def _is_port(item: Object, target: Object | str, port: int, protocol: str) -> bo
             else []
         )
         return port in named
-    return bool(wanted <= port <= item.get("endPort", wanted))
+    return bool(int(wanted) <= port <= int(item.get("endPort") or wanted))
 
 
 def _is_peer(store: Store, peer: Object, other: Object | str, namespace: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -183,3 +184,12 @@ def expression_holds(item: dict[str, Any], labels: dict[str, Any]) -> bool:
         case "Lt":
             return key in labels and int(labels[key]) < int(values[0])
     return False
+
+
+def is_ip(value: str) -> bool:
+    """Return True if the text is an IP address."""
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True
