@@ -23,7 +23,7 @@ from cloudeval.models import Answer, Client, Endpoint, read_files
 from cloudeval.problems import STYLES, Problem, Variant, answers_of, draw
 from cloudeval.prompts import prompt
 from cloudeval.records import Result, Verdict
-from cloudeval.workers import Done, Test, run_all
+from cloudeval.workers import Done, Task, run_all
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def test_answers(
             on_result(result)
 
     run_all(
-        [Test(number, item.plan.variant, cleaned[number][0]) for number, item in enumerate(todo)],
+        [Task(number, item.plan.variant, cleaned[number][0]) for number, item in enumerate(todo)],
         workers,
         ray_address,
         done,

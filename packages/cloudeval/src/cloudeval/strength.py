@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cloudeval.problems import Problem, answers_of, draw
 from cloudeval.records import RIGHT, UNJUDGED, WRONG, Verdict
-from cloudeval.workers import Test, run_all
+from cloudeval.workers import Task, run_all
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Strength:
 
 
 def validate_problems(problems: list[Problem], seed: int = 0, workers: int = 1) -> Strength:
-    """Test every text of some problems and return what was found, in the order of the problems."""
+    """Task every text of some problems and return what was found, in the order of the problems."""
     variants = [draw(problem, seed) for problem in problems]
     texts = [(variant, kind, name, text) for variant in variants for kind, name, text in answers_of(variant)]
-    done = run_all([Test(number, variant, text) for number, (variant, _, _, text) in enumerate(texts)], workers)
+    done = run_all([Task(number, variant, text) for number, (variant, _, _, text) in enumerate(texts)], workers)
     tested = [
         Tested(variant.id, variant.group, variant.runner, kind, name, text, item.verdict)
         for (variant, kind, name, text), item in zip(texts, done, strict=True)

@@ -24,7 +24,7 @@ from cloudeval.records import UNJUDGED, Verdict
 from cloudeval.runners import cgroups, linux
 
 
-class Test(msgspec.Struct, frozen=True):
+class Task(msgspec.Struct, frozen=True):
     """A test for a worker."""
 
     number: int
@@ -43,7 +43,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     """Run tests until the source ends: the life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     linux.die_with_parent()
-    decoder = msgspec.json.Decoder(Test)
+    decoder = msgspec.json.Decoder(Task)
     while header := source.read(4):
         test = decoder.decode(source.read(struct.unpack("!I", header)[0]))
         message = msgspec.json.encode(Done(test.number, _safely(test)))
@@ -51,7 +51,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
-def _safely(test: Test) -> Verdict:
+def _safely(test: Task) -> Verdict:
     try:
         return judge(test.variant, test.text)
     except Exception as error:  # noqa: BLE001  one test must not end the worker
@@ -64,7 +64,7 @@ class Worker:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
-    async def run(self, test: Test) -> Done:
+    async def run(self, test: Task) -> Done:
         """Run one test."""
         for attempt in range(2):
             if self._process is None or self._process.returncode is not None:
@@ -88,7 +88,7 @@ class Worker:
         )
 
     @staticmethod
-    async def _exchange(process: asyncio.subprocess.Process, test: Test) -> Done:
+    async def _exchange(process: asyncio.subprocess.Process, test: Task) -> Done:
         assert process.stdin and process.stdout
         message = msgspec.json.encode(test)
         process.stdin.write(struct.pack("!I", len(message)) + message)
@@ -107,10 +107,10 @@ class Worker:
         self._process = None
 
 
-async def run_local(tests: Iterable[Test], workers: int) -> AsyncIterator[Done]:
+async def run_local(tests: Iterable[Task], workers: int) -> AsyncIterator[Done]:
     """Run tests on worker processes of this machine and yield verdicts as they come."""
     cgroups.sweep()
-    waiting: asyncio.Queue[Test | None] = asyncio.Queue()
+    waiting: asyncio.Queue[Task | None] = asyncio.Queue()
     done: asyncio.Queue[Done | None] = asyncio.Queue()
     for test in tests:
         waiting.put_nowait(test)
@@ -142,7 +142,7 @@ async def run_local(tests: Iterable[Test], workers: int) -> AsyncIterator[Done]:
         cgroups.sweep()
 
 
-async def run_ray(tests: Iterable[Test], address: str, workers: int) -> AsyncIterator[Done]:
+async def run_ray(tests: Iterable[Task], address: str, workers: int) -> AsyncIterator[Done]:
     """Run tests on a Ray cluster: `workers` actors, each with a worker process on its machine."""
     try:
         import ray
@@ -154,7 +154,7 @@ async def run_ray(tests: Iterable[Test], address: str, workers: int) -> AsyncIte
             self.worker = Worker()
 
         async def run(self, message: bytes) -> bytes:
-            return msgspec.json.encode(await self.worker.run(msgspec.json.decode(message, type=Test)))
+            return msgspec.json.encode(await self.worker.run(msgspec.json.decode(message, type=Task)))
 
     started_here = not ray.is_initialized()
     if started_here:
@@ -179,7 +179,7 @@ async def run_ray(tests: Iterable[Test], address: str, workers: int) -> AsyncIte
 
 
 def run_all(
-    tests: Iterable[Test],
+    tests: Iterable[Task],
     workers: int = 1,
     ray_address: str | None = None,
     on_done: Callable[[Done], Any] | None = None,
