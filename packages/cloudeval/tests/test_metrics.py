@@ -87,7 +87,7 @@ def test_pass_at_k_is_the_share_of_draws_that_hold_a_success():
         ("I cannot\nhelp", 1),
         ("a: 1\nb: 2\nc: 3", 2),
         ("apiVersion: v1\nkind: Pod\nmetadata:\n  name: [a", 3),
-        ("apiVersion: v1\nkind: Pod\n", 3),
+        ("apiVersion: v1\nkind: Pod\n", 1),
         ("apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {}", 4),
         ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}", 5),
         ('{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}', 5),

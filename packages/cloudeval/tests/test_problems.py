@@ -1,4 +1,5 @@
 import subprocess
+import sys
 
 import pytest
 
@@ -8,6 +9,7 @@ from cloudeval.reading import read
 from cloudeval.strength import validate_problems
 
 ALL = problems.load()
+CLOUDEVAL = [sys.executable, "-m", "cloudeval.cli"]
 
 
 def test_there_are_120_with_their_parts():
@@ -79,7 +81,7 @@ def test_edits_must_fit():
 @pytest.mark.root
 def test_a_new_problem_works_as_it_is_made(tmp_path):
     folder = tmp_path / "mine"
-    assert subprocess.run(["cloudeval", "new", str(folder)], check=False).returncode == 0
-    done = subprocess.run(["cloudeval", "validate", str(folder)], capture_output=True, text=True, check=False)
+    assert subprocess.run([*CLOUDEVAL, "new", str(folder)], check=False).returncode == 0
+    done = subprocess.run([*CLOUDEVAL, "validate", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "5/5 killed" in done.stdout

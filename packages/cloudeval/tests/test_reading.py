@@ -59,7 +59,7 @@ def test_a_yaml_bomb_is_an_error_and_not_a_full_memory():
 
 
 def test_merge_keys_and_anchors_work():
-    assert values("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}") == [{"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}]
+    assert values("a: &a {x: 1, z: 2}\nb: {<<: *a, z: 3}") == [{"a": {"x": 1, "z": 2}, "b": {"x": 1, "z": 3}}]
 
 
 def test_labels_stand_behind_leaves():

@@ -36,6 +36,9 @@ _NOT_REQUIRED = {
     ("NodeSelector", "nodeSelectorTerms"),
 }
 
+#: Kinds whose spec the server demands though their definition does not.
+_NEED_SPEC = {"Pod", "Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "Job", "CronJob", "PersistentVolumeClaim"}
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -110,7 +113,8 @@ def _fields(value: dict[str, Any], definition: dict[str, Any], short: str, path:
             yield Fault(at, f"unknown field{_similar(key, properties)}")
         elif item is not None and not (path == "" and key == "status"):
             yield from _value(item, properties[key], at)
-    for key in definition.get("required", []):
+    also = ["spec"] if path == "" and short in _NEED_SPEC else []
+    for key in [*definition.get("required", []), *also]:
         if value.get(key) is None and (short, key) not in _NOT_REQUIRED:
             yield Fault(f"{path}.{key}" if path else key, "is required")
 
