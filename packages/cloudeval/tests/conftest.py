@@ -1,9 +1,12 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from cloudeval.runners import cgroups, sandbox
 
+settings.register_profile("no-clock", deadline=None)
+settings.load_profile("no-clock")
 ROOT = Path(__file__).parents[1]
 
 

@@ -43,7 +43,7 @@ def _values(text: str) -> list[Any] | None:
 
 
 def _trimmed(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
 
 
 def bleu(reference: str, answer: str) -> float:

@@ -164,7 +164,7 @@ class _Builder:
         try:
             yield from yaml.parse(text, Loader=yaml.CSafeLoader)
         except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark is not None else None
+            line = getattr(error.problem_mark, "line", -1) + 1 or None
             raise ReadError(error.problem or "not valid YAML", line) from error
         except (yaml.YAMLError, UnicodeError, ValueError) as error:
             raise ReadError(f"not valid YAML: {str(error).splitlines()[0]}") from error
