@@ -6,10 +6,28 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from cloudeval import problems
 from cloudeval.workers import Task, run_all
 
 HERE = Path(__file__).parent
+#: Checks that let an attack run for some seconds before they ask for a page that it does not serve.
+PATIENT = """
+def check(t, v):
+    t.eventually(lambda: t.pods() and t.pods()[0]["status"].get("podIP"), "no pod")
+    t.logs(t.pods()[0])
+    t.sleep(3)
+    t.http(t.pods()[0], 8080)
+"""
+PATIENT_PROXY = """
+def check(t, v):
+    for _ in range(5):
+        t.http(10500, "/", timeout_s=1)
+        t.sleep(0.3)
+    t.http(10500, "/", status=299)
+"""
+ROUTES = "route_config: {virtual_hosts: [{name: v, domains: ['*'], routes: [{match: {prefix: /}, direct_response: {status: 200}}]}]}"
 ROUTER = '[{name: r, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]'
 
 
@@ -26,7 +44,7 @@ def envoy(hcm: str = "", filters: str = "[]", extra: str = "") -> str:
         "static_resources:\n  listeners:\n  - name: l\n    address: {socket_address: {address: 127.0.0.1, port_value: 10500}}\n    filter_chains:\n    - filters:\n"
         "      - name: h\n        typed_config:\n"
         '          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager\n'
-        f"          stat_prefix: s\n          {hcm or 'codec_type: AUTO'}\n          http_filters: {filters if filters != '[]' else ROUTER}\n{extra}"
+        f"          stat_prefix: s\n          {hcm or ROUTES}\n          http_filters: {filters if filters != '[]' else ROUTER}\n{extra}"
     )
 
 
@@ -96,7 +114,8 @@ def attacks(canary: Path) -> dict[str, tuple[str, str]]:
     proxy = {
         "Lua runs a command": envoy(filters=lua(f"os.execute('echo owned > {host}')")),
         "access log writes a file": envoy(
-            f'access_log: [{{name: f, typed_config: {{"@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: {host}}}}}]'
+            ROUTES
+            + f'\n          access_log: [{{name: f, typed_config: {{"@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: {host}}}}}]'
         ),
         "answer reads a file": envoy(routes % "/etc/shadow"),
         "Lua loops for ever": envoy(filters=lua("while true do end")),
@@ -126,7 +145,11 @@ def main() -> None:
         before = fingerprint()
         chosen = attacks(canary)
         loaded = {problem.id: problems.draw(problem) for problem in problems.load()}
-        hostile = [Task(n, loaded[problem], text) for n, (problem, text) in enumerate(chosen.values())]
+        patient = {
+            "pod-web": msgspec.structs.replace(loaded["pod-web"], check=PATIENT),
+            "envoy-direct": msgspec.structs.replace(loaded["envoy-direct"], check=PATIENT_PROXY),
+        }
+        hostile = [Task(n, patient[problem], text) for n, (problem, text) in enumerate(chosen.values())]
         good = [
             Task(1000 + n, loaded[name], loaded[name].answer)
             for n, name in enumerate(("pod-web", "envoy-direct", "pod-args", "job-basic", "svc-clusterip") * 2)
