@@ -1,17 +1,25 @@
 """Tests generated cloud configuration by running it.
 
-from cloudeval import draw, judge, load
-variant = draw(load(only="pod-web")[0], seed=7)
-print(judge(variant, open("answer.yaml").read()))
+    from cloudeval import draw, judge, load
+    variant = draw(load(only="pod-web")[0], seed=7)
+    print(judge(variant, open("answer.yaml").read()))
+
+Names are imported when they are used, since pytest loads the package's plugin in every run.
 """
 
-from cloudeval.clean import clean
-from cloudeval.errors import CloudEvalError
-from cloudeval.judge import judge
-from cloudeval.match import Reference
-from cloudeval.metrics import measure, pass_at_k
-from cloudeval.problems import Problem, Variant, draw, load
-from cloudeval.records import Result, Verdict
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloudeval.clean import clean
+    from cloudeval.errors import CloudEvalError
+    from cloudeval.judge import judge
+    from cloudeval.match import Reference
+    from cloudeval.metrics import measure, pass_at_k
+    from cloudeval.problems import Problem, Variant, draw, load
+    from cloudeval.records import Result, Verdict
 
 __all__ = [
     "CloudEvalError",
@@ -27,3 +35,21 @@ __all__ = [
     "measure",
     "pass_at_k",
 ]
+_HOMES = {
+    "CloudEvalError": "errors",
+    "Reference": "match",
+    "clean": "clean",
+    "judge": "judge",
+    **dict.fromkeys(("measure", "pass_at_k"), "metrics"),
+    **dict.fromkeys(("Problem", "Variant", "draw", "load"), "problems"),
+    **dict.fromkeys(("Result", "Verdict"), "records"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"cloudeval has no {name}")
+    value = getattr(importlib.import_module(f"cloudeval.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -185,7 +185,7 @@ class _Builder:
         self.lines.setdefault(path, event.start_mark.line + 1)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
-                raise ReadError(f'unknown anchor "{event.anchor}"', event.start_mark.line + 1)
+                raise ReadError(f'unknown anchor "{event.anchor}"', self.lines[path])
             value, size = self.anchors[event.anchor]
             self._grow(size, event)
             return value
