@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudeval import problems
-from cloudeval.clean import clean
+from cloudeval.cleaning import clean
 from cloudeval.reading import values
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec:\n  containers:\n  - name: c\n    image: b\n    args: ['Here ```', 'x']\n"

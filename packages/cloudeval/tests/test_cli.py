@@ -44,10 +44,10 @@ def test_without_root_a_pod_cannot_be_judged_and_says_why(tmp_path):
         pytest.skip("needs root to become somebody else")
     file = Path("/var/tmp/cloudeval-right.yaml")
     file.write_text(problems.draw(problems.load_one(problems.built_in() / "pod-args")).answer)
-    code = "import os; os.setuid(65534); from cloudeval import problems; from cloudeval.judge import judge\n"
+    code = "import os; os.setuid(65534); from cloudeval import problems; from cloudeval.judging import judge\n"
     code += f"v = judge(problems.draw(P), open('{file}').read()); print(v.outcome, v.how, v.reason)"
     code = (
-        "from cloudeval import problems, schema; import cloudeval.judge; schema.definitions(); P = problems.load_one(problems.built_in() / 'pod-args')\n"
+        "from cloudeval import problems, schema; import cloudeval.judging; schema.definitions(); P = problems.load_one(problems.built_in() / 'pod-args')\n"
         + code
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from cloudeval import problems
-from cloudeval.judge import judge
+from cloudeval.judging import judge
 from cloudeval.runners import sandbox
 from cloudeval.runners.cluster import Cluster
 from cloudeval.workers import Task, run_all

@@ -13,9 +13,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cloudeval.clean import clean
+    from cloudeval.cleaning import clean
     from cloudeval.errors import CloudEvalError
-    from cloudeval.judge import judge
+    from cloudeval.judging import judge
     from cloudeval.match import Reference
     from cloudeval.metrics import measure, pass_at_k
     from cloudeval.problems import Problem, Variant, draw, load
@@ -38,8 +38,8 @@ __all__ = [
 _HOMES = {
     "CloudEvalError": "errors",
     "Reference": "match",
-    "clean": "clean",
-    "judge": "judge",
+    "clean": "cleaning",
+    "judge": "judging",
     **dict.fromkeys(("measure", "pass_at_k"), "metrics"),
     **dict.fromkeys(("Problem", "Variant", "draw", "load"), "problems"),
     **dict.fromkeys(("Result", "Verdict"), "records"),

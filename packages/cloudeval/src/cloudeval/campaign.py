@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from cloudeval.clean import clean
+from cloudeval.cleaning import clean
 from cloudeval.errors import UsageError
 from cloudeval.match import Reference
 from cloudeval.metrics import classify, measure

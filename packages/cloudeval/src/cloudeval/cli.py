@@ -13,9 +13,9 @@ import click
 import msgspec
 
 from cloudeval import analyse, campaign, problems, report
-from cloudeval.clean import clean
+from cloudeval.cleaning import clean
 from cloudeval.errors import CloudEvalError, UsageError
-from cloudeval.judge import judge
+from cloudeval.judging import judge
 from cloudeval.match import Reference
 from cloudeval.metrics import measure
 from cloudeval.models import Endpoint

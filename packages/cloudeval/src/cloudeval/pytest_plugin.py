@@ -18,7 +18,7 @@ from cloudeval.records import UNJUDGED, Verdict
 def cloudeval_check() -> Callable[..., Verdict]:
     """Return a function that fails the test if a file is wrong, and skips it if the machine cannot judge."""
     from cloudeval import problems
-    from cloudeval.judge import judge
+    from cloudeval.judging import judge
 
     def check(file: str | Path, against: str | Path, seed: int = 0) -> Verdict:
         folder = Path(against)

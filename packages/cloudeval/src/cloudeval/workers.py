@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from cloudeval.errors import RunnerError, UsageError
-from cloudeval.judge import judge
+from cloudeval.judging import judge
 from cloudeval.problems import Variant
 from cloudeval.records import UNJUDGED, Verdict
 from cloudeval.runners import cgroups, linux
