@@ -167,6 +167,9 @@ def main() -> None:
             "attacks": len(chosen),
             "passed as right": [line["attack"] for line in lines if line["outcome"] == "right"],
             "host unchanged": before == after and canary.read_text() == "untouched",
+            "changed": {
+                key: [str(before[key])[-300:], str(after[key])[-300:]] for key in before if before[key] != after[key]
+            },
             "canary": canary.read_text(),
             "good answers right": sum(done[test.number].outcome == "right" for test in good),
             "good answers": len(good),
