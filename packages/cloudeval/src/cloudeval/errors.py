@@ -1,0 +1,44 @@
+"""The exceptions of the package.
+
+CloudEvalError            every error that a user can act on; the CLI prints its message without a traceback
+├── ReadError             text that is not YAML or JSON as kubectl reads it
+├── ProblemError          a problem folder that does not follow the documented layout
+├── UsageError            wrong arguments or settings
+├── EndpointError         a model endpoint that cannot be used at all
+└── RunnerError           the machine failed, not the answer; the test is repeated
+    └── NotCoveredError   the answer uses something that no runner here implements
+"""
+
+from __future__ import annotations
+
+
+class CloudEvalError(Exception):
+    """An error with a message that says what happened and what to do."""
+
+
+class ReadError(CloudEvalError):
+    """Text that is not YAML or JSON as kubectl reads it."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message if line is None else f"line {line}: {message}")
+        self.line = line
+
+
+class ProblemError(CloudEvalError):
+    """A problem folder that does not follow the documented layout."""
+
+
+class UsageError(CloudEvalError):
+    """Wrong arguments or settings."""
+
+
+class EndpointError(CloudEvalError):
+    """A model endpoint that cannot be used at all."""
+
+
+class RunnerError(CloudEvalError):
+    """The machine failed, not the answer. The test is repeated and never counts as wrong."""
+
+
+class NotCoveredError(RunnerError):
+    """The answer uses something that no runner here implements, so it cannot be judged by behaviour."""

@@ -1,0 +1,172 @@
+"""One fresh sandbox per test: a process in namespaces of its own, which the kernel ends with everything in it.
+
+The test runs in a child that is process 1 of a new PID namespace, with its own network (no way out), mounts, host name
+and control groups. Scratch files lie on a small tmpfs that only this mount namespace has. When process 1 ends, by
+itself, by the time limit, or because the run was killed, the kernel kills every process inside and drops the mounts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudeval.errors import CloudEvalError, RunnerError
+from cloudeval.runners import cgroups, linux
+
+#: Where a sandbox has its scratch files. The folder on the host stays empty: the tmpfs is mounted inside only.
+SCRATCH = Path("/run/cloudeval")
+#: Size of the scratch tmpfs, which holds container files, volumes and logs of one test.
+SCRATCH_BYTES = 96 * 2**20
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a sandbox ended: with a value, or with an error of the machine."""
+
+    value: Any = None
+    error: str | None = None
+    timed_out: bool = False
+
+
+def can_run() -> str | None:
+    """Return why sandboxes cannot run on this machine, or None."""
+    if os.geteuid() != 0:
+        return "sandboxes need root"
+    missing = [
+        tool
+        for tool in ("runc", "ip", "busybox")
+        if not any(Path(folder, tool).exists() for folder in os.get_exec_path())
+    ]
+    if missing:
+        packages = {"runc": "runc", "ip": "iproute2", "busybox": "busybox-static"}
+        return f"{', '.join(missing)} missing; install {' '.join(packages[tool] for tool in missing)}"
+    return None
+
+
+class Sandbox:
+    """A sandbox that is running: the parent's side.
+
+    Args:
+        work: The function to run inside; its return value comes back pickled.
+        name: A name that starts with the pid of the process whose end ends the sandbox.
+    """
+
+    def __init__(self, work: Callable[[str], Any], name: str) -> None:
+        self.name = name
+        cgroups.create(name)
+        self.reader, writer = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.reader)
+            _outer(work, name, writer)
+        os.close(writer)
+
+    def wait(self, timeout_s: float) -> Ended:
+        """Wait for the result and destroy the sandbox whole."""
+        deadline = time.monotonic() + timeout_s
+        chunks: list[bytes] = []
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                if select.select([self.reader], [], [], left)[0]:
+                    chunk = os.read(self.reader, 1 << 16)
+                    if not chunk:
+                        break
+                    chunks.append(chunk)
+            timed_out = time.monotonic() >= deadline
+        finally:
+            self.destroy()
+        if timed_out:
+            return Ended(error=f"the test did not end within {timeout_s:.0f} s", timed_out=True)
+        try:
+            ended: Ended = pickle.loads(b"".join(chunks))  # noqa: S301  our own child wrote it
+        except (EOFError, pickle.UnpicklingError):
+            return Ended(error="the sandbox ended without a result")
+        return ended
+
+    def destroy(self) -> None:
+        """Kill everything in the sandbox."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        os.close(self.reader)
+        os.waitpid(self.pid, 0)
+        cgroups.remove(self.name)
+
+
+def run(work: Callable[[str], Any], name: str, timeout_s: float) -> Ended:
+    """Run a function in a fresh sandbox and return how it ended."""
+    return Sandbox(work, name).wait(timeout_s)
+
+
+def _outer(work: Callable[[str], Any], name: str, writer: int) -> None:
+    """Make the namespaces, start process 1 in them, and wait for it: the life of the child."""
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        linux.die_with_parent()
+        linux.unshare(
+            linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+        )
+        pid = os.fork()
+        if pid == 0:
+            _inner(work, name, writer)
+        os.close(writer)
+        os.waitpid(pid, 0)
+        status = 0
+    except BaseException as error:  # noqa: BLE001  nothing may return into the caller's code
+        with contextlib.suppress(OSError):
+            os.write(writer, pickle.dumps(Ended(error=f"no sandbox could be made: {error}")))
+    finally:
+        os._exit(status)
+
+
+def _inner(work: Callable[[str], Any], name: str, writer: int) -> None:
+    try:
+        linux.die_with_parent()
+        linux.adopt_orphans()
+        gc.freeze()
+        _furnish()
+        ended = Ended(value=work(name))
+    except CloudEvalError as error:
+        ended = Ended(error=str(error))
+    except MemoryError:
+        ended = Ended(error="the test's own process ran out of memory")
+    except BaseException as error:  # noqa: BLE001  reported to the parent as a failure of the runner
+        ended = Ended(
+            error=f"{type(error).__name__}: {error} ({traceback.format_exc().strip().splitlines()[-2].strip()})"
+        )
+    with contextlib.suppress(OSError), os.fdopen(writer, "wb") as pipe:
+        pipe.write(pickle.dumps(ended))
+    os._exit(0)
+
+
+def _furnish() -> None:
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    linux.mount("tmpfs", SCRATCH, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"size={SCRATCH_BYTES},mode=755")
+    linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    socket.sethostname("node-1")
+    command(["ip", "link", "set", "lo", "up"])
+
+
+def command(arguments: list[str], *, text: str | None = None, timeout_s: float = 10) -> str:
+    """Run a tool of the machine and return what it printed; a failure is the runner's."""
+    try:
+        done = subprocess.run(arguments, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RunnerError(f"{arguments[0]}: {error}") from error
+    if done.returncode != 0:
+        raise RunnerError(f"{' '.join(arguments[:4])}: {done.stderr.strip()[-300:]}")
+    return done.stdout
