@@ -212,10 +212,13 @@ def run_unwatched(arguments: Sequence[str], problem: str) -> None:
         with contextlib.suppress(OSError):  # nobody listens
             text = " ".join(problem.split())[:_LONGEST_PROBLEM]
             os.write(2, f"eroica: the job runs unwatched: {text}\n".encode("utf-8", "replace"))
-    environment = given_environment()
     _give_signals_back()
     try:
-        executor(command, environment)()
+        try:
+            execute = executor(command, given_environment())
+        except MemoryError:  # no room for a second copy of the environment
+            os.execvp(command[0], list(command))
+        execute()
     except OSError as error:
         os.write(2, f"eroica: cannot run {command[0]!r}: {error.strerror}\n".encode("utf-8", "replace"))
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)

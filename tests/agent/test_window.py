@@ -77,7 +77,7 @@ class Training:
         self.writer = beat.BeatWriter.create(directory, FACTS)
         worker = Worker(global_rank=0, pid=os.getpid(), world_size=1, host="h")
         self.local = LocalWorker(beat.BeatReader.open(self.writer.path), worker, Settings(), loop.time)
-        door = types.SimpleNamespace(exists=True, taken=False, ours=False)
+        door = types.SimpleNamespace(exists=True, taken=False, used=True, ours=0)
         self._capturer = Capturer(
             FACTS, self.writer.answer, door, lambda work: work(), lambda act, *more: act(*more), Settings(),
             make_tracer=Profiler(),

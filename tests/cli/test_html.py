@@ -44,7 +44,7 @@ def test_a_printed_page_stands_alone(run_directory):
 
 
 def test_a_page_into_nowhere_fails_before_the_work(run_directory):
-    done = CliRunner().invoke(group, ["report", str(run_directory), "--html", "/nowhere/page.html"])
+    done = CliRunner().invoke(group, ["report", str(run_directory), "--html", "/dev/null/page.html"])
     assert isinstance(done.exception, UsageError)
     assert "there is no directory" in str(done.exception)
 
