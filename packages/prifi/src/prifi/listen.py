@@ -170,7 +170,7 @@ def guess_active(table: NDArray[np.float64], active: Sequence[int], folds: int =
         LabError: scikit-learn is missing.
     """
     try:
-        from sklearn.ensemble import RandomForestClassifier  # type: ignore[import-untyped]
+        from sklearn.ensemble import RandomForestClassifier
     except ImportError as error:
         raise LabError("the eavesdropper's classifier needs scikit-learn: pip install 'prifi[listen]'") from error
     windows, clients, width = table.shape

@@ -67,7 +67,7 @@ def _ratio(part: float, whole: float) -> float:
 
 def score(name: str, builds: Builds, forecasts: Sequence[Forecast]) -> Score:
     """Return the score of forecasts; those without conditions have no messages to score."""
-    from sklearn.metrics import average_precision_score  # type: ignore[import-untyped]
+    from sklearn.metrics import average_precision_score
 
     failed = np.array([one.failed for one in forecasts], dtype=bool)
     fails = np.array([one.fails for one in forecasts], dtype=bool)
@@ -113,7 +113,7 @@ def majority(builds: Builds, start: float = 0.5) -> list[Forecast]:
 
 def metadata(builds: Builds, start: float = 0.5) -> list[Forecast]:
     """Predict by gradient boosting on author, size, hour, merge, previous result and share of the last ten failures."""
-    from sklearn.ensemble import GradientBoostingClassifier  # type: ignore[import-untyped]
+    from sklearn.ensemble import GradientBoostingClassifier
 
     rows, found = builds.rows, []
     facts = _facts(builds)

@@ -24,8 +24,8 @@ def train(messages: Sequence[str], hits: Sequence[bool]) -> Weights | None:
     good = sum(hits)
     if good < FEWEST or len(hits) - good < FEWEST:
         return None
-    from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
-    from sklearn.neural_network import MLPClassifier  # type: ignore[import-untyped]
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPClassifier
 
     network = MLPClassifier(HIDDEN, solver="lbfgs", max_iter=300, random_state=0, alpha=0.1)
     with warnings.catch_warnings():
