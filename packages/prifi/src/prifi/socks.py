@@ -141,12 +141,13 @@ class Pipes:
         while True:
             event = await queue.get()
             if event.kind == "data":
-                writer.write(event.data)
+                _write(writer, event.data)
                 await writer.drain()
                 self.streams.consumed(stream, len(event.data))
             elif event.kind == "finished":
-                with contextlib.suppress(OSError):
-                    writer.write_eof()
+                if not writer.is_closing():
+                    with contextlib.suppress(OSError):
+                        writer.write_eof()
                 return
             elif event.kind == "reset":
                 raise ConnectionResetError
@@ -232,7 +233,7 @@ class SocksServer:
         if version != 5:
             return None
         methods = await reader.readexactly(count)
-        writer.write(b"\5\0" if 0 in methods else b"\5\xff")
+        _write(writer, b"\5\0" if 0 in methods else b"\5\xff")
         if 0 not in methods:
             return None
         version, command, _, kind = await reader.readexactly(4)
@@ -255,9 +256,20 @@ class SocksServer:
         return host, port
 
 
+def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Write to a program that may have reset the connection, which is no mistake of ours.
+
+    Raises:
+        ConnectionResetError: It has.
+    """
+    if writer.is_closing():
+        raise ConnectionResetError
+    writer.write(data)
+
+
 def _reply(writer: asyncio.StreamWriter, code: int) -> None:
     with contextlib.suppress(OSError):
-        writer.write(bytes([5, code, 0, 1, 0, 0, 0, 0, 0, 0]))
+        _write(writer, bytes([5, code, 0, 1, 0, 0, 0, 0, 0, 0]))
 
 
 class Exit:
