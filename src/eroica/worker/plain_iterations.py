@@ -99,12 +99,12 @@ def make_hooks(
         nonlocal fed, iteration, end_ns
         thread = here()
         plain = known() is optimizer
-        now = clock()
         memory = words
         if not plain or owner != thread or fed != wanted != either or memory is None:
             any_step(optimizer)
             return
         try:
+            now = clock()
             fed = 0
             iteration += 1
             memory[ring + (iteration & last_slot)] = now - end_ns
@@ -120,14 +120,13 @@ def make_hooks(
 
     def plain_load(iterator: Any = None, clock: Callable[[], int] = monotonic_ns, event: int = EVENT_WORD) -> None:
         nonlocal fed
-        now = clock()
         memory = words
         if memory is None:
             any_load(iterator)
             return
         try:
             fed = 1
-            memory[event] = now
+            memory[event] = clock()
         except Exception as error:  # the border
             if guard.passes(error):
                 raise
