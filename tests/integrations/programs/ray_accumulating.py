@@ -40,7 +40,7 @@ def train_loop(config):
 
 
 made = Path("made.json").absolute()
-ray.init(num_cpus=3, include_dashboard=False)
+ray.init(address="local", num_cpus=3, include_dashboard=False)  # not the cluster of a test beside this one
 TorchTrainer(
     train_loop,
     train_loop_config={"made": str(made)},
