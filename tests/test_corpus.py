@@ -13,8 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import corpus_judge  # noqa: E402
 import families  # noqa: E402
+
+import corpus_judge  # noqa: E402
 from corpus_entry import ENTRIES, Truth, entry_files, marks, read_entry, write_entry  # noqa: E402
 from corpus_judge import OUTCOMES, baselines, figures, judged, outcome  # noqa: E402
 from eroica.diagnosis import selection  # noqa: E402
