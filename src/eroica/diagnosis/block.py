@@ -36,7 +36,7 @@ _KINDS: dict[Cell, FindingKind] = {
 
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a block's workers lack, and who takes it from them.
+    """The taker of something that a block's workers lack.
 
     Attributes:
         kind: A process beside the job, a setting, the job's own helper processes, a thread with the interpreter lock,
@@ -57,7 +57,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of a block's workers and rows. Everything that labels, gate and sentences read.
+    """Measurements of a block's workers and rows: everything that labels, gate and sentences read.
 
     Attributes:
         activity: What frames of known libraries in the named function do.

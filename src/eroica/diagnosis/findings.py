@@ -123,7 +123,8 @@ def _beyond_shortest(time_GW: Floats) -> Floats:
 
 
 def _hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
-    return tuple(sorted({view.fleet.patterns[worker].worker.host for worker in workers} - {""}))
+    names = dict.fromkeys(view.fleet.patterns[worker].worker.host for worker in workers)
+    return tuple(name for name in names if name)
 
 
 def _ranks(view: View, workers: Sequence[int]) -> tuple[int, ...]:
@@ -278,7 +279,7 @@ def summarize_durations(view: View, block: Block) -> DurationSummary:
     total = float(view.fleet.total_us[rows][:, accused].sum(axis=0).mean())
     return DurationSummary(
         per_iteration_ms=round(block.mean_us / 1e3, 3),
-        peers_ms=round(block.reference_us / 1e3, 3),
+        peers_ms=None if block.cell == "late" and not block.focus.functions else round(block.reference_us / 1e3, 3),
         mean_ms=round(total / count / 1e3, 4) if count > 0 else 0.0,
         count_per_iteration=round(count, 3),
         peers_count=round(float(view.fleet.count[rows][:, others].sum(axis=0).mean()), 3) if others else None,

@@ -40,7 +40,7 @@ _ALWAYS = 0.95
 
 
 class _Taken(NamedTuple):
-    """What others took on one host: a sentence, a few words, the share of the lack, and a factor for doubt."""
+    """The share that others took on one host: a sentence, a few words, the share, and a factor for doubt."""
 
     what: str
     short: str

@@ -264,8 +264,8 @@ def least_gain(view: View, block: Block) -> float:
 def is_same_time(block: Block, other: Cause) -> bool:
     """Return True if a cause tells the time of a block, too, or explains it.
 
-    It does if it shares rows on workers that overlap. A lack of cores, a slow processor, a held process, or a thread with
-    the interpreter lock makes everything of its workers slower; links stand beside each other.
+    It does if it shares rows on workers that overlap. A lack of cores, a slow processor, a held process, or a
+    thread with the interpreter lock makes everything of its workers slower; links stand beside each other.
     """
     one = other.block
     if block.workers and one.workers and set(block.workers).isdisjoint(one.workers):

@@ -46,7 +46,7 @@ _ON = ("1", "on", "true", "yes", "y")
 
 
 class Loss(NamedTuple):
-    """What a setting must explain.
+    """The loss that a setting must explain.
 
     Attributes:
         cause: Cause that the workers would be accused of otherwise.

@@ -81,7 +81,9 @@ def _culprit(view: View, block: Block, iteration: str) -> str:
         return f"{culprit.subject}: what {compared} takes the training thread {now} of each {iteration} iteration."
     if culprit.kind == "link":
         return f"{culprit.subject}; the others wait in each {iteration} iteration."
-    if culprit.kind in ("late", "stage"):
+    if culprit.kind == "stage":
+        return f"{culprit.subject}: the stages are cut unequally, and no worker is to blame."
+    if culprit.kind == "late":
         return f"{culprit.subject}."
     if not block.rows:
         return f"Iterations take {now} instead of {before} {culprit.subject}."

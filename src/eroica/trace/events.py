@@ -104,7 +104,7 @@ def _fault(error: msgspec.DecodeError, length: int) -> Fault:
     if "trailing characters" in said:
         return Fault("end", min(at - 1, length))  # msgspec counts this one from the byte behind
     if at < 0:
-        return Fault("cut", -1)
+        return Fault("broken" if "UTF-8" in said else "cut", -1)  # bytes that are no text have no position there
     return Fault("cut" if at >= length - _MARGIN else "broken", min(at, length))
 
 
