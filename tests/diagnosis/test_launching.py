@@ -125,12 +125,6 @@ def test_python_that_far_exceeds_what_lies_between_launches_is_one(seed: int) ->
 
 
 @seeds
-def test_python_where_nothing_is_launched_may_take_no_more_for_launches_elsewhere(seed: int) -> None:
-    verdict = judged(seed, [*eager(), SlowLoop(18.0)], purpose="manual", baseline=False)
-    assert verdict.cause is not None and verdict.cause.function.name == "tokenize", verdict.summary
-
-
-@seeds
 @pytest.mark.parametrize("purpose", ["baseline", "manual"])
 def test_what_recording_itself_may_take_is_no_python_of_the_jobs(seed: int, purpose: WindowPurpose) -> None:
     """18 ms of Python are a cause in iterations as long as outside of the window, and none in those 20 ms longer."""

@@ -23,6 +23,8 @@ from eroica.model.shares import percent
 #: A cause below this probability is not named: more would be lost than alarms are saved.
 LEAST = 0.25
 _HIGHEST = 0.99
+#: Nearly all of the excess is waited for, and it is beyond all noise.
+_SURE_AGREEMENT, _SURE_STRENGTH = 0.8, 10.0
 _MOST_STRENGTH, _MOST_RATIO = 60.0, 50.0
 _CELLS = ("python", "input", "operators", "memory", "collections", "launches", "collectives", "process")
 
@@ -30,7 +32,6 @@ _CELLS = ("python", "input", "operators", "memory", "collections", "launches", "
 def features_of(view: View, cause: Cause) -> dict[str, float]:
     """Return what the model reads of a cause: shares of the iteration, and logarithms of counts and ratios."""
     block, iteration_us = cause.block, max(view.iteration_us, 1e-9)
-    members = list(block.workers) or list(range(view.workers))
     inside, told = growth_of(view)
     past, loss = view.suspects.baseline, view.loss
     removed_I = block.removed_us.sum(axis=0)
@@ -47,7 +48,7 @@ def features_of(view: View, cause: Cause) -> dict[str, float]:
         "against_limit": float(block.reference in ("expectation", "slowdown")),
         "some": float(block.scope == "some"),
         "rotating": float(block.scope == "rotating"),
-        "share_of_workers": len(members) / view.workers,
+        "surely_awaited": float((block.agreement or 0.0) >= _SURE_AGREEMENT and block.strength >= _SURE_STRENGTH),
         "iterations": math.log1p(view.iterations),
         "baseline_iterations": math.log1p(past.iteration_us.shape[1] if past is not None else 0),
         "has_baseline": float(past is not None),

@@ -48,6 +48,8 @@ _MOST_BLOCKS = 6
 _FEWEST, _FEWEST_ON_DEVICE = 10, 3
 #: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
 _OCCURRENCE, _LEAST_EACH, _OFTEN = 0.2, 0.3, 0.5
+#: What the baseline window was too short to show counts if it is this share of the slowdown that was told.
+_MOST_OF_GROWTH = 0.6
 #: An occurrence shows in so many stack samples at least, or it may be one sample that fell there.
 _FEWEST_SAMPLES = 3
 #: One worker leads in this share of the iterations, by this share of its usual time; with a device, by less.
@@ -213,8 +215,14 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     if not is_of_some and past is None and activity not in ("save", "log"):
         return None  # without a past, what all do now and then is how the job is built, unless it saves or logs
     agreement = _waited_for(view, time_WI, hit_I, members) if is_of_some else None
-    before = float(np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0).mean()) if past is not None else 0.0
-    gain = (float(time_WI[members].max(axis=0).mean()) - before) / max(whole.mean_iteration_us, 1e-9)
+    before_WJ = np.nan_to_num(view.before(rows))[members] if past is not None else np.zeros((1, 1))
+    before, longest = float(before_WJ.mean()), float(before_WJ.max(axis=0).mean())
+    gain = (float(time_WI[members].max(axis=0).mean()) - longest) / max(whole.mean_iteration_us, 1e-9)
+    interval = _interval(view, hit_I.size, runs)
+    is_seen = past is None or past.iteration_us.shape[1] >= interval or is_known or activity in ("save", "log")
+    is_most = view.slowdown_us > 0 and gain * whole.mean_iteration_us >= _MOST_OF_GROWTH * view.slowdown_us
+    if not is_seen and not is_most:
+        return None  # the baseline window was too short to show it, and it does not account for the slowdown
     if gain < least or (agreement is not None and agreement < LEAST_AGREEMENT):
         return None
     focus = find_focus(view.fleet.keys, rows, *[view.fleet.critical_us[rows].sum(axis=1)] * 2) or NOTHING
@@ -230,7 +238,7 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
         reference_us=before,
         strength=min(SURE * runs**0.5, 20.0),
         agreement=agreement,
-        facts=Facts(activity=activity, every=_interval(view, hit_I.size, runs), each_us=each),
+        facts=Facts(activity=activity, every=interval, each_us=each),
         gain=min(gain, 1.0),
     )
 
