@@ -221,8 +221,8 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     gain = (float(time_WI[members].max(axis=0).mean()) - longest) / max(whole.mean_iteration_us, 1e-9)
     interval = _interval(view, hit_I.size, runs)
     is_seen = past is None or past.iteration_us.shape[1] >= interval or is_known or activity in ("save", "log")
-    is_most = view.context.window.purpose in SLOWER and gain * whole.mean_iteration_us >= _MOST_OF_GROWTH * view.slowdown_us
-    if not is_seen and not is_most:
+    is_most = gain * whole.mean_iteration_us >= _MOST_OF_GROWTH * view.slowdown_us
+    if not is_seen and not (is_most and view.context.window.purpose in SLOWER):
         return None  # the baseline window was too short to show it, and it does not account for the slowdown
     if gain < least or (agreement is not None and agreement < LEAST_AGREEMENT):
         return None
