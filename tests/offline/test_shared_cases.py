@@ -65,7 +65,7 @@ def test_with_stacks_and_without_the_answer_is_the_same() -> None:
     with_stacks, without = judged("host_bound_stacks.json"), judged("host_bound_no_stacks.json")
     assert with_stacks.verdict == without.verdict and "host-bound" in with_stacks.summary.lower()
     assert "inside forward (model.py:8)" in with_stacks.summary
-    assert without.summary == with_stacks.summary.replace(" inside forward (model.py:8)", "")
+    assert without.summary == with_stacks.summary.replace(", inside forward (model.py:8)", "")
 
 
 def test_training_that_its_host_cannot_feed_is_host_bound() -> None:

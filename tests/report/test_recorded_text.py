@@ -62,5 +62,5 @@ def test_waiting_for_a_late_worker_is_not_shown_as_its_own_duration() -> None:
         for rank in range(4)
     ]
     text = shown(made)
-    assert "others wait" in text
+    assert "the other 3 workers wait" in text
     assert "duration" not in text

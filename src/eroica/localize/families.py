@@ -14,7 +14,7 @@ Array suffixes: M members of a group, G groups of a family, I iterations, K exec
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -85,11 +85,6 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
     executions: float
     elements: float
 
-    def is_like(self, other: Amount) -> bool:
-        """Return whether both are equally many executions and, as far as that is recorded, equally many elements."""
-        known = (self.executions, other.executions), (self.elements, other.elements)
-        return all(max(pair) <= SAME_SIZE * min(pair) for pair in known if min(pair) > 0)
-
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Groups that run the same kind of collective equally often at equal size, with members of the same roles.
@@ -139,33 +134,6 @@ def read_families(fleet: Fleet, arrivals: Arrivals) -> tuple[Family, ...]:
             found[(*likeness, kind, roles, *_amount(next(iter(owners.values()))))].append(made)
     families = [_family(fleet, key, groups) for key, groups in found.items() if len(groups) >= FEWEST_GROUPS]
     return tuple(families)
-
-
-def read_transfers(fleet: Fleet, groups: Container[str]) -> dict[tuple[str, str], tuple[GroupTransfer, Amount]]:
-    """Measure the time that collectives of some groups take by themselves, with or without like groups.
-
-    Args:
-        fleet: The window, or a healthy one of the same job.
-        groups: Their names.
-
-    Returns:
-        By group and kind. Groups whose executions do not pair, or of which not all members are here, are left out.
-    """
-    ranks = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}
-    rows, labels = _rows_by_group(fleet), _labels(fleet)
-    found = {}
-    for (group, kind), owners in _records(fleet).items():
-        if group not in groups or len(owners) < max(len(ranks.get(group, ())), 2):
-            continue
-        own_rows = rows.get((group, kind)) or rows.get((labels[group], kind), ())
-        made = _transfer(fleet, group, owners, own_rows, None)
-        if made is not None:
-            worker, record = next(iter(owners.items()))
-            pattern = fleet.patterns[worker]
-            iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
-            amount = Amount(executions=record.executions / iterations, elements=_elements(record) / iterations)
-            found[group, kind] = made, amount
-    return found
 
 
 def _family(fleet: Fleet, key: tuple[object, ...], groups: list[GroupTransfer]) -> Family:

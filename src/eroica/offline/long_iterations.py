@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from eroica.diagnosis.occasions import runs_of
 from eroica.localize.fleet import cut_out, shared_iterations
 from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
@@ -79,7 +78,7 @@ def find_long_iterations(patterns: Sequence[WorkerPattern]) -> LongIterations | 
     return LongIterations(
         numbers=tuple(numbers[is_long_I].tolist()),
         others=tuple(numbers[~is_long_I].tolist()),
-        runs=runs_of(is_long_I),
+        runs=int(np.count_nonzero(is_long_I & ~np.append(False, is_long_I[:-1]))),
         long_us=float(length_WI[:, is_long_I].mean()),
         usual_us=float(length_WI[:, ~is_long_I].mean()),
         time=float(length_WI[:, is_long_I].sum() / length_WI.sum()),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from eroica.diagnosis.blocked.findings import Queue
 from eroica.diagnosis.blocked.origin import Origin
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.wording import name_workers
+from eroica.diagnosis.words import name_workers
 from eroica.model.look import Blockage
 from eroica.model.verdict import Finding, VerdictWord
 

@@ -20,7 +20,7 @@ from eroica.diagnosis.blocked.origin import Origin, remaining
 from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.stalls import Stall
 from eroica.diagnosis.blocked.waiting import Waiting
-from eroica.diagnosis.wording import name_workers
+from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
 from eroica.model.window import FlightEntry
 from eroica.report.words import clean

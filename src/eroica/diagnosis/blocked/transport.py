@@ -8,7 +8,7 @@ from eroica.diagnosis.blocked.meetings import Meeting
 from eroica.diagnosis.blocked.origin import Origin
 from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Waiting
-from eroica.diagnosis.wording import name_workers
+from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
 from eroica.report.words import clean
 

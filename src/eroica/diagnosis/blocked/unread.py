@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from eroica.diagnosis.blocked.origin import Origin, function_of
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.wording import name_workers
+from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
 
 _PAIRS_STEP = (
