@@ -22,9 +22,8 @@ from corpus_entry import entry_files, marks, read_entry
 from corpus_judge import baselines
 from eroica.diagnosis import gate, selection
 from eroica.diagnosis.cells import reading_of
-from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
-from eroica.diagnosis.view import View
+from eroica.diagnosis.view import View, WindowContext
 from eroica.diagnosis.wording import summarize_cause
 from eroica.localize import localize
 from eroica.model.verdict import Coverage, IterationTimes, Verdict

@@ -19,11 +19,10 @@ from __future__ import annotations
 from eroica import __version__
 from eroica.diagnosis import gate
 from eroica.diagnosis.conclusion import conclude, too_little
-from eroica.diagnosis.context import WindowContext
 from eroica.diagnosis.findings import build_findings
 from eroica.diagnosis.hypotheses import list_hypotheses
 from eroica.diagnosis.selection import explained_us, find_causes
-from eroica.diagnosis.view import View
+from eroica.diagnosis.view import View, WindowContext
 from eroica.diagnosis.waits import read_waits
 from eroica.localize.suspects import Suspects
 from eroica.model.causes import CATALOG, CatalogEntry
