@@ -10,7 +10,7 @@ import numpy as np
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import list_numbers, name_workers
-from eroica.localize.coordinates import coordinates_of, shared_coordinate
+from eroica.localize.roles import coordinates_of, shared_coordinate
 
 #: A host is accused as a whole if so many of its workers are, and hosts are named if they hold so many of the accused.
 _NEARLY_ALL = 0.85

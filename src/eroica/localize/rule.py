@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.expectation import distance_from_expectation
-from eroica.localize.groups import members_of
 from eroica.localize.peers import peer_distances
+from eroica.localize.roles import members_of
 from eroica.localize.suspects import Why
 from eroica.model.pattern import FunctionKey
 from eroica.settings import Settings

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from eroica.diagnosis.blocked.origin import Origin, by_place, describe, function_of
-from eroica.diagnosis.blocked.places import Site, Wait
-from eroica.diagnosis.blocked.scene import Member, Scene
-from eroica.report.words import clean
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
+
 import msgspec
+
+from eroica.diagnosis.blocked.origin import Origin, by_place, describe, function_of
 from eroica.diagnosis.blocked.places import Site, Wait, find_site
-from eroica.diagnosis.blocked.scene import Member
+from eroica.diagnosis.blocked.scene import Member, Scene
 from eroica.model.look import ProcessLook, ThreadLook
+from eroica.report.words import clean
 
 _MOST_PLACES = 20
 _DOES: dict[Wait, str] = {
