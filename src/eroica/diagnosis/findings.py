@@ -15,8 +15,8 @@ from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import describe_evidence
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.expectation import expected_beta
 from eroica.localize.families import likeness_of_groups
+from eroica.localize.rule import expected_beta
 from eroica.model.causes import CATALOG
 from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary, ResourceUse
 
