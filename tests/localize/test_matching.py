@@ -12,12 +12,13 @@ from eroica.localize.fleet import build_fleet
 from eroica.localize.matching import (
     EXIT_US,
     HOST_EXIT_US,
+    Carriers,
     end_residuals,
     is_contradiction,
     pair_by_order,
     pair_executions,
+    uneven_exit,
 )
-from eroica.localize.skew_floors import Carriers, uneven_exit
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings

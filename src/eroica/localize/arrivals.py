@@ -22,10 +22,9 @@ from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.fleet import Fleet
 from eroica.localize.graph import build_graph
 from eroica.localize.ledger import Ledger
-from eroica.localize.matching import Matched, is_recorded, pair_executions
+from eroica.localize.matching import Matched, is_recorded, pair_executions, uneven_exit
 from eroica.localize.point_to_point import book_receives
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
-from eroica.localize.skew_floors import uneven_exit
 from eroica.localize.synchronizing import (
     Paired,
     book_together,

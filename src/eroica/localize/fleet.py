@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from eroica.localize.entries import Entries, gather_entries
 from eroica.localize.excess import Excess, excess_over_peers, find_measure, median_of_others
+from eroica.localize.matching import Carriers
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
-from eroica.localize.skew_floors import Carriers
 from eroica.model.pattern import FunctionPattern, WorkerPattern
 from eroica.settings import Settings
 from eroica.summarize.series import decode_alike, decode_series, decode_together

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from eroica.localize.fleet import Fleet
 from eroica.localize.ledger import Ledger
+from eroica.localize.matching import SKEW_FLOOR_OTHER_US
 from eroica.localize.meetings import MeetingBlock
-from eroica.localize.skew_floors import SKEW_FLOOR_OTHER_US
 from eroica.model.pattern import CollectiveRecord
 from eroica.summarize.series import decode_series, decode_together
 

@@ -31,12 +31,14 @@ from eroica.localize.matching import (
     is_contradiction,
     pair_by_order,
     pair_executions,
+    recorded_skew_floor,
+    skew_floor,
     stacked,
     stacked_ends,
+    uneven_exit,
     waits_in,
 )
 from eroica.localize.meetings import MeetingBlock
-from eroica.localize.skew_floors import recorded_skew_floor, skew_floor, uneven_exit
 from eroica.model.pattern import CollectiveRecord
 from eroica.summarize.series import decode_series, decode_together
 

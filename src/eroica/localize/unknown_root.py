@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from eroica.localize.blame import exit_skew, keep_repeated, sites_of
 from eroica.localize.fleet import Fleet
 from eroica.localize.ledger import Ledger
-from eroica.localize.matching import Matched, stacked, waits_in
-from eroica.localize.skew_floors import SKEW_FLOOR_OTHER_US, skew_floor
+from eroica.localize.matching import SKEW_FLOOR_OTHER_US, Matched, skew_floor, stacked, waits_in
 from eroica.localize.synchronizing import Paired, block_of, chained_ends, columns_of_all, common_column
 from eroica.model.pattern import CollectiveRecord
 
