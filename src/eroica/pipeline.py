@@ -21,8 +21,8 @@ from eroica.engine import Engine, choose_engine
 from eroica.errors import InputError, UsageError
 from eroica.localize import localize
 from eroica.localize.axis import fit_axis
+from eroica.localize.fleet import leave_out_damaged
 from eroica.localize.matching import Matched
-from eroica.localize.usable_patterns import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
 from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.localize.usable_patterns import leave_out_damaged
+from eroica.localize.fleet import leave_out_damaged
 from eroica.summarize.series import encode_series
 from support import FleetPlan, synthesize
 

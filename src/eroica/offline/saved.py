@@ -9,7 +9,7 @@ from eroica.archive.load import SavedRun, SavedWindow, count_patterns, open_save
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.engine import HERE, Engine, choose_engine
 from eroica.errors import EroicaError, InputError
-from eroica.localize.usable_patterns import leave_out_damaged
+from eroica.localize.fleet import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, Window
