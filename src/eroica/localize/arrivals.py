@@ -23,7 +23,7 @@ from eroica.localize.fleet import Fleet
 from eroica.localize.graph import build_graph
 from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, is_recorded, pair_executions, uneven_exit
-from eroica.localize.point_to_point import book_receives
+from eroica.localize.point_to_point import book_receives, book_untold
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
 from eroica.localize.synchronizing import (
     Paired,
@@ -32,7 +32,6 @@ from eroica.localize.synchronizing import (
     pair_unnamed,
     settle_single_iteration,
 )
-from eroica.localize.unknown_root import book_untold
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.shares import percent
 from eroica.summarize.collectives import EXCHANGE
