@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.engine import HERE, Engine
+from eroica.localize.blame import Ledger
 from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.fleet import Fleet
 from eroica.localize.graph import build_graph
-from eroica.localize.ledger import Ledger
 from eroica.localize.matching import Matched, is_recorded, pair_executions, uneven_exit
 from eroica.localize.point_to_point import book_receives, book_untold
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay

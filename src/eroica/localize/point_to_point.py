@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.blame import exit_skew, keep_repeated, sites_of
+from eroica.localize.blame import Ledger, exit_skew, keep_repeated, sites_of
 from eroica.localize.fleet import Fleet
-from eroica.localize.ledger import Ledger
 from eroica.localize.matching import SKEW_FLOOR_OTHER_US, Matched, skew_floor, stacked, waits_in
 from eroica.localize.meetings import MeetingBlock
 from eroica.localize.synchronizing import Paired, block_of, chained_ends, columns_of_all, common_column

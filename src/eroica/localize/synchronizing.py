@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from eroica.engine import HERE, Engine
 from eroica.localize.blame import (
+    Ledger,
     exit_skew,
     is_often,
     keep_repeated,
@@ -24,7 +25,6 @@ from eroica.localize.blame import (
     sites_of,
 )
 from eroica.localize.fleet import Fleet
-from eroica.localize.ledger import Ledger
 from eroica.localize.matching import (
     FEWEST_VERIFIED,
     Matched,
