@@ -22,7 +22,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, short_name
 from eroica.localize.excess import standard_error
 from eroica.localize.fleet import Fleet
-from eroica.report.words import worker_list
+from eroica.model.words import worker_list
 
 Floats = NDArray[np.float64]
 _PRODUCTS = frozenset(

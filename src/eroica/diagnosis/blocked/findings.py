@@ -12,7 +12,7 @@ from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Node, Waiting
 from eroica.model.causes import CATALOG
 from eroica.model.verdict import Finding, FindingFunction
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 _MOST_CAUSES = 20
 _MOST_SYMPTOMS = 20

@@ -14,7 +14,7 @@ import msgspec
 from eroica.diagnosis.blocked.places import Site, Wait, find_site
 from eroica.diagnosis.blocked.scene import Member
 from eroica.model.look import ProcessLook, ThreadLook
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 _WORTH = 2.0
 #: How suspicious another thread is that sits in such a wait, by what the training thread waits for. A prefetch thread
