@@ -66,9 +66,9 @@ def test_every_picture_is_there(browser, report):
 def test_hints_are_reached_by_keyboard(browser, report):
     browser.open(report)
     browser.script("document.querySelector('#iterations').scrollIntoView({behavior: 'instant'})")
-    browser.until(lambda: browser.script("return !!document.querySelector('#iterations .wide-only svg[tabindex]')"))
+    browser.until(lambda: browser.script("return !!document.querySelector('#iterations .scroll svg[tabindex]')"))
     shown = browser.script(
-        """const svg = document.querySelector("#iterations .wide-only svg");
+        """const svg = document.querySelector("#iterations .scroll svg");
         svg.focus();
         svg.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
         return document.getElementById("tip").textContent;"""

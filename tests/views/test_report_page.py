@@ -268,7 +268,7 @@ def test_iteration_times_carry_trigger_and_window(slow):
     picture = page_module.draw_picture("iterations", slow)
     page = Page(str(picture.body))
     bands = [attrs for attrs in page.all("rect") if attrs.get("class") == "band-window"]
-    assert len(bands) == 3  # a wide and a narrow drawing, and the legend
+    assert len(bands) == 2  # the drawing and the legend
     assert float(bands[0]["width"]) == pytest.approx(4 / 40 * (960 - 62 - 28), rel=0.01)
     assert {"trigger", "window 1"} <= set(page.texts["text"])
     assert ("25 s", "trigger", "40 % above the best") in picture.facts.rows

@@ -42,7 +42,9 @@ from eroica.views.svg import (
 )
 
 _ID, _TITLE = "iterations", "Iteration times"
-_WIDE, _NARROW = 960.0, 350.0
+_WIDTH = 960.0
+#: Ticks below the plot.
+_TICKS = 7
 _PLOT, _BOTTOM, _LEFT, _RIGHT = 190.0, 44.0, 62.0, 28.0
 #: Pixels above the plot: with three lines of names, and without.
 _NAMES_TOP, _PLAIN_TOP = 62.0, 22.0
@@ -176,13 +178,7 @@ def draw(material: Material) -> Picture | None:
         if material.verdict.window is None or material.verdict.window.kind == "blocked":
             return None
         return Picture(id=_ID, title=_TITLE, missing="No iteration times were kept for this verdict.")
-    body = join(
-        (
-            tag("div", _draw(course, _WIDE, material), cls="wide-only"),
-            tag("div", _draw(course, _NARROW, material), cls="narrow"),
-            _legend(course),
-        )
-    )
+    body = join((tag("div", _draw(course, material), cls="scroll"), _legend(course)))
     return Picture(id=_ID, title=_title(course), body=body, reads=_reads(course), facts=_facts(course))
 
 
@@ -203,30 +199,27 @@ def _reads(course: Course) -> str:
     )
 
 
-def _draw(course: Course, width: float, material: Material) -> Markup:
+def _draw(course: Course, material: Material) -> Markup:
     end = _top(course) + _PLOT
-    low = float(course.x[0]) - (1.0 if not course.is_time else 0.0)
-    low = 0.0 if course.is_time else low
-    x = Scale(
-        low, max(float(course.x[-1]), *(_until(mark) for mark in course.marks), low + 1e-9), _LEFT, width - _RIGHT
-    )
+    low = 0.0 if course.is_time else float(course.x[0]) - 1.0
+    last = max(float(course.x[-1]), *(_until(mark) for mark in course.marks), low + 1e-9)
+    x = Scale(low, last, _LEFT, _WIDTH - _RIGHT)
     highest, is_cut = _highest(course)
     y = Scale(0.0, highest, end, _top(course))
-    about = 7 if width > 600 else 4
     parts = [
         *_bands(course, x, end),
-        left_axis(y, _LEFT, width - _LEFT - _RIGHT, times(ticks(0.0, highest, 4))),
-        _before(course, y, width),
+        left_axis(y, _LEFT, _WIDTH - _LEFT - _RIGHT, times(ticks(0.0, highest, 4))),
+        _before(course, y),
         path(points(*_steps(course.x, course.high_ms, low, x, y)), cls="high"),
         path(points(*_steps(course.x, course.mean_ms, low, x, y)), cls="line"),
-        *_flags(course, x, end, width),
+        *_flags(course, x, end),
         *_hovers(course, low, x, end),
-        _bottom(course, x, end, about),
-        label(width - _RIGHT, _top(course) - 4, f"cut off at {time(highest)}", text_anchor="end", cls="axis-title")
+        _bottom(course, x, end),
+        label(_WIDTH - _RIGHT, _top(course) - 4, f"cut off at {time(highest)}", text_anchor="end", cls="axis-title")
         if is_cut
         else None,
     ]
-    return svg(width, end + _BOTTOM, *parts, title=_spoken(course, material))
+    return svg(_WIDTH, end + _BOTTOM, *parts, title=_spoken(course, material), cls="wide")
 
 
 def _highest(course: Course) -> tuple[float, bool]:
@@ -265,21 +258,21 @@ def _bands(course: Course, x: Scale, end: float) -> Iterator[Markup]:
             yield rect(left, _top(course), width, end - _top(course), cls=f"band-{mark.kind}")
 
 
-def _before(course: Course, y: Scale, width: float) -> Markup | None:
+def _before(course: Course, y: Scale) -> Markup | None:
     if not course.before_ms or course.before_ms > y.high:
         return None
     at = y(course.before_ms)
-    return line(_LEFT, at, width - _RIGHT, at, cls="before")
+    return line(_LEFT, at, _WIDTH - _RIGHT, at, cls="before")
 
 
-def _flags(course: Course, x: Scale, end: float, width: float) -> Iterator[Markup]:
+def _flags(course: Course, x: Scale, end: float) -> Iterator[Markup]:
     """Yield marks with names above the plot, in up to three lines."""
     free = [_LEFT - 30.0, _LEFT - 30.0, _LEFT - 30.0]
     for mark in _named(course.marks):
         at = x(mark.at_s)
         name = _flag_name(mark)
         half = text_width(name) / 2 + 6
-        middle = min(max(at, half + 2), width - half - 2)
+        middle = min(max(at, half + 2), _WIDTH - half - 2)
         row = next((row for row, taken in enumerate(free) if middle - half >= taken), None)
         if row is None:
             continue
@@ -314,19 +307,17 @@ def _hovers(course: Course, low: float, x: Scale, end: float) -> Iterator[Markup
         yield rect(left, _top(course), right - left, end - _top(course), hint(course.notes[worst]), cls="hover")
 
 
-def _bottom(course: Course, x: Scale, end: float, about: int) -> Markup:
+def _bottom(course: Course, x: Scale, end: float) -> Markup:
     if not course.is_time:
-        whole = sorted({round(value) for value in ticks(x.low, x.high, about)})
+        whole = sorted({round(value) for value in ticks(x.low, x.high, _TICKS)})
         return bottom_axis(x, end, [(value, f"{value:,}") for value in whole], "iteration")
-    return bottom_axis(
-        x, end, [(value, _clock(value)) for value in _clock_ticks(x.high, about)], "since the job's start"
-    )
+    return bottom_axis(x, end, [(value, _clock(value)) for value in _clock_ticks(x.high)], "since the job's start")
 
 
-def _clock_ticks(until_s: float, about: int) -> list[float]:
+def _clock_ticks(until_s: float) -> list[float]:
     """Return round times: seconds, minutes, hours or days."""
     steps = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
-    step = next((step for step in steps if until_s / step <= about), 86400 * max(1, round(until_s / 86400 / about)))
+    step = next((step for step in steps if until_s / step <= _TICKS), 86400 * max(1, round(until_s / 86400 / _TICKS)))
     return [step * count for count in range(int(until_s / step) + 1)]
 
 
