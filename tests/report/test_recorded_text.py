@@ -10,7 +10,6 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.window import Window
 from eroica.pipeline import analyze
 from eroica.report.text import render_verdict
-from support import FleetPlan, synthesize
 from support.recordings import meet, recorded_collective, recorded_worker
 
 
@@ -43,12 +42,6 @@ def test_one_rank_of_several_is_not_all_workers() -> None:
     text = shown(host_bound(world=3))
     assert "all workers" not in text.split("Note:")[0]
     assert "missing: workers 1, 2" in text
-
-
-def test_stages_are_nobodys_fault() -> None:
-    text = shown(synthesize(FleetPlan(workers=4, stages=2, accelerator=True)))
-    assert "how the job is laid out" in text
-    assert "no worker is to blame" in text
 
 
 def test_waiting_for_a_late_worker_is_not_shown_as_its_own_duration() -> None:

@@ -112,8 +112,8 @@ def _show_others(others: Sequence[Part], console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from eroica.report.layout import draw
-    from eroica.report.words import clean, worker_list
+    from eroica.model.words import clean, worker_list
+    from eroica.report.text import draw
 
     if not others:
         return
@@ -130,8 +130,8 @@ def _show_others(others: Sequence[Part], console: Console) -> None:
 
 
 def _rule(console: Console, at: int, title: str) -> None:
-    from eroica.report.layout import draw_rule
-    from eroica.report.words import clean
+    from eroica.model.words import clean
+    from eroica.report.text import draw_rule
 
     if at:
         console.print()

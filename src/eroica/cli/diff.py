@@ -13,7 +13,7 @@ from eroica.cli.saved import choose_window, open_place, split_window
 from eroica.compare import Run, compare
 from eroica.errors import UsageError
 from eroica.offline.saved import usable_patterns
-from eroica.report.comparison import render_comparison
+from eroica.report.text import render_comparison
 from eroica.settings import Settings
 
 _INTERRUPTED = 130

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from eroica.hardware.cgroup import parse_membership, parse_mounts, stat_files
+from eroica.hardware.limits import parse_membership, parse_mounts, stat_files
 
 
 def cores() -> int:

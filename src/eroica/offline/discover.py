@@ -18,10 +18,10 @@ from pathlib import Path
 
 from eroica.archive.load import holds_windows
 from eroica.errors import InputError, UsageError
+from eroica.model.words import clean
 from eroica.offline.content import Kind, kind_of, look_at, may_be_ours, processes_in
 from eroica.offline.names import ascend_name, read_name
 from eroica.offline.patterns import leads_back, matches
-from eroica.report.words import clean
 from eroica.trace.foreign import what_else
 
 MOST_DEPTH = 12

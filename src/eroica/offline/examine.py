@@ -15,6 +15,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.trace import Again, TraceSummary
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
+from eroica.model.words import line
 from eroica.offline.behavior import find_communication
 from eroica.offline.comparable import choose
 from eroica.offline.discover import Discovery, Source, discover
@@ -26,7 +27,6 @@ from eroica.offline.saved import parts_of_saved
 from eroica.offline.soundness import damage_note, found_note, how_found, left_out_note, temper
 from eroica.offline.standstills import parts_of_dumps
 from eroica.pipeline import analyze
-from eroica.report.words import line
 from eroica.settings import Settings
 
 _MOST_OTHERS = 12

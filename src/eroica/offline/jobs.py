@@ -29,8 +29,8 @@ from pathlib import PurePath
 import msgspec
 
 from eroica.model.trace import Again, TraceSummary
+from eroica.model.words import clean
 from eroica.offline.places import HOUR_NS, MINUTE_NS, SECOND_NS, merge_places, name_places
-from eroica.report.words import clean
 
 _PAUSE = 10 * SECOND_NS
 _FIRST_DATE = 1_000_000_000 * SECOND_NS

@@ -19,7 +19,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import FAR_SLOWER
-from eroica.report.words import milliseconds
+from eroica.model.words import milliseconds
 
 #: What gains no more than so many times as much tells the same time.
 _AS_MUCH = 1.25

@@ -10,7 +10,7 @@ from eroica.model.verdict import Verdict
 from eroica.offline.examine import Examination, examine
 from eroica.settings import load_settings
 from eroica.views.material import Material, gather
-from eroica.views.write import build_report
+from eroica.views.page import build_report
 
 
 def page_of(examination: Examination) -> bytes:

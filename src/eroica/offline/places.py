@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import PurePath
 
 from eroica.model.trace import TraceSummary
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS

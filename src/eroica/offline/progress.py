@@ -10,8 +10,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.status import Status
 from rich.table import Column
 
+from eroica.model.words import byte_size
 from eroica.offline.discover import Source
-from eroica.report.words import byte_size
 
 _WAIT_S = 0.5
 _LOOK_S = 2.0

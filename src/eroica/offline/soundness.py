@@ -9,8 +9,8 @@ import msgspec
 from eroica.model.shares import percent
 from eroica.model.trace import Held, TraceSummary
 from eroica.model.verdict import Verdict
+from eroica.model.words import clean, seconds, worker_list
 from eroica.offline.jobs import Span
-from eroica.report.words import clean, seconds, worker_list
 from eroica.trace.communication import readable
 
 #: Start-up of this share of what was recorded is told.

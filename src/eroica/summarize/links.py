@@ -1,4 +1,4 @@
-"""Traffic of a worker with other hosts over the window, from the channels of `eroica.hardware.links`."""
+"""Traffic of a worker with other hosts over the window, from the channels of `eroica.hardware.tcp`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from eroica.diagnosis.words import name_workers
 from eroica.model.causes import CATALOG
 from eroica.model.look import Blockage
 from eroica.model.verdict import Finding, FindingFunction, VerdictWord
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 _LEAST_CONFIDENCE = 0.35
 

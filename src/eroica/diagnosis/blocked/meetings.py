@@ -15,7 +15,7 @@ import msgspec
 from eroica.diagnosis.blocked.groups import Group, GroupKey, Groups
 from eroica.diagnosis.blocked.scene import Member, Scene
 from eroica.model.window import FlightEntry
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 #: Operations whose members all pass the same number of elements; others may differ by root or by shard.
 _SAME_SIZE = ("all_reduce", "allreduce", "broadcast", "reduce")

@@ -12,7 +12,7 @@ from eroica.diagnosis.blocked.waiting import Node, Waiting
 from eroica.diagnosis.words import name_workers
 from eroica.model.shares import percent
 from eroica.model.verdict import FindingFunction
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from eroica.diagnosis.blocked.waiting import Waiting
 from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
 from eroica.model.window import FlightEntry
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 _MOST_SENTENCES = 6
 #: A device that stands still is believed by so much if its peers are many; less, the more members are behind with it.

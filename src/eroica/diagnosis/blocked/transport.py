@@ -10,7 +10,7 @@ from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Waiting
 from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 
 def find_stuck_transport(scene: Scene, waiting: Waiting, unexplained: frozenset[int]) -> list[Origin]:

@@ -11,7 +11,7 @@ from eroica.diagnosis.blocked.origin import Origin, by_place, describe, function
 from eroica.diagnosis.blocked.places import Site, Wait, find_site
 from eroica.diagnosis.blocked.scene import Member, Scene
 from eroica.model.look import ProcessLook, ThreadLook
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 _MOST_PLACES = 20
 _DOES: dict[Wait, str] = {

@@ -1,4 +1,4 @@
-"""A job that stands still: where each worker is, workers at the same place together."""
+"""A job that stands still: workers grouped by the place of their training thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from markupsafe import Markup
 
 from eroica.model.look import Blockage, Death, Ending, ProcessLook, WorkerLook
-from eroica.report.words import clean, seconds, worker_list
+from eroica.model.words import clean, seconds, worker_list
 from eroica.views.material import Material
-from eroica.views.picture import Facts, Picture, facts
-from eroica.views.svg import join, rect, sign, tag
+from eroica.views.svg import Facts, Picture, facts, join, rect, sign, tag
 
 #: Innermost frames that are shown of a place.
 _FRAMES = 4
@@ -30,7 +29,7 @@ Place = tuple[tuple[str, ...], str]
 
 
 def draw(material: Material) -> Picture | None:
-    """Only for a job that was looked at because it stood still."""
+    """Draw the places of a job that stood still; None for others."""
     blockage = material.blockage
     if blockage is None:
         return None
@@ -48,13 +47,13 @@ def draw(material: Material) -> Picture | None:
 
 
 def _last_looks(blockage: Blockage) -> list[WorkerLook]:
-    """The later of the two looks at each worker."""
+    """Return the later of the two looks at each worker."""
     looks = {look.worker.global_rank: look for host in blockage.looks for look in (*host.first, *host.second)}
     return [looks[rank] for rank in sorted(looks)]
 
 
 def _place(look: WorkerLook) -> Place:
-    """Innermost frames of the training thread, and what its process does; no frames where nobody could tell."""
+    """Return the innermost frames of the training thread, and the state of its process."""
     return tuple(clean(frame, 160) for frame in _stack(look)[-_FRAMES:]), _state(look.process)
 
 
@@ -108,7 +107,7 @@ def _row(place: Place, looks: Sequence[WorkerLook], most: int, material: Materia
 
 
 def _told(looks: Sequence[WorkerLook], state: str) -> Iterator[str]:
-    """How many, how long, at which iteration, in which state."""
+    """Yield the number of workers, their silence, iterations and state."""
     yield f"{len(looks):,} worker{'s' if len(looks) > 1 else ''}"
     longest = max(look.silent_s for look in looks)
     if longest:
@@ -120,7 +119,7 @@ def _told(looks: Sequence[WorkerLook], state: str) -> Iterator[str]:
 
 
 def _gone(blockage: Blockage) -> Markup | None:
-    """Workers that died or left."""
+    """Return the workers that died or left."""
     lines = [_death(death) for death in blockage.deaths[:_MOST_PLACES]]
     if blockage.left:
         lines.append(f"{worker_list([worker.global_rank for worker in blockage.left])} ended in order".capitalize())

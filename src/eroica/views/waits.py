@@ -1,6 +1,6 @@
-"""Who waits for whom: a matrix of waiters and those they wait for, with bars of what each one waited and caused.
+"""Who waits for whom: a matrix of waiting workers and the workers they wait for, with bars of the sums.
 
-Beyond 64 workers hosts stand for their workers; those that the verdict names always stand for themselves.
+Beyond 64 workers, a host stands for its workers; workers that the verdict names stand alone.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from markupsafe import Markup
 
 from eroica.model.shares import percent
 from eroica.model.verdict import Waits
-from eroica.report.words import clean
+from eroica.model.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.picture import Facts, Picture, facts
+from eroica.views.svg import Facts, Picture, facts
 
 #: Workers that are shown one by one, and hosts.
 _MOST_WORKERS, _MOST_HOSTS = 64, 24
 _MOST_CULPRITS = 8
 _WIDTH, _LEFT, _BARS, _SIDE = 960.0, 128.0, 84.0, 560.0
 _LARGEST_CELL = 56.0
-#: Cells from this size on carry their number, labels of all rows need this height.
+#: Least size of a cell with a number, and of rows with labels; pixels.
 _NUMBERED, _LABELED = 44.0, 11.0
 
 
 class _Party(NamedTuple):
-    """A row and column of the matrix: a worker, or a host's workers."""
+    """A row and column of the matrix: a worker, or the workers of a host."""
 
     name: str
     short: str
@@ -37,7 +37,7 @@ class _Party(NamedTuple):
 
 
 def draw(material: Material) -> Picture | None:
-    """The matrix; None for jobs that stood still, where other pictures tell it."""
+    """Draw the matrix; None for jobs that stood still."""
     waits = material.verdict.waits
     if material.verdict.verdict == "blocked":
         return None
@@ -51,8 +51,6 @@ def draw(material: Material) -> Picture | None:
 
 
 class _Matrix:
-    """The drawing: who stands in it, then its parts."""
-
     def __init__(self, material: Material, waits: Waits) -> None:
         self.material, self.waits = material, waits
         named = {rank for edge in waits.edges for rank in (edge.waiter, edge.on)}
@@ -73,7 +71,7 @@ class _Matrix:
         self.end = self.left + self.cell * len(self.parties)
 
     def _counts(self, ranks: Iterable[int]) -> list[int]:
-        """How many of these workers each party stands for, at least 1."""
+        """Return how many of these workers each party stands for, at least 1."""
         counts = [0] * len(self.parties)
         for rank in ranks:
             counts[self.place[rank]] += 1
@@ -84,7 +82,7 @@ class _Matrix:
         return {rank: at for at, rank in enumerate(known)}, names
 
     def _by_hosts(self, known: Sequence[int]) -> tuple[dict[int, int], list[_Party]]:
-        """Culprits first, then the hosts that wait and cause most, in order of their ranks, then all others."""
+        """Return culprits, then the hosts that wait and cause most in order of rank, then all others."""
         own = [rank for rank in self.material.culprits if rank in set(known)][:_MOST_CULPRITS]
         weight: dict[str, float] = defaultdict(float)
         for edge in self.waits.edges:
@@ -113,7 +111,7 @@ class _Matrix:
     # --- the drawing ---
 
     def picture(self) -> Picture:
-        """The whole of it."""
+        """Return drawing and table."""
         bottom = self.top + self.cell * len(self.parties)
         drawn = svg.svg(
             _WIDTH,
@@ -152,7 +150,7 @@ class _Matrix:
         )
 
     def _grid(self, bottom: float) -> Markup:
-        """Fine lines, and the columns of culprits as bands."""
+        """Return lines, and the columns of culprits as bands."""
         count, cell = len(self.parties), self.cell
         bands = [
             svg.rect(self.left + cell * at, self.top, cell, bottom - self.top, cls="blamed-band")
@@ -180,7 +178,7 @@ class _Matrix:
         return svg.group(*parts)
 
     def _has_name(self, at: int, room: float) -> bool:
-        """Culprits always have theirs; of the others as many as have room, none beside a culprit's."""
+        """Return whether a party has a label: culprits do, others where there is room."""
         if self.parties[at].is_culprit:
             return True
         every = max(1, math.ceil(room / self.cell))
@@ -205,7 +203,7 @@ class _Matrix:
         return self.by_host and not self.parties[at].is_culprit
 
     def _blame_bars(self) -> Markup:
-        """Above each column: the waiting of others that is laid at it."""
+        """Return the bars above the columns: waiting of others that a party causes."""
         most = max(*self.blamed, 1e-9)
         base, room = self.top - (26 if self.cell >= 20 else 24), _BARS - 30
         parts = [
@@ -231,7 +229,7 @@ class _Matrix:
         return svg.group(*parts)
 
     def _wait_bars(self) -> Markup:
-        """Right of each row: its own critical waiting."""
+        """Return the bars right of the rows: the party's own waiting."""
         most = max(*self.waited, 1e-9)
         x, room = self.end + 24, max(_WIDTH - self.end - 24 - 78, 60)
         title = "waits, mean per iteration" if self.by_host else "waits, per iteration"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import eroica
 from eroica.model.shares import percent
-from eroica.report.words import amount, byte_size, change, clean, milliseconds, seconds, worker_list
+from eroica.model.words import amount, byte_size, change, clean, milliseconds, seconds, worker_list
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-import os
 from pathlib import Path
 
 import pytest
 
-from eroica.hardware import cgroup
+from eroica.hardware import limits
 from eroica.hardware.store import read_samples
 from eroica.hardware.writer import SampleWriter
 
@@ -19,18 +18,18 @@ NO_QUOTA = b"usage_usec 5\nuser_usec 3\nsystem_usec 2\n"
 
 
 def test_mounts_of_both_versions_are_found_and_cpuset_is_not_cpu() -> None:
-    assert cgroup.parse_mounts(MOUNTS) == ([Path("/sys/fs/cgroup/unified")], [Path("/sys/fs/cgroup/cpu,cpuacct")])
+    assert limits.parse_mounts(MOUNTS) == ([Path("/sys/fs/cgroup/unified")], [Path("/sys/fs/cgroup/cpu,cpuacct")])
 
 
 def test_membership_is_read_for_both_versions() -> None:
-    assert cgroup.parse_membership("4:cpuset:/x\n1:cpu,cpuacct:/job/7\n0::/unit.scope\n") == ("/unit.scope", "/job/7")
-    assert cgroup.parse_membership("0::/only\n") == ("/only", "")
+    assert limits.parse_membership("4:cpuset:/x\n1:cpu,cpuacct:/job/7\n0::/unit.scope\n") == ("/unit.scope", "/job/7")
+    assert limits.parse_membership("0::/only\n") == ("/only", "")
 
 
 def test_throttled_time_is_nanoseconds_in_both_versions_and_absent_without_quota_support() -> None:
-    assert cgroup.parse_throttled(V1) == (4, 250_000_000)
-    assert cgroup.parse_throttled(V2) == (3, 120_000_000)
-    assert cgroup.parse_throttled(NO_QUOTA) is None
+    assert limits.parse_throttled(V1) == 250_000_000
+    assert limits.parse_throttled(V2) == 120_000_000
+    assert limits.parse_throttled(NO_QUOTA) is None
 
 
 def test_quotas_of_all_groups_above_a_process_are_looked_at_but_nothing_outside_the_mount(tmp_path: Path) -> None:
@@ -38,18 +37,18 @@ def test_quotas_of_all_groups_above_a_process_are_looked_at_but_nothing_outside_
     (root / "job" / "worker").mkdir(parents=True)
     for place in (tmp_path, root, root / "job", root / "job" / "worker"):
         (place / "cpu.stat").write_bytes(V2)
-    files = cgroup.stat_files(([root], []), ("/job/worker", ""))
+    files = limits.stat_files(([root], []), ("/job/worker", ""))
     assert files == [root / "job" / "worker" / "cpu.stat", root / "job" / "cpu.stat", root / "cpu.stat"]
-    assert all(file.is_relative_to(root) for file in cgroup.stat_files(([root], []), ("/../../job", "")))
+    assert all(file.is_relative_to(root) for file in limits.stat_files(([root], []), ("/../../job", "")))
 
 
 def test_growing_throttled_time_becomes_seconds_per_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([1_000_000_000, 2_000_000_000])
-    monkeypatch.setattr(cgroup.time, "monotonic_ns", lambda: next(now))
+    monkeypatch.setattr(limits.time, "monotonic_ns", lambda: next(now))
     file = tmp_path / "cpu.stat"
     file.write_bytes(V2)
     writer = SampleWriter(tmp_path / "out")
-    probe = cgroup.ThrottleProbe(writer, 7, [file])
+    probe = limits.ThrottleProbe(writer, 7, [file])
     probe.read()
     with file.open("r+b") as same:
         same.write(V2.replace(b"120000", b"420000").replace(b"throttled 3", b"throttled 9"))
@@ -57,18 +56,21 @@ def test_growing_throttled_time_becomes_seconds_per_second(tmp_path: Path, monke
     probe.close()
     writer.close()
     samples = read_samples(tmp_path / "out")
-    assert [one.value.tolist() for one in samples.series] == [pytest.approx([0.3]), [6.0]]
+    assert [one.value.tolist() for one in samples.series] == [pytest.approx([0.3])]
 
 
-def test_a_group_that_cannot_have_a_quota_gives_no_channel(tmp_path: Path) -> None:
-    (tmp_path / "cpu.stat").write_bytes(NO_QUOTA)
-    writer = SampleWriter(tmp_path / "out")
-    with pytest.raises(OSError, match="quota"):
-        cgroup.ThrottleProbe(writer, os.getpid(), [tmp_path / "cpu.stat"])
+def test_pressure_and_memory_are_read_where_the_kernel_tells_them(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no pressure"):
+        limits.parse_pressure(b"full total=9\n")
+    root = tmp_path / "proc"
+    (root / "pressure").mkdir(parents=True)
+    (root / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
+    writer = SampleWriter(tmp_path / "samples")
+    (root / "pressure" / "memory").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\n")
+    probe = limits.PressureProbe(writer, root)
+    probe.read()
+    probe.close()
     writer.close()
-
-
-def test_another_controllers_mount_and_group_are_found_the_same_way() -> None:
-    mounts = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n" + MOUNTS
-    assert cgroup.parse_mounts(mounts, "memory")[1] == [Path("/sys/fs/cgroup/memory")]
-    assert cgroup.parse_membership("4:memory:/job/7\n1:cpu:/x\n0::/\n", "memory") == ("/", "/job/7")
+    samples = read_samples(tmp_path / "samples")
+    free = samples.find("memory_available", "host")
+    assert free is not None and free.value[0] == pytest.approx(0.25) and free.channel.capacity == 1_024_000

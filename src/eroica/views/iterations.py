@@ -1,22 +1,27 @@
-"""Iteration times: of the job's whole life with what happened when, else of the iterations in the window."""
+"""Iteration times: of the job's whole life with windows and triggers, else of the iterations in the window."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from eroica.model.history import Mark
-from eroica.report.words import milliseconds
-from eroica.views.course import Course, of_job, of_window
+from eroica.errors import InputError
+from eroica.model.history import IterationHistory, Mark
+from eroica.model.pattern import WorkerPattern
+from eroica.model.words import milliseconds
+from eroica.summarize.series import decode_series, decode_together
 from eroica.views.material import Material
-from eroica.views.picture import Facts, Picture, facts
 from eroica.views.svg import (
+    Facts,
+    Picture,
     Scale,
     bottom_axis,
+    facts,
     group,
     hint,
     join,
@@ -37,14 +42,16 @@ from eroica.views.svg import (
 )
 
 _ID, _TITLE = "iterations", "Iteration times"
-_WIDE, _NARROW = 960.0, 350.0
+_WIDTH = 960.0
+#: Ticks below the plot.
+_TICKS = 7
 _PLOT, _BOTTOM, _LEFT, _RIGHT = 190.0, 44.0, 62.0, 28.0
-#: Above the plot there is room for three lines of names, or for none.
+#: Pixels above the plot: with three lines of names, and without.
 _NAMES_TOP, _PLAIN_TOP = 62.0, 22.0
-#: Steps that have a hint of their own.
+#: Steps with a hint.
 _MOST_HINTS = 160
-#: A single outlier (the first iteration compiles) must not flatten all others: beyond this times the 98th percentile
-#: the line is cut, and the picture says so.
+#: The line is cut at this multiple of the 98th percentile: one outlier (the first iteration compiles) must not flatten
+#: all others.
 _CUT = 2.5
 _MOST_ROWS = 120
 _SHOWN = {
@@ -54,10 +61,116 @@ _SHOWN = {
     "verdict": "verdict",
     "blocked": "stands still",
 }
+#: Steps of the line; of more points the slowest of each step is kept.
+_MOST_POINTS = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """Iteration times along one axis.
+
+    Attributes:
+        x: Seconds since the job's start, or the iteration's number; rising.
+        mean_ms: Mean over workers.
+        high_ms: Time of the slowest worker.
+        notes: Hint of each point.
+        is_time: Whether x is time.
+        marks: Windows, triggers and verdicts; only with time.
+        before_ms: Mean iteration that the verdict compares with.
+    """
+
+    x: NDArray[np.float64]
+    mean_ms: NDArray[np.float64]
+    high_ms: NDArray[np.float64]
+    notes: tuple[str, ...]
+    is_time: bool
+    marks: tuple[Mark, ...] = ()
+    before_ms: float | None = None
+
+
+def of_job(material: Material) -> Course | None:
+    """Return the job's history; None where none was kept."""
+    history = material.history
+    if history is None or len(history.at_s) < 2:
+        return None
+    chosen = _thinned(np.array(history.slowest_ms))
+    columns = (np.array(getattr(history, name)) for name in ("at_s", "mean_ms", "slowest_ms"))
+    at_s, mean_ms, slowest_ms = (column[chosen].astype(np.float64) for column in columns)
+    notes = tuple(_history_note(history, int(at)) for at in chosen)
+    return Course(
+        x=at_s,
+        mean_ms=mean_ms,
+        high_ms=slowest_ms,
+        notes=notes,
+        is_time=True,
+        marks=_own_marks(history.marks, material.window_id),
+        before_ms=material.verdict.iteration.baseline_ms,
+    )
+
+
+def _history_note(history: IterationHistory, at: int) -> str:
+    slowest = f"slowest: worker {history.slowest_worker[at]}, {milliseconds(history.slowest_ms[at])}"
+    return f"iteration {history.iteration[at]:,}: mean {milliseconds(history.mean_ms[at])}, {slowest}"
+
+
+def _own_marks(marks: Sequence[Mark], window_id: int) -> tuple[Mark, ...]:
+    """Return the marks of the verdict's window, the trigger before it, and all other windows."""
+    own = [mark for mark in marks if mark.kind == "baseline" or mark.window_id == window_id or not window_id]
+    begin = min((mark.at_s for mark in own if mark.kind in ("window", "blocked")), default=float("inf"))
+    triggers = [mark for mark in marks if mark.kind == "trigger" and mark.at_s <= begin]
+    others = [mark for mark in marks if mark.kind in ("window", "blocked") and mark not in own]
+    chosen = {*map(id, own), *map(id, triggers[-1:]), *map(id, others)}
+    return tuple(mark for mark in marks if id(mark) in chosen)[-60:]
+
+
+def of_window(material: Material) -> Course | None:
+    """Return the iterations that all workers captured; None without patterns."""
+    found = _series(material.patterns)
+    if found is None:
+        return None
+    series, places = found
+    chosen = _thinned(series.max(axis=0))
+    mean, high = series.mean(axis=0)[chosen] / 1e3, series.max(axis=0)[chosen] / 1e3
+    first = material.patterns[places[0]].first_iteration
+    slowest = [material.ranks[places[at]] for at in series.argmax(axis=0)]
+    notes = tuple(
+        f"iteration {first + at:,}: mean {milliseconds(mean_ms)}, longest {milliseconds(high_ms)} "
+        f"on worker {slowest[at]}"
+        for at, mean_ms, high_ms in zip(chosen.tolist(), mean.tolist(), high.tolist(), strict=True)
+    )
+    before_ms = material.verdict.iteration.baseline_ms
+    x = (first + 1 + chosen).astype(np.float64)
+    return Course(x=x, mean_ms=mean, high_ms=high, notes=notes, is_time=False, before_ms=before_ms)
+
+
+def _series(patterns: Sequence[WorkerPattern]) -> tuple[NDArray[np.float64], Sequence[int]] | None:
+    """Return the iterations of the workers that captured all of them, and the places of these workers.
+
+    Returns:
+        Microseconds, float64 [W, I], and places; None where there are none.
+    """
+    try:
+        together = decode_together([pattern.iteration_us for pattern in patterns], np.float32)
+        if together is not None:
+            return (together.astype(np.float64), range(len(together))) if together.size else None
+        each = [decode_series(pattern.iteration_us, np.float32) for pattern in patterns]
+    except InputError:
+        return None
+    longest = max(map(len, each), default=0)
+    whole = [place for place, one in enumerate(each) if len(one) == longest]
+    return (np.array([each[place] for place in whole], dtype=np.float64), whole) if longest else None
+
+
+def _thinned(values: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the places of the highest value of each step."""
+    if len(values) <= _MOST_POINTS:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), _MOST_POINTS + 1).astype(int)
+    return np.array([begin + int(np.argmax(values[begin:end])) for begin, end in pairwise(edges)], dtype=np.intp)
 
 
 def draw(material: Material) -> Picture | None:
-    """The job's history; without one, the window's own iterations."""
+    """Draw the job's history; without one, the window's own iterations."""
     course = of_job(material) or of_window(material)
     if course is None or len(course.x) < 2:
         if course is not None:
@@ -65,13 +178,7 @@ def draw(material: Material) -> Picture | None:
         if material.verdict.window is None or material.verdict.window.kind == "blocked":
             return None
         return Picture(id=_ID, title=_TITLE, missing="No iteration times were kept for this verdict.")
-    body = join(
-        (
-            tag("div", _draw(course, _WIDE, material), cls="wide-only"),
-            tag("div", _draw(course, _NARROW, material), cls="narrow"),
-            _legend(course),
-        )
-    )
+    body = join((tag("div", _draw(course, material), cls="scroll"), _legend(course)))
     return Picture(id=_ID, title=_title(course), body=body, reads=_reads(course), facts=_facts(course))
 
 
@@ -92,37 +199,31 @@ def _reads(course: Course) -> str:
     )
 
 
-# ---------------------------------------------------------------------- the picture
-
-
-def _draw(course: Course, width: float, material: Material) -> Markup:
+def _draw(course: Course, material: Material) -> Markup:
     end = _top(course) + _PLOT
-    low = float(course.x[0]) - (1.0 if not course.is_time else 0.0)
-    low = 0.0 if course.is_time else low
-    x = Scale(
-        low, max(float(course.x[-1]), *(_until(mark) for mark in course.marks), low + 1e-9), _LEFT, width - _RIGHT
-    )
+    low = 0.0 if course.is_time else float(course.x[0]) - 1.0
+    last = max(float(course.x[-1]), *(_until(mark) for mark in course.marks), low + 1e-9)
+    x = Scale(low, last, _LEFT, _WIDTH - _RIGHT)
     highest, is_cut = _highest(course)
     y = Scale(0.0, highest, end, _top(course))
-    about = 7 if width > 600 else 4
     parts = [
         *_bands(course, x, end),
-        left_axis(y, _LEFT, width - _LEFT - _RIGHT, times(ticks(0.0, highest, 4)), ""),
-        _before(course, y, width),
+        left_axis(y, _LEFT, _WIDTH - _LEFT - _RIGHT, times(ticks(0.0, highest, 4))),
+        _before(course, y),
         path(points(*_steps(course.x, course.high_ms, low, x, y)), cls="high"),
         path(points(*_steps(course.x, course.mean_ms, low, x, y)), cls="line"),
-        *_flags(course, x, end, width),
+        *_flags(course, x, end),
         *_hovers(course, low, x, end),
-        _bottom(course, x, end, about),
-        label(width - _RIGHT, _top(course) - 4, f"cut off at {time(highest)}", text_anchor="end", cls="axis-title")
+        _bottom(course, x, end),
+        label(_WIDTH - _RIGHT, _top(course) - 4, f"cut off at {time(highest)}", text_anchor="end", cls="axis-title")
         if is_cut
         else None,
     ]
-    return svg(width, end + _BOTTOM, *parts, title=_spoken(course, material))
+    return svg(_WIDTH, end + _BOTTOM, *parts, title=_spoken(course, material), cls="wide")
 
 
 def _highest(course: Course) -> tuple[float, bool]:
-    """The end of the time axis, and whether something is higher."""
+    """Return the end of the time axis, and whether something is higher."""
     values = course.high_ms[np.isfinite(course.high_ms)]
     top = float(values.max(initial=0.0))
     usual = float(np.percentile(values, 98)) if len(values) else top
@@ -131,14 +232,14 @@ def _highest(course: Course) -> tuple[float, bool]:
 
 
 def _top(course: Course) -> float:
-    """Where the plot begins."""
+    """Return the pixel at which the plot begins."""
     return _NAMES_TOP if course.marks else _PLAIN_TOP
 
 
 def _steps(
     x_values: NDArray[np.float64], values: NDArray[np.float64], low: float, x: Scale, y: Scale
 ) -> tuple[list[float], list[float]]:
-    """Corners of a line of steps: each value holds from the end of the one before to its own."""
+    """Return the corners of a line of steps; each value holds from the previous x to its own."""
     starts = [low, *x_values[:-1].tolist()]
     xs = [at for begin, end in zip(starts, x_values.tolist(), strict=True) for at in (x(begin), x(end))]
     return xs, [y(value) if np.isfinite(value) else value for value in values.tolist() for _ in range(2)]
@@ -149,7 +250,7 @@ def _until(mark: Mark) -> float:
 
 
 def _bands(course: Course, x: Scale, end: float) -> Iterator[Markup]:
-    """Windows, standing behind everything else."""
+    """Yield windows as bands."""
     for mark in course.marks:
         if mark.kind in ("window", "baseline", "blocked"):
             left = x(mark.at_s)
@@ -157,21 +258,21 @@ def _bands(course: Course, x: Scale, end: float) -> Iterator[Markup]:
             yield rect(left, _top(course), width, end - _top(course), cls=f"band-{mark.kind}")
 
 
-def _before(course: Course, y: Scale, width: float) -> Markup | None:
+def _before(course: Course, y: Scale) -> Markup | None:
     if not course.before_ms or course.before_ms > y.high:
         return None
     at = y(course.before_ms)
-    return line(_LEFT, at, width - _RIGHT, at, cls="before")
+    return line(_LEFT, at, _WIDTH - _RIGHT, at, cls="before")
 
 
-def _flags(course: Course, x: Scale, end: float, width: float) -> Iterator[Markup]:
-    """What happened, named above the plot; names that would lie on each other go to the other line."""
+def _flags(course: Course, x: Scale, end: float) -> Iterator[Markup]:
+    """Yield marks with names above the plot, in up to three lines."""
     free = [_LEFT - 30.0, _LEFT - 30.0, _LEFT - 30.0]
     for mark in _named(course.marks):
         at = x(mark.at_s)
         name = _flag_name(mark)
         half = text_width(name) / 2 + 6
-        middle = min(max(at, half + 2), width - half - 2)
+        middle = min(max(at, half + 2), _WIDTH - half - 2)
         row = next((row for row, taken in enumerate(free) if middle - half >= taken), None)
         if row is None:
             continue
@@ -185,7 +286,7 @@ def _flags(course: Course, x: Scale, end: float, width: float) -> Iterator[Marku
 
 
 def _named(marks: Sequence[Mark]) -> list[Mark]:
-    """Marks that get a name, the most telling ones first."""
+    """Return the nine most important marks in order of time."""
     worth = {"trigger": 0, "window": 1, "blocked": 1, "verdict": 2, "baseline": 3}
     return sorted(sorted(marks, key=lambda mark: worth[mark.kind])[:9], key=lambda mark: mark.at_s)
 
@@ -196,7 +297,7 @@ def _flag_name(mark: Mark) -> str:
 
 
 def _hovers(course: Course, low: float, x: Scale, end: float) -> Iterator[Markup]:
-    """Invisible columns that say what the line under them is."""
+    """Yield invisible columns with a hint."""
     count = len(course.x)
     edges = np.unique(np.linspace(0, count, min(count, _MOST_HINTS) + 1).astype(int))
     for first, until in pairwise(edges.tolist()):
@@ -206,19 +307,17 @@ def _hovers(course: Course, low: float, x: Scale, end: float) -> Iterator[Markup
         yield rect(left, _top(course), right - left, end - _top(course), hint(course.notes[worst]), cls="hover")
 
 
-def _bottom(course: Course, x: Scale, end: float, about: int) -> Markup:
+def _bottom(course: Course, x: Scale, end: float) -> Markup:
     if not course.is_time:
-        whole = sorted({round(value) for value in ticks(x.low, x.high, about)})
+        whole = sorted({round(value) for value in ticks(x.low, x.high, _TICKS)})
         return bottom_axis(x, end, [(value, f"{value:,}") for value in whole], "iteration")
-    return bottom_axis(
-        x, end, [(value, _clock(value)) for value in _clock_ticks(x.high, about)], "since the job's start"
-    )
+    return bottom_axis(x, end, [(value, _clock(value)) for value in _clock_ticks(x.high)], "since the job's start")
 
 
-def _clock_ticks(until_s: float, about: int) -> list[float]:
-    """Round times: seconds, minutes, hours or days."""
+def _clock_ticks(until_s: float) -> list[float]:
+    """Return round times: seconds, minutes, hours or days."""
     steps = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
-    step = next((step for step in steps if until_s / step <= about), 86400 * max(1, round(until_s / 86400 / about)))
+    step = next((step for step in steps if until_s / step <= _TICKS), 86400 * max(1, round(until_s / 86400 / _TICKS)))
     return [step * count for count in range(int(until_s / step) + 1)]
 
 
@@ -253,7 +352,7 @@ def _spoken(course: Course, material: Material) -> str:
 
 
 def _facts(course: Course) -> Facts:
-    """What happened, then the times, thinned."""
+    """Return the marks, then the times, thinned."""
     happened = [(_clock(mark.at_s), _flag_name(mark), mark.text) for mark in course.marks]
     chosen = np.unique(np.linspace(0, len(course.x) - 1, min(len(course.x), _MOST_ROWS)).astype(int))
     times_told = [(_where(course, at), milliseconds(course.mean_ms[at]), course.notes[at]) for at in chosen.tolist()]
