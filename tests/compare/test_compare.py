@@ -15,7 +15,7 @@ from eroica.compare.table import inflation
 from eroica.errors import InputError
 from eroica.model.comparison import Comparison, FunctionChange
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.summarize.series import decode_series, encode_series
+from eroica.model.series import decode_series, encode_series
 from support import (
     BusyHost,
     Draft,

@@ -13,10 +13,10 @@ from eroica.diagnosis.exchanges import find_change
 from eroica.diagnosis.view import View
 from eroica.localize import localize
 from eroica.model.pattern import CollectiveRecord, FunctionPattern, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 from support import FleetPlan, SlowLink, SlowPython, synthesize, synthesize_window
 
 seeds = pytest.mark.parametrize("seed", range(3))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, Phase, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 from support import synthesize_window
 from support.grouped import GroupedFleet, Meeting, Work, everybody
 

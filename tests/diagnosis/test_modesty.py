@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionPattern, WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.summarize.series import decode_series, encode_series
 from support import BackwardHook, FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
 
 

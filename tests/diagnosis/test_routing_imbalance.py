@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Finding
 from eroica.pipeline import analyze
-from eroica.summarize.series import encode_series
 from support import FleetPlan, SlowCompute, synthesize, synthesize_window
 
 

@@ -15,11 +15,11 @@ from drawn import hints, of_class, read, texts
 
 from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.timeline import Timeline, Track
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict, WaitEdge, Waits
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
-from eroica.summarize import decode_series, encode_series
 from eroica.views.colormap import DARK, LIGHT, indexed_png, levels, palette
 from eroica.views.encounter import find_encounter
 from eroica.views.flame_tree import build_tree

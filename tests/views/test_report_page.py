@@ -19,11 +19,11 @@ from eroica.archive.store import Store, save_patterns
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
+from eroica.model.series import encode_series
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.pipeline import analyze
 from eroica.report.numbers import number_rows
 from eroica.settings import Settings
-from eroica.summarize import encode_series
 from eroica.views import page as page_module
 from eroica.views.course import of_window
 from eroica.views.glance import happened

@@ -14,7 +14,7 @@ import numpy as np
 from eroica.diagnosis.rows import record_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
-from eroica.summarize.series import decode_series
+from eroica.model.series import decode_series
 
 #: Elements of one execution from which pieces would be worth it: 100 MB at four bytes each, four default buckets.
 _LARGE = 25_000_000

@@ -20,10 +20,10 @@ from eroica.localize.excess import mean_error
 from eroica.localize.families import likeness_of_groups
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import CollectiveRecord, FunctionKey
+from eroica.model.series import decode_series
 from eroica.model.window import SLOWER
 from eroica.summarize.collectives import collective_kind
 from eroica.summarize.phases import split_frame
-from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
 #: Least gain: the common part of waiting varies with everything else that a job does.

@@ -12,7 +12,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.families import likeness_of_groups
 from eroica.localize.fleet import Fleet
-from eroica.summarize.series import decode_series
+from eroica.model.series import decode_series
 
 #: So many times as much data, or as many calls, is another exchange; up to `_SAME` times it is the same one.
 _MORE = 1.5

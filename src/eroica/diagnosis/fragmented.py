@@ -21,8 +21,8 @@ from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import CollectiveRecord, FunctionKey
+from eroica.model.series import decode_series
 from eroica.summarize.collectives import collective_kind
-from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
 #: Elements up to which a call costs its latency: 64 KB at four bytes each.

@@ -18,7 +18,7 @@ from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.view import View
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
-from eroica.summarize.series import decode_series
+from eroica.model.series import decode_series
 
 Floats = NDArray[np.float64]
 #: What may be the work on what was routed there.

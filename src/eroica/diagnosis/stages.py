@@ -24,8 +24,8 @@ from eroica.diagnosis.stage_hosts import find_held_stage
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import mean_error
+from eroica.model.series import decode_series
 from eroica.model.verdict import NO_FUNCTION
-from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
 #: Every worker of the long stage is longer than any other worker by this share.

@@ -23,9 +23,9 @@ from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.localize.excess import Excess, mean_error
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import Synchronization, WorkerPattern
+from eroica.model.series import decode_series
 from eroica.model.shares import percent
 from eroica.model.window import SLOWER
-from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
 #: Share of the iteration that the device may idle after waits: a loss that is read once, the end of an iteration.

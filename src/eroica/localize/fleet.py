@@ -19,8 +19,8 @@ from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
 from eroica.localize.skew_floors import Carriers
 from eroica.model.pattern import FunctionPattern, WorkerPattern
+from eroica.model.series import decode_alike, decode_series, decode_together
 from eroica.settings import Settings
-from eroica.summarize.series import decode_alike, decode_series, decode_together
 
 Floats = NDArray[np.float64]
 #: One series per worker, as one array where they have the same length.

@@ -18,7 +18,7 @@ from eroica.localize.matching import Matched, is_contradiction
 from eroica.localize.meetings import MeetingBlock
 from eroica.localize.propagation import propagate
 from eroica.model.pattern import CollectiveRecord
-from eroica.summarize.series import decode_series
+from eroica.model.series import decode_series
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]

@@ -18,7 +18,7 @@ from eroica.localize.ledger import Ledger
 from eroica.localize.meetings import MeetingBlock
 from eroica.localize.skew_floors import SKEW_FLOOR_OTHER_US
 from eroica.model.pattern import CollectiveRecord
-from eroica.summarize.series import decode_series, decode_together
+from eroica.model.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 _Pair = tuple[str, "_Side", "_Side"]

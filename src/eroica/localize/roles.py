@@ -18,9 +18,9 @@ from eroica.errors import InputError
 from eroica.localize.stage_order import order_stages
 from eroica.model.axes import axis_of
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.series import decode_series
 from eroica.model.worker import ProcessGroup
 from eroica.stated_roles import check_ranks, parse_roles
-from eroica.summarize.series import decode_series
 
 _POINT_TO_POINT = frozenset({"send", "recv"})
 _REDUCING = frozenset({"all_reduce", "reduce_scatter"})

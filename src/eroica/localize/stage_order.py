@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.errors import InputError
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
-from eroica.summarize.series import decode_series
+from eroica.model.series import decode_series
 
 #: Of the iterations in which two workers talk, so many must show the same order.
 _MOST = 0.6

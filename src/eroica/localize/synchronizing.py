@@ -38,7 +38,7 @@ from eroica.localize.matching import (
 from eroica.localize.meetings import MeetingBlock
 from eroica.localize.skew_floors import recorded_skew_floor, skew_floor, uneven_exit
 from eroica.model.pattern import CollectiveRecord
-from eroica.summarize.series import decode_series, decode_together
+from eroica.model.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 _MOST_LISTED = 8

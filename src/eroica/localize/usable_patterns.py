@@ -11,8 +11,8 @@ from eroica.engine import HERE, Engine
 from eroica.errors import InputError
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.rows import RowTable
+from eroica.model.series import decode_series
 from eroica.report.words import worker_list
-from eroica.summarize.series import decode_series
 
 _EXECUTION = {"sequence": np.int64, "iteration": np.int32, "duration_us": np.float32, "critical_us": np.float32}
 #: Patterns that are looked through in one step.

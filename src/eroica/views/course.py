@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import decode_series, decode_together
 from eroica.report.words import milliseconds
-from eroica.summarize.series import decode_series, decode_together
 from eroica.views.material import Material
 
 #: Stretches that get a step of their own; more are thinned, the slowest of each step stays.

@@ -13,9 +13,9 @@ import numpy as np
 
 from eroica.errors import InputError
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.series import decode_series
 from eroica.model.timeline import Timeline
 from eroica.report.words import clean
-from eroica.summarize import decode_series
 from eroica.views.slices import read_slices
 
 _POINT_TO_POINT = frozenset({"send", "recv"})

@@ -17,7 +17,7 @@ from eroica.archive.store import SOURCES_FILE
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.settings import Settings
-from eroica.summarize.channel_bins import channel_series
+from eroica.summarize.facts import channel_series
 from eroica.summarize.files import read_capture, read_window
 from eroica.summarize.recorded import stage_recording
 from eroica.summarize.staging import stage_window

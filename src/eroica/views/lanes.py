@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey
+from eroica.model.series import decode_series
 from eroica.model.timeline import ChannelSeries, Timeline, Track
-from eroica.summarize.series import decode_series
 from eroica.summarize.spans import Staged, Strand
 from eroica.summarize.strands import find_strands
 from eroica.summarize.sweep import nest

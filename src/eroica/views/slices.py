@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
+from eroica.model.series import decode_series
 from eroica.model.timeline import Track
-from eroica.summarize import decode_series
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

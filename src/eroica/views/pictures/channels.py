@@ -11,9 +11,9 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
+from eroica.model.series import decode_series
 from eroica.model.shares import percent
 from eroica.model.timeline import ChannelSeries, Timeline
-from eroica.summarize import decode_series
 from eroica.views import svg
 from eroica.views.material import Material
 from eroica.views.picture import Facts, Picture, facts
