@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window, WindowPurpose
 from eroica.pipeline import analyze, why_doubted
-from eroica.summarize.series import encode_series
 from eroica.wire.codec import decode_record, encode_record
 from support import (
     BackwardHook,

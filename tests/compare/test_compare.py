@@ -12,7 +12,7 @@ import pytest
 from eroica.compare import Run, compare
 from eroica.model.comparison import Comparison, FunctionChange
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.summarize.series import decode_series, encode_series
+from eroica.model.series import decode_series, encode_series
 from support import (
     BusyHost,
     Draft,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import CollectiveRecord, FunctionKey, Synchronization, WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
-from eroica.summarize.series import decode_series, encode_series
 from support import FleetPlan, SlowCompute, SlowLoader, Trouble, synthesize, synthesize_window
 from support.code_troubles import ARRAYS, HTTP, LOGGING, SAVING, Calls, Copies, Reads, spend
 from support.fleet import Draft

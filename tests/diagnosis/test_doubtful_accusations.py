@@ -11,10 +11,10 @@ import pytest
 
 from eroica.model.pattern import FunctionPattern, Synchronization, WorkerPattern
 from eroica.model.rows import RowTable
+from eroica.model.series import encode_series
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 from support import FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
 from support.code_troubles import Calls
 from support.fleet import Draft

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from eroica.summarize.series import encode_series
 from support import synthesize_window
 from support.pipelines import Step, patterns_of_played, play
 

@@ -11,9 +11,9 @@ import pytest
 
 from eroica.diagnosis.activities import activity_of
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.summarize.series import decode_series, encode_series
 from support import FleetPlan, SlowLink, Trouble, synthesize, synthesize_window
 from support.code_troubles import LOGGING, Calls
 from support.fleet import Draft

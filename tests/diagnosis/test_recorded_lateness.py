@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.pipeline import analyze
-from eroica.summarize.series import encode_series
 from support.recordings import recorded_collective, recorded_worker
 
 GEMM = FunctionKey(kind="compute", name="gemm", thread="device")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from eroica.summarize.series import encode_series
 from support import FleetPlan, SlowCompute, SlowLoader, UnevenWork, synthesize, synthesize_window
 from support.recordings import meet, recorded_collective, recorded_worker
 from support.troubles import Trouble

@@ -13,7 +13,7 @@ from eroica.hardware.tcp import Connection, LinkProbe, Links
 from eroica.hardware.writer import SampleWriter
 from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
-from eroica.summarize.links import link_uses
+from eroica.summarize.facts import link_uses
 
 S = 1_000_000_000
 IDLE = Connection(1, 1, 200, 0, 0, 0, 0, 0, 0, "10.0.0.1", "10.0.0.2", 0, 8)

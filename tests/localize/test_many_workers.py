@@ -14,9 +14,9 @@ from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import build_fleet
 from eroica.localize.roles import members_of
 from eroica.model.pattern import FunctionKey
+from eroica.model.series import decode_series, decode_together, encode_series
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
-from eroica.summarize.series import decode_series, decode_together, encode_series
 from support.fleet import FleetPlan, synthesize
 
 SETTINGS = Settings()

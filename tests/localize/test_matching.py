@@ -20,9 +20,9 @@ from eroica.localize.matching import (
     uneven_exit,
 )
 from eroica.model.pattern import CollectiveRecord
+from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 from support.recordings import meet, recorded_collective, recorded_worker
 
 NOISE = np.random.default_rng(7)

@@ -20,15 +20,15 @@ from eroica.cli import group
 from eroica.cli.perfetto import align
 from eroica.errors import UsageError
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.timeline import Timeline
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
 from eroica.offline.examine import examine
-from eroica.offline.keeping import keep
+from eroica.offline.output import keep
 from eroica.settings import Settings
 from eroica.summarize.__main__ import summarize_files
-from eroica.summarize.series import decode_series, encode_series
 from eroica.views.chrome_trace import Lane, OnAxis, Process, write_trace
 from eroica.views.lanes import Drawn, Whereabouts, draw_kept
 from eroica.views.material import Material

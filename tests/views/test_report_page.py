@@ -16,10 +16,10 @@ from eroica.archive.store import Store, save_patterns
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
+from eroica.model.series import encode_series
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.summarize import encode_series
 from eroica.views import heatmap
 from eroica.views import page as page_module
 from eroica.views.iterations import of_window

@@ -12,7 +12,7 @@ from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE
-from eroica.summarize.series import decode_series
+from eroica.model.series import decode_series
 
 #: Every worker of a long stage is longer than any other worker by this share, and they differ by less than this share
 #: of the excess.

@@ -33,9 +33,9 @@ from eroica.localize.synchronizing import (
     settle_single_iteration,
 )
 from eroica.model.pattern import CollectiveRecord
+from eroica.model.series import decode_series
 from eroica.model.shares import percent
 from eroica.summarize.collectives import EXCHANGE
-from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
 Records = Mapping[tuple[str, str], Mapping[int, CollectiveRecord]]

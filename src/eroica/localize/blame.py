@@ -22,7 +22,7 @@ from eroica.localize.matching import Matched, end_residuals, is_contradiction
 from eroica.localize.meetings import MeetingBlock
 from eroica.localize.propagation import propagate
 from eroica.model.pattern import CollectiveRecord
-from eroica.summarize.series import decode_series
+from eroica.model.series import decode_series
 
 Floats = NDArray[np.float64]
 #: Share of iterations in which a latecomer must be late again, at least, and beyond its turn.

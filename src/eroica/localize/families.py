@@ -25,8 +25,8 @@ from eroica.localize.entries import crowded_groups, labels_of
 from eroica.localize.fleet import Fleet
 from eroica.localize.matching import waits_in
 from eroica.model.pattern import CollectiveRecord, FunctionKey, WorkerPattern
+from eroica.model.series import decode_series, decode_together
 from eroica.summarize.collectives import collective_kind
-from eroica.summarize.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 #: Kinds in which all members are held until all have come, so that the shortest duration is the transfer.

@@ -23,9 +23,9 @@ from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
 from eroica.model.pattern import CollectiveRecord, FunctionPattern, WorkerPattern
 from eroica.model.rows import RowTable
+from eroica.model.series import decode_alike, decode_series, decode_together
 from eroica.model.words import worker_list
 from eroica.settings import Settings
-from eroica.summarize.series import decode_alike, decode_series, decode_together
 
 Floats = NDArray[np.float64]
 #: One series per worker, as one array where they have the same length.

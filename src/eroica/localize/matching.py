@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
-from eroica.summarize.series import decode_series, decode_together
+from eroica.model.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 #: Share of a group's executions that must pair, or none is used (a sampled trace pairs by accident).

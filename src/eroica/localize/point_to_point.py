@@ -19,7 +19,7 @@ from eroica.localize.matching import SKEW_FLOOR_OTHER_US, Matched, skew_floor, s
 from eroica.localize.meetings import MeetingBlock
 from eroica.localize.synchronizing import Paired, block_of, chained_ends, columns_of_all, common_column
 from eroica.model.pattern import CollectiveRecord
-from eroica.summarize.series import decode_series, decode_together
+from eroica.model.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 _Pair = tuple[str, "_Side", "_Side"]

@@ -40,7 +40,7 @@ from eroica.localize.matching import (
 )
 from eroica.localize.meetings import MeetingBlock
 from eroica.model.pattern import CollectiveRecord
-from eroica.summarize.series import decode_series, decode_together
+from eroica.model.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 _MOST_LISTED = 8

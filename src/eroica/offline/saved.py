@@ -13,7 +13,7 @@ from eroica.localize.fleet import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, Window
-from eroica.offline.part import Part
+from eroica.offline.jobs import Part
 from eroica.offline.standstills import standstill_window
 from eroica.pipeline import analyze, why_doubted
 from eroica.settings import Settings

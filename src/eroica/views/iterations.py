@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import decode_series, decode_together
 from eroica.model.words import milliseconds
-from eroica.summarize.series import decode_series, decode_together
 from eroica.views.material import Material
 from eroica.views.svg import (
     Facts,

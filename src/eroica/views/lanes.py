@@ -19,12 +19,12 @@ from eroica.archive.check import read_regular
 from eroica.archive.store import SOURCES_FILE
 from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.series import decode_series
 from eroica.model.timeline import ChannelSeries, Timeline, Track
 from eroica.settings import Settings
-from eroica.summarize.channel_bins import channel_series
+from eroica.summarize.facts import channel_series
 from eroica.summarize.files import read_capture, read_window
 from eroica.summarize.recorded import stage_recording
-from eroica.summarize.series import decode_series
 from eroica.summarize.spans import Staged, Strand
 from eroica.summarize.staging import stage_window
 from eroica.summarize.strands import find_strands
