@@ -27,7 +27,7 @@ from prifi.client import Client
 from prifi.config import read_config, write_network
 from prifi.identity import read_key
 from prifi.socks import Pipes, SocksServer
-from prifi.transport import Driver, Impairment, dial
+from prifi.transport import Driver, dial
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -43,7 +43,7 @@ async def crowd(
         identity = read_key(folder / f"client-{index}.key")
         machine = Client(identity, config.roster, config.parameters)
         pipes = Pipes(machine.streams)
-        driver = Driver(machine, Impairment(delay_s), pipes.take)
+        driver = Driver(machine, delay_s, 0.0, pipes.take)
         machines.append(machine)
         if index < talkers:
             server = SocksServer(pipes, lambda machine=machine: bool(machine.status.epoch))

@@ -155,8 +155,9 @@ def random_run(seed: int) -> tuple[set[str], set[str]]:
             changed = adversary(adversaries.FlippingRounds, seed, rate=how["rate"], after=how["after"])
             relay = type("R", (adversaries.FlippingRelay,), {"rounds_class": changed})
     parameters = quick(
-        cell_bytes=160, down_bytes=100, shuffle_rounds=20 if kind == "forger" else 1, absent_s=0.5, resend_s=0.2
-    )
+        cell_bytes=160, down_bytes=100, shuffle_rounds=20 if kind == "forger" else 1, absent_s=0.5, resend_s=0.2,
+        window=3, ahead=10, interval_s=0.03,
+    )  # fmt: skip
     simulation = Simulation(clients, trustees, parameters, seed=seed, relay=relay, others=others)
     attack.echo_exit(simulation)
     simulation.run(2, lambda: simulation.running(clients)() or bool(simulation.halted))

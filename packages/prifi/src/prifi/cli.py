@@ -73,7 +73,6 @@ def _run(role: str, options: dict[str, Any], **more: Any) -> None:
     from prifi.config import parse_address
     from prifi.errors import BadConfig
     from prifi.node import Options, run
-    from prifi.transport import Impairment
 
     if options["misbehave"] and options["misbehave"] not in MISBEHAVIOURS:
         raise BadConfig(f"misbehaviours are {', '.join(MISBEHAVIOURS)}")
@@ -85,7 +84,8 @@ def _run(role: str, options: dict[str, Any], **more: Any) -> None:
             options["config"],
             options["key"],
             status=parse_address(options["status"]) if options["status"] else None,
-            impairment=Impairment(options["delay_ms"] / 1000, options["loss"]),
+            delay_s=options["delay_ms"] / 1000,
+            loss=options["loss"],
             misbehave=options["misbehave"],
             **more,
         ),

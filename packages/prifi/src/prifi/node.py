@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from prifi.errors import BadConfig, PrifiError, Unsafe
 from prifi.identity import RELAY, Identity, read_key
 from prifi.relay import Relay
 from prifi.socks import Exit, Pipes, SocksServer, parse_networks
-from prifi.transport import Driver, Impairment, dial, listen
+from prifi.transport import Driver, dial, listen
 from prifi.trustee import Trustee
 
 log = logging.getLogger("prifi")
@@ -36,7 +36,8 @@ class Options:
         socks: Where a client listens for SOCKS.
         status: Where the status page is served; None: nowhere.
         listen: Where the relay listens; None: at its address of the config.
-        impairment: Injected delay and loss.
+        delay_s: Injected one-way delay.
+        loss: Injected loss.
         misbehave: Name of a misbehaviour; empty: honest.
     """
 
@@ -45,7 +46,8 @@ class Options:
     socks: tuple[str, int] = ("127.0.0.1", 1080)
     status: tuple[str, int] | None = None
     listen: tuple[str, int] | None = None
-    impairment: Impairment = field(default_factory=Impairment)
+    delay_s: float = 0.0
+    loss: float = 0.0
     misbehave: str = ""
 
 
@@ -86,7 +88,7 @@ async def _life(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     loop.set_exception_handler(lambda _, context: _crashed(context, end))
-    driver = Driver(machine, options.impairment, on_stream, end)
+    driver = Driver(machine, options.delay_s, options.loss, on_stream, end)
     end_page = None
     if options.status is not None:
         from prifi.status import Rates, application, serve  # half of the start-up time, and not always wanted
