@@ -24,7 +24,7 @@ def attacks(name: str, trials: int, off_trials: int) -> None:
     path = RESULTS / "attacks.json"
     for protected, count in ((True, trials), (False, off_trials)):
         if name == "flip-scalar":
-            row = attack.flip(protected, count, spoil="scalar")
+            row = attack.run("flip", protected, count, spoil="scalar")
         else:
             row = attack.run(name, protected, count)
         print(row, flush=True)

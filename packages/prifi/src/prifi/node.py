@@ -91,10 +91,9 @@ async def _life(
     driver = Driver(machine, options.delay_s, options.loss, on_stream, end)
     end_page = None
     if options.status is not None:
-        from prifi.status import Rates, application, serve  # half of the start-up time, and not always wanted
+        from prifi.status import application, serve  # half of the start-up time, and not always wanted
 
-        rates = Rates(lambda: machine.status, loop.time)
-        end_page = await serve(application(role, rates.read, role != "client"), *options.status)
+        end_page = await serve(application(role, lambda: machine.status, loop.time), *options.status)
     log.info("%s runs", name)
     try:
         yield driver, over

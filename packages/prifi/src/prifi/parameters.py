@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -14,9 +14,11 @@ Protection = Literal["both", "equivocation", "none"]
 TAG_BYTES = 16
 #: Slots whose map bits share one scalar. 120 bits of 252 are used; a garbled map passes with probability 2⁻¹³².
 SLOTS_PER_SCALAR = 120
+#: Names in the config file of settings that weaken the network.
+INSECURE = {"protection": "insecure_protection", "shuffle_rounds": "insecure_shuffle_rounds"}
 
 
-class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=INSECURE):
     """Sizes, times and protections of a network. Times are seconds.
 
     Attributes:
@@ -105,7 +107,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ),
             (0 < self.resend_s < self.absent_s, "resend_s is more than 0 and less than absent_s"),
             (1 <= self.shuffle_rounds <= 256, "shuffle_rounds is 1 to 256"),
-            (self.protection in ("both", "equivocation", "none"), "protection is both, equivocation or none"),
+            (self.protection in get_args(Protection), "protection is both, equivocation or none"),
         )
         for holds, rule in rules:
             if not holds:
