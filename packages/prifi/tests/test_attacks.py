@@ -126,6 +126,15 @@ def test_a_relay_cannot_fish_for_pads_without_the_owners_wish() -> None:
     assert not any(isinstance(getattr(one, "message", None), Reveal) for one in outputs)
 
 
+class Framer(adversaries.Disruptor):
+    """A disruptor that reveals at random, and does not open pairs."""
+
+    answer = "lie"
+
+    def _open_pair(self, epoch: Any, message: Any) -> list[Any]:
+        return []
+
+
 def random_run(seed: int) -> tuple[set[str], set[str]]:
     """Run a small network with one random adversary; return who is guilty and whom honest roles have named."""
     chance = random.Random(seed)
@@ -139,7 +148,7 @@ def random_run(seed: int) -> tuple[set[str], set[str]]:
     if kind == "disruptor":
         others[culprit] = adversary(adversaries.Disruptor, seed, **how)
     elif kind == "framer":
-        others[culprit] = adversary(adversaries.Framer, seed, rate=how["rate"], after=how["after"])
+        others[culprit] = adversary(Framer, seed, rate=how["rate"], after=how["after"])
     elif kind == "accuser":
         others[culprit] = FalseAccuser
     elif kind in ("trustee", "forger"):

@@ -165,7 +165,6 @@ def lab(clients: int, trustees: int, web: Path, command: str | None, loopback: b
             f"{clients} clients are one anonymity set after {took:.1f} s; {'namespaces' if spaces else 'loopback'}"
         )
         curl = ["curl", "--socks5-hostname", f"127.0.0.1:{running.ports(0)[0]}", running.url]
-        curl = ["curl", "--socks5-hostname", f"127.0.0.1:{running.ports(0)[0]}", running.url]
         click.echo(f"try: {' '.join(running.inside('client-0', curl))}")
         try:
             if command:
