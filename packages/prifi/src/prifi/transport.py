@@ -226,13 +226,14 @@ class Link:
         self._channel: Channel | None = None
         self._wire: Any = None
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(HANDSHAKE_S, self.give_up, "no handshake in time")
+        self._timer: asyncio.TimerHandle | None = None
         self._reason = "the connection was closed"
         self.closed: asyncio.Future[str] = self._loop.create_future()
 
     def start(self, wire: StreamWire | DatagramWire) -> None:
         """Begin the handshake."""
         self._wire = wire
+        self._timer = self._loop.call_later(HANDSHAKE_S, self.give_up, "no handshake in time")
         wire.most_bytes = MOST_HANDSHAKE_BYTES
         if self._dialer is not None:
             wire.send(self._dialer.hello)
@@ -255,10 +256,14 @@ class Link:
             self.give_up(str(error))
 
     def _establish(self, channel: Channel) -> None:
-        self._timer.cancel()
+        self._cancel_timer()
         self._channel, self.peer = channel, channel.peer
         self._wire.most_bytes = MOST_RECORD_BYTES
         self._driver.linked(self)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def send_at(self, due: float, data: bytes) -> None:
         """Send a message when it is due, after all that were given before."""
@@ -283,7 +288,7 @@ class Link:
 
     def lost(self) -> None:
         """The wire has ended."""
-        self._timer.cancel()
+        self._cancel_timer()
         if not self.closed.done():
             self.closed.set_result(self._reason)
             self._driver.lost(self)
