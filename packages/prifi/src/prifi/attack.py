@@ -7,6 +7,7 @@ for JSON: the attack, its settings, trials, in how many the attacker succeeded, 
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -286,7 +287,9 @@ def eavesdrop(protected: bool, trials: int, clients: int = 5, trustees: int = 3)
         web, path = Path(name) / "web", Path(name) / "lan.pcap"
         web.mkdir()
         (web / "page").write_bytes(random.Random(1).randbytes(300))
-        with Lab(Plan(clients, trustees, delay_ms=1.0, misbehave=misbehave, parameters=parameters), web) as lab:
+        realtime = shutil.which("chrt") is not None
+        plan = Plan(clients, trustees, delay_ms=1.0, misbehave=misbehave, parameters=parameters, realtime=realtime)
+        with Lab(plan, web) as lab:
             lab.wait()
             capture = lab.capture(path)
             windows, active = [], []

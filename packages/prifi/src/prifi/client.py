@@ -81,15 +81,7 @@ class _Epoch:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """What a client shows its user.
-
-    Attributes:
-        epoch: Number of the epoch; 0 if none is running.
-        anonymity_set: Clients in the epoch.
-        rounds: Rounds answered since the start.
-        latency_s: Time from a cell to the relay's echo of it, smoothed.
-        problem: Why no epoch is running; empty if one is.
-    """
+    """What a client shows its user. `problem` says why no epoch is running."""
 
     epoch: int
     anonymity_set: int

@@ -42,15 +42,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A network's settings.
-
-    Attributes:
-        relay: Host and port of the relay.
-        udp: Whether links are UDP.
-        parameters: Settings that all members share and sign.
-        roster: Public keys of all members.
-        allow: Refused networks that the exit may use.
-    """
+    """A network's settings. `allow` has the networks that the exit may use though they are not public."""
 
     relay: tuple[str, int]
     udp: bool
@@ -107,19 +99,7 @@ def write_network(
     allow: tuple[str, ...] = (),
     **parameters: Any,
 ) -> Path:
-    """Make keys for a network and write `prifi.toml` and one key file a member.
-
-    Args:
-        folder: Where; it must not hold a network already.
-        clients: Number of clients.
-        trustees: Number of trustees.
-        relay: Address of the relay.
-        udp: Whether links are UDP.
-        allow: Refused networks that the exit may use.
-        parameters: Settings that differ from the defaults.
-
-    Returns:
-        Path of the config file.
+    """Make keys for a network, write `prifi.toml` and one key file a member; return the config's path.
 
     Raises:
         BadConfig: The folder holds a network, or a setting cannot be used.

@@ -45,6 +45,7 @@ class Plan:
         loss: Injected loss.
         misbehave: Misbehaviour by member.
         namespaces: Whether to use namespaces; needs root.
+        realtime: Whether members run before all else (`chrt`), as if each had a machine of its own; needs root.
         base_port: First port on loopback without namespaces.
         parameters: Settings that differ from the defaults.
     """
@@ -56,6 +57,7 @@ class Plan:
     loss: float = 0.0
     misbehave: dict[str, str] = field(default_factory=dict)
     namespaces: bool = True
+    realtime: bool = False
     base_port: int = 23000
     parameters: dict[str, Any] = field(default_factory=dict)
 
@@ -195,8 +197,9 @@ class Lab:
     def start(self, member: str) -> None:
         """Start a member's process."""
         role = member.split("-", maxsplit=1)[0]
-        prifi = [sys.executable, "-m", "prifi", "--verbose", role, "--config", str(self._folder / "prifi.toml")]
-        command = [*prifi, "--key", str(self._folder / f"{member}.key"), "--delay-ms", str(self.plan.delay_ms)]
+        command = ["chrt", "-r", "1"] if self.plan.realtime else []
+        command += [sys.executable, "-m", "prifi", "--verbose", role, "--config", str(self._folder / "prifi.toml")]
+        command += ["--key", str(self._folder / f"{member}.key"), "--delay-ms", str(self.plan.delay_ms)]
         command += ["--loss", str(self.plan.loss)]
         if member in self.plan.misbehave:
             command += ["--insecure-misbehave", self.plan.misbehave[member]]

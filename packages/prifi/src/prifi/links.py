@@ -23,7 +23,6 @@ _MAGIC = b"prifi" + bytes([VERSION])
 MOST_HANDSHAKE_BYTES = 256
 #: Longest record. The longest message is the evidence of a round: about 1.2 kB a client with cells of 1,000 bytes.
 MOST_RECORD_BYTES = 16 * 1024 * 1024
-TAG_BYTES = 16
 
 
 class Channel:

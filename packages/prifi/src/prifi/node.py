@@ -28,18 +28,7 @@ log = logging.getLogger("prifi")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run a role.
-
-    Attributes:
-        config: Path of the network's config file.
-        key: Path of the member's key file.
-        socks: Where a client listens for SOCKS.
-        status: Where the status page is served; None: nowhere.
-        listen: Where the relay listens; None: at its address of the config.
-        delay_s: Injected one-way delay.
-        loss: Injected loss.
-        misbehave: Name of a misbehaviour; empty: honest.
-    """
+    """How to run a role: the options of its command."""
 
     config: Path
     key: Path

@@ -10,7 +10,7 @@ from prifi.errors import BadConfig
 from prifi.group import digest
 
 Protection = Literal["both", "equivocation", "none"]
-#: Bytes of AES-GCM's tag.
+#: Bytes of the tag of AES-GCM (cells) and of ChaCha20-Poly1305 (links).
 TAG_BYTES = 16
 #: Slots whose map bits share one scalar. 120 bits of 252 are used; a garbled map passes with probability 2⁻¹³².
 SLOTS_PER_SCALAR = 120
@@ -19,24 +19,9 @@ INSECURE = {"protection": "insecure_protection", "shuffle_rounds": "insecure_shu
 
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=INSECURE):
-    """Sizes, times and protections of a network. Times are seconds.
+    """Sizes, times (seconds) and protections of a network; `docs/commands.md` describes each.
 
-    Attributes:
-        cell_bytes: Bytes of a cell's body, upstream.
-        down_bytes: Downstream bytes of each broadcast.
-        window: Rounds that may be open at once.
-        ahead: Ciphertexts that the relay keeps of each trustee.
-        interval_s: Shortest time between two broadcasts.
-        offset_s: Time from a broadcast's arrival to the client's answer. Longer than a client ever computes.
-        sleep_s: Time between the reservation rounds of a sleeping network.
-        linger_s: Time for which a client keeps its slot open after its last data.
-        minimum_set: Fewest clients of an epoch; relay and clients refuse fewer.
-        resend_s: Time after which the relay asks for a missing cell again.
-        absent_s: Time after which a silent member counts as absent.
-        setup_s: Time that one step of the set-up may take.
-        gather_s: Time for which the relay collects joins and leaves before it sets up an epoch.
-        shuffle_rounds: Hidden hops of a shuffle's proof; the soundness error is 2⁻ʳᵒᵘⁿᵈˢ.
-        protection: "both"; "equivocation" (no blame, nothing signed in rounds); "none".
+    `protection` is "both"; "equivocation" (no blame, nothing signed in rounds); or "none".
     """
 
     cell_bytes: int = 1000

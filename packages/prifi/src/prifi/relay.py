@@ -33,20 +33,7 @@ QUIET_TURNS = 4
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """What the relay's page and metrics show: nothing about single clients.
-
-    Attributes:
-        epoch: Number of the running epoch; 0 if none is running.
-        anonymity_set: Clients in it.
-        connected: Clients with a link.
-        rounds: Completed rounds since the start.
-        failed: Rounds that did not open.
-        open_slots: Slots with data at the moment.
-        streams: Users' streams.
-        round_s: Duration of the last round.
-        hunting: Whether the epoch has trap slots.
-        epochs: Epochs since the start.
-    """
+    """What the relay's page and metrics show: nothing about single clients. Counts are since the start."""
 
     epoch: int
     anonymity_set: int

@@ -72,13 +72,11 @@ class Conditions:
     Attributes:
         delay_s: One-way delay of every link.
         loss: Probability that a message is lost once and comes RESEND_S later.
-        bits_per_s: Rate of each member's link; 0: unlimited.
         cost: "none", or "measured" for the processor time that each event takes.
     """
 
     delay_s: float = 0.005
     loss: float = 0.0
-    bits_per_s: float = 0.0
     cost: Literal["none", "measured"] = "none"
 
 
@@ -121,7 +119,7 @@ class Simulation:
         self.sent_bytes = Counter[str]()  # bytes by member
         self._random = random.Random(seed)
         self._delay, self._loss = conditions.delay_s, conditions.loss
-        self._rate, self._cost = conditions.bits_per_s, conditions.cost
+        self._cost = conditions.cost
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = itertools.count()
         self._first_epoch = 0
@@ -203,10 +201,6 @@ class Simulation:
         self._nodes[name] = _Node(self._new_role(name), generation=generation, free_at=self.now)
         self._at(self.now, lambda: self._link(name))
 
-    def poke(self, name: str) -> None:
-        """Let a role look at what its user has done, such as a new stream."""
-        self._schedule_tick(name)
-
     # The machinery.
 
     def _new_role(self, name: str) -> Role:
@@ -279,10 +273,6 @@ class Simulation:
         self.sent[kind] += 1
         self.sent_bytes[name] += len(data)
         leaves = max(self.now, node.free_at if self._cost == "measured" else 0.0) + output.after
-        if self._rate:
-            node.last_arrival["#line"] = leaves = (
-                max(leaves, node.last_arrival.get("#line", 0.0)) + 8 * len(data) / self._rate
-            )
         arrives = leaves + self._delay + (RESEND_S if self._random.random() < self._loss else 0.0)
         arrives = max(arrives, node.last_arrival.get(to, 0.0))  # links keep the order
         node.last_arrival[to] = arrives

@@ -25,9 +25,10 @@ from typing import Any
 from prifi.datagrams import WINDOW, Resender
 from prifi.errors import BadMessage, LinkLost, PrifiError
 from prifi.identity import Identity, Roster
-from prifi.links import MOST_HANDSHAKE_BYTES, MOST_RECORD_BYTES, TAG_BYTES, Channel, Dialer, Listener
+from prifi.links import MOST_HANDSHAKE_BYTES, MOST_RECORD_BYTES, Channel, Dialer, Listener
 from prifi.messages import decode, encode
 from prifi.outputs import Arrived, Close, Halt, Note, Output, Send
+from prifi.parameters import TAG_BYTES
 from prifi.simulate import RESEND_S, Role
 
 log = logging.getLogger("prifi")
