@@ -172,7 +172,7 @@ def test_the_exit_refuses_private_addresses_and_its_own_ports() -> None:
     ):
         assert not far.permits(address, 80)
     assert far.permits("1.1.1.1", 80)
-    from prifi.socks import parse_networks
+    from prifi.config import parse_networks
 
     allowing = Exit(Pipes(Streams(exit_side=True)), parse_networks(["127.0.0.0/8"]), own_ports={7070})
     assert allowing.permits("127.0.0.1", 80)

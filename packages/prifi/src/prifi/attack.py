@@ -34,6 +34,8 @@ from prifi.trustee import Trustee
 PARTIES = ("client", "trustee", "relay")
 #: Ways in which a trustee forges its hop.
 FORGERIES = ("foreign", "base", "replayed", "duplicate")
+#: Fewest trials of `listen`: five folds of two.
+FEWEST_GUESSES = 10
 
 
 def quick(**changes: Any) -> Parameters:
@@ -280,6 +282,8 @@ def eavesdrop(protected: bool, trials: int, clients: int = 5, trustees: int = 3)
 
     Unprotected, all clients are broken: they send by themselves only when they have data.
     """
+    if trials < FEWEST_GUESSES:
+        raise BadConfig(f"listen needs at least {FEWEST_GUESSES} trials: the classifier learns from most of them")
     chance = random.Random(trials)
     misbehave = {} if protected else {f"client-{index}": "broken" for index in range(clients)}
     parameters = {"linger_s": 0.1, "resend_s": 1.0 if protected else 0.1, "offset_s": 0.04, "interval_s": 0.02}

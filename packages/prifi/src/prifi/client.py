@@ -127,7 +127,9 @@ class Client(Member):
         try:
             return self._handle(message, now)
         except PrifiError as error:
-            return self._close(str(error))
+            in_setup = isinstance(message, msg.Invite | msg.Start)
+            word = Send(_TO_RELAY, msg.Stopped(message.epoch, f"refused: {error}"[:200]))
+            return [*self._close(str(error)), *([word] if in_setup else [])]
 
     def _handle(self, message: msg.Message, now: float) -> list[Output]:
         match message:
@@ -164,10 +166,10 @@ class Client(Member):
 
     def _close(self, reason: str) -> list[Output]:
         """Leave the epoch; nothing is sent until a new one holds."""
-        was = self._running is not None or self._prepared is not None or self._invited is not None
+        new = reason != self._problem or self._running is not None
         self._running = self._prepared = self._invited = None
         self._problem = reason
-        return [Note("closed", reason)] if was else []
+        return [Note("closed", reason)] if new else []
 
     # Set-up.
 

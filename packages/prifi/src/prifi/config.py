@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +16,7 @@ from prifi.errors import BadConfig
 from prifi.identity import RELAY, Roster, generate, write_key
 from prifi.parameters import INSECURE, Parameters
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Key = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 _Name = Annotated[str, Meta(max_length=64)]
 
@@ -48,7 +51,19 @@ class Config:
     udp: bool
     parameters: Parameters
     roster: Roster
-    allow: tuple[str, ...] = field(default=())
+    allow: tuple[Network, ...] = ()
+
+
+def parse_networks(texts: Collection[str]) -> tuple[Network, ...]:
+    """Return networks of the operator's texts.
+
+    Raises:
+        BadConfig: A text is no network.
+    """
+    try:
+        return tuple(ipaddress.ip_network(text) for text in texts)
+    except ValueError as error:
+        raise BadConfig(f"allow: {error}; write addresses as in 192.0.2.0/24") from error
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -74,7 +89,7 @@ def read_config(path: Path) -> Config:
     except OSError as error:
         raise BadConfig(f"cannot read {path}; make a network with `prifi keys`") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadConfig(f"{path}: {error}") from error
+        raise BadConfig(f"{path}: {error}; docs/commands.md lists the settings") from error
     members = file.roster
     keys = {RELAY: members.relay, **members.trustees, **members.clients}
     if len(set(keys.values())) != 1 + len(members.trustees) + len(members.clients):
@@ -86,7 +101,7 @@ def read_config(path: Path) -> Config:
         roster=Roster(
             {name: bytes.fromhex(key) for name, key in keys.items()}, tuple(members.trustees), tuple(members.clients)
         ),
-        allow=file.exit.allow,
+        allow=parse_networks(file.exit.allow),
     )
 
 
@@ -105,10 +120,15 @@ def write_network(
         BadConfig: The folder holds a network, or a setting cannot be used.
     """
     Parameters(**parameters).checked()
+    parse_address(relay)
+    parse_networks(allow)
     path = folder / "prifi.toml"
     if path.exists():
         raise BadConfig(f"{path} exists; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadConfig(f"cannot make the folder {folder}: {error.strerror}") from error
     publics = {}
     for name in [RELAY, *(f"trustee-{j}" for j in range(trustees)), *(f"client-{i}" for i in range(clients))]:
         identity, seed = generate(name)

@@ -19,7 +19,7 @@ from prifi.config import Config, read_config
 from prifi.errors import BadConfig, Unsafe
 from prifi.identity import RELAY, Identity, read_key
 from prifi.relay import Relay
-from prifi.socks import Exit, Pipes, SocksServer, parse_networks
+from prifi.socks import Exit, Pipes, SocksServer
 from prifi.transport import Driver, dial, listen
 from prifi.trustee import Trustee
 
@@ -72,9 +72,7 @@ async def _live(role: str, machine: Any, config: Config, identity: Identity, opt
         pipes = Pipes(machine.streams) if role != "trustee" else None
         host, port = options.listen or config.relay
         own_ports = {port} | ({options.status[1]} if options.status else set())
-        far_end = (
-            Exit(pipes, parse_networks(config.allow), own_ports) if pipes is not None and role == "relay" else None
-        )
+        far_end = Exit(pipes, config.allow, own_ports) if pipes is not None and role == "relay" else None
         on_stream = far_end.take if far_end else pipes.take if pipes is not None else None
         driver = Driver(machine, options.delay_s, options.loss, on_stream, end)
         if options.status is not None:

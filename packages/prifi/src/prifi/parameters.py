@@ -87,9 +87,10 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
             (self.minimum_set >= 2, "minimum_set is at least 2: one client alone has no anonymity"),
             (0 <= self.offset_s <= 1, "offset_s is 0 to 1"),
             (
-                self.interval_s >= 0 and self.sleep_s > 0 and self.linger_s >= 0,
-                "interval_s, sleep_s, linger_s are not negative",
+                all(0 <= getattr(self, name) <= 3600 for name in self.__struct_fields__ if name.endswith("_s")),
+                "times are 0 to 3,600 seconds",
             ),
+            (self.sleep_s > 0 and self.setup_s > 0, "sleep_s and setup_s are more than 0"),
             (0 < self.resend_s < self.absent_s, "resend_s is more than 0 and less than absent_s"),
             (1 <= self.shuffle_rounds <= 256, "shuffle_rounds is 1 to 256"),
             (self.protection in get_args(Protection), "protection is both, equivocation or none"),

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from prifi.config import Network
 from prifi.errors import BadConfig
 from prifi.outputs import Arrived
 from prifi.streams import Event, Streams
@@ -29,19 +30,6 @@ SETUP_S = 8.0
 IDLE_S = 120.0
 #: SOCKS reply codes.
 OK, FAILED, FORBIDDEN, UNREACHABLE, CONNECTION_REFUSED, NO_COMMAND, NO_ADDRESS = 0, 1, 2, 4, 5, 7, 8
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def parse_networks(texts: Collection[str]) -> tuple[Network, ...]:
-    """Return networks of the operator's texts.
-
-    Raises:
-        BadConfig: A text is no network.
-    """
-    try:
-        return tuple(ipaddress.ip_network(text) for text in texts)
-    except ValueError as error:
-        raise BadConfig(f"allow: {error}; write addresses as in 192.0.2.0/24") from error
 
 
 class Pipes:
@@ -301,7 +289,7 @@ class Exit:
             opened = await asyncio.wait_for(self._connect(event.data[2:].decode(errors="replace"), port), CONNECT_S)
         except TimeoutError:
             opened = UNREACHABLE
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that no resolver takes
             opened = CONNECTION_REFUSED if isinstance(error, ConnectionRefusedError) else UNREACHABLE
         try:
             if isinstance(opened, int):

@@ -26,7 +26,7 @@ from prifi.datagrams import WINDOW, Resender
 from prifi.errors import BadMessage, LinkLost, PrifiError
 from prifi.identity import Identity, Roster
 from prifi.links import MOST_HANDSHAKE_BYTES, MOST_RECORD_BYTES, Channel, Dialer, Listener
-from prifi.messages import decode, encode
+from prifi.messages import Stopped, decode, encode
 from prifi.outputs import Arrived, Close, Halt, Note, Output, Send
 from prifi.parameters import TAG_BYTES
 from prifi.simulate import RESEND_S, Role
@@ -34,6 +34,8 @@ from prifi.simulate import RESEND_S, Role
 log = logging.getLogger("prifi")
 #: Time in which a peer must finish its handshake, seconds.
 HANDSHAKE_S = 5.0
+#: Seconds for which a member that was heard keeps its link against a second one with the same key.
+HEARD_S = 5.0
 #: Connections on a UDP socket at once.
 MOST_CONNECTIONS = 4096
 #: Unsent bytes after which a peer that does not read is given up.
@@ -123,9 +125,15 @@ class Driver:
     # Events.
 
     def linked(self, link: Link) -> None:
-        """A handshake is over."""
-        before = self.links.pop(link.peer, None)
+        """A handshake is over. A member that still speaks on another link keeps that one."""
+        before = self.links.get(link.peer)
+        if before is not None and time.monotonic() - before.heard_at < HEARD_S:
+            log.warning("link: %s has a link already; is its key used twice?", link.peer)
+            link.send_at(0.0, encode(Stopped(0, "another process is connected with this key")))
+            self._loop.call_later(0.05, link.close)
+            return
         if before is not None:
+            del self.links[link.peer]
             before.close()
             self.do(self.role.disconnected(link.peer, time.monotonic()))
         self.links[link.peer] = link
@@ -219,7 +227,7 @@ class Link:
     """
 
     peer = ""
-    last_due = 0.0
+    last_due = heard_at = 0.0
 
     def __init__(self, driver: Driver, identity: Identity, roster: Roster, dialer: Dialer | None = None) -> None:
         self._driver, self._identity, self._roster, self._dialer = driver, identity, roster, dialer
@@ -243,7 +251,8 @@ class Link:
         """Take a frame of the peer; a false one ends the link."""
         try:
             if self._channel is not None:
-                self._driver.received(self, self._channel.open(frame))
+                data, self.heard_at = self._channel.open(frame), time.monotonic()
+                self._driver.received(self, data)
             elif self._dialer is not None:
                 signature, channel = self._dialer.finish(frame)
                 self._wire.send(signature)
