@@ -211,6 +211,8 @@ def test_config_and_keys_are_checked_and_secrets_are_not_shown(tmp_path: Path) -
         ("[exit]", "[exits]", "exits"),
         ("cell_bytes = 1000", "cell_bytes = 7", "cell_bytes is"),
         ("cell_bytes = 1000", "cells = 7", "cells"),
+        ("cell_bytes = 1000", "absent_s = inf", "3,600"),
+        ("allow = []", 'allow = ["banana"]', "banana"),
         ('relay = "127.0.0.1:7000"', 'relay = "here"', "no address"),
     ],
 )
@@ -387,6 +389,31 @@ def test_a_refused_target_is_told_as_refused(lab: Lab) -> None:
     sock.sendall(b"\5\1\0\5\2\0\1\x7f\0\0\1\0\1")  # BIND
     assert _exactly(sock, 12)[3] == 7
     sock.close()
+
+
+def test_names_that_no_resolver_takes_fail_one_request_only(lab: Lab) -> None:
+    for name in (b"", b"\0x", b"\xff\xfe\n", b"." * 64, b"a" * 255):
+        sock = socket.create_connection(("127.0.0.1", lab.ports(0)[0]), timeout=30)
+        sock.sendall(b"\5\1\0\5\1\0\3" + bytes([len(name)]) + name + b"\0\x50")
+        assert _exactly(sock, 12)[3] != 0
+        sock.close()
+    assert lab.status("relay")["anonymity_set"] == 4
+
+
+def test_a_second_process_with_a_key_is_told_and_harms_nobody(lab: Lab, tmp_path: Path) -> None:
+    epochs = lab.status("relay")["epochs"]
+    files = ["--config", str(lab._folder / "prifi.toml"), "--key", str(lab._folder / "client-0.key")]
+    command = [sys.executable, "-m", "prifi", "--verbose", "client", *files, "--socks", f"127.0.0.1:{next(PORTS)}"]
+    out = tmp_path / "log"
+    with out.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    end = time.monotonic() + 60
+    while "another process is connected with this key" not in out.read_text() and time.monotonic() < end:
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(20) == 0
+    assert "another process is connected with this key" in out.read_text()
+    assert lab.status("relay")["epochs"] == epochs
 
 
 @pytest.mark.parametrize("first", ["client", "target"])
