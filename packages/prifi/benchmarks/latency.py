@@ -50,7 +50,7 @@ async def crowd(
             await server.start("127.0.0.1", socks + index)
             servers.append(server)
         links.append(asyncio.ensure_future(dial(driver, identity, config.roster, *config.relay, config.udp)))
-    while not all(machine.status.epoch for machine in machines):
+    while not all(machine.status.anonymity_set == len(config.roster.clients) for machine in machines):
         await asyncio.sleep(0.02)
         if time.perf_counter() - began > 200:
             raise SystemExit("no epoch")
@@ -59,7 +59,7 @@ async def crowd(
     rounds, cpu, at = machines[0].status.rounds, time.process_time(), time.perf_counter()
     pings = await asyncio.gather(*(ping(socks + index, seconds) for index in range(first, min(talkers, last))))
     if not pings:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds + 5.0)  # the set stays whole until the others have measured
     spent = time.perf_counter() - at
     done = machines[0].status.rounds - rounds
     result = {
