@@ -181,7 +181,7 @@ def drop(protected: bool, trials: int, clients: int = 5, trustees: int = 3) -> d
     """A member goes silent with its link up; with the time-out off, the service hangs."""
     rows = []
     for trial in range(trials):
-        simulation = network(clients, trustees, quick(absent_s=2.0 if protected else 1e6), trial)
+        simulation = network(clients, trustees, quick(absent_s=2.0 if protected else 3600.0), trial)
         member = f"client-{trial % clients}" if trial % 2 == 0 else f"trustee-{trial % trustees}"
         began = simulation.now
         simulation.silence(member)
