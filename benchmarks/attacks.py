@@ -2,7 +2,7 @@
 
 Most run a small training alone and under `eroica run`, with a window early on, and compare what it printed (every loss
 to the bit, a hash of the parameters), standard error and the exit status. Those of `launcher_attacks.py` do the same
-with commands of a shell. Lines that begin with `eroica:` are left out; more than one of them counts as noticed.
+with commands of a shell; those of `process_attacks.py` are about the process and its interpreter. Lines that begin with `eroica:` are left out; more than one of them counts as noticed.
 
     python benchmarks/attacks.py [NAME...] [--json FILE] [--write-docs]
 
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher_attacks import LAUNCHES
+from process_attacks import PROCESSES
 
 HERE = Path(__file__).parent
 TRAINING = HERE / "jobs" / "attacked.py"
@@ -47,7 +48,8 @@ class Attack(NamedTuple):
         options: Of the interpreter.
         shell: A shell command around the training, which is "$@".
         iterations: Of the training.
-        code: Instead of a training: what a shell does, `$E` being empty or `eroica run ... --`, `$F` without `--`.
+        code: Instead of a training: what a shell does. `$E` is empty or `eroica run ... --`, `$F` is without `--`, `$PY`
+            is the Python, and `$T` the training.
     """
 
     what: str
@@ -360,6 +362,7 @@ ATTACKS |= {
     )),
 }  # fmt: skip
 ATTACKS |= {f"start-{name}": Attack(what, code=code) for name, (what, code) in LAUNCHES.items()}
+ATTACKS |= {name: Attack(**{"iterations": 250, **attack}) for name, attack in PROCESSES.items()}
 
 
 class Outcome(NamedTuple):
@@ -378,7 +381,7 @@ def run(attack: Attack, watched: bool, place: Path) -> Outcome:
     eroica = [str(Path(sys.executable).with_name("eroica")), "run", *options] if watched else []
     if attack.code:
         prefix = shlex.join(eroica)
-        ours = {"E": f"{prefix} --" if watched else "", "F": prefix}
+        ours = {"E": f"{prefix} --" if watched else "", "F": prefix, "PY": sys.executable, "T": str(TRAINING)}
         done = subprocess.run(
             ["/bin/bash", "-c", attack.code], cwd=work, env={**_surroundings(), **ours}, capture_output=True,
             timeout=300, check=False, start_new_session=True,
@@ -437,7 +440,7 @@ def main() -> None:
         return
     results = json.loads(options.json.read_text()) if options.json.exists() else {}
     for name in options.names or ATTACKS:
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
             root = Path(place)
             root.chmod(0o755)
             try:
