@@ -12,6 +12,14 @@ from __future__ import annotations
 
 from typing import Any
 
+#: Iterates without changing anything until the window is open, for 20 s at most; alone not at all.
+UNTIL_WINDOW = """
+def until_window():
+    end = time.monotonic() + 20 * any(name.startswith('EROICA_') for name in os.environ)
+    while time.monotonic() < end and not torch.autograd._profiler_enabled():
+        optimizer.zero_grad(); optimizer.step(); pause(0.01)
+"""
+
 PROCESSES: dict[str, dict[str, Any]] = {
     # how the interpreter is started
     "safe-path": {"what": "the training's Python has a safe path (-P)", "options": ("-P",)},
@@ -66,7 +74,7 @@ PROCESSES: dict[str, dict[str, Any]] = {
     },
     "missing-preload": {
         "what": "LD_PRELOAD names a library that is missing",
-        "code": "export LD_PRELOAD=/nowhere/lib.so; $E true",
+        "code": "export LD_PRELOAD=/nowhere/lib.so; $E /bin/true",
     },
     "attributes": {
         "what": "everything that the kernel tells of the command is compared: limits, mask, capabilities, niceness, groups, session",
@@ -108,11 +116,11 @@ PROCESSES: dict[str, dict[str, Any]] = {
     },
     "no-user": {
         "what": "user 1501, whom no file knows, has no home, no terminal, no variable but PATH",
-        "code": "chmod 777 .; env -i PATH=\"$PATH\" setpriv --reuid 1501 --regid 1501 --clear-groups $E $PY -c 'import torch; p = torch.nn.Parameter(torch.ones(2)); o = torch.optim.SGD([p], 1.0); [(p.sum().backward(), o.step()) for _ in range(50)]; print(p)'",
+        "code": "chmod 777 . ..; env -i PATH=\"$PATH\" setpriv --inh-caps=+dac_read_search --ambient-caps=+dac_read_search --reuid 1501 --regid 1501 --clear-groups $E $PY -c 'import torch; p = torch.nn.Parameter(torch.ones(2)); o = torch.optim.SGD([p], 1.0); [(p.sum().backward(), o.step()) for _ in range(50)]; print(p)'",
     },
-    "unreadable-directory": {
-        "what": "user 1501 may neither read nor write the working directory",
-        "code": "mkdir d; chmod 711 d; cd d; setpriv --reuid 1501 --regid 1501 --clear-groups $E $PY -c 'import torch; print(torch.ones(2).sum())'; echo $?",
+    "closed-place": {
+        "what": "user 1501 may not write anywhere",
+        "code": "mkdir d; chmod 711 d; cd d; setpriv --inh-caps=+dac_read_search --ambient-caps=+dac_read_search --reuid 1501 --regid 1501 --clear-groups $E $PY -c 'import torch; print(torch.ones(2).sum())'; echo $?",
     },
     "full-environment": {
         "what": "words and environment are as long as the kernel allows, to a few bytes",
@@ -163,30 +171,34 @@ PROCESSES: dict[str, dict[str, Any]] = {
     },
     "replaced-in-window": {
         "what": "the training replaces itself by another program inside the window",
-        "step": "if i == 45: os.execvp('sh', ['sh', '-c', 'echo replaced; exit 5'])",
+        "after": UNTIL_WINDOW,
+        "step": "if i == 45: until_window(); os.execvp('sh', ['sh', '-c', 'echo replaced; exit 5'])",
     },
     "left-in-window": {
         "what": "the training leaves by os._exit inside the window",
-        "step": "if i == 45: sys.stdout.flush(); os._exit(6)",
+        "after": UNTIL_WINDOW,
+        "step": "if i == 45: until_window(); sys.stdout.flush(); os._exit(6)",
     },
     "aborted-in-window": {
         "what": "the training aborts inside the window, and faulthandler tells its own thread's stack",
-        "after": "import faulthandler; faulthandler.enable(all_threads=False)",
-        "step": "if i == 45: os.abort()",
+        "after": UNTIL_WINDOW + "import faulthandler; faulthandler.enable(all_threads=False)",
+        "step": "if i == 45: until_window(); os.abort()",
     },
     "killed-in-window": {
         "what": "the training kills itself inside the window",
-        "step": "if i == 45: os.kill(os.getpid(), 9)",
+        "after": UNTIL_WINDOW,
+        "step": "if i == 45: until_window(); os.kill(os.getpid(), 9)",
     },
     "terminated": {
         "what": "SIGTERM comes inside the window: the training's handler saves and leaves by 143",
-        "after": "import io, signal\ndef leave(*_):\n    kept = io.BytesIO(); torch.save([model.state_dict(), optimizer.state_dict()], kept); print('saved', len(kept.getvalue()) > 1000); sys.exit(143)\nsignal.signal(signal.SIGTERM, leave)",
-        "step": "if i == 45: os.kill(os.getpid(), 15)",
+        "after": UNTIL_WINDOW
+        + "import io, signal\ndef leave(*_):\n    kept = io.BytesIO(); torch.save([model.state_dict(), optimizer.state_dict()], kept); print('saved', len(kept.getvalue()) > 1000); sys.exit(143)\nsignal.signal(signal.SIGTERM, leave)",
+        "step": "if i == 45: until_window(); os.kill(os.getpid(), 15)",
     },
     "interrupted": {
         "what": "Ctrl-C comes inside the window, and again while the training tidies up",
-        "after": "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)",
-        "step": "if i == 45:\n    try: os.kill(os.getpid(), 2); pause(1)\n    except KeyboardInterrupt: print('tidies up')\n    os.kill(os.getpid(), 2); pause(1)",
+        "after": UNTIL_WINDOW + "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)",
+        "step": "if i == 45:\n    until_window()\n    try: os.kill(os.getpid(), 2); pause(1)\n    except KeyboardInterrupt: print('tidies up')\n    os.kill(os.getpid(), 2); pause(1)",
     },
     "stopped-and-continued": {
         "what": "the training is stopped and continued by a child inside the window",
@@ -212,7 +224,11 @@ PROCESSES: dict[str, dict[str, Any]] = {
     },
     "main-ends-first": {
         "what": "the main thread ends, and a thread trains on through the window",
-        "after": "import threading\ndef on():\n    for n in range(200): loss = model(x0).pow(2).mean(); loss.backward(); optimizer.step(); optimizer.zero_grad(); print(n, loss.item().hex()); pause(0.01)\nthreading.Thread(target=on).start()",
+        "after": (
+            "import threading; own = torch.nn.Linear(8, 1); other = torch.optim.SGD(own.parameters(), 1e-3)\ndef on():\n    threading.main_thread().join()\n"
+            "    for n in range(300): loss = own(torch.ones(2, 8)).pow(2).mean(); loss.backward(); other.step(); other.zero_grad(); print(n, loss.item().hex(), flush=True); pause(0.01)\n"
+            "threading.Thread(target=on).start()"
+        ),
         "iterations": 1,
     },
     "thread-fails": {

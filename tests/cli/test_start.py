@@ -162,6 +162,15 @@ def test_limits_rights_and_ranks_of_the_command_are_what_they_are_alone(
     assert watched == alone and "Max open files" in alone
 
 
+def test_the_first_process_of_a_container_buries_orphans_as_a_shell_does(tmp_path: Path, by_script: list[str]) -> None:
+    contained = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*contained, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no process namespace can be made: this needs root")
+    orphans = "for i in 1 2 3 4 5; do (sleep 0.$i &); done; sleep 1.5; grep -l '^State:.Z' /proc/[0-9]*/status; exit 3"
+    done = run([*contained, *by_script], tmp_path, ["sh", "-c", orphans])
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+
+
 def test_a_mask_that_is_none_ignores_nothing() -> None:
     assert ignored_before("") == ignored_before("no number") == frozenset()
     assert ignored_before("0000000000001001") == {1, 13}
