@@ -59,7 +59,7 @@ class Attack(NamedTuple):
     end: str = ""
     options: tuple[str, ...] = ()
     shell: str = ""
-    iterations: int = 600
+    iterations: int = 300
     code: str = ""
 
 
@@ -384,7 +384,7 @@ def run(attack: Attack, watched: bool, place: Path) -> Outcome:
         ours = {"E": f"{prefix} --" if watched else "", "F": prefix, "PY": sys.executable, "T": str(TRAINING)}
         done = subprocess.run(
             ["/bin/bash", "-c", attack.code], cwd=work, env={**_surroundings(), **ours}, capture_output=True,
-            timeout=300, check=False, start_new_session=True,
+            timeout=600, check=False, start_new_session=True,
         )  # fmt: skip
         out, err = (text.decode("utf-8", "backslashreplace") for text in (done.stdout, done.stderr))
         return _outcome(done.returncode, out, err, work)
@@ -395,7 +395,7 @@ def run(attack: Attack, watched: bool, place: Path) -> Outcome:
     code = {f"ATTACK_{part.upper()}": getattr(attack, part) for part in ("before", "after", "step", "end")}
     done = subprocess.run(
         command, cwd=work, env={**_surroundings(), **code, "ATTACK_ITERATIONS": str(attack.iterations)},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     return _outcome(done.returncode, done.stdout, done.stderr, work)
 
@@ -424,7 +424,8 @@ def difference(alone: Outcome, watched: Outcome) -> str:
         if before != after:
             lines = [str(each).splitlines() for each in (before, after)]
             first = next((pair for pair in zip(*lines, strict=False) if pair[0] != pair[1]), ("", ""))
-            return f"{name}: {first[0][:80]!r} became {first[1][:80]!r} ({len(lines[0])} and {len(lines[1])} lines)"
+            told = [re.sub(r"/(?:[^\\s\"']+/)+", "", one)[:80] for one in first]  # where things lie is this machine's
+            return f"{name}: {told[0]!r} became {told[1]!r} ({len(lines[0])} and {len(lines[1])} lines)"
     return ""
 
 

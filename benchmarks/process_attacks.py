@@ -141,7 +141,7 @@ PROCESSES: dict[str, dict[str, Any]] = {
     "little-time": {"what": "a process may use 20 s of processor time", "shell": 'ulimit -t 20; "$@"'},
     "locked-memory": {
         "what": "all memory, and all that comes, is locked, under a limit",
-        "after": "import ctypes, resource; resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 33, 1 << 33)); print(ctypes.CDLL(None).mlockall(3))",
+        "after": "import ctypes, resource; n = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]; resource.setrlimit(resource.RLIMIT_MEMLOCK, (n, n)); print(ctypes.CDLL(None).mlockall(3))",
     },
     # what the training does to itself
     "spawned-training": {
@@ -275,9 +275,9 @@ PROCESSES: dict[str, dict[str, Any]] = {
         "end": "mode.__exit__(None, None, None); print(Count.n)",
     },
     "function-mode": {
-        "what": "a function mode counts torch's functions, and the default device is `meta` meanwhile",
-        "after": "from torch.overrides import TorchFunctionMode\nclass Count(TorchFunctionMode):\n    n = 0\n    def __torch_function__(self, f, types, args=(), kwargs=None): Count.n += 1; return f(*args, **(kwargs or {}))\nmode = Count(); mode.__enter__(); torch.set_default_device('meta')",
-        "end": "torch.set_default_device(None); mode.__exit__(None, None, None); print(Count.n)",
+        "what": "a function mode counts torch's functions",
+        "after": "from torch.overrides import TorchFunctionMode\nclass Count(TorchFunctionMode):\n    n = 0\n    def __torch_function__(self, f, types, args=(), kwargs=None): Count.n += 1; return f(*args, **(kwargs or {}))\nmode = Count(); mode.__enter__()",
+        "end": "mode.__exit__(None, None, None); print(Count.n)",
     },
     "random-states": {
         "what": "the states of all random generators are compared at the end",
