@@ -364,6 +364,17 @@ ATTACKS |= {
 ATTACKS |= {f"start-{name}": Attack(what, code=code) for name, (what, code) in LAUNCHES.items()}
 ATTACKS |= {name: Attack(**{"iterations": 250, **attack}) for name, attack in PROCESSES.items()}
 
+#: Differences that stay.
+EXPLAINED = {
+    "dumped-threads": "a process of several threads has one thread of ours more. It sleeps in the kernel, so its line is"
+    " `<no Python frame>`. A process of one thread gets none.",
+    "start-ignored-children": "the script `eroica` is run by dash, which takes SIGCHLD back from being ignored, and"
+    " shows nobody that it was.",
+    "start-removed-directory": "the shell that runs the script `eroica` writes that it cannot find its directory.",
+    "missing-preload": "the dynamic loader writes its line for each program, and the script `eroica` starts three.",
+    "temporary-counted": "the directory `eroica-<uid>`, which is empty, stays for the next job.",
+}
+
 
 class Outcome(NamedTuple):
     """What came of a run."""
@@ -466,8 +477,11 @@ def write_page(results: dict[str, dict[str, object]]) -> None:
     PAGE.write_text(
         "# Results: attacks\n\n`python benchmarks/attacks.py`: a training or a command, alone and under `eroica run`."
         f" {held} of {len(results)} see no difference in output, standard error and status. Differences stand in bold."
-        " Results accumulate; the first 27 rows were measured at an earlier revision."
-        "\n\n" + "\n".join(table(results)) + "\n"
+        " Results accumulate over revisions; an attack that was not run has no row."
+        "\n\n"
+        + "\n".join(table(results))
+        + "\n\n## Differences, and why\n\n"
+        + "".join(f"- {ATTACKS[name].what}: {why}\n" for name, why in EXPLAINED.items())
     )
 
 

@@ -259,6 +259,7 @@ PROCESSES: dict[str, dict[str, Any]] = {
     "own-profiler-late": {
         "what": "torch.profiler of the training's starts and stops inside the window, with stacks and memory",
         "step": "if i % 35 == 10: own = torch.profiler.profile(with_stack=True, profile_memory=True); own.start()\nif i % 35 == 20: own.stop(); print(sum(e.name == 'aten::addmm' for e in own.events()))",
+        "iterations": 60,
     },
     "legacy-profiler": {
         "what": "torch.autograd.profiler.profile and record_function are used around iterations",
