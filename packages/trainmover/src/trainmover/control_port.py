@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from trainmover import wire
 from trainmover.admission import GREETING_BYTES, PENDING_S, Front
 
-MOST_STRANGERS = 32
+MOST_STRANGERS = 64
 WRONG_TOKEN = "the token is not this job's (TRAINMOVER_TOKEN, or the file token in the job's folder)"
 _TOKEN = re.compile(rb'"token": ?("(?:[^"\\]|\\.){0,1000}")')
 #: First bytes of every TLS handshake since SSL 3.
