@@ -17,8 +17,9 @@ import pytest
 from made import requests_table
 from servegen.errors import BadFile, BadRequest, ServerError
 from servegen.export import write_requests
+from servegen.files import read_rows
 from servegen.prompts import ALPHABETS, PromptMaker, learn_prompts
-from servegen.replay import ReplayOptions, read_records, replay_requests, summarize, write_records
+from servegen.replay import Record, ReplayOptions, replay_requests, summarize, write_records
 from servegen.workload import Slo
 from servers import Behaviour, server
 
@@ -158,7 +159,7 @@ def test_ctrl_c_ends_with_the_results_so_far_and_metrics_are_served(tmp_path: Pa
     assert 20 <= summary["all"]["sent"] < 4000
     assert summary["all"]["failed"] == 0
     assert "stopped before its end" in out
-    assert len(read_records(tmp_path / "r.parquet")) == summary["all"]["sent"]
+    assert len(read_rows(tmp_path / "r.parquet", Record)) == summary["all"]["sent"]
 
 
 def free_port() -> int:
@@ -189,10 +190,10 @@ def test_records_read_back_and_others_are_refused(tmp_path: Path) -> None:
     with server(Behaviour()) as url:
         replay = replay_requests(evenly(5, 50.0), ReplayOptions((url,), "m"))
     write_records(replay.records, tmp_path / "r.parquet")
-    assert read_records(tmp_path / "r.parquet") == replay.records
+    assert tuple(read_rows(tmp_path / "r.parquet", Record)) == replay.records
     write_requests([evenly(3, 1.0)], tmp_path / "w.parquet", "parquet")
-    with pytest.raises(BadFile, match="no file of replay records"):
-        read_records(tmp_path / "w.parquet")
+    with pytest.raises(BadFile, match="missing required field"):
+        read_rows(tmp_path / "w.parquet", Record)
 
 
 def test_a_word_tokeniser_gets_words() -> None:
