@@ -29,14 +29,17 @@ def evenly(count: int, rate: float, inputs: int = 30, outputs: int = 4):  # type
 
 
 def test_each_request_leaves_at_its_planned_moment() -> None:
-    """3,000 requests at 300/s: delays must not add up. The limit is loose, since the machine is shared."""
+    """3,000 requests at 300/s: delays do not add up, unless others hold the cores, which the result then says."""
     with server(Behaviour()) as url:
         replay = replay_requests(evenly(3000, 300.0, outputs=1), ReplayOptions((url,), "m"))
     late = np.array([r.sent_s - r.planned_s for r in replay.records])
     assert len(late) == 3000
     assert late.min() > -0.005
-    assert late[-30:].mean() < 0.5  # a sender that sleeps gap by gap would be a second late by now
-    assert summarize(replay, Slo())["sender"]["lateness_s"]["p99"] == pytest.approx(np.quantile(late, 0.99))
+    sender = summarize(replay, Slo())["sender"]
+    starved = sender["loop_lag_s"]["p99"] > 0.1
+    # A sender that sleeps gap by gap would be a second late by now, with a loop that is on time.
+    assert sender["was_the_limit"] if starved else late[-30:].mean() < 0.5
+    assert sender["lateness_s"]["p99"] == pytest.approx(np.quantile(late, 0.99))
 
 
 def test_a_frozen_server_shows_in_the_requests_that_were_planned_meanwhile() -> None:
