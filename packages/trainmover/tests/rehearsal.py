@@ -18,8 +18,10 @@ from tests.conftest import environment
 from trainmover.cli import ask
 
 TRAIN = Path(__file__).parent.parent / "src" / "trainmover" / "demo" / "train.py"
-SHAPE = ("--dp", "2", "--pp", "2", "--layers", "1", "--iterations", "100")
-PAIR = ("--dp", "2", "--fsdp", "--layers", "1", "--iterations", "100")
+#: Epochs of 25 batches, shuffled anew by a DistributedSampler; the second job has workers and accumulates gradients.
+SHAPE = ("--dp", "2", "--pp", "2", "--layers", "1", "--iterations", "100", "--items", "200")
+PAIR = ("--dp", "2", "--fsdp", "--layers", "1", "--iterations", "100", "--items", "200", "--workers", "1",
+        "--accumulate", "2")  # fmt: skip
 #: What an iteration sleeps while a job waits for a standby to warm up, so that it is not at its end by then.
 WAITING_S = 1.5
 
@@ -176,12 +178,12 @@ def certificate(folder: Path, name: str) -> dict[str, str]:
     return {"TRAINMOVER_TLS_CERT": str(cert), "TRAINMOVER_TLS_KEY": str(key)}
 
 
-def losses(out: Path) -> dict[int, dict[int, str]]:
-    """Loss of every iteration by rank; where an iteration was repeated, the last."""
-    found: dict[int, dict[int, str]] = {}
+def losses(out: Path) -> dict[int, dict[int, Any]]:
+    """Loss and sample numbers of every iteration by rank; where an iteration was repeated, the last."""
+    found: dict[int, dict[int, Any]] = {}
     for path in out.glob("losses-*.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        found[int(path.stem.split("-")[1])] = {line["step"]: line["loss"] for line in lines}
+        found[int(path.stem.split("-")[1])] = {line["step"]: (line["loss"], line["samples"]) for line in lines}
     return found
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch.utils.data import DataLoader
 
 from trainmover.collectives import bytes_of
+from trainmover.data import random_state, restore_random
 from trainmover.errors import MoveError, UsageError
 
 
@@ -113,10 +113,15 @@ class Subject:
         others: Sequence[Stateful],
     ) -> None:
         for one in others:
+            if isinstance(one, DataLoader):
+                raise UsageError(
+                    f"a {type(one).__name__} does not continue in the middle of an epoch by itself: wrap it, as in "
+                    "data = trainmover.Batches(loader), pass data to attach, and take batches with next(data)"
+                )
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
                 raise UsageError(
-                    f"{type(one).__name__} has no state_dict and load_state_dict, so its position cannot be moved: "
-                    "give one that has both, as trainmover.Batches(DataLoader(...)) or torchdata's StatefulDataLoader"
+                    f"{type(one).__name__} has no state_dict and load_state_dict, so its state cannot be moved; "
+                    "for a source of batches use trainmover.Batches"
                 )
         self._models, self._optimizers, self._others = list(models), list(optimizers), list(others)
 
@@ -132,7 +137,7 @@ class Subject:
             "optimizers": plain,
             "others": [one.state_dict() for one in self._others],
             "training": [[module.training for module in model.modules()] for model in self._models],
-            "random": _random_state(),
+            "random": random_state(),
         }
         return Image(step, pickle.dumps(small), tensors)
 
@@ -159,7 +164,7 @@ class Subject:
         for model, modes in zip(self._models, small["training"], strict=True):
             for module, mode in zip(model.modules(), modes, strict=True):
                 module.training = mode
-        _restore_random(small["random"])
+        restore_random(small["random"])
 
     def _model_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for place, model in enumerate(self._models):
@@ -219,70 +224,3 @@ def _taken(present: Any, given: torch.Tensor, parameter: torch.Tensor) -> torch.
         _local(fresh).copy_(given)
         return fresh
     return given.clone()
-
-
-def _random_state() -> dict[str, Any]:
-    numpy = sys.modules.get("numpy")
-    return {
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "python": random.getstate(),
-        "numpy": numpy.random.get_state() if numpy is not None else None,
-    }
-
-
-def _restore_random(state: Mapping[str, Any]) -> None:
-    torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
-    random.setstate(state["python"])
-    if state["numpy"] is not None:
-        import numpy
-
-        numpy.random.set_state(state["numpy"])
-
-
-class Batches:
-    """A DataLoader that knows its place and goes on for ever, epoch after epoch.
-
-    Args:
-        loader: Any iterable whose order is decided by torch's random numbers when `iter` is called, as DataLoader's is.
-            Taking a place over means passing over the batches before it.
-    """
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._iterator: Iterator[Any] | None = None
-        self._epoch = 0
-        self._taken = 0
-        self._began = b""
-
-    def __iter__(self) -> Batches:
-        return self
-
-    def __next__(self) -> Any:
-        while True:
-            if self._iterator is None:
-                self._began = torch.get_rng_state().numpy().tobytes()
-                self._iterator = iter(self._loader)
-            try:
-                batch = next(self._iterator)
-            except StopIteration:
-                if self._taken == 0:
-                    raise
-                self._iterator, self._taken = None, 0
-                self._epoch += 1
-                continue
-            self._taken += 1
-            return batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Epoch, batches taken of it, and torch's random numbers as they were at its beginning."""
-        return {"epoch": self._epoch, "taken": self._taken, "began": self._began}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to the same place."""
-        self._epoch, self._taken, self._began = state["epoch"], state["taken"], state["began"]
-        self._iterator = None
-        if self._taken:
-            torch.set_rng_state(torch.frombuffer(bytearray(self._began), dtype=torch.uint8))
-            self._iterator = iter(self._loader)
-            for _ in range(self._taken):
-                next(self._iterator)
