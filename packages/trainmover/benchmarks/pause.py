@@ -5,9 +5,9 @@
 One record a line: what, ranks, shape (DP x PP x TP), and seconds; the job shards with FSDP2 and is paced by sleeping.
 
 - "planned": by order, to a warm standby.
-- "planned, cold": the newcomer has built its part of the model and has run no shadow iteration.
+- "planned, cold": the joiner has built its part of the model and has run no shadow iteration.
 - "naive": cold, and all connections of all groups are closed and opened: state is copied directly, nothing more.
-- "loss": killed; with a standby, or by a process that the seat starts.
+- "loss": killed; with a standby, or by a process that the supervisor starts.
 - "restart under torchrun": killed; torchrun starts all workers again, with gloo, from a checkpoint of ten iterations.
 
 "pause_s" is the time for which members stood at the boundary, or after a loss the time until the job is further than
@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.rehearsal import TRAIN, Rehearsal, environment, rehearsal
+from tests.jobs import TRAIN, RunningJob, environment, running_job
 
 
 def lines(out: Path, rank: int = 0) -> list[dict]:
@@ -48,7 +48,7 @@ def extra_s(records: list[dict], begin: float, step: int) -> float:
     return sum(one["took_s"] - normal for one in records if one["at"] > begin and one["step"] <= step + 3)
 
 
-def by_move(job: Rehearsal, rank: int, fault: str = "") -> dict:
+def by_move(job: RunningJob, rank: int, fault: str = "") -> dict:
     """Move a rank by order, to a standby from which something may be left out."""
     job.standby(f"spare-{len(job.others)}", **({"TRAINMOVER_FAULT": fault} if fault else {}))
     job.until_ready(timeout_s=200)
@@ -73,7 +73,7 @@ def by_move(job: Rehearsal, rank: int, fault: str = "") -> dict:
     }
 
 
-def by_loss(job: Rehearsal, rank: int, *, standby: bool) -> dict:
+def by_loss(job: RunningJob, rank: int, *, standby: bool) -> dict:
     if standby:
         job.standby(f"spare-{len(job.others)}")
         job.until_ready(timeout_s=150)
@@ -92,7 +92,9 @@ def ours(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write
     """All kinds of moves and losses of one job; `few`: one move and one loss."""
     n_ranks = shape[0] * shape[1] * shape[2]
     folder = Path(tempfile.mkdtemp(prefix="trainmover-bench-"))
-    with rehearsal(folder, n_ranks, *arguments, "--iterations", "100000", pace_s=pace_s, times='{"beat_s": 20}') as job:
+    with running_job(
+        folder, n_ranks, *arguments, "--iterations", "100000", pace_s=pace_s, timeouts='{"heartbeat_timeout_s": 20}'
+    ) as job:
         job.until_step(10, 200)
         write("planned", by_move(job, n_ranks // 2))
         if not few:
@@ -103,12 +105,12 @@ def ours(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write
 
 
 def naive(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write) -> None:
-    """Direct copy of the state; connections are made anew, and the newcomer's first iteration is its first."""
+    """Direct copy of the state; connections are made anew, and the joiner's first iteration is its first."""
     n_ranks = shape[0] * shape[1] * shape[2]
     folder = Path(tempfile.mkdtemp(prefix="trainmover-bench-"))
     arguments = [*arguments, "--iterations", "100000"]
-    times = '{"beat_s": 20}'
-    with rehearsal(folder, n_ranks, *arguments, pace_s=pace_s, times=times, TRAINMOVER_FAULT="rebuild") as job:
+    times = '{"heartbeat_timeout_s": 20}'
+    with running_job(folder, n_ranks, *arguments, pace_s=pace_s, timeouts=times, TRAINMOVER_FAULT="rebuild") as job:
         job.until_step(10, 200)
         write("naive", by_move(job, n_ranks // 2, "rebuild,cold"))
 

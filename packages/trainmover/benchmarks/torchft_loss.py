@@ -10,7 +10,7 @@ sleeping, gloo where it is not TrainMover; one member is killed (SIGKILL by pid)
   replacement at once. "torchft, short time-outs": heartbeats and joins time out after 1 s. "torchft, spare": a fifth
   group and `WorldSizeMode.FIXED_WITH_SPARES`, short time-outs. "torchft, ddp": torchft's own DistributedDataParallel
   in place of one `Manager.allreduce` of all gradients: its survivors raise, so their number is what is recorded.
-- "trainmover, standby" and "trainmover, alone": the replacement is a warm standby, or a process that the seat starts.
+- "trainmover, standby" and "trainmover, alone": the replacement is a warm standby, or a process that the supervisor starts.
 - "restart under torchrun": pause.py's.
 
 `pause_s`: the longest time between two iterations that each brought the job further than before, less a normal one.
@@ -232,13 +232,13 @@ def by_ddp(given: argparse.Namespace, write: Callable) -> None:
 
 def ours(given: argparse.Namespace, write: Callable, what: str, *, standby: bool) -> None:
     """Kill one rank after another of one job."""
-    from tests.rehearsal import rehearsal
+    from tests.jobs import running_job
 
     from benchmarks.pause import lines
 
     folder = Path(tempfile.mkdtemp(prefix="trainmover-loss-"))
     arguments = [*shape(given), "--iterations", "100000"]
-    with rehearsal(folder, N_MEMBERS, *arguments, pace_s=given.pace, times='{"beat_s": 20}') as job:
+    with running_job(folder, N_MEMBERS, *arguments, pace_s=given.pace, timeouts='{"heartbeat_timeout_s": 20}') as job:
         job.until_step(10, 120)
         for run in range(given.runs):
             if standby:

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import environment
-from tests.rehearsal import certificate
-from trainmover.cli import Beside, ask
+from tests.jobs import certificate
+from trainmover.cli import ControllerProcess, ask
 from trainmover.errors import UsageError, WireError
-from trainmover.private import check_folder, read_token, write_token
+from trainmover.job_folder import check_folder, read_token, write_token
 
 TOKEN = "secret" * 5
 FEW_FILES = 256
@@ -169,10 +169,10 @@ def test_a_controller_without_a_token_does_not_start(tmp_path: Path) -> None:
 
 def test_the_log_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainmover import controller as module
-    from trainmover.machine import Times
+    from trainmover.state_machine import Timeouts
 
     monkeypatch.setattr(module, "MOST_LOG_BYTES", 1000)
-    one = module.Controller(tmp_path, TOKEN, Times())
+    one = module.Controller(tmp_path, TOKEN, Timeouts())
     for _ in range(1000):
         one._say("something happened")
     assert (tmp_path / "controller.log").stat().st_size < 1200
@@ -228,7 +228,7 @@ def test_a_folder_that_another_user_has_planted_is_refused(tmp_path: Path) -> No
     assert token.read_bytes() == b"" and sorted(folder.iterdir()) == [token]
     os.chown(folder, 0, 0)
     folder.chmod(0o755)
-    with pytest.raises(Exception, match="belongs to user 1501"), Beside(folder, "127.0.0.1", 0):
+    with pytest.raises(Exception, match="belongs to user 1501"), ControllerProcess(folder, "127.0.0.1", 0):
         pass
     assert token.read_bytes() == b""
 

@@ -18,7 +18,7 @@ import click
 
 from trainmover import orders
 from trainmover.errors import RefusedError, TrainmoverError, UsageError, WireError
-from trainmover.private import check_folder, claim_folder, read_token, write_token
+from trainmover.job_folder import check_folder, claim_folder, read_token, write_token
 from trainmover.wire import Message, call
 
 DEFAULT_FOLDER = Path("trainmover-job")
@@ -34,10 +34,12 @@ def main() -> None:
 @click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address at which the controller listens.")
 @click.option("--port", type=int, default=0, help="Its port; any free one by default.")
-@click.option("--each-rank-a-host", is_flag=True, help="Rehearsal on one machine: rank N counts as host node-N.")
-@click.option("--times", default="{}", help='Time-outs as JSON, as {"beat_s": 5}; see docs/how-it-works.md.')
+@click.option("--each-rank-a-host", is_flag=True, help="RunningJob on one machine: rank N counts as host node-N.")
+@click.option(
+    "--timeouts", default="{}", help='Time-outs as JSON, as {"heartbeat_timeout_s": 5}; see docs/how-it-works.md.'
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, times: str, command: tuple[str, ...]) -> None:
+def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, timeouts: str, command: tuple[str, ...]) -> None:
     """Run COMMAND (torchrun …) with a controller beside it.
 
     On further machines of the same job set TRAINMOVER_CONTROLLER and TRAINMOVER_TOKEN instead: no second controller
@@ -46,16 +48,16 @@ def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, times: st
     environment = dict(os.environ)
     if each_rank_a_host:
         environment["TRAINMOVER_HOST"] = "node-{rank}"
-    seated = seat_command(list(command), environment)
+    supervisor_joined = supervisor_command(list(command), environment)
     if "TRAINMOVER_CONTROLLER" in environment:
-        raise SystemExit(subprocess.call(seated, env=environment))
-    with Beside(folder, host, port, times) as beside:
-        environment.update(beside.environment)
-        child = subprocess.Popen(seated, env=environment)
+        raise SystemExit(subprocess.call(supervisor_joined, env=environment))
+    with ControllerProcess(folder, host, port, timeouts) as controller:
+        environment.update(controller.environment)
+        child = subprocess.Popen(supervisor_joined, env=environment)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: child.send_signal(number))
         while child.poll() is None:
-            beside.watch()
+            controller.watch()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(0.2)
     raise SystemExit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
@@ -179,15 +181,15 @@ def _access(folder: Path, address: str | None) -> dict[str, str]:
     return {"TRAINMOVER_CONTROLLER": address, "TRAINMOVER_TOKEN": token}
 
 
-class Beside:
+class ControllerProcess:
     """The controller as a process beside the launcher; started anew whenever it ends."""
 
-    def __init__(self, folder: Path, host: str, port: int, times: str = "{}") -> None:
-        self._folder, self._host, self._port, self._times = folder, host, port, times
+    def __init__(self, folder: Path, host: str, port: int, timeouts: str = "{}") -> None:
+        self._folder, self._host, self._port, self._timeouts = folder, host, port, timeouts
         self._child: subprocess.Popen[bytes] | None = None
         self.environment: dict[str, str] = {}
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> ControllerProcess:
         try:
             claim_folder(self._folder)
         except UsageError as error:
@@ -233,7 +235,7 @@ class Beside:
 
     def _start(self) -> str:
         command = [sys.executable, "-m", "trainmover.controller", "--folder", str(self._folder), "--host", self._host]
-        command += ["--port", str(self._port), "--times", self._times]
+        command += ["--port", str(self._port), "--timeouts", self._timeouts]
         file = self._folder / "controller.json"
         file.unlink(missing_ok=True)
         self._child = subprocess.Popen(command, env={**os.environ, **self.environment})
@@ -246,8 +248,8 @@ class Beside:
         raise click.ClickException("the controller did not start within 30 s")
 
 
-def seat_command(command: list[str], environment: dict[str, str]) -> list[str]:
-    """The launcher's command with a seat in front of the script.
+def supervisor_command(command: list[str], environment: dict[str, str]) -> list[str]:
+    """The launcher's command with a supervisor in front of the script.
 
     Args:
         command: `torchrun OPTIONS SCRIPT ARGUMENTS`, or `python -m torch.distributed.run …`.
@@ -267,10 +269,10 @@ def seat_command(command: list[str], environment: dict[str, str]) -> list[str]:
     if parsed.module:
         environment["TRAINMOVER_MODULE"] = "1"
         options = [one for one in options if one not in ("-m", "--module")]
-    return [*command[:start], *options, "-m", "trainmover.seat", *script]
+    return [*command[:start], *options, "-m", "trainmover.supervisor", *script]
 
 
-__all__ = ["Beside", "RefusedError", "ask", "main", "seat_command"]
+__all__ = ["ControllerProcess", "RefusedError", "ask", "main", "supervisor_command"]
 
 if __name__ == "__main__":
     main()

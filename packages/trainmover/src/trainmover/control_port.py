@@ -61,7 +61,7 @@ class ControlPort:
         if self._tls is None and not self._is_shown(words):
             with caller, contextlib.suppress(OSError):
                 caller.recv(1 << 16)  # what was not read would reset the connection, and with it the answer
-                caller.send(wire.encode({"do": "refused", "reason": WRONG_TOKEN}))
+                caller.send(wire.encode({"command": "refused", "reason": WRONG_TOKEN}))
             return
         while len(self._strangers) >= MOST_STRANGERS:
             oldest = next(iter(self._strangers))
@@ -94,7 +94,7 @@ class ControlPort:
         try:
             words = await asyncio.wait_for(reader.read(GREETING_BYTES), PENDING_S)
             if not self._is_shown(words):
-                transport.write(wire.encode({"do": "refused", "reason": WRONG_TOKEN}))
+                transport.write(wire.encode({"command": "refused", "reason": WRONG_TOKEN}))
                 await asyncio.sleep(_READS_S)
                 return
             task = asyncio.current_task()

@@ -6,7 +6,7 @@ Actions: kill (as kill -9), stop (as SIGSTOP), slow (sleeps for two seconds).
 Points: prepare, hold, state, switch, restore, shadow. Without a point: wrong-role, other-code, other-version.
 
 To measure what a part is worth, it can be left out. With "rebuild" (in all processes) nothing is prepared: all
-connections of all groups are made anew in the pause. With "cold" (in a standby) the newcomer has built its part of the
+connections of all groups are made anew in the pause. With "cold" (in a standby) the joiner has built its part of the
 model and run no shadow iteration; not for DDP, which calls other collectives in its first iterations.
 """
 
@@ -27,7 +27,7 @@ def at(point: str) -> None:
             _do(action)
 
 
-def asked(action: str) -> bool:
+def enabled(action: str) -> bool:
     """Whether TRAINMOVER_FAULT has an action that something else than a point looks for."""
     return action in os.environ.get("TRAINMOVER_FAULT", "").split(",")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainmover.errors import UsageError
 
-ELSEWHERE_TOO = {
+PROGRAM_CAUSES = {
     "python-on-critical-path",
     "garbage-collection",
     "blocking-checkpoint",
@@ -67,7 +67,7 @@ def from_verdict(text: str, min_confidence: float) -> Order:
         raise UsageError(f"a verdict of schema version {told['schema_version']}; version 1 is understood")
     if first.get("scope") != "some" or len(workers) != 1:
         raise UsageError(f"{cause} is not the fault of one worker ({first.get('scope')}), so nothing is moved")
-    if cause in ELSEWHERE_TOO:
+    if cause in PROGRAM_CAUSES:
         raise UsageError(f"{cause} comes from the program: on another machine it would be the same")
     if confidence < min_confidence:
         raise UsageError(

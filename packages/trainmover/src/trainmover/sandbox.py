@@ -1,7 +1,7 @@
-"""The shadow iteration: collectives are recorded once per role, and answered from the recording in a newcomer.
+"""The shadow iteration: collectives are recorded once per role, and answered from the recording in a joiner.
 
 On a job's first iterations every member notes what each collective gave it. Members with the same sequence of
-collectives (names, shapes, dtypes, group sizes) have the same role; one recording of each role is kept. A newcomer
+collectives (names, shapes, dtypes, group sizes) have the same role; one recording of each role is kept. A joiner
 runs the job's own script from its beginning against the recording of its role, alone: imports, allocation, lazy
 initialization and first-step costs are paid while nobody waits. Barriers and sends give nothing and are skipped.
 
@@ -76,7 +76,7 @@ class Recorder:
         self._lock = threading.Lock()
 
     def note(self, ordinal: int, name: str, outputs: Sequence[torch.Tensor]) -> None:
-        """Keep copies of a collective's outputs."""
+        """Persist copies of a collective's outputs."""
         self.fill(self.reserve(ordinal, name), outputs)
 
     def reserve(self, ordinal: int, name: str) -> Note:
@@ -92,7 +92,7 @@ class Recorder:
 
 
 class Replay:
-    """Answers a newcomer's collectives from the recording of its role.
+    """Answers a joiner's collectives from the recording of its role.
 
     Args:
         recording: The role's own.
@@ -118,7 +118,7 @@ class Replay:
         if note is None or note.outputs is None:
             raise MoveError(
                 f"the shadow iteration calls {name} in group {ordinal}, which is not in the recording: "
-                "the newcomer runs another script, or another role, than the member that was recorded"
+                "the joiner runs another script, or another role, than the member that was recorded"
             )
         self._last[ordinal, name] = note
         for output, recorded in zip(outputs, note.outputs, strict=False):

@@ -1,6 +1,6 @@
 """A standby: one process that runs the job's script in the sandbox, once in each role, and waits for a rank to take.
 
-`python -m trainmover.standby` is what `trainmover standby` and a seat without a standby start.
+`python -m trainmover.standby` is what `trainmover standby` and a supervisor without a standby start.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import torch.distributed as dist
 from trainmover import faults
 from trainmover import group as _group
 from trainmover.agent import Agent
+from trainmover.context import Context, context
 from trainmover.errors import RefusedError, TrainmoverError
-from trainmover.fabric import Fabric, fabric
 from trainmover.job import RECORDED_ITERATIONS, Role, facts
 from trainmover.sandbox import Recording, Replay
 from trainmover.wire import Message
@@ -33,7 +33,7 @@ from trainmover.wire import Message
 def main() -> int:
     """Join the job at TRAINMOVER_CONTROLLER, and end with the status of the rank that was taken."""
     _group.register()
-    owner = fabric()
+    owner = context()
     agent = Agent(os.environ["TRAINMOVER_CONTROLLER"], facts("standby", owner), owner)
     owner.agent = agent
     try:
@@ -62,12 +62,12 @@ def main() -> int:
         role = next_role
 
 
-def _run_as(role: Message, owner: Fabric, recording: Recording) -> Message | None:
+def _run_as(role: Message, owner: Context, recording: Recording) -> Message | None:
     """Run the script in one role; the next role, or None when the script has come to its end or is not needed."""
     os.environ.update(role["env"])
     owner.rank, owner.replay = int(role["rank"]), Replay(recording)
     # in every role anew: DDP settles its buckets in the second iteration
-    owner.shadow_iterations = 0 if faults.asked("cold") else RECORDED_ITERATIONS
+    owner.shadow_iterations = 0 if faults.enabled("cold") else RECORDED_ITERATIONS
     owner.agent.ready, owner.agent.iteration_s = False, 0.0
     try:
         with _local_rendezvous(owner.rank, int(os.environ["WORLD_SIZE"])):
@@ -116,9 +116,9 @@ def _local_rendezvous(rank: int, world: int) -> Iterator[None]:
         handlers["env"] = before
 
 
-def _unfit(agent: Agent, owner: Fabric, reason: str) -> int:
+def _unfit(agent: Agent, owner: Context, reason: str) -> int:
     if owner.replay is not None:
-        agent.say("unfit", reason=reason)
+        agent.report("unfit", reason=reason)
     return _complain(reason)
 
 

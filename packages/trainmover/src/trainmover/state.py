@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader
 
+from trainmover.backend import Backend
 from trainmover.collectives import bytes_of
-from trainmover.data import random_state, restore_random
 from trainmover.errors import MoveError, UsageError
 
 
@@ -32,7 +32,7 @@ class Stateful(Protocol):
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorSpec:
     """One tensor of a state.
 
     Attributes:
@@ -49,7 +49,7 @@ class Piece:
 
 
 @dataclass
-class Image:
+class Snapshot:
     """A state at one boundary.
 
     Attributes:
@@ -62,10 +62,10 @@ class Image:
     small: bytes
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[TensorSpec]:
         """What the tensors are, in order."""
         return [
-            Piece(name, str(one.dtype).removeprefix("torch."), tuple(one.shape), one.nbytes)
+            TensorSpec(name, str(one.dtype).removeprefix("torch."), tuple(one.shape), one.nbytes)
             for name, one in self.tensors.items()
         ]
 
@@ -89,18 +89,19 @@ def view_of(tensor: torch.Tensor) -> memoryview:
     return bytes_of(tensor.view(-1))
 
 
-def empty_like(piece: Piece) -> torch.Tensor:
+def empty_like(piece: TensorSpec) -> torch.Tensor:
     """A tensor for this piece."""
     return torch.empty(piece.shape, dtype=getattr(torch, piece.dtype))
 
 
-class Subject:
+class TrainingState:
     """What is moved: everything in a member that an iteration changes.
 
     Args:
         models: Modules; their parameters and buffers, of DTensors the local part.
         optimizers: Optimizers over those parameters.
-        others: Anything with state_dict and load_state_dict: loader, scheduler, scaler.
+        others: Anything with state_dict and load_state_dict: Batches, scheduler, scaler.
+        backend: Reads and writes the memory of the device.
 
     Raises:
         UsageError: One of `others` cannot tell its state.
@@ -111,6 +112,7 @@ class Subject:
         models: Sequence[torch.nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
         others: Sequence[Stateful],
+        backend: Backend,
     ) -> None:
         for one in others:
             if isinstance(one, DataLoader):
@@ -124,9 +126,11 @@ class Subject:
                     "for a source of batches use trainmover.Batches"
                 )
         self._models, self._optimizers, self._others = list(models), list(optimizers), list(others)
+        self._backend = backend
 
-    def image(self, step: int) -> Image:
-        """The state as it is now, as views of the live tensors."""
+    def snapshot(self, step: int) -> Snapshot:
+        """Return the state as it is now, as tensors in host memory, which may be views of the live ones."""
+        self._backend.synchronize()
         tensors = dict(self._model_tensors())
         plain: list[Any] = []
         for place, optimizer in enumerate(self._optimizers):
@@ -137,39 +141,64 @@ class Subject:
             "optimizers": plain,
             "others": [one.state_dict() for one in self._others],
             "training": [[module.training for module in model.modules()] for model in self._models],
-            "random": random_state(),
+            "random": self._backend.random_state(),
         }
-        return Image(step, pickle.dumps(small), tensors)
+        tensors = {name: self._backend.read(one) for name, one in tensors.items()}
+        return Snapshot(step, pickle.dumps(small), tensors)
 
-    def restore(self, image: Image) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over a state: every value is overwritten in place.
 
         Raises:
             MoveError: The state belongs to another model; nothing has been changed.
         """
         own = dict(self._model_tensors())
-        theirs = {name: one for name, one in image.tensors.items() if name.startswith("model")}
+        theirs = {name: one for name, one in snapshot.tensors.items() if name.startswith("model")}
         wrong = [name for name in own.keys() | theirs.keys() if _kind(own.get(name)) != _kind(theirs.get(name))]
         if wrong:
             raise MoveError(
                 f"the state is of another model or role: {len(wrong)} tensors differ, the first is {min(wrong)}"
             )
         for name, one in theirs.items():
-            own[name].copy_(one)
-        small = pickle.loads(image.small)  # noqa: S301 - from a member of this job that knows its token
+            self._backend.write(own[name], one)
+        small = pickle.loads(snapshot.small)  # noqa: S301 - from a member of this job that knows its token
         for place, (optimizer, plain) in enumerate(zip(self._optimizers, small["optimizers"], strict=True)):
-            _restore_optimizer(place, optimizer, plain, image.tensors)
+            self._restore_optimizer(place, optimizer, plain, snapshot.tensors)
         for one, state in zip(self._others, small["others"], strict=True):
             one.load_state_dict(state)
         for model, modes in zip(self._models, small["training"], strict=True):
             for module, mode in zip(model.modules(), modes, strict=True):
                 module.training = mode
-        restore_random(small["random"])
+        self._backend.restore_random(small["random"])
+        self._backend.synchronize()
 
     def _model_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for place, model in enumerate(self._models):
             for name, one in (*model.named_parameters(), *model.named_buffers()):
                 yield f"model{place}.{name}", _local(one)
+
+    def _restore_optimizer(
+        self, place: int, optimizer: torch.optim.Optimizer, groups: Any, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        for g, (group, (settings, values)) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
+            group.update(settings)
+            for p, (parameter, plain) in enumerate(zip(group["params"], values, strict=True)):
+                state = optimizer.state[parameter]
+                for key in [key for key in state if key not in plain]:
+                    del state[key]
+                for key, value in plain.items():
+                    given = tensors.get(f"optimizer{place}.{g}.{p}.{key}")
+                    state[key] = value if given is None else self._taken(state.get(key), given, parameter)
+
+    def _taken(self, present: Any, given: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        """Write an optimizer's tensor in place; make it, on the parameter's device, where there is none of its kind."""
+        if not (isinstance(present, torch.Tensor) and _kind(_local(present)) == _kind(given)):
+            if hasattr(parameter, "to_local") and given.shape == _local(parameter).shape:
+                present = torch.zeros_like(parameter, dtype=given.dtype)
+            else:  # counters, as Adam's "step", stay in host memory
+                present = torch.empty_like(given, device=parameter.device if given.ndim else "cpu")
+        self._backend.write(_local(present), given)
+        return present
 
 
 def _kind(tensor: torch.Tensor | None) -> object:
@@ -199,28 +228,3 @@ def _optimizer_state(place: int, optimizer: torch.optim.Optimizer) -> tuple[Any,
             values.append({key: None if isinstance(value, torch.Tensor) else value for key, value in state.items()})
         groups.append(({key: value for key, value in group.items() if key != "params"}, values))
     return groups, tensors
-
-
-def _restore_optimizer(
-    place: int, optimizer: torch.optim.Optimizer, groups: Any, tensors: Mapping[str, torch.Tensor]
-) -> None:
-    for g, (group, (settings, values)) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
-        group.update(settings)
-        for p, (parameter, plain) in enumerate(zip(group["params"], values, strict=True)):
-            state = optimizer.state[parameter]
-            for key in [key for key in state if key not in plain]:
-                del state[key]
-            for key, value in plain.items():
-                given = tensors.get(f"optimizer{place}.{g}.{p}.{key}")
-                state[key] = value if given is None else _taken(state.get(key), given, parameter)
-
-
-def _taken(present: Any, given: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    if isinstance(present, torch.Tensor) and _kind(_local(present)) == _kind(given):
-        _local(present).copy_(given)
-        return present
-    if hasattr(parameter, "to_local") and given.shape == _local(parameter).shape:
-        fresh = torch.zeros_like(parameter, dtype=given.dtype)
-        _local(fresh).copy_(given)
-        return fresh
-    return given.clone()

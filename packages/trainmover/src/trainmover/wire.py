@@ -1,4 +1,4 @@
-"""The control channel: messages between controller, members, seats and standbys.
+"""The control channel: messages between controller, members, joiners and standbys.
 
 One message is a line of JSON; `blob` in it is the number of bytes that follow. The first message of a connection
 carries the token; with a certificate in TRAINMOVER_TLS_CERT (and TRAINMOVER_TLS_KEY at the controller) the channel is
@@ -210,7 +210,7 @@ def call(address: str, hello: Message, timeout_s: float = 5.0) -> tuple[Channel,
         channel.close()
         hint = "" if client_tls() else "; if it wants TLS, set TRAINMOVER_TLS_CERT to its certificate"
         raise WireError(f"the controller at {address} does not answer: {error}{hint}") from error
-    if answer.get("do") == "refused":
+    if answer.get("command") == "refused":
         channel.close()
         raise RefusedError(str(answer.get("reason")))
     connection.settimeout(None)

@@ -2,7 +2,7 @@
 
     python -m trainmover.demo [--folder DIR]
 
-Beside it runs the same job, undisturbed. Writes DIR/iterations.svg. Exit status 0 if all losses are equal to the last
+ControllerProcess it runs the same job, undisturbed. Writes DIR/iterations.svg. Exit status 0 if all losses are equal to the last
 bit.
 """
 

@@ -22,16 +22,18 @@ class Run:
         folder: For its files.
         arguments: Of the training script, but for --out.
         around: What the whole command is started by.
-        times: The controller's time-outs, as JSON.
+        timeouts: The controller's time-outs, as JSON.
     """
 
-    def __init__(self, folder: Path, arguments: Sequence[str], around: Sequence[str] = (), times: str = "{}") -> None:
+    def __init__(
+        self, folder: Path, arguments: Sequence[str], around: Sequence[str] = (), timeouts: str = "{}"
+    ) -> None:
         self.folder, self.out = folder, folder / "out"
         folder.mkdir(parents=True, exist_ok=True)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
         script = [str(Path(__file__).with_name("train.py")), *arguments, "--out", str(self.out)]
         run = [sys.executable, "-m", "trainmover.cli", "run", "--folder", str(folder), "--each-rank-a-host"]
-        run += ["--times", times, "--"]
+        run += ["--timeouts", timeouts, "--"]
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         self.log = (folder / "job.log").open("wb")
         self.process = subprocess.Popen(

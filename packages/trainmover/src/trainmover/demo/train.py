@@ -222,9 +222,9 @@ def main() -> None:
             ended = now
             with (given.out / f"losses-{dist.get_rank()}.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
-    image = job.image()
-    small = {name: digest(repr(part).encode()) for name, part in pickle.loads(image.small).items()}  # noqa: S301
-    tensors = {name: one for name, one in image.digests().items() if name}
+    snapshot = job.snapshot()
+    small = {name: digest(repr(part).encode()) for name, part in pickle.loads(snapshot.small).items()}  # noqa: S301
+    tensors = {name: one for name, one in snapshot.digests().items() if name}
     (given.out / f"state-{dist.get_rank()}.txt").write_text(json.dumps({**tensors, **small}))
     (given.out / f"pauses-{dist.get_rank()}.json").write_text(json.dumps(job.pauses))
     dist.destroy_process_group()

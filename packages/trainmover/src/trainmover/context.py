@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from trainmover.backend import Backend, TcpBackend
 from trainmover.errors import LinkError, TrainmoverError
 from trainmover.transport import Address, Hello, Listener, Wake
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Told = Callable[[TrainmoverError], None]
 
 
-class Fabric:
+class Context:
     """The connections of one process.
 
     Args:
@@ -47,6 +48,7 @@ class Fabric:
         self.recorder: Recorder | None = None
         self.replay: Replay | None = None
         self.agent: Any = None
+        self.backend: Backend = TcpBackend(self)
         self.code = ""
         self.shadow_iterations = 0
         self.roles_left: list[dict[str, Any]] = []
@@ -62,7 +64,7 @@ class Fabric:
         return Hello(self.tokens.get(target, self.token), purpose, group, generation, self.rank, target)
 
     def failed(self, error: TrainmoverError) -> bool:
-        """Keep the first failure and tell whoever listens.
+        """Persist the first failure and tell whoever listens.
 
         Returns:
             Whether the failure is taken care of, so that the collective may end as if nothing had happened.
@@ -94,13 +96,13 @@ class Fabric:
         return ""
 
 
-_of_process: list[Fabric] = []
+_of_process: list[Context] = []
 
 
-def fabric() -> Fabric:
+def context() -> Context:
     """This process's own; token and address come from TRAINMOVER_TOKEN and TRAINMOVER_ADDRESS."""
     if not _of_process:
-        _of_process.append(Fabric(os.environ.get("TRAINMOVER_TOKEN", ""), _own_address()))
+        _of_process.append(Context(os.environ.get("TRAINMOVER_TOKEN", ""), _own_address()))
     return _of_process[0]
 
 
@@ -115,4 +117,4 @@ def _own_address() -> str:
     return "127.0.0.1"
 
 
-__all__ = ["Fabric", "LinkError", "fabric"]
+__all__ = ["Context", "LinkError", "context"]

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from trainmover import parcel
+from trainmover import transfer
+from trainmover.context import Context
 from trainmover.errors import LinkError, MoveError, TrainmoverError
-from trainmover.fabric import Fabric
-from trainmover.state import Image, digest, empty_like, view_of
+from trainmover.state import Snapshot, digest, empty_like, view_of
 from trainmover.transport import Address, Link, Wake, dial
 
 _COPY_S = 30.0
@@ -36,11 +36,11 @@ Report = Callable[[dict[str, Any]], None]
 class Held:
     """A buddy's state of one iteration: what differs from this member's own copy, and digests of everything."""
 
-    image: Image
+    snapshot: Snapshot
     digests: dict[str, str]
 
 
-class Keeper:
+class SnapshotStore:
     """Takes copies, sends them to the buddy, holds those of others.
 
     Args:
@@ -50,19 +50,21 @@ class Keeper:
         checkpoint_every: A checkpoint is written every so many iterations (a multiple of the copies' rhythm).
     """
 
-    def __init__(self, owner: Fabric, report: Report, folder: Path | None, checkpoint_every: int) -> None:
+    def __init__(self, owner: Context, report: Report, folder: Path | None, checkpoint_every: int) -> None:
         self._owner, self._report, self._folder, self._every = owner, report, folder, checkpoint_every
-        self._own: dict[int, Image] = {}
+        self._own: dict[int, Snapshot] = {}
         self._digests: dict[int, dict[str, str]] = {}
         self._held: dict[int, dict[int, Held]] = {}
-        self._free: list[Image] = []
-        self._twins: set[int] = set()
+        self._free: list[Snapshot] = []
+        self._replicas: set[int] = set()
         self._saved: set[int] = set()
         self._work: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._buddy = -1
         self._address: Address = ("", 0)
         self._link: Link | None = None
+        self._generation = 0
+        self._passed_over = -1
         self._tries = 0
         self._wake = Wake()
         self._stable = -1
@@ -79,42 +81,44 @@ class Keeper:
 
     # -- called by the training --------------------------------------------------------------------------------------
 
-    def take(self, image: Image) -> float:
+    def take(self, snapshot: Snapshot) -> float:
         """Copy the state aside.
 
         Args:
-            image: Views of the live tensors.
+            snapshot: Views of the live tensors.
 
         Returns:
             Seconds that it took; nought if it was passed over because older copies are still on their way.
         """
         began = time.perf_counter()
         with self._changed:
-            if image.step in self._own:
-                self._work.put(image.step)
+            if snapshot.step in self._own:
+                self._work.put(snapshot.step)
                 return 0.0
             if len(self._own) >= 2 and not self._drop_older():
+                self._passed_over = max(self._passed_over, snapshot.step)
+                self._changed.notify_all()
                 if self._work.empty():  # it has been offered and not been kept
                     self._work.put(max(self._own))
                 return 0.0
-            slot = self._free.pop() if self._free else Image(-1, b"")
-        if slot.pieces() != image.pieces():
-            slot.tensors = {piece.name: empty_like(piece) for piece in image.pieces()}
-        for name, one in image.tensors.items():
+            slot = self._free.pop() if self._free else Snapshot(-1, b"")
+        if slot.pieces() != snapshot.pieces():
+            slot.tensors = {piece.name: empty_like(piece) for piece in snapshot.pieces()}
+        for name, one in snapshot.tensors.items():
             slot.tensors[name].copy_(one)
-        slot.step, slot.small = image.step, image.small
+        slot.step, slot.small = snapshot.step, snapshot.small
         with self._changed:
-            self._own[image.step] = slot
-        self._work.put(image.step)
+            self._own[snapshot.step] = slot
+        self._work.put(snapshot.step)
         return time.perf_counter() - began
 
     def report(self) -> dict[str, Any]:
         """Of which iterations states are at hand: own ones, others', and checkpoints."""
         with self._changed:
-            held = {str(rank): sorted(images) for rank, images in self._held.items()}
+            held = {str(rank): sorted(snapshots) for rank, snapshots in self._held.items()}
             return {"own": sorted(self._own), "held": held, "disk": checkpoints(self._folder)}
 
-    def own(self, step: int) -> Image:
+    def own(self, step: int) -> Snapshot:
         """This member's state of an iteration, from memory or from its checkpoint.
 
         Raises:
@@ -125,7 +129,7 @@ class Keeper:
                 return self._own[step]
         return load_checkpoint(self._folder, step, self._owner.rank)
 
-    def compose(self, rank: int, step: int) -> tuple[Image, dict[str, str]]:
+    def compose(self, rank: int, step: int) -> tuple[Snapshot, dict[str, str]]:
         """A buddy's state of an iteration, whole, and its digests.
 
         Raises:
@@ -137,14 +141,14 @@ class Keeper:
         if held is None:
             raise MoveError(f"no copy of rank {rank} at iteration {step} is held here")
         shared = own.tensors if own is not None else {}
-        tensors = {**{name: shared[name] for name in held.digests if name in shared}, **held.image.tensors}
+        tensors = {**{name: shared[name] for name in held.digests if name in shared}, **held.snapshot.tensors}
         lacking = [name for name in held.digests if name and name not in tensors]
         if lacking:
             raise MoveError(f"of rank {rank}'s copy of iteration {step}, {len(lacking)} tensors are not held here")
         tensors = {name: tensors[name] for name in held.digests if name}
-        image = Image(step, held.image.small, tensors)
-        parcel.check(image, held.digests)
-        return image, held.digests
+        snapshot = Snapshot(step, held.snapshot.small, tensors)
+        transfer.check(snapshot, held.digests)
+        return snapshot, held.digests
 
     def rollback(self, step: int) -> None:
         """Forget what was copied of later iterations."""
@@ -152,47 +156,50 @@ class Keeper:
             for later in [one for one in self._own if one > step]:
                 self._free.append(self._own.pop(later))
                 self._digests.pop(later, None)
-            for images in self._held.values():
-                for later in [one for one in images if one > step]:
-                    del images[later]
+            for snapshots in self._held.values():
+                for later in [one for one in snapshots if one > step]:
+                    del snapshots[later]
             self._stable = min(self._stable, step)
 
     # -- called by the agent -----------------------------------------------------------------------------------------
 
-    def befriend(self, buddy: int, address: Address) -> None:
-        """From now on copies go to this member."""
+    def set_buddy(self, buddy: int, address: Address, generation: int) -> None:
+        """Send copies to this member from now on, those at hand included."""
         with self._changed:
+            self._generation = generation
             if (buddy, address) != (self._buddy, self._address):
                 self._buddy, self._address, self._tries = buddy, address, 0
                 self._hang_up()
                 for step in sorted(self._own):
                     self._work.put(step)
 
-    def settle(self, stable: int) -> None:
+    def set_stable(self, stable: int) -> None:
         """Every member has a copy of this iteration elsewhere; older ones may go."""
         with self._changed:
             self._stable = max(self._stable, stable)
             self._drop_older()
 
-    def begin_anew(self, stable: int, step: int) -> None:
-        """Members have been exchanged at this iteration's boundary.
-
-        Copies between the common one and this boundary can never become common, since whoever left took its own along.
-        They would only take the place of the copy that everybody takes now.
-        """
+    def make_room(self, stable: int) -> None:
+        """Keep the common copy only: a copy of a move's boundary takes the place of what is not common by then."""
         with self._changed:
             self._stable = max(self._stable, stable)
-            self.throw_away([one for one in self._own if 0 <= self._stable < one < step])
-            self._drop_older()
+            self.discard([one for one in self._own if one != self._stable])
 
-    def throw_away(self, steps: Sequence[int]) -> None:
+    def adopt(self, snapshot: Snapshot, digests: dict[str, str]) -> None:
+        """Keep a state that this joiner has taken over as its own copy."""
+        with self._changed:
+            self._own, self._digests = {snapshot.step: snapshot}, {snapshot.step: digests}
+            self._changed.notify_all()
+        self._work.put(snapshot.step)
+
+    def discard(self, steps: Sequence[int]) -> None:
         """Not every member has copies of these iterations, and never will."""
         with self._changed:
             for step in steps:
                 self._own.pop(step, None)  # not to be used again at once: it may be on its way
                 self._digests.pop(step, None)
-                for images in self._held.values():
-                    images.pop(step, None)
+                for snapshots in self._held.values():
+                    snapshots.pop(step, None)
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -201,9 +208,9 @@ class Keeper:
         for step in older:
             self._free.append(self._own.pop(step))
             self._digests.pop(step, None)
-        for images in self._held.values():
-            for step in [one for one in images if one < self._stable]:
-                del images[step]
+        for snapshots in self._held.values():
+            for step in [one for one in snapshots if one < self._stable]:
+                del snapshots[step]
         return bool(older)
 
     def _run(self) -> None:
@@ -212,62 +219,62 @@ class Keeper:
             if step is None:
                 return
             with self._changed:
-                image, buddy = self._own.get(step), self._buddy
-            if image is None or self._owner.replay is not None:  # what is computed in the sandbox is nobody's state
+                snapshot, buddy = self._own.get(step), self._buddy
+            if snapshot is None:
                 continue
             try:
-                self._digest(image)
-                self._checkpoint(image)
+                self._digest(snapshot)
+                self._checkpoint(snapshot)
                 if buddy >= 0:
-                    self._send(image)
+                    self._send(snapshot)
                     self._tries = 0
             except (TrainmoverError, OSError):  # the buddy is gone, which others notice too, or not yet what it will be
                 self._hang_up()
                 self._try_again(step)
 
     def _try_again(self, step: int) -> None:
-        """Offer a copy again soon: a newcomer may not have switched yet. After some tries the next copy is offered."""
+        """Offer a copy again soon: a joiner may not have switched yet. After some tries the next copy is offered."""
         if self._tries < _MOST_TRIES:
             self._tries += 1
             time.sleep(_TRY_AGAIN_S)
             self._work.put(step)
 
-    def _digest(self, image: Image) -> None:
-        if image.step in self._digests:
+    def _digest(self, snapshot: Snapshot) -> None:
+        if snapshot.step in self._digests:
             return
-        digests = image.digests()
+        digests = snapshot.digests()
         with self._changed:
-            if self._own.get(image.step) is not image:
+            if self._own.get(snapshot.step) is not snapshot:
                 return
-            self._digests[image.step] = digests
+            self._digests[snapshot.step] = digests
             self._changed.notify_all()
         models = "".join(value for name, value in digests.items() if name.startswith("model"))
         if self._buddy < 0:
-            self._report({"say": "digest", "digest": digest(models.encode())})
+            self._report({"event": "digest", "digest": digest(models.encode())})
 
-    def _send(self, image: Image) -> None:
+    def _send(self, snapshot: Snapshot) -> None:
         deadline = time.monotonic() + _COPY_S
         if self._link is None:
-            self._link = dial(self._address, self._owner.hello("copy", "", self._owner.generation, self._buddy), 5.0)
-        link, step, digests = self._link, image.step, self._digests.get(image.step)
+            self._link = dial(self._address, self._owner.hello("copy", "", self._generation, self._buddy), 5.0)
+        link, step, digests = self._link, snapshot.step, self._digests.get(snapshot.step)
         if digests is None:  # thrown away meanwhile
             return
         offer = {
             "step": step,
-            "n_small": len(image.small),
+            "n_small": len(snapshot.small),
             "digests": digests,
-            "pieces": [asdict(piece) for piece in image.pieces()],
+            "pieces": [asdict(piece) for piece in snapshot.pieces()],
         }
-        parcel.send(link, offer, [memoryview(image.small)], self._wake, deadline)
-        wanted = parcel.receive(link, lambda _content: [], self._wake, deadline)["wanted"]
-        parcel.send(link, {}, [view_of(image.tensors[name]) for name in wanted], self._wake, deadline)
-        kept = bool(parcel.receive(link, lambda _content: [], self._wake, deadline).get("kept"))
+        transfer.send(link, offer, [memoryview(snapshot.small)], self._wake, deadline)
+        wanted = transfer.receive(link, lambda _content: [], self._wake, deadline)["wanted"]
+        transfer.send(link, {}, [view_of(snapshot.tensors[name]) for name in wanted], self._wake, deadline)
+        kept = bool(transfer.receive(link, lambda _content: [], self._wake, deadline).get("kept"))
         with self._changed:
-            mine = self._own.get(step) is image  # not thrown away meanwhile, nor rolled back
+            mine = self._own.get(step) is snapshot  # not thrown away meanwhile, nor rolled back
             if mine and not kept and 0 <= self._stable < step:
                 del self._own[step]  # the buddy has no such copy; a later one may do
         if mine and kept:
-            self._report({"say": "copied", "step": step, "n_wanted": len(wanted)})
+            self._report({"event": "copied", "step": step})
 
     def _hang_up(self) -> None:
         if self._link is not None:
@@ -289,61 +296,71 @@ class Keeper:
             small.extend(bytes(content["n_small"]))
             return [memoryview(small)]
 
-        offer = parcel.receive(link, place, self._wake, time.monotonic() + 1e6)
+        offer = transfer.receive(link, place, self._wake, time.monotonic() + 1e6)
         step, deadline = offer["step"], time.monotonic() + _COPY_S
         own = self._own_digests(step)
-        if not own and link.peer in self._twins:  # its copy is mine but for a little; without mine it would be large
-            parcel.send(link, {"wanted": []}, [], self._wake, deadline)
-            parcel.receive(link, lambda _content: [], self._wake, deadline)
-            parcel.send(link, {"kept": False}, [], self._wake, deadline)
+        if not own and link.peer in self._replicas:  # its copy is mine but for a little; without mine it would be large
+            transfer.send(link, {"wanted": []}, [], self._wake, deadline)
+            transfer.receive(link, lambda _content: [], self._wake, deadline)
+            transfer.send(link, {"kept": False}, [], self._wake, deadline)
             return
-        kept = Held(Image(step, bytes(small)), offer["digests"])
-        kept.image.tensors = {
-            one["name"]: empty_like(parcel.piece_of(one))
+        kept = Held(Snapshot(step, bytes(small)), offer["digests"])
+        kept.snapshot.tensors = {
+            one["name"]: empty_like(transfer.spec_of(one))
             for one in offer["pieces"]
             if own.get(one["name"]) != offer["digests"][one["name"]]
         }
-        parcel.send(link, {"wanted": list(kept.image.tensors)}, [], self._wake, deadline)
-        parcel.receive(
-            link, lambda _content: [view_of(one) for one in kept.image.tensors.values()], self._wake, deadline
+        transfer.send(link, {"wanted": list(kept.snapshot.tensors)}, [], self._wake, deadline)
+        transfer.receive(
+            link, lambda _content: [view_of(one) for one in kept.snapshot.tensors.values()], self._wake, deadline
         )
         with self._changed:
-            depends = len(kept.image.tensors) < len(offer["pieces"])
+            depends = len(kept.snapshot.tensors) < len(offer["pieces"])
             fine = step >= self._stable and not (depends and step not in self._own)
             if depends:
-                self._twins.add(link.peer)
+                self._replicas.add(link.peer)
             if fine:
                 self._held.setdefault(link.peer, {})[step] = kept
-        parcel.send(link, {"kept": fine}, [], self._wake, deadline)
+        transfer.send(link, {"kept": fine}, [], self._wake, deadline)
 
-    def _own_digests(self, step: int, patience_s: float = 2.0) -> dict[str, str]:
-        """Digests of this member's copy of the same iteration; none if it has a newer one, or none in time."""
+    def _own_digests(self, step: int, patience_s: float = 15.0) -> dict[str, str]:
+        """Return digests of this member's copy of the same iteration; none if it has none, or none in time."""
         deadline = time.monotonic() + patience_s
         with self._changed:
-            while step not in self._digests and step >= max(self._own, default=step) and time.monotonic() < deadline:
+            while (
+                step not in self._digests
+                and step >= max(self._own, default=step)
+                and step > self._passed_over
+                and time.monotonic() < deadline
+            ):
                 self._changed.wait(0.1)
             return self._digests.get(step, {})
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _checkpoint(self, image: Image) -> None:
-        if self._folder is None or self._every <= 0 or image.step % self._every or image.step in self._saved:
+    def _checkpoint(self, snapshot: Snapshot) -> None:
+        if self._folder is None or self._every <= 0 or snapshot.step % self._every or snapshot.step in self._saved:
             return
-        save_checkpoint(self._folder, image, self._owner.rank)
-        self._saved.add(image.step)
+        save_checkpoint(self._folder, snapshot, self._owner.rank)
+        self._saved.add(snapshot.step)
 
 
-def save_checkpoint(folder: Path, image: Image, rank: int) -> None:
+def save_checkpoint(folder: Path, snapshot: Snapshot, rank: int) -> None:
     """Write one member's state; it is there whole or not at all."""
-    target = folder / f"step-{image.step:08d}" / f"rank-{rank}.pt"
+    target = folder / f"step-{snapshot.step:08d}" / f"rank-{rank}.pt"
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
-    content = {"step": image.step, "small": image.small, "tensors": image.tensors, "digests": image.digests()}
+    content = {
+        "step": snapshot.step,
+        "small": snapshot.small,
+        "tensors": snapshot.tensors,
+        "digests": snapshot.digests(),
+    }
     torch.save(content, part)
     part.replace(target)
 
 
-def load_checkpoint(folder: Path | None, step: int, rank: int) -> Image:
+def load_checkpoint(folder: Path | None, step: int, rank: int) -> Snapshot:
     """Read one member's state.
 
     Raises:
@@ -354,11 +371,11 @@ def load_checkpoint(folder: Path | None, step: int, rank: int) -> Image:
     path = folder / f"step-{step:08d}" / f"rank-{rank}.pt"
     try:
         content = torch.load(path, weights_only=True)
-        image, digests = Image(content["step"], content["small"], content["tensors"]), content["digests"]
-        parcel.check(image, digests)
+        snapshot, digests = Snapshot(content["step"], content["small"], content["tensors"]), content["digests"]
+        transfer.check(snapshot, digests)
     except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, pickle.UnpicklingError) as error:
         raise MoveError(f"the checkpoint {path} cannot be read: {error}") from error
-    return image
+    return snapshot
 
 
 def set_aside(folder: Path | None, after: int, rank: int) -> None:

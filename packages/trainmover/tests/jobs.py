@@ -27,7 +27,7 @@ WAITING_S = 1.5
 
 
 @dataclass
-class Rehearsal:
+class RunningJob:
     """One job under way."""
 
     folder: Path
@@ -114,9 +114,9 @@ class Rehearsal:
 
 
 @contextlib.contextmanager
-def rehearsal(
-    folder: Path, n_ranks: int, *arguments: str, pace_s: float = 0.0, times: str = "{}", **variables: str
-) -> Iterator[Rehearsal]:
+def running_job(
+    folder: Path, n_ranks: int, *arguments: str, pace_s: float = 0.0, timeouts: str = "{}", **variables: str
+) -> Iterator[RunningJob]:
     """Start a job; end whatever is left of it."""
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / "out"
@@ -132,8 +132,8 @@ def rehearsal(
         "--folder",
         str(folder),
         "--each-rank-a-host",
-        "--times",
-        times,
+        "--timeouts",
+        timeouts,
         "--",
     ]
     command += [*launcher, str(TRAIN), "--out", str(out), "--pace-file", str(folder / "pace"), *arguments]
@@ -141,7 +141,7 @@ def rehearsal(
         process = subprocess.Popen(
             command, env=environment(**variables), stdout=log, stderr=log, start_new_session=True
         )
-        job = Rehearsal(folder, out, process, pace_s)
+        job = RunningJob(folder, out, process, pace_s)
         try:
             deadline = time.monotonic() + 30
             while not (folder / "controller.json").exists():
