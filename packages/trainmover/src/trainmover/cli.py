@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import secrets
@@ -11,18 +12,58 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from trainmover import orders
+from trainmover.control_port import bound
 from trainmover.errors import RefusedError, TrainmoverError, UsageError, WireError
 from trainmover.job_folder import check_folder, claim_folder, read_token, write_token
+from trainmover.state_machine import Timeouts
 from trainmover.wire import Message, call
 
 DEFAULT_FOLDER = Path("trainmover-job")
 END_S = 5.0
+
+
+def _checked_timeouts(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """Return time-outs as they were given, as JSON."""
+    names = [one.name for one in fields(Timeouts)]
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f'not JSON ({error}); an example: {{"heartbeat_timeout_s": 5}}') from None
+    if not isinstance(given, dict) or set(given) - set(names):
+        raise click.BadParameter(f"a JSON object is needed whose names are among {', '.join(names)}")
+    wrong = [name for name, value in given.items() if isinstance(value, bool) or not isinstance(value, int | float)]
+    wrong += [name for name, value in given.items() if name not in wrong and value <= 0]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]} has to be a number of seconds above 0, not {given[wrong[0]]!r}")
+    return text
+
+
+def _checked_address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Return the address of a controller, if one is given."""
+    if text is not None:
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise click.BadParameter(f"{text} is not HOST:PORT with a port from 1 to 65535")
+    return text
+
+
+_folder = click.option(
+    "--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True, help="Files of the job."
+)
+_join = click.option(
+    "--join",
+    "address",
+    callback=_checked_address,
+    envvar="TRAINMOVER_CONTROLLER",
+    help="The controller, HOST:PORT; default: the folder's.",
+)
 
 
 @click.group()
@@ -31,12 +72,15 @@ def main() -> None:
 
 
 @main.command(context_settings={"ignore_unknown_options": False})
-@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@_folder
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address at which the controller listens.")
-@click.option("--port", type=int, default=0, help="Its port; any free one by default.")
-@click.option("--each-rank-a-host", is_flag=True, help="RunningJob on one machine: rank N counts as host node-N.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Its port; any free one by default.")
+@click.option("--each-rank-a-host", is_flag=True, help="For trials on one machine: rank N counts as host node-N.")
 @click.option(
-    "--timeouts", default="{}", help='Time-outs as JSON, as {"heartbeat_timeout_s": 5}; see docs/how-it-works.md.'
+    "--timeouts",
+    default="{}",
+    callback=_checked_timeouts,
+    help='As JSON, for example {"heartbeat_timeout_s": 5}; see docs/how-it-works.md.',
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, timeouts: str, command: tuple[str, ...]) -> None:
@@ -48,12 +92,12 @@ def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, timeouts:
     environment = dict(os.environ)
     if each_rank_a_host:
         environment["TRAINMOVER_HOST"] = "node-{rank}"
-    supervisor_joined = supervisor_command(list(command), environment)
+    launcher = supervisor_command(list(command), environment)
     if "TRAINMOVER_CONTROLLER" in environment:
-        raise SystemExit(subprocess.call(supervisor_joined, env=environment))
+        raise SystemExit(_start(launcher, environment).wait())
     with ControllerProcess(folder, host, port, timeouts) as controller:
         environment.update(controller.environment)
-        child = subprocess.Popen(supervisor_joined, env=environment)
+        child = _start(launcher, environment)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: child.send_signal(number))
         while child.poll() is None:
@@ -64,17 +108,17 @@ def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, timeouts:
 
 
 @main.command()
-@click.option("--join", "address", help="The controller, HOST:PORT; default: the folder's.")
-@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@_join
+@_folder
 @click.option("--host", "name", help="Name of this host, for `move --to`.")
-@click.option("--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Ranks that can be taken.")
-def standby(*, address: str | None, folder: Path, name: str | None, slots: int) -> None:
+@click.option("--nproc", type=click.IntRange(1, 64), default=1, show_default=True, help="Ranks that can be taken.")
+def standby(*, address: str | None, folder: Path, name: str | None, nproc: int) -> None:
     """Wait, warmed up in every role, to take over ranks of a job."""
     environment = {**os.environ, **_access(folder, address)}
     if name:
         environment["TRAINMOVER_HOST"] = name
     command = [sys.executable, "-m", "trainmover.standby"]
-    children = [subprocess.Popen(command, env=environment) for _ in range(slots)]
+    children = [subprocess.Popen(command, env=environment) for _ in range(nproc)]
 
     def pass_on(number: int, _frame: object) -> None:
         for child in children:
@@ -91,8 +135,8 @@ def standby(*, address: str | None, folder: Path, name: str | None, slots: int) 
 @click.option("--on-verdict", type=click.File("r"), help="Take the host from a verdict of Eroica (JSON; - for stdin).")
 @click.option("--min-confidence", type=click.FloatRange(0, 1), default=0.8, show_default=True)
 @click.option("--force", is_flag=True, help="Also to a standby that is slower than the job.")
-@click.option("--join", "address", help="The controller, HOST:PORT; default: the folder's.")
-@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@_join
+@_folder
 def move(
     *,
     sources: tuple[str, ...],
@@ -126,8 +170,8 @@ def move(
 
 @main.command()
 @click.option("--json", "as_json", is_flag=True)
-@click.option("--join", "address", help="The controller, HOST:PORT; default: the folder's.")
-@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@_join
+@_folder
 def status(*, as_json: bool, address: str | None, folder: Path) -> None:
     """Who holds which rank, who stands by, what is under way."""
     try:
@@ -154,20 +198,19 @@ def ask(access: dict[str, str], message: Message) -> Message:
     """
     try:
         channel, _ = call(access["TRAINMOVER_CONTROLLER"], {"kind": "operator", "token": access["TRAINMOVER_TOKEN"]})
+        try:
+            channel.send(message)
+            return channel.receive()[0]
+        finally:
+            channel.close()
     except OSError as error:
         raise WireError(f"no controller answers at {access['TRAINMOVER_CONTROLLER']}: {error}") from error
-    try:
-        channel.send(message)
-        return channel.receive()[0]
-    finally:
-        channel.close()
 
 
 def _access(folder: Path, address: str | None) -> dict[str, str]:
     """Address and token: given, from the environment, or from the job's folder."""
     token = os.environ.get("TRAINMOVER_TOKEN")
     try:
-        address = address or os.environ.get("TRAINMOVER_CONTROLLER")
         if not (token and address):
             check_folder(folder)
         token = token or read_token(folder / "token")
@@ -192,9 +235,16 @@ class ControllerProcess:
     def __enter__(self) -> ControllerProcess:
         try:
             claim_folder(self._folder)
-        except UsageError as error:
+            self._lock = (self._folder / "run.lock").open("w")
+        except (UsageError, OSError) as error:
             raise click.ClickException(str(error)) from error
-        self._lock = (self._folder / "run.lock").open("w")
+        try:
+            bound(self._host, self._port).close()
+        except OSError as error:
+            raise click.ClickException(
+                f"the controller cannot listen at {self._host}:{self._port}: {error.strerror}; give another --port "
+                "(0 takes any free one) or --host"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -248,6 +298,13 @@ class ControllerProcess:
         raise click.ClickException("the controller did not start within 30 s")
 
 
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise click.ClickException(f"{command[0]} cannot be started: {error.strerror}") from error
+
+
 def supervisor_command(command: list[str], environment: dict[str, str]) -> list[str]:
     """The launcher's command with a supervisor in front of the script.
 
@@ -261,7 +318,13 @@ def supervisor_command(command: list[str], environment: dict[str, str]) -> list[
         raise click.UsageError(f"{name}: the command has to begin with torchrun or python -m torch.distributed.run")
     from torch.distributed.run import get_args_parser
 
-    parsed = get_args_parser().parse_args(command[start:])
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            parsed = get_args_parser().parse_args(command[start:])
+    except SystemExit:
+        reason = complaint.getvalue().strip().rpartition("\n")[2].rpartition("error: ")[2]
+        raise click.UsageError(f"{name}: {reason or 'name a script to run'}") from None
     if parsed.no_python:
         raise click.UsageError("torchrun --no-python: the worker has to be a Python script")
     script = [parsed.training_script, *parsed.training_script_args]
