@@ -1,6 +1,6 @@
 """Share of its time that a job trains while one of its members is moved every 60, 30 and 10 seconds.
 
-    python benchmarks/efficiency.py --every 60,30,10 --moves 2,3,6 --out docs/measured/efficiency.jsonl
+    python benchmarks/efficiency.py --every 60,30,10 --moves 2,3,6 --out docs/figures/efficiency.jsonl
 
 The share is iterations done, times the median iteration before the first move, over the time that passed. Standbys are
 warm before it begins: on one machine their warming would take cores from the training, which a machine of their own

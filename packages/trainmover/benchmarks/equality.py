@@ -1,6 +1,6 @@
 """1,000 iterations with 20 random moves and losses (seeded), compared bit by bit with the same job without.
 
-    python benchmarks/equality.py --events 20 --iterations 1000 --out docs/measured/equality.jsonl
+    python benchmarks/equality.py --events 20 --iterations 1000 --out docs/figures/equality.jsonl
 
 A record for each event (what, rank, seconds that the training lost), then one for the whole: equal or not, and the
 share of its time that the disturbed job spent training (1 - lost / total). Memory of rank 2, which stays, is sampled

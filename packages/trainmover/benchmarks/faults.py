@@ -1,6 +1,6 @@
 """Random faults at random moments in a real job of four processes, compared bit by bit with the same job without.
 
-    python benchmarks/faults.py --faults 25 --seed 0 --out docs/measured/faults.jsonl
+    python benchmarks/faults.py --faults 25 --seed 0 --out docs/figures/faults.jsonl
 
 What happens, to whom and when is drawn from the seed. After each fault training has to go on on all four ranks, each
 held by one process, within `LIMIT_S`. A record for each fault (what, rank, seconds until every rank is two iterations

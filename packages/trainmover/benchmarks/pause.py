@@ -1,12 +1,11 @@
-"""Pause of moves and of losses, beside what one has without: direct copy with a full rebuild, and a restart.
+"""Pause of moves and of losses, beside what one has without: a restart under torchrun.
 
-    python benchmarks/pause.py --shapes 2x2x1,2x2x2,4x2x2 --out docs/measured/pause.jsonl
+    python benchmarks/pause.py --shapes 2x2x1,2x2x2,4x2x2 --out docs/figures/pause.jsonl
 
 One record a line: what, ranks, shape (DP x PP x TP), and seconds; the job shards with FSDP2 and is paced by sleeping.
 
 - "planned": by order, to a warm standby.
 - "planned, cold": the joiner has built its part of the model and has run no shadow iteration.
-- "naive": cold, and all connections of all groups are closed and opened: state is copied directly, nothing more.
 - "loss": killed; with a standby, or by a process that the supervisor starts.
 - "restart under torchrun": killed; torchrun starts all workers again, with gloo, from a checkpoint of ten iterations.
 
@@ -104,17 +103,6 @@ def ours(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write
         write("loss, standby", by_loss(job, 1, standby=True))
 
 
-def naive(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write) -> None:
-    """Direct copy of the state; connections are made anew, and the joiner's first iteration is its first."""
-    n_ranks = shape[0] * shape[1] * shape[2]
-    folder = Path(tempfile.mkdtemp(prefix="trainmover-bench-"))
-    arguments = [*arguments, "--iterations", "100000"]
-    times = '{"heartbeat_timeout_s": 20}'
-    with running_job(folder, n_ranks, *arguments, pace_s=pace_s, timeouts=times, TRAINMOVER_FAULT="rebuild") as job:
-        job.until_step(10, 200)
-        write("naive", by_move(job, n_ranks // 2, "rebuild,cold"))
-
-
 def restart(shape: tuple[int, int, int], arguments: list[str], pace_s: float, write) -> None:
     """What one has without: torchrun starts all workers again, from the newest checkpoint."""
     n_ranks = shape[0] * shape[1] * shape[2]
@@ -157,11 +145,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--pace", type=float, default=0.2)
-    parser.add_argument("--parts", default="ours,naive,restart")
+    parser.add_argument("--parts", default="ours,restart")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    parts = {"ours": ours, "few": partial(ours, few=True), "naive": naive, "restart": restart}
+    parts = {"ours": ours, "few": partial(ours, few=True), "restart": restart}
     for text in given.shapes.split(","):
         dp, pp, tp = (int(one) for one in text.split("x"))
         arguments = ["--dp", str(dp), "--pp", str(pp), "--tp", str(tp), "--width", str(given.width)]

@@ -1,7 +1,7 @@
 """The loss of one data-parallel member under torchft, TrainMover and torchrun, on one model in one command.
 
     python -m venv /tmp/torchft && /tmp/torchft/bin/pip install torchft      # torch of the same version as here
-    python benchmarks/torchft_loss.py --torchft /tmp/torchft/bin/python --out docs/measured/torchft.jsonl
+    python benchmarks/torchft_loss.py --torchft /tmp/torchft/bin/python --out docs/figures/torchft.jsonl
 
 The interpreter given needs `trainmover` too. Four members, each with the whole model of demo/train.py, compute paced by
 sleeping, gloo where it is not TrainMover; one member is killed (SIGKILL by pid). One record a loss:
@@ -10,7 +10,8 @@ sleeping, gloo where it is not TrainMover; one member is killed (SIGKILL by pid)
   replacement at once. "torchft, short time-outs": heartbeats and joins time out after 1 s. "torchft, spare": a fifth
   group and `WorldSizeMode.FIXED_WITH_SPARES`, short time-outs. "torchft, ddp": torchft's own DistributedDataParallel
   in place of one `Manager.allreduce` of all gradients: its survivors raise, so their number is what is recorded.
-- "trainmover, standby" and "trainmover, alone": the replacement is a warm standby, or a process that the supervisor starts.
+- "trainmover, standby" and "trainmover, alone": the replacement is a warm standby, or a process that the supervisor
+  starts.
 - "restart under torchrun": pause.py's.
 
 `pause_s`: the longest time between two iterations that each brought the job further than before, less a normal one.

@@ -158,12 +158,12 @@ def running_job(
                 other.wait()
 
 
-def alone(folder: Path, n_ranks: int, *arguments: str) -> Path:
+def alone(folder: Path, n_ranks: int, *arguments: str, timeout_s: float = 120) -> Path:
     """Run the same program to its end without a controller; where it wrote its losses and states."""
     out = folder / "out"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
     command += [str(TRAIN), "--out", str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment(), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(states(out)) == n_ranks
     return out

@@ -84,7 +84,7 @@ def test_a_move_called_off_on_the_way_to_its_boundary_is_no_answer_to_the_next_o
     assert not stands.is_alive() and agent.hold is None
 
 
-def test_a_newcomer_answers_a_move_of_an_earlier_iteration_than_one_that_was_called_off() -> None:
+def test_a_joiner_answers_a_move_of_an_earlier_iteration_than_one_that_was_called_off() -> None:
     """All have gone back in between. Else everybody would stand still for `hold_s`, move after move."""
     agent, job, _ = member()
     agent.hold = hold(2, 95)
@@ -92,14 +92,14 @@ def test_a_newcomer_answers_a_move_of_an_earlier_iteration_than_one_that_was_cal
     assert not job._called(agent, (2, 95))
 
 
-def test_a_newcomer_with_another_boundarys_state_does_not_join() -> None:
+def test_a_joiner_with_another_boundarys_state_does_not_join() -> None:
     agent, job, _ = member()
     agent.hold = hold(2, 110)
     with pytest.raises(MoveError, match="the state of iteration 110 has not come"):
         job._taken_over(agent, decision(2, "switch"), Snapshot(107, b""))
 
 
-def test_the_word_that_a_move_is_called_off_leaves_a_newcomer_its_next_one() -> None:
+def test_the_word_that_a_move_is_called_off_leaves_a_joiner_its_next_one() -> None:
     agent, job, _ = member()
     agent.hold, agent.prepared = hold(3, 110), 3
     assert not job._taken_over(agent, decision(2), None)

@@ -142,7 +142,7 @@ def counted(out: Path) -> dict[int, list[int]]:
     return {rank: [json.loads(line)["step"] for line in lines] for rank, lines in files.items()}
 
 
-def test_members_without_a_twin_send_their_shards_and_two_losses_at_once_fall_back_to_the_checkpoint(
+def test_members_without_a_replica_send_their_shards_and_two_losses_at_once_fall_back_to_the_checkpoint(
     tmp_path: Path, undisturbed_pair: Path
 ) -> None:
     """FSDP2: nobody has the same shard, so the buddy holds all of it; when both are gone, there is the checkpoint."""

@@ -65,7 +65,7 @@ def test_a_state_that_a_joiner_has_taken_over_is_its_copy_at_once() -> None:
         store.stop()
 
 
-def test_a_newcomer_too_says_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_joiner_too_says_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link between two members that both came as standbys can break like any other."""
     said: list[tuple[str, dict[str, Any]]] = []
     agent = SimpleNamespace(report=lambda what, **content: said.append((what, content)))
@@ -82,7 +82,7 @@ def test_a_newcomer_too_says_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch
         agent.store.stop()
 
 
-def test_a_copy_that_a_newcomer_could_not_take_yet_is_offered_again_without_another_one(
+def test_a_copy_that_a_joiner_could_not_take_yet_is_offered_again_without_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Until the next copy is due, whoever is lost could not be replaced."""
@@ -115,7 +115,7 @@ def test_a_damaged_checkpoint_is_said_to_be_one(tmp_path: Path, content: bytes) 
         load_checkpoint(tmp_path, 10, 0)
 
 
-def test_a_twins_copy_without_the_own_one_that_it_rests_on_is_said_to_be_incomplete() -> None:
+def test_a_replicas_copy_without_the_own_one_that_it_rests_on_is_said_to_be_incomplete() -> None:
     store = SnapshotStore(Context("secret", "127.0.0.1"), lambda _message: None, None, 0)
     try:
         store._held = {1: {10: Held(Snapshot(10, b""), {"": "small", "model0.weight": "digest"})}}

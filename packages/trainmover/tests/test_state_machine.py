@@ -503,7 +503,7 @@ def test_a_report_that_was_lost_is_repeated() -> None:
     assert world.whole()
 
 
-def test_an_order_to_go_back_that_was_lost_is_repeated_to_members_and_joiners_for() -> None:
+def test_an_order_to_go_back_that_was_lost_is_repeated_to_members_and_joiners() -> None:
     for key in ("m0", "s0"):
         world = World(1, 1)
         world.kill("m2")
@@ -515,7 +515,7 @@ def test_an_order_to_go_back_that_was_lost_is_repeated_to_members_and_joiners_fo
         assert world.machine.generation == 1
 
 
-def test_a_newcomer_that_never_heard_that_it_is_one_joins_the_next_recovery() -> None:
+def test_a_joiner_that_never_heard_that_it_is_one_joins_the_next_recovery() -> None:
     world = World(1, 2)
     world.kill("m2")
     until(world, lambda: world.machine.recovery and world.machine.recovery.stage == "restoring")
@@ -628,7 +628,7 @@ def test_a_standby_that_says_nothing_is_neither_chosen_nor_waited_for() -> None:
     assert world.whole() and world.machine.owners[2] == "s1"
 
 
-def test_a_standby_that_says_nothing_does_not_keep_a_seat_from_starting_a_process() -> None:
+def test_a_standby_that_says_nothing_does_not_keep_a_supervisor_from_starting_a_process() -> None:
     world = World(1, 0)
     stuck = Worker(world, "stuck", -1, standby=True)
     world.supervisor_all()
@@ -642,7 +642,7 @@ def test_a_standby_that_says_nothing_does_not_keep_a_seat_from_starting_a_proces
     assert ("supervisor-2", {"command": "spawn", "member": "m2"}) in told
 
 
-def test_a_seat_whose_process_holds_another_rank_is_not_asked_for_a_second_one() -> None:
+def test_a_supervisor_whose_process_holds_another_rank_is_not_asked_for_a_second_one() -> None:
     """Joiners take ranks as they come, so a supervisor's process may hold any; whoever has lost its own starts one.
 
     Here supervisor 1 runs rank 2, and supervisor 2 rank 1.
@@ -659,7 +659,7 @@ def test_a_seat_whose_process_holds_another_rank_is_not_asked_for_a_second_one()
     assert world.machine.owners[2] == world.runs["supervisor-1"] != "m2"
 
 
-def test_newcomers_for_two_lost_ranks_warm_up_as_one_each() -> None:
+def test_joiners_for_two_lost_ranks_warm_up_as_one_each() -> None:
     world = World(1, 0)
     world.supervisor_all()
     asked: list[int] = []
@@ -673,7 +673,7 @@ def test_newcomers_for_two_lost_ranks_warm_up_as_one_each() -> None:
     assert world.whole() and sorted(asked) == [0, 1]
 
 
-def test_a_standby_that_dies_while_it_warms_up_leaves_the_lost_rank_to_a_seat() -> None:
+def test_a_standby_that_dies_while_it_warms_up_leaves_the_lost_rank_to_a_supervisor() -> None:
     world = World(1, 0)
     world.supervisor_all()
     warming = Worker(world, "s0", -1, standby=True)
@@ -687,7 +687,7 @@ def test_a_standby_that_dies_while_it_warms_up_leaves_the_lost_rank_to_a_seat() 
     assert world.whole() and world.machine.owners[2] == world.runs["supervisor-2"]
 
 
-def test_a_newcomer_whose_connection_ends_for_a_moment_is_not_ended() -> None:
+def test_a_joiner_whose_connection_ends_for_a_moment_is_not_ended() -> None:
     world = World(1, 0)
     world.supervisor_all()
     world.kill("m2")
@@ -701,7 +701,7 @@ def test_a_newcomer_whose_connection_ends_for_a_moment_is_not_ended() -> None:
     assert world.whole() and world.machine.owners[2] == joiner
 
 
-def test_what_a_seat_was_told_on_a_connection_that_was_lost_is_told_again() -> None:
+def test_what_a_supervisor_was_told_on_a_connection_that_was_lost_is_told_again() -> None:
     world = World(1, 0)
     world.supervisor_all()
     world.lost_supervisors.add("supervisor-2")
@@ -714,7 +714,7 @@ def test_what_a_seat_was_told_on_a_connection_that_was_lost_is_told_again() -> N
     assert world.whole() and world.machine.owners[2] == world.runs["supervisor-2"]
 
 
-def test_a_newcomer_that_a_seat_started_and_that_dies_is_followed_by_another() -> None:
+def test_a_joiner_that_a_supervisor_started_and_that_dies_is_followed_by_another() -> None:
     world = World(1, 0)
     world.supervisor_all()
     world.kill("m2")

@@ -1,4 +1,4 @@
-"""A member's end of the control channel: it listens, beats, comes back after a loss, prepares connections."""
+"""A member's end of the control channel: it listens, sends heartbeats, reconnects, and prepares connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DIE_WITH_PARENT = 1  # prctl's number
 
 
 class Agent:
-    """What the controller has said, for the training to look at when it comes to a boundary.
+    """The controller's orders, which the training reads at iteration boundaries.
 
     Args:
         address: The controller's, "host:port".
@@ -62,11 +62,10 @@ class Agent:
         self._ordered = 0
         self._called_off = 0
         self._sending = threading.Lock()
-        self._away_since = time.monotonic()
         self._connected = threading.Event()
 
     def start(self) -> None:
-        """Connect. A process that a supervisor has started ends with its supervisor.
+        """Connect. A process that a supervisor has started is killed when its supervisor ends.
 
         Raises:
             RefusedError: With the controller's reason.
@@ -81,34 +80,34 @@ class Agent:
         threading.Thread(target=self._heartbeat, name="trainmover-beat", daemon=True).start()
 
     def report(self, what: str, blob: bytes = b"", /, **content: Any) -> None:
-        """Send a message; it is kept and sent later if the controller is away."""
+        """Send a message. It is kept and sent later while the controller is away."""
         with self._sending:
             self._outbox.append(({"event": what, **content}, blob))
             self._flush()
 
     def report_status(self, what: str, /, **content: Any) -> None:
-        """Log where this member stands in a recovery, and again with every beat: a connection may lose it."""
+        """Report this member's state in a recovery, now and with each heartbeat, because a connection can lose it."""
         with self._sending:
             self._status = {"event": what, **content}
             self._outbox.append((self._status, b""))
             self._flush()
 
     def go_on(self) -> None:
-        """The recovery is over."""
+        """Stop repeating the state: the recovery is over."""
         with self._sending:
             self._status = None
 
     def become_member(self, facts: Message) -> None:
-        """A joiner holds its rank now, and says so when it connects again."""
+        """Identify as a member from the next connection on."""
         self.ready = False
         self._facts = {**facts, "key": self._facts["key"]}
 
     def remember(self, name: str, value: Any) -> None:
-        """Log this too whenever the connection is made anew."""
+        """Include this value in the first message of each later connection."""
         self._facts = {**self._facts, name: value}
 
     def wait(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait until `ready`, looked at whenever something has come.
+        """Wait until `ready()` is true; it is evaluated after each message.
 
         Raises:
             MoveError: It has taken longer than timeout_s, and the controller is away or silent.
@@ -278,7 +277,7 @@ class Agent:
             self.changed.notify_all()
 
     def _prepare(self, message: Message) -> None:
-        """First phase of a move, beside the training."""
+        """Open connections to joiners while training continues."""
         generation, began = message["generation"], time.perf_counter()
         self.joiners = message["joiners"]
         try:
@@ -301,7 +300,7 @@ class Agent:
 
 
 def _check_supervisor() -> None:
-    """A supervisor may end while its process still imports; nobody would ever end that one then."""
+    """Raise an error if the supervisor ended while this process was importing; nothing else would end it."""
     try:
         os.kill(int(os.environ.get("TRAINMOVER_SUPERVISOR", os.getpid())), 0)
     except ProcessLookupError:

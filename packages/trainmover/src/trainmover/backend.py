@@ -1,4 +1,4 @@
-"""What a move needs from the connections and the memory of one process. The rest of the package uses nothing else.
+"""The one interface that moves and recoveries use: connections between members, and device memory.
 
 `TcpBackend` moves CPU tensors over TCP. A backend for NCCL would implement `Backend` with communicators instead of
 sockets; docs/gpus.md says with which calls. None is here.
@@ -24,8 +24,8 @@ Addresses = Mapping[int, Address]
 class Backend(Protocol):
     """Membership of all groups of this process, and access to the memory of its device.
 
-    A planned move calls `prepare` while training goes on, then at an iteration boundary `busy` and `switch`, or `abandon`
-    if it is called off. A recovery calls `busy` and `resume`. Ranks never change their numbers.
+    A planned move calls `prepare` while training continues, then at an iteration boundary `busy` and `switch`, or
+    `abandon` if the move is aborted. A recovery calls `busy` and `resume`. Ranks never change.
     """
 
     def prepare(self, joiners: Addresses, generation: int, deadline: float) -> int:

@@ -1,4 +1,4 @@
-"""`trainmover run`, `standby`, `move`, `status`."""
+"""The commands `trainmover run`, `standby`, `move` and `status`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ END_S = 5.0
 
 
 def _checked_timeouts(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    """Return time-outs as they were given, as JSON."""
+    """Check timeouts and return them as JSON."""
     names = [one.name for one in fields(Timeouts)]
     try:
         given = json.loads(text)
@@ -46,7 +46,7 @@ def _checked_timeouts(_context: click.Context, _option: click.Parameter, text: s
 
 
 def _checked_address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """Return the address of a controller, if one is given."""
+    """Check the address of a controller."""
     if text is not None:
         host, _, port = text.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -147,7 +147,7 @@ def move(
     address: str | None,
     folder: Path,
 ) -> None:
-    """Move the ranks of a host to standbys, and wait until they are there; of several hosts at the same boundary."""
+    """Move the ranks of hosts to standbys at one iteration boundary, and wait for it."""
     if bool(sources) == (on_verdict is not None):
         raise click.UsageError("name the host with --from, or give a verdict with --on-verdict")
     if len(targets) > 1 and len(targets) != len(sources):
@@ -173,7 +173,7 @@ def move(
 @_join
 @_folder
 def status(*, as_json: bool, address: str | None, folder: Path) -> None:
-    """Who holds which rank, who stands by, what is under way."""
+    """Show which host holds which rank, the standbys, and what is under way."""
     try:
         found = ask(_access(folder, address), {"ask": "status"})["status"]
     except TrainmoverError as error:
@@ -190,7 +190,7 @@ def status(*, as_json: bool, address: str | None, folder: Path) -> None:
 
 
 def ask(access: dict[str, str], message: Message) -> Message:
-    """Put one question to the controller.
+    """Send one question to the controller and return its answer.
 
     Raises:
         RefusedError: It turned the question down.
@@ -208,7 +208,7 @@ def ask(access: dict[str, str], message: Message) -> Message:
 
 
 def _access(folder: Path, address: str | None) -> dict[str, str]:
-    """Address and token: given, from the environment, or from the job's folder."""
+    """Return address and token: given, from the environment, or from the job's folder."""
     token = os.environ.get("TRAINMOVER_TOKEN")
     try:
         if not (token and address):
@@ -225,7 +225,7 @@ def _access(folder: Path, address: str | None) -> dict[str, str]:
 
 
 class ControllerProcess:
-    """The controller as a process beside the launcher; started anew whenever it ends."""
+    """The controller as a process beside the launcher, restarted when it ends."""
 
     def __init__(self, folder: Path, host: str, port: int, timeouts: str = "{}") -> None:
         self._folder, self._host, self._port, self._timeouts = folder, host, port, timeouts
@@ -265,7 +265,7 @@ class ControllerProcess:
         return self
 
     def watch(self) -> None:
-        """Start the controller anew if it has ended; same port, same decisions."""
+        """Restart the controller if it has ended; it keeps its port and decisions."""
         if self._child is not None and self._child.poll() is not None:
             try:
                 self._start()
@@ -306,7 +306,7 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[
 
 
 def supervisor_command(command: list[str], environment: dict[str, str]) -> list[str]:
-    """The launcher's command with a supervisor in front of the script.
+    """Return the launcher's command with a supervisor in front of the script.
 
     Args:
         command: `torchrun OPTIONS SCRIPT ARGUMENTS`, or `python -m torch.distributed.run …`.

@@ -1,7 +1,6 @@
-"""The collectives themselves: what each rank sends to whom, over links, on flat CPU tensors.
+"""The collectives: what each rank sends to which peers, on flat CPU tensors.
 
-Every sum is made in an order that depends on the ranks alone (around the ring from a fixed place, or by rank), so
-that a run is repeatable to the last bit, whoever holds a rank.
+The order of each sum depends on the ranks alone, so a run is bitwise repeatable whichever process holds a rank.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ CODES = {name: code for code, name in enumerate(("all_reduce", "reduce", "broadc
 
 
 def bytes_of(flat: torch.Tensor) -> memoryview:
-    """The memory of a contiguous one-dimensional CPU tensor."""
+    """Return the memory of a contiguous one-dimensional CPU tensor."""
     return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else _NOTHING
 
 
 @dataclass(frozen=True)
 class GroupContext:
-    """The links of one group at one moment.
+    """The links of one group for one collective.
 
     Attributes:
         rank: This member's rank within the group.
@@ -60,12 +59,12 @@ class GroupContext:
     sequence: int
 
     def run(self, traffics: Sequence[Traffic]) -> None:
-        """Move everything that was announced."""
+        """Move all announced bytes."""
         pump(traffics, self.wake, time.monotonic() + self.timeout_s)
 
 
 def all_reduce(ctx: GroupContext, flat: torch.Tensor, operation: str) -> None:
-    """Combine the members' tensors, in place, the same result everywhere.
+    """Reduce the members' tensors in place, with the same result on all ranks.
 
     Args:
         ctx: The group.
@@ -92,7 +91,7 @@ def _check(operation: str, flat: torch.Tensor) -> None:
 
 
 def _all_reduce_small(ctx: GroupContext, flat: torch.Tensor, operation: str) -> None:
-    """Everybody sends everything to everybody: one round."""
+    """Send each rank's tensor to all ranks in one round."""
     pieces = [torch.empty_like(flat) for _ in range(ctx.size)]
     pieces[ctx.rank] = flat.clone()
     exchange(
@@ -107,7 +106,7 @@ def _all_reduce_small(ctx: GroupContext, flat: torch.Tensor, operation: str) -> 
 
 
 def _ring(ctx: GroupContext, flat: torch.Tensor, operation: str, *, gather: bool = True) -> None:
-    """Reduce around the ring, then pass the results on around it; chunks are sent on as soon as they are combined.
+    """Reduce around the ring, then pass the results around it; chunks are sent on when they are combined.
 
     Without `gather`, each rank ends with its own segment of the result and the others in pieces.
     """
@@ -152,7 +151,7 @@ def _ring(ctx: GroupContext, flat: torch.Tensor, operation: str, *, gather: bool
 
 
 def reduce_scatter(ctx: GroupContext, output: torch.Tensor, pieces: Sequence[torch.Tensor], operation: str) -> None:
-    """Combine the members' lists of pieces; each member gets the piece of its rank.
+    """Reduce the members' lists of tensors; each member gets the one of its rank.
 
     Args:
         ctx: The group.
@@ -184,7 +183,7 @@ def reduce_scatter(ctx: GroupContext, output: torch.Tensor, pieces: Sequence[tor
 
 
 def reduce(ctx: GroupContext, flat: torch.Tensor, root: int, operation: str) -> None:
-    """Combine the members' tensors at the root, in place there; the others keep theirs."""
+    """Reduce the members' tensors in place at the root."""
     _check(operation, flat)
     if ctx.rank != root:
         exchange(ctx, {root: flat}, {}, "reduce")
@@ -200,7 +199,7 @@ def reduce(ctx: GroupContext, flat: torch.Tensor, root: int, operation: str) -> 
 
 
 def broadcast(ctx: GroupContext, flat: torch.Tensor, root: int) -> None:
-    """The root's tensor to everybody: along a chain in chunks, small ones directly."""
+    """Send the root's tensor to all ranks: along a chain in chunks, small tensors directly."""
     rank, size = ctx.rank, ctx.size
     if size == 1:
         return
@@ -236,7 +235,7 @@ def exchange(
     incoming: Mapping[int, torch.Tensor],
     name: str = "exchange",
 ) -> None:
-    """One message to each peer of `outgoing` and one from each of `incoming`, all at once.
+    """Send one message to each peer of `outgoing` and receive one from each of `incoming`, at once.
 
     Args:
         ctx: The group.
@@ -258,6 +257,6 @@ def exchange(
 
 
 def barrier(ctx: GroupContext) -> None:
-    """Nobody leaves before everybody has come."""
+    """Wait until all members have called."""
     nothing = torch.empty(0, dtype=torch.uint8)
     exchange(ctx, dict.fromkeys(ctx.links, nothing), dict.fromkeys(ctx.links, nothing), "barrier")

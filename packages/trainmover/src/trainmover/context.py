@@ -1,9 +1,8 @@
-"""What one process has once: its listener, its groups in order, and what happens when a peer is lost.
+"""The state of one process: its listener, its groups in order, and its first failure.
 
-Inside an iteration a lost peer must not throw through autograd, DDP's reducer or a pipeline schedule: their inner
-state would be broken for the next iteration. So the process is *marked*: from then on its collectives return at once
-with their outputs as they are, the iteration runs to its end, and the job throws its results away. Outside iterations
-the error is raised.
+Inside an iteration, an exception for a lost peer would break the inner state of autograd, DDP's reducer or a pipeline
+schedule. So after a failure the process's collectives return at once with their outputs as they are, the iteration runs
+to its end, and the job drops its results. Outside iterations the error is raised.
 """
 
 from __future__ import annotations
@@ -60,11 +59,11 @@ class Context:
         self._lock = threading.Lock()
 
     def hello(self, purpose: str, group: str, generation: int, target: int) -> Hello:
-        """What this process says when it dials another."""
+        """Return the greeting with which this process connects to another."""
         return Hello(self.tokens.get(target, self.token), purpose, group, generation, self.rank, target)
 
     def failed(self, error: TrainmoverError) -> bool:
-        """Persist the first failure and tell whoever listens.
+        """Keep the first failure and report it.
 
         Returns:
             Whether the failure is taken care of, so that the collective may end as if nothing had happened.
@@ -77,13 +76,13 @@ class Context:
         return self.shielded
 
     def interrupt(self, reason: TrainmoverError) -> None:
-        """End all collectives that are under way; the members are called together."""
+        """End all collectives that are under way: a recovery has begun."""
         with self._lock:
             self.failure = self.failure or reason
         self.wake.set()
 
     def recovered(self) -> None:
-        """Collectives are possible again."""
+        """Allow collectives again."""
         with self._lock:
             self.failure = None
         self.wake.clear()
@@ -100,14 +99,14 @@ _of_process: list[Context] = []
 
 
 def context() -> Context:
-    """This process's own; token and address come from TRAINMOVER_TOKEN and TRAINMOVER_ADDRESS."""
+    """Return this process's context. TRAINMOVER_TOKEN and TRAINMOVER_ADDRESS set its token and address."""
     if not _of_process:
         _of_process.append(Context(os.environ.get("TRAINMOVER_TOKEN", ""), _own_address()))
     return _of_process[0]
 
 
 def _own_address() -> str:
-    """The address from which this machine reaches MASTER_ADDR."""
+    """Return the address from which this machine reaches MASTER_ADDR."""
     given = os.environ.get("TRAINMOVER_ADDRESS")
     if given:
         return given

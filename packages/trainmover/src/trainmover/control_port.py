@@ -1,8 +1,7 @@
-"""The controller's port: hands over connections whose client has shown the job's token.
+"""The controller's port. It passes on connections whose client has shown the job's token.
 
-Without TLS the token is in the first bytes of a connection, so nothing is made of a client that does not know it
-(`trainmover.admission`). With TLS the handshake comes first: `MOST_STRANGERS` connections are in it at most, each for
-`PENDING_S`.
+Without TLS the token is in the first bytes of a connection (`trainmover.admission`). With TLS the handshake comes
+first: at most `MOST_STRANGERS` connections are within it, each for `PENDING_S`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter, bytes], Awaita
 
 
 class ControlPort:
-    """Connections of one listening socket, with TLS where `wire.server_tls` says so.
+    """The connections of one listening socket, with TLS if `wire.server_tls` returns a context.
 
     Args:
         listener: Bound. It belongs to the port from here on.

@@ -1,7 +1,7 @@
-"""The controller's shell: sockets, the file of decisions, recordings. What it does is decided in `machine`.
+"""The controller's sockets, decision file and recordings. `state_machine` decides what it does.
 
-`python -m trainmover.controller --folder DIR` writes DIR/controller.json (address), DIR/decisions.jsonl,
-DIR/controller.log. Killed and started anew with the same folder it goes on where the last decision left off.
+`python -m trainmover.controller --folder DIR` writes DIR/controller.json (address), DIR/decisions.jsonl and
+DIR/controller.log. A restarted controller continues from the last decision in the folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_LOG_BYTES = 10_000_000
 
 
 class Controller:
-    """Carries out what the machine decides.
+    """Carries out the instructions of the state machine.
 
     Args:
         folder: Where decisions, recordings and the log are.
@@ -50,7 +50,7 @@ class Controller:
         self._log_is_full = False
 
     async def serve(self, listener: socket.socket, host: str) -> None:
-        """Take connections until cancelled.
+        """Accept connections until cancelled.
 
         Args:
             listener: Bound, not listening yet.
@@ -161,7 +161,7 @@ class Controller:
         writer.write(wire.encode(tell.message, blob))
 
     def _keep(self, decision: dict[str, Any]) -> None:
-        """Write a decision down; if that fails, end, so that it is told to nobody."""
+        """Write a decision durably. If that fails, end the process before anybody hears of the decision."""
         try:
             with self._decisions.open("a") as file:
                 file.write(json.dumps(decision) + "\n")
@@ -181,7 +181,7 @@ class Controller:
 
 
 async def _greeting(reader: asyncio.StreamReader, words: bytes) -> Message:
-    """The first message of a connection, of which some bytes have been read."""
+    """Return the first message of a connection, of which some bytes have been read."""
     try:
         message = wire.decode(words if b"\n" in words else words + await reader.readline())
     except (ValueError, RecursionError) as error:
@@ -201,14 +201,14 @@ async def _receive(reader: asyncio.StreamReader) -> tuple[Message, bytes]:
 
 
 def _end_last_line(file: Path) -> None:
-    """Let the next decision begin a line of its own where a controller died while it wrote the last one."""
+    """Complete the last line if a controller died while writing it."""
     if file.exists() and (content := file.read_bytes()) and not content.endswith(b"\n"):
         with file.open("ab") as more:
             more.write(b"\n")
 
 
 def _last_decision(file: Path) -> dict[str, Any] | None:
-    """The last line that was written completely."""
+    """Return the last decision that was written completely."""
     if not file.exists():
         return None
     for line in reversed(file.read_text().split("\n")):
@@ -220,7 +220,7 @@ def _last_decision(file: Path) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """`python -m trainmover.controller --folder DIR`; the token is in TRAINMOVER_TOKEN."""
+    """Run `python -m trainmover.controller --folder DIR`; TRAINMOVER_TOKEN holds the token."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--host", default="127.0.0.1")

@@ -1,9 +1,8 @@
-"""The c10d backend: a process group whose members can be exchanged.
+"""The c10d backend: a process group whose connections can be replaced one by one.
 
-`init_process_group("trainmover")` and every group made after it are of this class. Each pair of members of a group
-has two connections, one for collectives and one for sends and receives. A move goes in two phases. `prepare` opens
-connections to the joiner beside the running ones, while training goes on; `switch`, at an iteration boundary, puts
-them in the place of the leaver's and leaves all others alone.
+Each pair of members of a group has two connections, one for collectives and one for sends and receives. `prepare` opens
+connections to a joiner beside the running ones while training continues. `switch`, at an iteration boundary, puts them
+in the place of the leaver's and leaves all others as they are.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Task = Callable[[coll.GroupContext], None]
 
 
 class Work(dist._Work):  # type: ignore[misc]
-    """One collective under way; what c10d calls a Work.
+    """One collective under way, as c10d's Work.
 
     A profiler that is on sees it as a span "trainmover:all_reduce", from its call to its end, as gloo's are seen.
     """
@@ -50,7 +49,7 @@ class Work(dist._Work):  # type: ignore[misc]
                 span._call_end_callbacks_on_future(self._future)
 
     def finish(self, error: Exception | None = None) -> None:
-        """Let those who wait go on."""
+        """Mark the collective as ended and wake its waiters."""
         self._error = error
         self._done.set()
         self._future.set_result(self._outputs)  # never an exception: DDP's reducer would take it for tensors
@@ -70,28 +69,28 @@ class Work(dist._Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Return whether it has ended, with or without an error."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Return whether it has ended without an error."""
         return self._done.is_set() and self._error is None
 
     def result(self) -> list[torch.Tensor]:
-        """The output tensors."""
+        """Return the output tensors."""
         return self._outputs
 
     def synchronize(self) -> None:
-        """As wait."""
+        """Wait, as `wait` does."""
         self.wait()
 
     def get_future(self) -> Future[list[torch.Tensor]]:
-        """What DDP's reducer waits for."""
+        """Return the future that DDP's reducer waits for."""
         return self._future
 
 
 class SerialExecutor:
-    """Runs tasks one after another in a thread of its own, or in the caller's when nothing is waiting."""
+    """Runs tasks one after another in a thread, or in the caller's thread if no task is waiting."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -102,7 +101,7 @@ class SerialExecutor:
         self._busy = threading.Lock()
 
     def submit(self, task: Callable[[], None], *, here: bool) -> None:
-        """Run the task; `here` lets the caller do it when it would be next."""
+        """Run the task. With `here`, the caller's thread runs it if it would be next."""
         with self._count:
             inline = here and self._n_waiting == 0
             self._n_waiting += 1
@@ -117,11 +116,11 @@ class SerialExecutor:
 
     @property
     def idle(self) -> bool:
-        """Whether everything submitted has ended."""
+        """Whether all submitted tasks have ended."""
         return self._n_waiting == 0
 
     def stop(self) -> None:
-        """End the thread when it has done what was submitted."""
+        """End the thread after the submitted tasks."""
         self._tasks.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(1.0)
@@ -140,7 +139,7 @@ class SerialExecutor:
 
 
 class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
-    """A group of c10d over connections that can be exchanged one by one.
+    """A c10d process group over connections that can be replaced one by one.
 
     Args:
         owner: The process's connections.
@@ -171,11 +170,11 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     def connect(
         self, addresses: Mapping[int, Address], generation: int, deadline: float, without: Container[int] = ()
     ) -> None:
-        """Open all connections of the group, as at the start of a job or after a full rebuild.
+        """Open all connections of the group.
 
         Args:
             addresses: Where each member listens, by global rank.
-            generation: The line-up that the connections are for.
+            generation: The generation that the connections are for.
             deadline: `time.monotonic()` after which a wait is an error.
             without: Global ranks that are left out.
         """
@@ -191,13 +190,13 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
                 self.collective[place], self.direct[place] = self._take_pair(member, generation, deadline)
 
     def prepare(self, joiners: Mapping[int, Address], generation: int, deadline: float) -> int:
-        """First phase: open connections to joiners, beside the running ones.
+        """Open connections to joiners beside the running ones.
 
         A stayer dials; a joiner waits for stayers, and for joiners of lower rank.
 
         Args:
             joiners: Address of each, by the global rank that it will have.
-            generation: Number of the line-up that is being prepared.
+            generation: The generation that is being prepared.
             deadline: `time.monotonic()` after which a wait is an error.
 
         Returns:
@@ -220,7 +219,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return 2 * len(pairs)
 
     def switch(self, generation: int) -> None:
-        """Second phase, at an iteration boundary: the prepared connections replace those of the same ranks.
+        """Replace connections by the prepared ones of the same ranks, at an iteration boundary.
 
         Raises:
             MoveError: A collective is still under way.
@@ -240,16 +239,16 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             self.abandon(older)
 
     def abandon(self, generation: int | None = None) -> None:
-        """Close what was prepared and never switched to, of one line-up or of all."""
+        """Close connections that were prepared for one generation, or for all."""
         for one in list(self._prepared) if generation is None else [generation]:
             _close(self._prepared.pop(one, {}).values())
 
     def links(self) -> list[Link]:
-        """All connections that are in use."""
+        """Return all connections that are in use."""
         return [*self.collective.values(), *self.direct.values()]
 
     def rewind(self) -> None:
-        """After the connections were drained: count collectives from nought, forget what came early."""
+        """After a drain, count collectives from 0 again and drop messages that came early."""
         self._sequence = 0
         self._early.clear()
 
@@ -285,7 +284,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- running collectives -----------------------------------------------------------------------------------------
 
     def _submit(self, name: str, outputs: Sequence[torch.Tensor], task: Task, opts: Any) -> Work:
-        """Run one collective in its turn.
+        """Run one collective in its turn. In the sandbox the recording answers it; after a failure it does nothing.
 
         Inside the sandbox the recording answers instead; in a process whose members are being called together nothing
         is done.
@@ -331,28 +330,28 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- collectives of c10d -----------------------------------------------------------------------------------------
 
     def getBackendName(self) -> str:
-        """What c10d calls this backend."""
+        """Return the backend's name."""
         return "trainmover"
 
     def getGroupName(self) -> str:
-        """The group's name, the same on all members."""
+        """Return the group's name, which is the same on all members."""
         return self.label
 
     @property
     def group_name(self) -> str:
-        """As getGroupName."""
+        """The group's name."""
         return self.label
 
     def _set_group_name(self, name: str) -> None:
-        """The name was given when the group was made."""
+        """Ignore the name; it was given when the group was created."""
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        """Combine in place."""
+        """Reduce tensors in place on all ranks."""
         opts = opts if opts is not None else dist.AllreduceOptions()
         return self._reduced("all_reduce", tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        """Combine several in place."""
+        """Reduce several tensors in place on all ranks."""
         return self.allreduce(tensors, opts)
 
     def _reduced(self, name: str, tensors: list[torch.Tensor], opts: Any) -> Work:
@@ -366,7 +365,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._submit(name, tensors, task, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Combine at the root."""
+        """Reduce a tensor at the root."""
         operation, root = _operation(opts.reduceOp), opts.rootRank
 
         def task(ctx: coll.GroupContext) -> None:
@@ -376,7 +375,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._submit("reduce", tensors, task, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """From the root to everybody."""
+        """Send the root's tensors to all ranks."""
         root = opts.rootRank
 
         def task(ctx: coll.GroupContext) -> None:
@@ -387,24 +386,24 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._submit("broadcast", tensors, task, opts)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        """Everybody's tensor to everybody, as a list."""
+        """Gather a list of all ranks' tensors."""
         return self._gathered([(outputs[0], inputs[0])], opts)
 
     def allgather_coalesced(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
-        """The same for several tensors."""
+        """Gather several lists of all ranks' tensors."""
         pairs = [([row[place] for row in outputs], tensor) for place, tensor in enumerate(inputs)]
         return self._gathered(pairs, opts)
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
-        """Everybody's tensor to everybody, as one tensor."""
+        """Gather all ranks' tensors into one tensor."""
         return self.all_gather_single_coalesced([output], [given], opts)
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
-        """The same for several tensors."""
+        """Gather several tensors of all ranks, each into one tensor."""
 
         def task(ctx: coll.GroupContext) -> None:
             for output, given in zip(outputs, inputs, strict=True):
@@ -426,7 +425,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._submit("all_gather", [one for output, _ in pairs for one in output], task, opts)
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
-        """Combine lists of pieces; everybody gets the piece of its rank."""
+        """Reduce lists of tensors; each rank gets the one of its rank."""
         operation = _operation(opts.reduceOp)
 
         def task(ctx: coll.GroupContext) -> None:
@@ -436,13 +435,13 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._submit("reduce_scatter", outputs, task, opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
-        """The same with the pieces in one tensor."""
+        """Reduce a tensor; each rank gets the segment of its rank."""
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
-        """The same for several tensors."""
+        """Reduce several tensors; each rank gets the segments of its rank."""
         operation = _operation(opts.reduceOp)
 
         def task(ctx: coll.GroupContext) -> None:
@@ -456,7 +455,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        """One tensor from everybody to everybody."""
+        """Send one tensor from each rank to each rank."""
 
         def task(ctx: coll.GroupContext) -> None:
             places = [torch.empty(one.numel(), dtype=one.dtype) for one in outputs]
@@ -473,7 +472,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         input_sizes: list[int],
         opts: Any = None,
     ) -> Work:
-        """The same with rows of one tensor; sizes are rows per rank, empty for equal shares."""
+        """Exchange rows of one tensor. Sizes are rows per rank; empty sizes mean equal shares."""
 
         def task(ctx: coll.GroupContext) -> None:
             with _Flat(output) as flat:
@@ -488,7 +487,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
-        """Everybody's tensor to the root."""
+        """Gather all ranks' tensors at the root."""
         root = opts.rootRank
         output = outputs[0] if outputs else []
 
@@ -504,7 +503,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._submit("gather", output, task, opts)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
-        """One tensor from the root to each."""
+        """Send one tensor from the root to each rank."""
         root = opts.rootRank
 
         def task(ctx: coll.GroupContext) -> None:
@@ -518,11 +517,11 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._submit("scatter", outputs, task, opts)
 
     def barrier(self, opts: Any = None) -> Work:
-        """Wait for everybody."""
+        """Wait for all ranks."""
         return self._submit("barrier", [], coll.barrier, opts)
 
     def _start_coalescing(self, _device: torch.device) -> None:
-        """Collectives run as they come."""
+        """Do nothing: collectives run when they are called."""
 
     def _end_coalescing(self, _device: torch.device) -> Work:
         work = Work("", [])
@@ -532,7 +531,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- sends and receives ------------------------------------------------------------------------------------------
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Work:
-        """Send to one peer; done when the connection has taken it."""
+        """Send to one peer; the work ends when the connection has taken all bytes."""
         flat = _flat(tensors[0])
 
         def task() -> None:
@@ -554,7 +553,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._directly("recv", peer, tensors, task)
 
     def recv_anysource(self, _tensors: list[torch.Tensor], _tag: int = 0) -> Work:
-        """Not there.
+        """Refuse the operation.
 
         Raises:
             UnsupportedError: Always.
@@ -616,7 +615,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._owner.groups.pop(self.label, None)
 
     def abort(self) -> None:
-        """As shutdown."""
+        """Shut down."""
         self.shutdown()
 
 
@@ -693,7 +692,7 @@ def _operation(given: Any) -> str:
 
 
 def create(options: Any, _own_options: object = None) -> MovableGroup:
-    """What c10d calls to make a group of this backend."""
+    """Create a group of this backend; c10d calls this."""
     owner = context()
     members = list(options.global_ranks_in_group) or list(range(options.group_size))
     timeout_s = options.timeout.total_seconds()
@@ -711,7 +710,7 @@ def create(options: Any, _own_options: object = None) -> MovableGroup:
 
 
 def _exchange_addresses(owner: Context, store: Any, members: Sequence[int]) -> dict[int, Address]:
-    """Where the members listen: known, or through the group's store."""
+    """Return the members' addresses, through the group's store if they are not known."""
     if owner.generation:
         raise MoveError(
             "a new process group cannot be made after a member was replaced; make all groups before the first iteration"
@@ -729,6 +728,6 @@ def _exchange_addresses(owner: Context, store: Any, members: Sequence[int]) -> d
 
 
 def register() -> None:
-    """Make "trainmover" known to torch.distributed; called when this package is imported."""
+    """Register the backend "trainmover" with torch.distributed; importing the package calls this."""
     if "trainmover" not in dist.Backend.backend_list:
         dist.Backend.register_backend("trainmover", create, extended_api=True, devices=["cpu"])

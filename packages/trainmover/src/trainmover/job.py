@@ -1,13 +1,13 @@
-"""One line in the training script, and one block around its iterations.
+"""The training script's interface: `attach`, `job.steps` and `job.iteration`.
 
-    job = trainmover.attach(model, optimizer, loader)
+    job = trainmover.attach(model, optimizer, trainmover.Batches(loader))
     for _ in job.steps(1000):
         with job.iteration() as step:
             ...
 
-The block keeps four promises. Without a controller it does nothing. A move happens at its beginning, never within. If
-a member is lost within, the block ends quietly, the iteration does not count, and `steps` goes on from where
-everybody went back to. Nothing waits for longer than the time-outs that the documents state.
+Without a controller the context manager does nothing. A move happens at its beginning, never inside. If a member is
+lost inside, it ends without an exception, the iteration does not count, and `steps` continues from the iteration that
+all members went back to. No wait is longer than the timeouts in docs/how-it-works.md.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ENVIRONMENT = (
 
 
 class Role(BaseException):
-    """Unwinds a shadow's script: it is to take another role, or to end."""
+    """Unwinds the script of a process in the sandbox: it takes another role, or ends."""
 
     def __init__(self, role: Message | None) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Role(BaseException):
 
 
 class Job:
-    """A training that can be moved; made by `attach`.
+    """A training whose members can be replaced; `attach` creates it.
 
     Attributes:
         step: Iterations done.
@@ -93,11 +93,11 @@ class Job:
         self._began_s = time.perf_counter()
 
     def iteration(self) -> Iteration:
-        """The block around one iteration."""
+        """Return the context manager around one iteration."""
         return self._block
 
     def steps(self, total: int) -> Iterator[int]:
-        """Go on until `total` iterations are done on every rank, some of them perhaps more than once.
+        """Iterate until `total` iterations are done on all ranks; some may run more than once.
 
         What is yielded is the number of iterations done; which one it will be is known in the block, after a move
         perhaps.
@@ -109,22 +109,22 @@ class Job:
                 return
 
     def save_to(self, folder: Path | None, every: int) -> None:
-        """Write checkpoints even though no controller is there."""
+        """Write checkpoints without a controller."""
         self._folder, self._checkpoint_every = folder, every
 
     @property
     def in_shadow(self) -> bool:
-        """Whether this process runs the shadow iteration: what it computes is thrown away."""
+        """Whether this process runs shadow iterations, whose results are dropped."""
         return self._shadow
 
     def snapshot(self) -> Snapshot:
-        """The state as it is now; its digests tell whether two members, or two runs, are the same to the last bit."""
+        """Return the current state. Its digests tell whether two members, or two runs, are bitwise equal."""
         return self._state.snapshot(self.step)
 
     # -- the block ---------------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """A boundary: whatever has been ordered happens here."""
+        """Begin an iteration: carry out pending orders at the boundary."""
         self._owner.shielded = False
         if self._agent is not None:
             self._boundary(self._agent)
@@ -132,7 +132,7 @@ class Job:
         self._owner.shielded = self._agent is not None
 
     def leave(self, error: BaseException | None) -> bool:
-        """The iteration has ended; it counts if every connection held."""
+        """End an iteration. It counts if no connection failed."""
         owner, self._owner.shielded, self.counted = self._owner, False, False
         if owner.broken is not None and error is None:
             raise owner.broken
@@ -171,7 +171,7 @@ class Job:
         self._stop(agent)
 
     def _stop(self, agent: Agent) -> None:
-        """The controller wants this process to end."""
+        """End this process as the controller ordered."""
         if agent.finished is not None:
             raise MoveError(f"the job has ended: {agent.finished['reason']}")
         raise SystemExit(f"trainmover: this process has to leave: {agent.leave}")
@@ -193,7 +193,7 @@ class Job:
             agent.report("recorded", signature=signature, n_bytes=recording.n_bytes())
 
     def _all_done(self) -> bool:
-        """At the end of the training: wait for the others, who may yet need this member."""
+        """Wait for the other members at the end of the training; they may still need this one."""
         agent = self._agent
         if agent is None or self._shadow:
             return True
@@ -224,14 +224,14 @@ class Job:
         return False
 
     def _held(self, agent: Agent) -> bool:
-        """Whether this member has come to a boundary at which all shall stop."""
+        """Return whether this member has reached the boundary at which all stop."""
         hold = agent.hold
         return hold is not None and bool(hold["at"] <= self.step)
 
     # -- a planned move ----------------------------------------------------------------------------------------------
 
     def _hold(self, agent: Agent) -> None:
-        """Stand still at the boundary until the controller has decided."""
+        """Stand at the boundary until the controller has decided."""
         began, hold = time.perf_counter(), agent.hold
         if hold is None:
             return
@@ -272,11 +272,11 @@ class Job:
         agent.report("switched", generation=decision["generation"], took_s=time.perf_counter() - began)
 
     def _judged(self, agent: Agent, hold: Message) -> bool:
-        """Whether this move is decided; the word about an earlier one, that was called off on the way, is no answer."""
+        """Return whether this move is decided; a decision about an earlier, aborted move does not count."""
         return agent.decision is not None and bool(agent.decision["generation"] >= hold["generation"])
 
     def _send_state(self, agent: Agent, hold: Message) -> None:
-        """The leaver's part: its state as it is at this boundary."""
+        """Send the leaver's state at this boundary to the joiner."""
         faults.at("state")
         generation = hold["generation"]
         address = agent.joiners[str(self._owner.rank)]
@@ -297,7 +297,7 @@ class Job:
         self._copy_now = decision["stable"] != decision["at"]
 
     def _go_away(self, agent: Agent) -> None:
-        """The leaver's end."""
+        """End the leaver."""
         agent.leave = "another process has taken this rank"
         self._owner.backend.close()
         agent.report("left")
@@ -307,7 +307,7 @@ class Job:
     # -- a joiner --------------------------------------------------------------------------------------------------
 
     def _wait_in_shadow(self, agent: Agent) -> None:
-        """After the shadow iterations: wait until this process is needed, then take the true state."""
+        """After the shadow iterations, wait for a rank and take over its state."""
         owner = self._owner
         if self.step < owner.shadow_iterations:
             return
@@ -347,7 +347,7 @@ class Job:
                 tried = hold["generation"], max(hold["at"], held.step if held is not None else -1)
 
     def _called(self, agent: Agent, tried: tuple[int, int]) -> bool:
-        """Whether there is anything for a process that waits in its sandbox.
+        """Return whether there is an order for a process that waits in its sandbox.
 
         Args:
             agent: What the controller has said.
@@ -359,7 +359,7 @@ class Job:
         return held or agent.interrupt > self._recovered or any(one is not None for one in others)
 
     def _taken_over(self, agent: Agent, decision: Message, held: Snapshot | None) -> bool:
-        """A joiner's part of a decision; whether it is a member now.
+        """Carry out a joiner's part of a decision; return whether it is a member now.
 
         Raises:
             MoveError: It has not the state of the boundary at which the others have switched.
@@ -381,7 +381,7 @@ class Job:
         return True
 
     def _take_state(self, agent: Agent, hold: Message) -> Snapshot | None:
-        """The leaver's state, checked and put in place."""
+        """Receive the leaver's state, check it, and load it."""
         owner, began, generation = self._owner, time.perf_counter(), hold["generation"]
         try:
             deadline = time.monotonic() + RESTORE_S
@@ -400,7 +400,7 @@ class Job:
         return snapshot
 
     def _awake(self, agent: Agent, step: int) -> None:
-        """From here on this process is a member."""
+        """Leave the sandbox: this process is a member from now on."""
         self._owner.replay = None
         self._shadow = False
         self.step = step
@@ -409,7 +409,7 @@ class Job:
     # -- a recovery --------------------------------------------------------------------------------------------------
 
     def _recover(self, agent: Agent) -> None:
-        """Somebody is lost: stop, say what is at hand, go back together."""
+        """Stop, report which states exist here, and go back together with the other members."""
         began = time.perf_counter()
         while True:
             self._until(agent, self._recovered, AWAY_S, "a peer is lost, and no controller calls the members together")
@@ -431,7 +431,7 @@ class Job:
         self._copy_now = True
 
     def _until(self, agent: Agent, generation: int, timeout_s: float, what: str) -> None:
-        """Wait for a recovery's order, or for a newer recovery than this generation's."""
+        """Wait for the recovery's order, or for a newer recovery."""
         agent.wait(
             lambda: agent.interrupt > generation or agent.recover is not None or self._over(agent), timeout_s, what
         )
@@ -442,7 +442,7 @@ class Job:
         return agent.leave is not None or agent.finished is not None
 
     def _restored(self, agent: Agent, order: Message) -> bool:
-        """Go back; if that fails, say so: the controller then begins anew."""
+        """Go back to the ordered iteration. If that fails, report it; the controller then starts again."""
         generation, began = order["generation"], time.perf_counter()
         self._recovered = generation
         try:
@@ -459,7 +459,7 @@ class Job:
         return True
 
     def _told_to_go(self, agent: Agent, generation: int, timeout_s: float) -> bool:
-        """Wait for the others; whoever is late is replaced by the controller, so its patience ends before this one."""
+        """Wait until all members are back. The controller replaces late ones before this wait ends."""
         agent.wait(
             lambda: agent.go >= generation or agent.interrupt > generation or self._over(agent),
             timeout_s,
@@ -470,7 +470,7 @@ class Job:
         return agent.interrupt <= generation
 
     def _restore(self, agent: Agent, order: Message) -> None:
-        """Connections to joiners, a clean start on the others, everybody's state of one iteration."""
+        """Connect to joiners, drain the other connections, and load this member's state of one iteration."""
         owner, generation, step = self._owner, order["generation"], order["step"]
         deadline = time.monotonic() + RESTORE_S
         owner.backend.resume(addresses(order["joiners"]), generation, deadline)
@@ -498,7 +498,7 @@ class Job:
         agent.passed = step - 1
 
     def _settle(self, timeout_s: float = 10.0) -> None:
-        """Collectives that were under way end by themselves; wait for it."""
+        """Wait for collectives under way, which end by themselves."""
         self._owner.wake.set()
         if self._owner.backend.busy(timeout_s):
             raise MoveError("a collective did not end after the members were called together")
@@ -508,7 +508,7 @@ class Job:
 
 
 class Iteration:
-    """The block around an iteration."""
+    """The context manager around one iteration."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -609,7 +609,7 @@ def _resume(job: Job, state: TrainingState, folder: Path | None, rank: int) -> N
 
 
 def facts(kind: str, owner: Context) -> Message:
-    """What a process says of itself when it connects to the controller."""
+    """Return what a process reports of itself when it connects to the controller."""
     return {
         "kind": kind,
         "token": owner.token,
@@ -626,13 +626,13 @@ def facts(kind: str, owner: Context) -> Message:
 
 
 def host_name() -> str:
-    """TRAINMOVER_HOST, where {rank} is this process's, or the machine's name."""
+    """Return TRAINMOVER_HOST, with {rank} filled in, or the machine's name."""
     given = os.environ.get("TRAINMOVER_HOST", "")
     return given.replace("{rank}", os.environ.get("RANK", "0")) if given else socket.gethostname()
 
 
 def code_digest() -> str:
-    """The script's content, and that of modules loaded from beside it."""
+    """Return a digest of the script and of the modules loaded from its folder."""
     script = Path(sys.argv[0]).resolve()
     if faults.enabled("other-code"):
         return "other"

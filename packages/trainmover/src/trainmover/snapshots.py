@@ -1,9 +1,9 @@
-"""Copies of the state in memory: one's own, to roll back to, and a buddy's, for whoever takes its place.
+"""Snapshots in memory: this member's own, to roll back to, and its buddies', for their replacements.
 
-Every few iterations the state at the boundary is copied aside (the only part that the training waits for). A thread
-computes digests and offers the copy to the buddy, which asks for those pieces only that differ from its own copy of
-the same iteration. A data-parallel peer therefore gets a few kilobytes, a member with a state of its own sends all of
-it. A copy is thrown away when every member has told the controller that a newer one has arrived.
+Training waits only while the state is copied aside. A thread computes digests and offers the snapshot to the buddy,
+which asks for those tensors only that differ from its own snapshot of the same iteration. A data-parallel replica
+therefore receives a few kilobytes; a member with a shard of its own sends all of it. A snapshot is dropped when all
+members have reported a newer one.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass
 class Held:
-    """A buddy's state of one iteration: what differs from this member's own copy, and digests of everything."""
+    """A buddy's snapshot: the tensors that differ from this member's own, and the digests of all."""
 
     snapshot: Snapshot
     digests: dict[str, str]
 
 
 class SnapshotStore:
-    """Takes copies, sends them to the buddy, holds those of others.
+    """Takes snapshots, sends them to the buddy, and holds those of other members.
 
     Args:
         owner: The process's connections.
@@ -74,7 +74,7 @@ class SnapshotStore:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """End the threads: one that is within torch when the interpreter ends would abort the process."""
+        """End the thread; one that runs torch code when the interpreter ends would abort the process."""
         self._wake.set()
         self._work.put(None)
         self._thread.join(5.0)
@@ -88,7 +88,7 @@ class SnapshotStore:
             snapshot: Views of the live tensors.
 
         Returns:
-            Seconds that it took; nought if it was passed over because older copies are still on their way.
+            Seconds that it took; 0 if the snapshot was passed over because both slots are in use.
         """
         began = time.perf_counter()
         with self._changed:
@@ -113,13 +113,13 @@ class SnapshotStore:
         return time.perf_counter() - began
 
     def report(self) -> dict[str, Any]:
-        """Of which iterations states are at hand: own ones, others', and checkpoints."""
+        """Return the iterations for which snapshots exist: own, held for others, and on disk."""
         with self._changed:
             held = {str(rank): sorted(snapshots) for rank, snapshots in self._held.items()}
             return {"own": sorted(self._own), "held": held, "disk": checkpoints(self._folder)}
 
     def own(self, step: int) -> Snapshot:
-        """This member's state of an iteration, from memory or from its checkpoint.
+        """Return this member's snapshot of an iteration, from memory or from its checkpoint.
 
         Raises:
             MoveError: There is none.
@@ -130,7 +130,7 @@ class SnapshotStore:
         return load_checkpoint(self._folder, step, self._owner.rank)
 
     def compose(self, rank: int, step: int) -> tuple[Snapshot, dict[str, str]]:
-        """A buddy's state of an iteration, whole, and its digests.
+        """Return a buddy's complete snapshot of an iteration, and its digests.
 
         Raises:
             MoveError: It is not held here.
@@ -151,7 +151,7 @@ class SnapshotStore:
         return snapshot, held.digests
 
     def rollback(self, step: int) -> None:
-        """Forget what was copied of later iterations."""
+        """Drop snapshots of later iterations."""
         with self._changed:
             for later in [one for one in self._own if one > step]:
                 self._free.append(self._own.pop(later))
@@ -174,26 +174,26 @@ class SnapshotStore:
                     self._work.put(step)
 
     def set_stable(self, stable: int) -> None:
-        """Every member has a copy of this iteration elsewhere; older ones may go."""
+        """Drop snapshots older than the common one."""
         with self._changed:
             self._stable = max(self._stable, stable)
             self._drop_older()
 
     def make_room(self, stable: int) -> None:
-        """Keep the common copy only: a copy of a move's boundary takes the place of what is not common by then."""
+        """Keep the common snapshot only, so that the one at a move's boundary has a slot."""
         with self._changed:
             self._stable = max(self._stable, stable)
             self.discard([one for one in self._own if one != self._stable])
 
     def adopt(self, snapshot: Snapshot, digests: dict[str, str]) -> None:
-        """Keep a state that this joiner has taken over as its own copy."""
+        """Keep the state that this joiner has loaded as its own snapshot."""
         with self._changed:
             self._own, self._digests = {snapshot.step: snapshot}, {snapshot.step: digests}
             self._changed.notify_all()
         self._work.put(snapshot.step)
 
     def discard(self, steps: Sequence[int]) -> None:
-        """Not every member has copies of these iterations, and never will."""
+        """Drop snapshots that can never be common."""
         with self._changed:
             for step in steps:
                 self._own.pop(step, None)  # not to be used again at once: it may be on its way
@@ -233,7 +233,7 @@ class SnapshotStore:
                 self._try_again(step)
 
     def _try_again(self, step: int) -> None:
-        """Offer a copy again soon: a joiner may not have switched yet. After some tries the next copy is offered."""
+        """Offer a snapshot again soon: a joiner may not be ready for it yet."""
         if self._tries < _MOST_TRIES:
             self._tries += 1
             time.sleep(_TRY_AGAIN_S)
@@ -282,7 +282,7 @@ class SnapshotStore:
             self._link = None
 
     def _serve(self, link: Link) -> None:
-        """Hold the copies of the member at the other end of this connection."""
+        """Hold the snapshots of the member at the other end of this connection."""
         try:
             while True:
                 self._hold(link)
@@ -324,7 +324,7 @@ class SnapshotStore:
         transfer.send(link, {"kept": fine}, [], self._wake, deadline)
 
     def _own_digests(self, step: int, patience_s: float = 15.0) -> dict[str, str]:
-        """Return digests of this member's copy of the same iteration; none if it has none, or none in time."""
+        """Return the digests of this member's snapshot of the same iteration; wait while it may still be taken."""
         deadline = time.monotonic() + patience_s
         with self._changed:
             while (
@@ -346,7 +346,7 @@ class SnapshotStore:
 
 
 def save_checkpoint(folder: Path, snapshot: Snapshot, rank: int) -> None:
-    """Write one member's state; it is there whole or not at all."""
+    """Write one member's snapshot atomically."""
     target = folder / f"step-{snapshot.step:08d}" / f"rank-{rank}.pt"
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
@@ -361,7 +361,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot, rank: int) -> None:
 
 
 def load_checkpoint(folder: Path | None, step: int, rank: int) -> Snapshot:
-    """Read one member's state.
+    """Read one member's snapshot.
 
     Raises:
         MoveError: It is not there, or damaged.
@@ -379,14 +379,14 @@ def load_checkpoint(folder: Path | None, step: int, rank: int) -> Snapshot:
 
 
 def set_aside(folder: Path | None, after: int, rank: int) -> None:
-    """Rename one rank's checkpoints of later iterations than `after`: this run makes its own of them."""
+    """Rename one rank's checkpoints of later iterations than `after`; this run writes its own."""
     for path in sorted(folder.glob(f"step-*/rank-{rank}.pt")) if folder is not None else ():
         if int(path.parent.name.removeprefix("step-")) > after:
             path.replace(path.with_suffix(".pt.earlier"))
 
 
 def checkpoints(folder: Path | None) -> dict[str, list[int]]:
-    """Iterations of which there are checkpoints, by rank."""
+    """Return the iterations that have checkpoints, by rank."""
     found: dict[str, list[int]] = {}
     for path in sorted(folder.glob("step-*/rank-*.pt")) if folder is not None else ():
         found.setdefault(path.stem.removeprefix("rank-"), []).append(int(path.parent.name.removeprefix("step-")))

@@ -1,6 +1,6 @@
-"""A standby: one process that runs the job's script in the sandbox, once in each role, and waits for a rank to take.
+"""A standby process: it runs the job's script in the sandbox, once in each role, and waits for a rank.
 
-`python -m trainmover.standby` is what `trainmover standby` and a supervisor without a standby start.
+`trainmover standby` starts it, and so does a supervisor if a rank is lost and there is no standby.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainmover.wire import Message
 
 
 def main() -> int:
-    """Join the job at TRAINMOVER_CONTROLLER, and end with the status of the rank that was taken."""
+    """Join the job at TRAINMOVER_CONTROLLER; return the exit status."""
     _group.register()
     owner = context()
     agent = Agent(os.environ["TRAINMOVER_CONTROLLER"], facts("standby", owner), owner)
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _run_as(role: Message, owner: Context, recording: Recording) -> Message | None:
-    """Run the script in one role; the next role, or None when the script has come to its end or is not needed."""
+    """Run the script in one role. Return the next role, or None at the end of the script."""
     os.environ.update(role["env"])
     owner.rank, owner.replay = int(role["rank"]), Replay(recording)
     # in every role anew: DDP settles its buckets in the second iteration
@@ -100,7 +100,7 @@ def _forget_meshes() -> None:
 
 @contextlib.contextmanager
 def _local_rendezvous(rank: int, world: int) -> Iterator[None]:
-    """In the sandbox `init_process_group` meets nobody: its store is this process's own."""
+    """Give `init_process_group` a store of this process's own while it is in the sandbox."""
 
     def alone(_url: str, **_options: Any) -> Iterator[tuple[Any, int, int]]:
         yield dist.HashStore(), rank, world

@@ -1,8 +1,7 @@
-"""What makes a member itself at an iteration boundary: parameters, buffers, optimizer, random numbers, data position.
+"""The state of a member at an iteration boundary: parameters, buffers, optimizer, random state, data position.
 
-Large parts are named pieces, flat views of the live tensors; the rest is small and travels pickled between members of
-one job, over connections that know the job's token. Gradients are not part of it: at a boundary they are used up.
-Accumulation of gradients has to stay within one `job.iteration()`.
+Tensors are named; the rest is small and pickled. Gradients are not part of the state: at a boundary they are used up,
+so accumulation has to stay within one `job.iteration()`.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from trainmover.errors import MoveError, UsageError
 
 
 class Stateful(Protocol):
-    """Whatever tells and takes its state: a loader, a scheduler, a scaler."""
+    """An object with a state: a scheduler, a scaler, Batches."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state."""
+        """Return the state."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state over."""
+        """Load a state."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of a state.
+    """Name, dtype, shape and size of one tensor of a snapshot.
 
     Attributes:
         name: Where it belongs.
@@ -50,7 +49,7 @@ class TensorSpec:
 
 @dataclass
 class Snapshot:
-    """A state at one boundary.
+    """A member's state at one iteration boundary.
 
     Attributes:
         step: Iterations done.
@@ -63,39 +62,39 @@ class Snapshot:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def pieces(self) -> list[TensorSpec]:
-        """What the tensors are, in order."""
+        """Return the specs of the tensors, in order."""
         return [
             TensorSpec(name, str(one.dtype).removeprefix("torch."), tuple(one.shape), one.nbytes)
             for name, one in self.tensors.items()
         ]
 
     def digests(self) -> dict[str, str]:
-        """A digest of each piece's content, and of the small part under the empty name."""
+        """Return a digest of each tensor, and of the small part under the empty name."""
         found = {name: digest(view_of(one)) for name, one in self.tensors.items()}
         return {"": digest(self.small), **found}
 
     def n_bytes(self) -> int:
-        """Size of everything."""
+        """Return the size of everything."""
         return len(self.small) + sum(piece.n_bytes for piece in self.pieces())
 
 
 def digest(content: memoryview | bytes) -> str:
-    """Content in sixteen bytes; equal content is taken for the same."""
+    """Return a 16-byte digest as text; equal digests are taken for equal content."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def view_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor."""
+    """Return the memory of a contiguous tensor."""
     return bytes_of(tensor.view(-1))
 
 
 def empty_like(piece: TensorSpec) -> torch.Tensor:
-    """A tensor for this piece."""
+    """Return an uninitialized tensor for a spec."""
     return torch.empty(piece.shape, dtype=getattr(torch, piece.dtype))
 
 
 class TrainingState:
-    """What is moved: everything in a member that an iteration changes.
+    """Reads and writes everything in a member that an iteration changes.
 
     Args:
         models: Modules; their parameters and buffers, of DTensors the local part.
@@ -129,7 +128,7 @@ class TrainingState:
         self._backend = backend
 
     def snapshot(self, step: int) -> Snapshot:
-        """Return the state as it is now, as tensors in host memory, which may be views of the live ones."""
+        """Return the current state in host memory; on CPUs its tensors are views of the live ones."""
         self._backend.synchronize()
         tensors = dict(self._model_tensors())
         plain: list[Any] = []
@@ -147,7 +146,7 @@ class TrainingState:
         return Snapshot(step, pickle.dumps(small), tensors)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take over a state: every value is overwritten in place.
+        """Load a state: overwrite every value in place.
 
         Raises:
             MoveError: The state belongs to another model; nothing has been changed.
@@ -191,7 +190,7 @@ class TrainingState:
                     state[key] = value if given is None else self._taken(state.get(key), given, parameter)
 
     def _taken(self, present: Any, given: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-        """Write an optimizer's tensor in place; make it, on the parameter's device, where there is none of its kind."""
+        """Write an optimizer's tensor in place; create it on the parameter's device if there is none like it."""
         if not (isinstance(present, torch.Tensor) and _kind(_local(present)) == _kind(given)):
             if hasattr(parameter, "to_local") and given.shape == _local(parameter).shape:
                 present = torch.zeros_like(parameter, dtype=given.dtype)
@@ -206,7 +205,7 @@ def _kind(tensor: torch.Tensor | None) -> object:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This member's part of a DTensor; of a plain tensor all. A view of the live memory."""
+    """Return a view of a tensor's memory; of a DTensor, of its local part."""
     local = tensor.detach()
     local = local.to_local() if hasattr(local, "to_local") else local
     if not local.is_contiguous():
@@ -215,7 +214,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _optimizer_state(place: int, optimizer: torch.optim.Optimizer) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Tensors by name, and everything else by place."""
+    """Return an optimizer's plain values by place, and its tensors by name."""
     tensors: dict[str, torch.Tensor] = {}
     groups = []
     for g, group in enumerate(optimizer.param_groups):

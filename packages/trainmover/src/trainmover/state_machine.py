@@ -1,19 +1,19 @@
 """The controller's decisions: events and time in, instructions out, no I/O.
 
-A *generation* numbers the line-up of a job: who holds which rank. It changes only by a decision that has been written
-down (`Persist`) before anybody is told. Whoever comes with an older generation is brought up to date or sent away; so no
-two members ever act in one role, however often the controller is started anew.
+A *generation* numbers the assignment of ranks to processes. It changes only by a decision that is on disk (`Persist`)
+before any process hears of it. A process with an older generation is brought up to date or sent away, so no two
+processes ever act as one rank, however often the controller restarts.
 
-A planned move: becoming (a standby takes the role in its sandbox) → preparing (connections beside the running ones) →
-holding (everybody promises to stop at one iteration boundary; the leaver's state goes to the joiner there) → the
-decision → switched. Until the decision anything that goes wrong ends in `abort`, and training goes on as before.
+A planned move: becoming (a standby takes the role in its sandbox) -> preparing (connections beside the running ones) ->
+holding (all members promise to stop at one boundary, copy their state there, and the leaver's state goes to the joiner)
+-> the decision -> switched. A failure before the decision ends in `abort`; training continues as before.
 
-A recovery: gathering (everybody stops; a standby takes each lost role) → the decision, with the newest iteration of
-which every rank's state is at hand → restoring (connections to joiners, states) → everybody goes on. A loss on the
-way begins it anew.
+A recovery: gathering (all members stop; a standby takes each lost rank) -> the decision, with the newest iteration for
+which every rank's state exists -> restoring (connections to joiners, states) -> all members continue. A loss on the way
+starts it again.
 
-A connection may end at any moment, and what was under way on it is lost. A member repeats where it stands in a recovery
-until everybody goes on; the controller repeats to whoever comes back what its `hello` shows that it has not heard.
+A connection can end at any moment, and messages on it are lost. A member repeats its state in a recovery until all
+continue. The controller repeats to a process that reconnects what its `hello` shows that it has not received.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_FAILURES = 5
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long the controller waits, in seconds.
+    """The controller's timeouts, in seconds.
 
     Attributes:
         reconnect_s: A member whose control connection has ended may come back within this time.
@@ -57,7 +57,7 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Send:
-    """Send a message to one process; `recording` names a recording that goes with it."""
+    """Send a message to one process, and the named recording with it."""
 
     key: str
     message: Message
@@ -66,21 +66,21 @@ class Send:
 
 @dataclass(frozen=True)
 class Persist:
-    """Write a decision down, durably, before the next instruction is carried out."""
+    """Write a decision durably before the next instruction is carried out."""
 
     decision: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Log:
-    """One line for people."""
+    """Write one line into the log."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Reply:
-    """How an order ended."""
+    """Answer a command."""
 
     order: str
     done: bool
@@ -89,7 +89,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class End:
-    """The job is over; joiners may end with this status."""
+    """The job is over; supervisors end with this status."""
 
     status: int
 
@@ -99,7 +99,7 @@ Instruction = Send | Persist | Log | Reply | End
 
 @dataclass
 class Process:
-    """One process that takes part: it holds a rank, or could.
+    """A process that holds a rank, or could.
 
     Attributes:
         key: Its own, for life.
@@ -139,7 +139,7 @@ class Process:
 
 @dataclass
 class Move:
-    """A planned move under way; ranks to the keys of their joiners."""
+    """A planned move under way; `joiners` maps ranks to the joiners' keys."""
 
     order: str
     generation: int
@@ -154,7 +154,7 @@ class Move:
 
 @dataclass
 class Recovery:
-    """Bringing everybody back to one iteration."""
+    """A recovery under way: all members go back to one iteration."""
 
     generation: int
     began_s: float
@@ -198,7 +198,7 @@ class StateMachine:
         self._uploading: dict[str, str] = {}  # who was asked for a recording, by signature
         self._n_failed = 0  # recoveries since one came to its end
         self.copied: dict[int, set[int]] = {}
-        self.copied_from = 0  # copies of earlier iterations were taken by another line-up
+        self.copied_from = 0  # snapshots of earlier iterations belong to other members
         self.void: set[int] = set()
         self.stable = -1
         self.digests: dict[int, str] = {int(rank): one for rank, one in kept.get("digests", {}).items()}
@@ -213,7 +213,7 @@ class StateMachine:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def joined(self, key: str, hello: Message, now_s: float) -> list[Instruction]:
-        """A member or a standby has come, or come back."""
+        """Handle a member or standby that connects or reconnects."""
         reason = self._unfit(hello)
         if reason:
             return [Send(key, {"command": "refused", "reason": reason}), Log(f"refused {hello.get('host')}: {reason}")]
@@ -243,7 +243,7 @@ class StateMachine:
         return [*out, Log(f"standby on {process.host}"), *self._warm(process), *self._assign(now_s)]
 
     def said(self, key: str, message: Message, now_s: float) -> list[Instruction]:
-        """A process has said something."""
+        """Handle a message of a process."""
         process = self.processes.get(key)
         if process is None or self.ended:
             return []
@@ -253,7 +253,7 @@ class StateMachine:
         return [*out, *self._assign(now_s)] if was_silent else out
 
     def gone(self, key: str, now_s: float) -> list[Instruction]:
-        """A control connection has ended."""
+        """Handle the end of a control connection."""
         self.supervisors = {rank: supervisor for rank, supervisor in self.supervisors.items() if supervisor != key}
         self._forget(key)
         process = self.processes.get(key)
@@ -266,26 +266,26 @@ class StateMachine:
         return [Log(f"standby on {process.host} is gone"), *self._joiner_lost(key, "the joiner is gone", now_s)]
 
     def supervisor_joined(self, rank: int, key: str, now_s: float) -> list[Instruction]:
-        """The process that started a rank, and could start another in its place, has come."""
+        """Handle a supervisor that connects or reconnects."""
         self._forget(key)  # what it was told may have been lost with its former connection
         self.supervisors[rank] = key
         return [Send(key, {"command": "over", "status": self.exit_status})] if self.ended else []
 
     def started(self, supervisor: str, member: str, now_s: float) -> list[Instruction]:
-        """A supervisor says what it runs, or ran last."""
+        """Handle a supervisor's report of the process that it runs, or ran last."""
         self._forget(supervisor)
         self._runs[supervisor] = member
         return self._assign(now_s)
 
     def _forget(self, supervisor: str) -> None:
-        """What a supervisor runs, and was told to, is no longer known."""
+        """Drop what is known of a supervisor's process and orders."""
         self._runs.pop(supervisor, None)
         self._over.discard(supervisor)
         if self.recovery is not None:
             self.recovery.asked.discard(supervisor)
 
     def exited(self, supervisor: str, member: str, status: int, now_s: float) -> list[Instruction]:
-        """A supervisor says that its process has ended; it may have held any rank, or none."""
+        """Handle a supervisor's report that its process has ended; that may have held any rank, or none."""
         if self._runs.get(supervisor) == member:
             self._over.add(supervisor)
         if self.ended:
@@ -312,7 +312,7 @@ class StateMachine:
     def ordered(
         self, order: str, hosts: Sequence[tuple[str, str]], now_s: float, *, force: bool = False
     ) -> list[Instruction]:
-        """Somebody wants hosts' ranks to move, all at the same boundary.
+        """Start a move of hosts' ranks, all at the same boundary.
 
         Args:
             order: Its name, for the answer.
@@ -350,7 +350,7 @@ class StateMachine:
         return out + self._advance(now_s)
 
     def _joiners_for(self, source: str, target: str, taken: dict[int, str]) -> dict[int, str] | str:
-        """A standby for each rank of a host, or why there is none."""
+        """Return a standby for each rank of a host, or the reason why there is none."""
         ranks = [rank for rank, key in sorted(self.owners.items()) if self._host(key) == source]
         if not ranks:
             hosts = sorted({self._host(key) for key in self.owners.values()})
@@ -365,7 +365,7 @@ class StateMachine:
         return self._choose(ranks, spare)
 
     def tick(self, now_s: float) -> list[Instruction]:
-        """Time has passed."""
+        """Handle the passing of time."""
         if self.ended:
             return []
         out = self._lose(set(self._missing(now_s)), now_s) + self._pass_over_silent(now_s)
@@ -480,7 +480,7 @@ class StateMachine:
         return self._advance_recovery(now_s)
 
     def _unfinished(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        """A member is still within a recovery of which this controller knows no more, or never knew."""
+        """Handle a member that is still in a recovery of which this controller knows nothing."""
         generation = message.get("generation")
         if self.recovery or self.what != "recover" or generation != self.generation or not self._holds(process):
             return []
@@ -495,7 +495,7 @@ class StateMachine:
         return [Persist(self._decision(self.what)), *self._uploads()]
 
     def _uploads(self, back: str = "") -> list[Instruction]:
-        """Ask one member of each role for its recording; again if the one that was asked has gone or come back."""
+        """Ask one member of each role for its recording, again if the one that was asked is gone."""
         if len(self.signatures) < self.world or self._recorded():
             return []
         out: list[Instruction] = []
@@ -521,7 +521,7 @@ class StateMachine:
         ]
 
     def _on_digest(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
-        """A member that has no buddy yet; its first digest counts, since all take their first copy at one iteration."""
+        """Handle a member's first digest; all members take their first snapshot at the same iteration."""
         if not self._holds(process):
             return []
         n_known = len(self.digests)
@@ -531,7 +531,7 @@ class StateMachine:
         return [*([Persist(self._decision(self.what))] if len(self.digests) > n_known else []), *self._buddies()]
 
     def _on_copied(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        """A copy counts when every rank has one of the very same iteration; until then the older ones are kept.
+        """Handle a snapshot that has reached its buddy; it is common when all ranks have the same iteration.
 
         A member passes over a copy while its last two are on their way, and not all members need to see that alike. An
         iteration that one has passed over is thrown away by all, else their places for copies would be taken by
@@ -575,7 +575,7 @@ class StateMachine:
         return []
 
     def _advance(self, now_s: float) -> list[Instruction]:
-        """Go to the next stage of a move when nobody is waited for."""
+        """Start the next stage of a move if no process is waited for."""
         move = self.move
         if move is None:
             return []
@@ -613,7 +613,7 @@ class StateMachine:
         ]
 
     def _hold(self, move: Move) -> list[Instruction]:
-        """Ask everybody to stop at a boundary that none of them has passed yet."""
+        """Order all members to stop at a boundary that none has passed, and to copy their state there."""
         steps = [self.processes[key].step for key in self.owners.values() if key in self.processes]
         move.at = max([*steps, move.at]) + 2 + int(0.1 / max(self._pace_s(), 0.005))
         joiners, line_up = set(move.joiners.values()), {**self.owners, **move.joiners}
@@ -652,7 +652,7 @@ class StateMachine:
         return self._restart(lost, now_s) if lost and not self.ended else []
 
     def _restart(self, lost: set[int], now_s: float) -> list[Instruction]:
-        """Begin a recovery, or begin it anew with more ranks lost."""
+        """Start a recovery, or start it again with more ranks lost."""
         out = self._abort(f"ranks {sorted(lost)} were lost" if lost else "a connection was lost", now_s)
         before = self.recovery
         if before and before.stage == "gathering":
@@ -670,11 +670,11 @@ class StateMachine:
         return out + self._assign(now_s)
 
     def _interrupt(self, recovery: Recovery) -> Message:
-        """Gathering may take two deadlines: one for those who do not stop, one for a standby."""
+        """Return the order to stop. Gathering may take two deadlines: one for members, one for a standby."""
         return {"command": "interrupt", "generation": recovery.generation, "within_s": 2 * self.timeouts.standby_s}
 
     def _assign(self, now_s: float) -> list[Instruction]:
-        """Give each lost rank a standby, or have a supervisor start one; go on with the recovery as far as that can be."""
+        """Give each lost rank a standby, or have a supervisor start one; then advance the recovery."""
         recovery = self.recovery
         if recovery is None or recovery.stage != "gathering":
             return self._advance_recovery(now_s)
@@ -686,7 +686,7 @@ class StateMachine:
         return [*out, *self._ask_supervisors(recovery), *self._advance_recovery(now_s)]
 
     def _ask_supervisors(self, recovery: Recovery) -> list[Instruction]:
-        """Have as many processes started as there will be too few standbys for the lost ranks."""
+        """Have supervisors start as many processes as there are too few standbys."""
         if not self._recorded():
             return []
         open_ranks = sorted(recovery.lost - recovery.joiners.keys())
@@ -712,7 +712,7 @@ class StateMachine:
         return out
 
     def _idle_supervisors(self, recovery: Recovery, rank: int) -> list[str]:
-        """Seats whose process is lost, has ended or is silent; first the one whose process held the rank."""
+        """Return supervisors whose process is lost, ended or silent; first the one that held the rank."""
         lost = {self.owners[other] for other in recovery.lost}
         idle = [
             supervisor
@@ -791,7 +791,7 @@ class StateMachine:
         ]
 
     def _common(self, recovery: Recovery) -> tuple[int, dict[int, int]]:
-        """The newest iteration of which every rank's state is at hand.
+        """Return the newest iteration for which every rank's state exists.
 
         Returns:
             The iteration, -1 for none; for each rank that does not have its own state of then, who has it (-1: the
@@ -803,7 +803,7 @@ class StateMachine:
         return step, {rank: memory[rank].get(step, -1) for rank in sorted(self.owners) if step not in own[rank]}
 
     def _lacking(self, recovery: Recovery) -> str:
-        """The iteration of which most ranks' states are at hand, and the ranks whose are not."""
+        """Describe the iteration for which most ranks' states exist, and the ranks that lack it."""
         own, memory, disk = self._at_hand(recovery)
         has = {rank: own[rank] | memory[rank].keys() | disk[rank] for rank in self.owners}
         count = Counter(step for steps in has.values() for step in steps)
@@ -815,7 +815,7 @@ class StateMachine:
     def _at_hand(
         self, recovery: Recovery
     ) -> tuple[dict[int, set[int]], dict[int, dict[int, int]], dict[int, set[int]]]:
-        """Iterations of which there are copies, by rank: its own; who else has one; on disk."""
+        """Return the iterations with snapshots by rank: its own, those held elsewhere, and those on disk."""
         living = {rank: report for rank, report in recovery.stopped.items() if rank not in recovery.lost}
         own = {rank: set(living[rank]["own"]) if rank in living else set() for rank in self.owners}
         memory: dict[int, dict[int, int]] = {rank: {} for rank in self.owners}
@@ -833,7 +833,7 @@ class StateMachine:
         return own, memory, disk
 
     def _judge_accused(self, now_s: float) -> list[Instruction]:
-        """Both ends of a lost connection live: the one accused by more is replaced, of equals the higher rank."""
+        """Replace one of two living members that have lost each other: the one accused more often."""
         recovery = self.recovery
         if recovery is None or recovery.lost or not recovery.accused or recovery.stage != "gathering":
             return []
@@ -869,7 +869,7 @@ class StateMachine:
         return [Log(f"too slow while restoring: {late or sorted(silent)}"), *self._lose(ranks, now_s)]
 
     def _missing(self, now_s: float) -> Iterator[int]:
-        """Ranks whose holder is not heard from."""
+        """Return the ranks whose holders are not heard from."""
         lost = self.recovery.lost if self.recovery and self.recovery.stage == "gathering" else set()
         accused = self.recovery.accused if self.recovery else Counter()
         for rank, key in self.owners.items():
@@ -886,7 +886,7 @@ class StateMachine:
                 yield rank
 
     def _pass_over_silent(self, now_s: float) -> list[Instruction]:
-        """A standby that has said nothing for as long as a lost member is not waited for, nor chosen."""
+        """Stop waiting for standbys that are silent."""
         out: list[Instruction] = []
         for one in list(self.processes.values()):
             if one.silent or self._holds(one) or now_s - one.heard_s <= self.timeouts.heartbeat_timeout_s:
@@ -907,7 +907,7 @@ class StateMachine:
     # -- members and standbys ----------------------------------------------------------------------------------------
 
     def _member(self, process: Process, hello: Message, now_s: float) -> list[Instruction]:
-        """A process that holds a rank, at the start of the job or after its connection had ended."""
+        """Handle a member that connects at the start of the job or reconnects."""
         rank, key = process.rank, process.key
         self.world = self.world or int(hello["world"])
         self._roles.setdefault(-1, hello)
@@ -931,7 +931,7 @@ class StateMachine:
         return [welcome, *self._update(process, hello, now_s), *recorded]
 
     def _update(self, process: Process, hello: Message, now_s: float) -> list[Instruction]:
-        """Bring one who was away, or who knew another controller, up to date."""
+        """Bring a process up to date that was away, or that knew another controller."""
         known = int(hello.get("generation", 0))
         if self.recovery:
             if self.recovery.stage == "gathering":
@@ -980,7 +980,7 @@ class StateMachine:
         return out + self._joiner_lost(process.key, reason, now_s)
 
     def _warm(self, process: Process) -> list[Instruction]:
-        """Have a standby run the shadow iteration of every role, the most frequent one last."""
+        """Have a standby run the shadow iterations of every role, the most frequent one last."""
         if not self._recorded() or process.ready or process.warming or self._holds(process):
             return []
         process.warming = True
@@ -1012,7 +1012,7 @@ class StateMachine:
         return [Send(key, {"command": "become", "role": role})]
 
     def _choose(self, ranks: list[int], spare: list[Process]) -> dict[int, str]:
-        """One standby for each rank: who is in that very role, who is in the same kind of role, anyone."""
+        """Choose a standby for each rank: one in that rank's role first, then one of the same kind, then any."""
         chosen: dict[int, str] = {}
         left = list(spare)
         for rank in ranks:
@@ -1034,7 +1034,7 @@ class StateMachine:
             self.copied.pop(rank, None)
 
     def _buddies(self, line_up: dict[int, str] | None = None, generation: int | None = None) -> list[Instruction]:
-        """Who keeps whose copy: a member with equal parameters on another host, else the next rank on another host."""
+        """Choose who holds whose snapshots: a replica on another host, else the next rank on another host."""
         everybody = set(self.owners.values()) <= self.processes.keys()
         if self.world < 2 or not everybody or len(self.owners) < self.world or self.owners.keys() - self.digests.keys():
             return []
@@ -1088,7 +1088,7 @@ class StateMachine:
         )
 
     def _job(self) -> Message:
-        """What members say of themselves and all have in common: script, code, versions."""
+        """Return what all members have in common: script, code, versions."""
         return self._roles.get(-1, {})
 
     def _pace_s(self) -> float:
@@ -1111,7 +1111,7 @@ class StateMachine:
         return {str(rank): list(self.processes[key].address) for rank, key in joiners.items() if key in self.processes}
 
     def status(self) -> dict[str, Any]:
-        """The state of the job, for people and programs."""
+        """Return the state of the job as plain values."""
         under_way = self.move or self.recovery
         return {
             "generation": self.generation,

@@ -1,7 +1,7 @@
-"""What torchrun starts instead of a worker: it starts the worker, and outlives it.
+"""The process that torchrun starts instead of a worker. It starts the worker and outlives it.
 
-Elastic launchers end a whole job when one worker ends. The supervisor does not end with its worker: the controller tells it
-when the job is over, or to start another process on this machine because no standby is there.
+Elastic launchers end a job when one worker ends. The supervisor does not end with its worker: the controller tells it
+when the job is over, or to start another process on this machine if there is no standby.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AWAY_S = 60.0
 
 
 class Supervisor:
-    """One rank's place on this machine."""
+    """Runs the process of one rank on this machine, and replacements of it."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -124,7 +124,7 @@ def _status(status: int) -> int:
 
 
 def main() -> None:
-    """`python -m trainmover.supervisor SCRIPT ARGUMENTS`, as torchrun starts it."""
+    """Run `python -m trainmover.supervisor SCRIPT ARGUMENTS`, as torchrun does."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the launcher, as the worker ends with its supervisor
     module = ["-m"] if os.environ.pop("TRAINMOVER_MODULE", "") else []
     raise SystemExit(Supervisor([sys.executable, *module, *sys.argv[1:]]).run())

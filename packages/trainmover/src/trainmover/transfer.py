@@ -1,4 +1,4 @@
-"""States on the way between members: what is in it as JSON, then the bytes, as one message of a link."""
+"""Messages over a link: content as JSON, then bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRANSFER = 200
 
 
 def send(link: Link, content: dict[str, Any], views: Iterable[memoryview], wake: Wake, deadline: float) -> None:
-    """Send one transfer.
+    """Send one message.
 
     Raises:
         LinkError: As `pump`.
@@ -33,7 +33,7 @@ def send(link: Link, content: dict[str, Any], views: Iterable[memoryview], wake:
 def receive(
     link: Link, places: Callable[[dict[str, Any]], Sequence[memoryview]], wake: Wake, deadline: float
 ) -> dict[str, Any]:
-    """Receive one transfer.
+    """Receive one message.
 
     Args:
         link: The connection.
@@ -63,7 +63,7 @@ def receive(
 
 
 def send_snapshot(link: Link, snapshot: Snapshot, digests: dict[str, str], wake: Wake, deadline: float) -> None:
-    """Send a state whole."""
+    """Send a complete snapshot."""
     content = {
         "step": snapshot.step,
         "n_small": len(snapshot.small),
@@ -101,12 +101,12 @@ def receive_snapshot(link: Link, wake: Wake, deadline: float) -> tuple[Snapshot,
 
 
 def spec_of(plain: dict[str, Any]) -> TensorSpec:
-    """A piece from its JSON."""
+    """Return a tensor spec from its JSON."""
     return TensorSpec(plain["name"], plain["dtype"], tuple(plain["shape"]), plain["n_bytes"])
 
 
 def check(snapshot: Snapshot, digests: dict[str, str]) -> None:
-    """Compare a state with the digests that its owner computed.
+    """Compare a snapshot with the digests that its owner computed.
 
     Raises:
         MoveError: They differ.

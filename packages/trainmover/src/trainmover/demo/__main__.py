@@ -1,9 +1,9 @@
-"""`make demo`: a job of four processes loses a member twice, by order and by surprise, and computes the same.
+"""`make demo`: a job of four processes loses a member twice, by order and by a kill, with equal results.
 
     python -m trainmover.demo [--folder DIR]
 
-ControllerProcess it runs the same job, undisturbed. Writes DIR/iterations.svg. Exit status 0 if all losses are equal to the last
-bit.
+It compares with the same job, undisturbed, and writes DIR/iterations.svg. The exit status is 0 if all losses are
+bitwise equal.
 """
 
 from __future__ import annotations

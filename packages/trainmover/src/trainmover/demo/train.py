@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 4 train.py --dp 2 --pp 2 --tp 1 --iterations 100 --out DIR
 
-Writes DIR/losses-RANK.jsonl, one line per iteration and process: {"step", "loss", "samples", "took_s", "at"};
+Writes DIR/losses-RANK.jsonl, one line per iteration and process: {"step", "loss", "samples", "took_s", "at",
+"cpu_s", "pid"};
 at the end DIR/state-RANK.txt, a digest of parameters, optimizer, random numbers and data position.
 """
 
@@ -100,7 +101,7 @@ def run_iteration(
     n_stages: int,
     shape: tuple[int, ...],
 ) -> torch.Tensor:
-    """Forward and backward of one batch in two micro-batches; the loss is a tensor on the last stage, else nought."""
+    """Forward and backward of one batch in two micro-batches; the loss is a tensor on the last stage, 0 elsewhere."""
     total = torch.zeros(())
     for part in batch.chunk(2):
         if place == 0:
@@ -218,7 +219,7 @@ def main() -> None:
         if job.counted:
             now = time.time()
             line = {"step": step, "loss": loss.item().hex(), "samples": samples}
-            line |= {"took_s": now - ended, "at": now, "pid": os.getpid()}
+            line |= {"took_s": now - ended, "at": now, "cpu_s": time.process_time(), "pid": os.getpid()}
             ended = now
             with (given.out / f"losses-{dist.get_rank()}.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
