@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import environment
 from tests.jobs import certificate
-from trainmover.cli import ControllerProcess, ask
+from trainmover.cli import ControllerProcess, ask, main
 from trainmover.errors import UsageError, WireError
 from trainmover.job_folder import check_folder, read_token, write_token
 
@@ -122,10 +123,20 @@ def crowd(port: int, words: bytes) -> list[socket.socket]:
     return calls
 
 
-@pytest.mark.parametrize("words", GUESSES.values(), ids=GUESSES.keys())
+def test_no_first_words_end_the_controller(controller: Running) -> None:
+    for words in GUESSES.values():
+        with socket.create_connection(("127.0.0.1", controller.port), timeout=5) as call, contextlib.suppress(OSError):
+            call.sendall(words)
+    assert controller.answers()
+
+
+@pytest.mark.parametrize(
+    "name", ["silence", "a blob of a terabyte", "an endless line", "a wrong token", "TLS that ends"]
+)
 def test_strangers_cost_the_controller_nothing_that_grows_and_it_goes_on_answering(
-    words: bytes, controller: Running
+    name: str, controller: Running
 ) -> None:
+    words = GUESSES[name]
     assert controller.answers()
     before, most = controller.cost(), controller.cost()
     calls = crowd(controller.port, words)
@@ -222,9 +233,8 @@ def test_a_folder_that_another_user_has_planted_is_refused(tmp_path: Path) -> No
     token.chmod(0o666)
     for path in (folder, token):
         os.chown(path, 1501, 1501)
-    command = [sys.executable, "-m", "trainmover.cli", "run", "--folder", str(folder), "torchrun", "train.py"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1 and "belongs to user 1501" in done.stderr
+    done = CliRunner().invoke(main, ("run", "--folder", str(folder), "torchrun", "train.py"))
+    assert done.exit_code == 1 and "belongs to user 1501" in done.output
     assert token.read_bytes() == b"" and sorted(folder.iterdir()) == [token]
     os.chown(folder, 0, 0)
     folder.chmod(0o755)

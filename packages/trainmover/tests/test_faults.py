@@ -20,6 +20,7 @@ from trainmover.errors import TrainmoverError
 pytestmark = pytest.mark.jobs
 
 
+@pytest.mark.thorough
 def test_whatever_fails_inside_a_move_training_goes_on(tmp_path: Path, undisturbed: Path) -> None:
     """A joiner that dies at a stage, has the wrong role, code or version; a leaver that dies while it is moved."""
 
