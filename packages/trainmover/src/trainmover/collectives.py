@@ -94,12 +94,7 @@ def _all_reduce_small(ctx: GroupContext, flat: torch.Tensor, operation: str) -> 
     """Send each rank's tensor to all ranks in one round."""
     pieces = [torch.empty_like(flat) for _ in range(ctx.size)]
     pieces[ctx.rank] = flat.clone()
-    exchange(
-        ctx,
-        dict.fromkeys(ctx.links, pieces[ctx.rank]),
-        {peer: pieces[peer] for peer in ctx.links},
-        "all_reduce",
-    )
+    exchange(ctx, dict.fromkeys(ctx.links, pieces[ctx.rank]), {peer: pieces[peer] for peer in ctx.links}, "all_reduce")
     flat.copy_(pieces[0])
     for piece in pieces[1:]:
         COMBINE[operation](flat, piece)

@@ -477,9 +477,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         def task(ctx: coll.GroupContext) -> None:
             with _Flat(output) as flat:
                 _all_to_all(
-                    ctx,
-                    _rows(flat, output, output_sizes, ctx.size),
-                    _rows(_flat(given), given, input_sizes, ctx.size),
+                    ctx, _rows(flat, output, output_sizes, ctx.size), _rows(_flat(given), given, input_sizes, ctx.size)
                 )
 
         return self._submit("all_to_all", [output], task, opts)
