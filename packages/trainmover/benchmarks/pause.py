@@ -35,10 +35,16 @@ def lines(out: Path, rank: int = 0) -> list[dict]:
 
 
 def lost_s(records: list[dict], begin: float) -> float:
-    """From the last iteration before `begin` until the job is further, less a normal one of the last ten."""
+    """The longest time until the job is further than ever, over three iterations from `begin`, less a normal one."""
     before = [one for one in records if one["at"] <= begin]
-    beyond = next(one["at"] for one in records if one["at"] > begin and one["step"] > before[-1]["step"])
-    return beyond - before[-1]["at"] - statistics.median(one["took_s"] for one in before[-10:])
+    first = best = before[-1]["step"]
+    longest, last = 0.0, before[-1]["at"]
+    for one in records[len(before) :]:
+        if one["step"] > best:
+            longest, last, best = max(longest, one["at"] - last), one["at"], one["step"]
+        if best >= first + 3:
+            break
+    return longest - statistics.median(one["took_s"] for one in before[-10:])
 
 
 def extra_s(records: list[dict], begin: float, step: int) -> float:
@@ -81,8 +87,7 @@ def by_loss(job: RunningJob, rank: int, *, standby: bool) -> dict:
     job.hit(rank)
     step = max(one["step"] for one in lines(job.out) if one["at"] <= begin)
     job.until(lambda now: now["generation"] > generation and not now["under_way"], 120)
-    job.until_step(step + 2, 120)
-    time.sleep(1.0)
+    job.until_step(step + 5, 120)
     took = [one for one in job.status()["history"] if one["what"] == "recovery"][-1]
     return {"pause_s": lost_s(lines(job.out), begin), "after_detection_s": took["took_s"]}
 

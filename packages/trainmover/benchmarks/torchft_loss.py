@@ -3,8 +3,8 @@
     python -m venv /tmp/torchft && /tmp/torchft/bin/pip install torchft      # torch of the same version as here
     python benchmarks/torchft_loss.py --torchft /tmp/torchft/bin/python --out docs/figures/torchft.jsonl
 
-The interpreter given needs `trainmover` too. Four members, each with the whole model of demo/train.py, compute paced by
-sleeping, gloo where it is not TrainMover; one member is killed (SIGKILL by pid). One record a loss:
+The interpreter given needs `trainmover` too. Four members, each with the whole model of examples/train.py, compute
+paced by sleeping, gloo where it is not TrainMover; one member is killed (SIGKILL by pid). One record a loss:
 
 - "torchft": four replica groups of one rank, lighthouse with the values of torchft's README; the benchmark starts a
   replacement at once. "torchft, short time-outs": heartbeats and joins time out after 1 s. "torchft, spare": a fifth
@@ -54,7 +54,8 @@ def replica(given: argparse.Namespace) -> None:
     import torchft
     from torchft.manager import WorldSizeMode
 
-    from trainmover.demo.train import Stage, Text, run_iteration
+    sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+    from train import Stage, Text, run_iteration
 
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -88,7 +89,7 @@ def replica(given: argparse.Namespace) -> None:
     loader = torch.utils.data.DataLoader(Text(1024, 16, seed=given.replica), 2, shuffle=True)
     ended = time.time()
     while True:
-        for batch in loader:
+        for _, batch in loader:
             optimizer.zero_grad()
             time.sleep(given.pace)
             loss = run_iteration(wrapped, batch, None, 0, 1, ())
@@ -260,7 +261,7 @@ def ours(given: argparse.Namespace, write: Callable, what: str, *, standby: bool
 
 
 def shape(given: argparse.Namespace) -> list[str]:
-    """The arguments of demo/train.py."""
+    """The arguments of examples/train.py."""
     arguments = ["--dp", str(N_MEMBERS), "--pp", "1", "--tp", "1", "--width", str(given.width)]
     return [*arguments, "--layers", str(given.layers), "--length", "16", "--batch", "2"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from tests.conftest import environment
 from trainmover.cli import ask
 
-TRAIN = Path(__file__).parent.parent / "src" / "trainmover" / "demo" / "train.py"
+TRAIN = Path(__file__).parent.parent / "examples" / "train.py"
 #: Epochs of 25 batches, shuffled anew by a DistributedSampler; the second job has workers and accumulates gradients.
 SHAPE = ("--dp", "2", "--pp", "2", "--layers", "1", "--iterations", "100", "--items", "200")
 PAIR = ("--dp", "2", "--fsdp", "--layers", "1", "--iterations", "100", "--items", "200", "--workers", "1",
@@ -143,7 +143,7 @@ def running_job(
         )
         job = RunningJob(folder, out, process, pace_s)
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 90
             while not (folder / "controller.json").exists():
                 assert process.poll() is None, job.log()
                 assert time.monotonic() < deadline, job.log()

@@ -152,12 +152,12 @@ def test_a_member_whose_rank_was_given_away_hears_it_with_the_first_answer() -> 
 
 
 def test_a_connection_of_a_process_with_itself_is_no_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seldom, where nobody listens at a port from which calls are made; it would keep the controller from its port."""
+    """TCP can connect a socket to itself; that would keep a restarted controller from its port."""
     own = socket.socket()
     own.bind(("127.0.0.1", 0))
     own.connect(own.getsockname())
     monkeypatch.setattr(socket, "create_connection", lambda *_args, **_more: own)
-    with pytest.raises(ConnectionRefusedError, match="nobody listens"):
+    with pytest.raises(ConnectionRefusedError, match="no process listens"):
         wire.call(NOWHERE, {"kind": "operator"}, 1.0)
 
 

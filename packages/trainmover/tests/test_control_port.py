@@ -97,10 +97,10 @@ GUESSES = {
     "a blob of a terabyte": line({"blob": 10**12}) + b"\0" * 60_000,
     "deep nesting": b"[" * 60_000,
     "an endless line": b"x" * 60_000,
-    "a wrong token": line({"kind": "operator", "token": "guess", "version": 2}),
+    "a wrong token": line({"kind": "operator", "token": "guess", "version": 3}),
     "an odd token": b'{"token": "\xc3\xbc"}\n',
     "half of a pair": b'{"token": "\\ud800"}\n',
-    "a list of tokens": line({"kind": "operator", "token": [TOKEN], "version": 2}),
+    "a list of tokens": line({"kind": "operator", "token": [TOKEN], "version": 3}),
     "TLS that ends": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     "another protocol": b"GET / HTTP/1.1\r\n\r\n",
 }
@@ -165,7 +165,7 @@ def test_a_wrong_token_within_tls_is_refused_with_the_reason_and_hung_up_on(tmp_
             socket.create_connection(("127.0.0.1", one.port), timeout=20) as plain,
             context.wrap_socket(plain, server_hostname="x") as call,
         ):
-            call.sendall(line({"kind": "operator", "token": "guess", "version": 2}))
+            call.sendall(line({"kind": "operator", "token": "guess", "version": 3}))
             assert b"token is not this job's" in call.recv(1000)
             with contextlib.suppress(OSError):
                 assert call.recv(1000) == b""
@@ -245,5 +245,5 @@ def test_a_folder_that_another_user_has_planted_is_refused(tmp_path: Path) -> No
 
 def test_a_folder_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    with pytest.raises(UsageError, match="everybody may write"):
+    with pytest.raises(UsageError, match="all users may write"):
         check_folder(tmp_path)

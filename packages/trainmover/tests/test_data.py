@@ -136,12 +136,13 @@ def test_with_workers_samples_and_their_augmentation_are_the_same(name: str) -> 
 def test_an_epoch_that_the_script_sets_counts() -> None:
     """A script may number its epochs itself, as after a resume; without one, each epoch has the next number."""
     sampler = distributed()
+    sampler.set_epoch(7)
     data = Batches(DataLoader(Augmented(), 11, sampler=sampler))
     orders = [next(data)["index"].tolist() for _ in range(2)]
     sampler.set_epoch(40)  # counts from the next epoch that begins: one batch, here an epoch, is held ahead
     orders += [next(data)["index"].tolist() for _ in range(3)]
     expected = distributed()
-    for epoch, order in zip((0, 1, 2, 40, 4), orders, strict=True):
+    for epoch, order in zip((7, 8, 9, 40, 41), orders, strict=True):
         expected.set_epoch(epoch)
         assert list(expected) == order
 
@@ -240,3 +241,7 @@ def test_a_batch_is_known_by_its_content() -> None:
 
 def test_a_loader_without_batches_ends_at_once() -> None:
     assert list(Batches([])) == []
+
+
+def test_an_iterable_that_can_be_read_once_loses_no_batch() -> None:
+    assert list(Batches(iter([1, 2, 3]))) == [1, 2, 3]

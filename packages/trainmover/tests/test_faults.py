@@ -181,4 +181,4 @@ def test_a_member_that_is_killed_at_once_after_a_move_is_replaced_from_the_copie
         same(job, undisturbed_pair)
     said = (tmp_path / "controller.log").read_text()
     boundary = answer["text"].rpartition(" ")[2]
-    assert f"everybody goes back to iteration {boundary}" in said
+    assert f"all members go back to iteration {boundary}" in said

@@ -424,7 +424,7 @@ def test_a_member_that_is_killed_at_once_after_a_move_does_not_end_the_job() -> 
         world.kill(victim)
         world.run(8.0)
         assert world.whole() and not world.ended, (victim, world.said[-9:], world.machine.status())
-        assert f"everybody goes back to iteration {at}" in " ".join(world.said)
+        assert f"all members go back to iteration {at}" in " ".join(world.said)
 
 
 def test_copies_at_the_boundary_of_a_move_that_was_called_off_are_discarded_and_the_common_one_stays() -> None:
@@ -443,6 +443,19 @@ def test_copies_at_the_boundary_of_a_move_that_was_called_off_are_discarded_and_
     assert all(common in one.copies and at not in one.copies for one in world.workers.values() if one.alive)
     world.run(5.0)
     assert world.machine.stable > at
+
+
+def test_a_move_whose_copies_are_late_is_decided_without_them() -> None:
+    world = World(1, 1)
+    world.run(4.0)
+    late = world.workers["m3"]
+    late.copied = lambda _step: None  # type: ignore[method-assign]
+    common, began = world.machine.stable, world.now
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    until(world, lambda: world.machine.generation == 1, 20.0)
+    assert world.now - began > Timeouts().hold_s / 2
+    assert world.answers[-1].done and world.machine.stable == common
+    assert any("the copies of rank 3 on host-m3 are late" in line for line in world.said)
 
 
 def until(world: World, ready: Any, limit_s: float = 10.0) -> None:

@@ -272,8 +272,8 @@ class Agent:
             self.gather_s = float(message.get("within_s", self.gather_s))
             self.hold = self.decision = None
             if self.recover is not None and self.recover["generation"] < self.interrupt:
-                self.recover = None  # the recovery that ordered it is begun anew
-            self._owner.interrupt(InterruptedLinkError("the controller calls the members together"))
+                self.recover = None  # the recovery that ordered it is started again
+            self._owner.interrupt(InterruptedLinkError("the controller has begun a recovery"))
             self.changed.notify_all()
 
     def _prepare(self, message: Message) -> None:
@@ -304,7 +304,7 @@ def _check_supervisor() -> None:
     try:
         os.kill(int(os.environ.get("TRAINMOVER_SUPERVISOR", os.getpid())), 0)
     except ProcessLookupError:
-        raise MoveError("the supervisor that started this process has ended, so nobody waits for it") from None
+        raise MoveError("the supervisor that started this process has ended, so this process is not needed") from None
 
 
 def addresses(plain: dict[str, Any]) -> dict[int, Address]:

@@ -289,13 +289,13 @@ class ControllerProcess:
         file = self._folder / "controller.json"
         file.unlink(missing_ok=True)
         self._child = subprocess.Popen(command, env={**os.environ, **self.environment})
-        for _ in range(300):
+        for _ in range(600):
             if file.exists():
                 return str(json.loads(file.read_text())["address"])
             if self._child.poll() is not None:
                 raise click.ClickException("the controller did not start")
             time.sleep(0.1)
-        raise click.ClickException("the controller did not start within 30 s")
+        raise click.ClickException("the controller did not start within 60 s")
 
 
 def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:

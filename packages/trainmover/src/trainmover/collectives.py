@@ -73,7 +73,7 @@ def all_reduce(ctx: GroupContext, flat: torch.Tensor, operation: str) -> None:
 
     Raises:
         UnsupportedError: An unknown operation, or AVG of integers.
-        LinkError: A peer is lost, late, or the members are called together.
+        LinkError: A peer is lost or late, or a recovery begins.
     """
     _check(operation, flat)
     if ctx.size > 1:

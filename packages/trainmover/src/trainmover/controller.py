@@ -95,7 +95,7 @@ class Controller:
                 self._said(key, kind, message, blob)
         except (WireError, OSError, asyncio.IncompleteReadError):
             pass
-        except Exception:  # noqa: BLE001 - the connection ends, its process makes it anew and says where it stands
+        except Exception:  # noqa: BLE001 - the connection ends, its process reconnects and reports its state
             self._say(f"an error while dealing with {key or 'a caller'}:\n{traceback.format_exc()}")
         finally:
             if key and self._writers.get(key) is writer:
@@ -229,7 +229,7 @@ def main() -> None:
     options = parser.parse_args()
     token = os.environ.get("TRAINMOVER_TOKEN", "")
     if not token:
-        parser.error("set TRAINMOVER_TOKEN, or everybody could give orders")
+        parser.error("set TRAINMOVER_TOKEN: without a token, any client could give orders")
     options.folder.mkdir(parents=True, exist_ok=True)
     controller = Controller(options.folder, token, Timeouts(**options.timeouts))
     try:

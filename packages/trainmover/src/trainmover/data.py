@@ -36,8 +36,8 @@ _PRIME = 0x9E3779B97F4A7C15
 class Batches:
     """An endless iterator over a loader, epoch after epoch, with its position as a state.
 
-    It calls `set_epoch` of the sampler (or of an iterable dataset) with the number of each epoch, unless the script has
-    set another epoch itself.
+    At the beginning of each epoch but the first it advances the epoch of the sampler (or of an iterable dataset) with
+    `set_epoch`, unless the script has set it since.
 
     Args:
         loader: A DataLoader. For an iterable dataset, torchdata's StatefulDataLoader continues from the dataset's own
@@ -55,7 +55,7 @@ class Batches:
         self._in_workers = bool(getattr(loader, "num_workers", 0))
         self._iterator: Any = None
         self._epoch = self._taken = 0
-        self._epochs_set: list[int | None] = [getattr(one, "epoch", None) for one in self._sources]
+        self._epochs_set: list[int | None] = [None] * len(self._sources)
         self._began: dict[str, Any] | None = None
         self._before: tuple[bytes, dict[str, Any] | None] = b"", None
         self._pending: list[Any] = []
@@ -66,6 +66,8 @@ class Batches:
     def __next__(self) -> Any:
         if not self._pending:
             self._fetch()
+        if not self._pending:
+            raise StopIteration
         batch = self._pending.pop()
         self._taken += 1
         self._fetch()
@@ -112,7 +114,7 @@ class Batches:
         self._epochs_set = list(state["epochs_set"])
 
     def _fetch(self) -> None:
-        """Load the next batch; at the end of an epoch, the first one of the next."""
+        """Load the next batch; at the end of an epoch, the first one of the next. There may be none."""
         if self._iterator is None:
             self._begin()
         self._before = self._basis()
@@ -122,15 +124,16 @@ class Batches:
             self._begin()
             self._before = self._basis()
             self._pending = list(itertools.islice(self._iterator, 1))
-        if not self._pending:
-            raise StopIteration
 
     def _begin(self) -> None:
         for at, one in enumerate(self._sources):
-            if getattr(one, "epoch", None) == self._epochs_set[at]:  # the script has set no epoch of its own
+            now = getattr(one, "epoch", None)
+            if not isinstance(now, int):
                 _set_epoch(one, self._epoch)
+            elif self._began is not None and now == self._epochs_set[at]:
+                _set_epoch(one, now + 1)
             self._epochs_set[at] = getattr(one, "epoch", None)
-        self._began = _sources_state(self._sources)
+        self._began = _sources_state(self._sources, self._epoch)
         self._start(0)
 
     def _start(self, skip: int) -> None:
@@ -221,7 +224,7 @@ def _seed_worker(place: _Place) -> None:
 
 
 def _with_order(loader: DataLoader[Any], order: _Order) -> DataLoader[Any]:
-    """Return a copy of a loader that takes its indices from `order`; a DataLoader itself lets nobody change them."""
+    """Return a copy of a loader that takes its indices from `order`; a DataLoader does not allow to change them."""
     ours = copy.copy(loader)
     object.__setattr__(ours, "dataset", _Seeded(loader.dataset))
     object.__setattr__(ours, "sampler" if loader.batch_sampler is None else "batch_sampler", order)
@@ -262,10 +265,11 @@ def _generators(source: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _sources_state(sources: list[Any]) -> dict[str, Any]:
-    """Record random numbers and epoch numbers at the beginning of an epoch."""
+def _sources_state(sources: list[Any], epoch: int) -> dict[str, Any]:
+    """Record random numbers and epoch numbers at the beginning of an epoch; `epoch` where a source tells none."""
     held = [{name: _generator_state(one) for name, one in _generators(source)} for source in sources]
-    return {"random": random_state(), "held": held, "epochs": [getattr(one, "epoch", None) for one in sources]}
+    epochs = [one.epoch if isinstance(getattr(one, "epoch", None), int) else epoch for one in sources]
+    return {"random": random_state(), "held": held, "epochs": epochs}
 
 
 def _restore_sources(sources: list[Any], began: Mapping[str, Any]) -> None:

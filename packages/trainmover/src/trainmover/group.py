@@ -284,11 +284,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- running collectives -----------------------------------------------------------------------------------------
 
     def _submit(self, name: str, outputs: Sequence[torch.Tensor], task: Task, opts: Any) -> Work:
-        """Run one collective in its turn. In the sandbox the recording answers it; after a failure it does nothing.
-
-        Inside the sandbox the recording answers instead; in a process whose members are being called together nothing
-        is done.
-        """
+        """Run one collective in its turn. In the sandbox the recording answers it; after a failure it does nothing."""
         work = Work(name, outputs)
         owner = self._owner
         if owner.replay is not None:
@@ -317,7 +313,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             task()
         except LinkError as error:
             return None if owner.failed(error) else error
-        except Exception as error:  # noqa: BLE001 - carried to whoever waits for the collective
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the collective
             owner.broken = owner.broken or error
             return error
         return None

@@ -412,7 +412,7 @@ class Job:
         """Stop, report which states exist here, and go back together with the other members."""
         began = time.perf_counter()
         while True:
-            self._until(agent, self._recovered, AWAY_S, "a peer is lost, and no controller calls the members together")
+            self._until(agent, self._recovered, AWAY_S, "a peer is lost, and no controller has begun a recovery")
             generation = max(agent.interrupt, agent.recover["generation"] if agent.recover else 0)
             if agent.recover is None or agent.recover["generation"] < generation:
                 self._settle()
@@ -501,7 +501,7 @@ class Job:
         """Wait for collectives under way, which end by themselves."""
         self._owner.wake.set()
         if self._owner.backend.busy(timeout_s):
-            raise MoveError("a collective did not end after the members were called together")
+            raise MoveError("a collective did not end after the recovery had begun")
 
     def _note(self, what: str, began: float) -> None:
         self.pauses.append({"what": what, "step": self.step, "took_s": time.perf_counter() - began})
@@ -537,8 +537,8 @@ def attach(
     Args:
         model: One or several modules, already wrapped and sharded.
         optimizer: One or several optimizers.
-        others: What else has a state: loader, scheduler, scaler; with state_dict and load_state_dict.
-        copy_every: A copy of the state is taken every so many iterations; at most so many are repeated after a loss.
+        others: Further objects with state_dict and load_state_dict: Batches, scheduler, scaler.
+        copy_every: Iterations between copies of the state; after a loss at most this many are repeated.
         checkpoint: A folder that all hosts share, for when no member has a copy.
         checkpoint_every: Iterations between checkpoints, a multiple of copy_every.
         resume: Begin at the newest checkpoint that every rank has.

@@ -36,7 +36,7 @@ def check_folder(folder: Path) -> None:
         if owner != os.getuid():
             raise UsageError(f"{folder} belongs to user {owner}, who could have put files there: {advice}")
     if facts.st_mode & stat.S_IWOTH:
-        raise UsageError(f"everybody may write into {folder}: {advice}, or chmod o-w it")
+        raise UsageError(f"all users may write into {folder}: {advice}, or chmod o-w it")
 
 
 def write_token(file: Path, token: str) -> None:

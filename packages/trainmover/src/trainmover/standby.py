@@ -66,7 +66,7 @@ def _run_as(role: Message, owner: Context, recording: Recording) -> Message | No
     """Run the script in one role. Return the next role, or None at the end of the script."""
     os.environ.update(role["env"])
     owner.rank, owner.replay = int(role["rank"]), Replay(recording)
-    # in every role anew: DDP settles its buckets in the second iteration
+    # in every role: DDP settles its buckets in the second iteration
     owner.shadow_iterations = 0 if faults.enabled("cold") else RECORDED_ITERATIONS
     owner.agent.ready, owner.agent.iteration_s = False, 0.0
     try:

@@ -41,7 +41,7 @@ class Timeouts:
         become_s: A standby has this long to take a role in its sandbox.
         prepare_s: Connections to a joiner.
         hold_s: From the order to stop at a boundary to the decision.
-        restore_s: Bringing everybody to one iteration.
+        restore_s: Bringing all members to one iteration.
         standby_s: Waiting for a standby when a rank is lost and none is there.
     """
 
@@ -149,6 +149,7 @@ class Move:
     at: int = -1
     waiting: set[str] = field(default_factory=set)
     copies: bool = False
+    copies_until_s: float = 0.0
     began_s: float = 0.0
 
 
@@ -203,8 +204,8 @@ class StateMachine:
         self.stable = -1
         self.digests: dict[int, str] = {int(rank): one for rank, one in kept.get("digests", {}).items()}
         self.history: list[dict[str, Any]] = []
-        self.fresh: set[int] = set(kept.get("fresh", ()))  # not everybody is known to be connected with them
-        self.went_on = -1  # the last recovery of which everybody was told to go on, by this very controller
+        self.fresh: set[int] = set(kept.get("fresh", ()))  # not all members are known to be connected with these ranks
+        self.went_on = -1  # the last recovery that this controller has ended
         self._switching: set[str] = set()
         self._began_s = now_s
         self._crashes: Counter[int] = Counter()
@@ -369,6 +370,8 @@ class StateMachine:
         if self.ended:
             return []
         out = self._lose(set(self._missing(now_s)), now_s) + self._pass_over_silent(now_s)
+        if self.move and self.move.copies and now_s >= self.move.copies_until_s:
+            out += self._without_copies(self.move, now_s)
         if self.move and now_s >= self.move.deadline_s:
             becoming = [key for rank, key in self.move.joiners.items() if not self._is_ready(rank, key)]
             slow = sorted(self._name(key) for key in self.move.waiting or becoming)
@@ -425,14 +428,14 @@ class StateMachine:
     def _on_late(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         process.step = max(process.step, int(message["step"]))
         if self.move and self.move.stage == "holding" and message.get("at") == self.move.at:
-            return self._hold(self.move)
+            return self._hold(self.move, now_s)
         return []
 
     def _on_loaded(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         if (
             self.move
             and message.get("generation") == self.move.generation
-            and message.get("at") == self.move.at  # not of an earlier boundary, for which somebody was late
+            and message.get("at") == self.move.at  # not of an earlier boundary, for which a member was late
         ):
             self.history.append({"what": "state", "rank": process.rank, **_facts(message)})
             self.move.waiting.discard(f"state {process.key}")
@@ -591,7 +594,7 @@ class StateMachine:
             return []
         if move.stage == "preparing":
             move.stage, move.deadline_s = "holding", now_s + self.timeouts.hold_s
-            return self._hold(move)
+            return self._hold(move, now_s)
         leavers = {self.owners[rank] for rank in move.joiners}
         if move.copies:
             self.stable = move.at
@@ -612,13 +615,13 @@ class StateMachine:
             *self._buddies(),
         ]
 
-    def _hold(self, move: Move) -> list[Instruction]:
+    def _hold(self, move: Move, now_s: float) -> list[Instruction]:
         """Order all members to stop at a boundary that none has passed, and to copy their state there."""
         steps = [self.processes[key].step for key in self.owners.values() if key in self.processes]
         move.at = max([*steps, move.at]) + 2 + int(0.1 / max(self._pace_s(), 0.005))
         joiners, line_up = set(move.joiners.values()), {**self.owners, **move.joiners}
         buddies = self._buddies(line_up, move.generation)
-        move.copies = bool(buddies)
+        move.copies, move.copies_until_s = bool(buddies), now_s + self.timeouts.hold_s / 2
         self.copied = {rank: {move.at} for rank in self.owners} if move.copies else {}
         self.copied_from = move.at
         move.waiting = {f"promise {key}" for key in self.owners.values()} | {f"state {key}" for key in joiners}
@@ -626,6 +629,15 @@ class StateMachine:
         order = {"command": "hold", "generation": move.generation, "at": move.at, "ranks": sorted(move.joiners),
                  "within_s": self.timeouts.hold_s, "copies": move.copies, "stable": self.stable}  # fmt: skip
         return [*(Send(key, order) for key in [*self.owners.values(), *joiners]), *buddies]
+
+    def _without_copies(self, move: Move, now_s: float) -> list[Instruction]:
+        """Decide without the boundary's copies if only they are late; training stands still meanwhile."""
+        late = {one for one in move.waiting if one.startswith("copy ")}
+        if move.waiting - late:
+            return []
+        move.copies, move.waiting, self.copied = False, set(), {}
+        names = ", ".join(sorted(self._name(one) for one in late))
+        return [Log(f"the copies of {names} are late, so the move is decided without them"), *self._advance(now_s)]
 
     def _abort(self, reason: str, now_s: float) -> list[Instruction]:
         move, self.move = self.move, None
@@ -663,7 +675,7 @@ class StateMachine:
         self.recovery = Recovery(self.attempt, now_s, now_s + self.timeouts.standby_s, lost=set(lost) | again)
         out += [
             Persist(self._decision(self.what)),
-            Log(f"calling everybody together; lost: ranks {sorted(lost) or 'unknown'}"),
+            Log(f"recovery: all members stop; lost: ranks {sorted(lost) or 'unknown'}"),
         ]
         order = self._interrupt(self.recovery)
         out += [Send(key, order) for key in self.owners.values() if key in self.processes]
@@ -780,7 +792,7 @@ class StateMachine:
         }
         return [
             Persist(self._decision("recover")),
-            Log(f"everybody goes back to iteration {step}; states come from {needs}"),
+            Log(f"all members go back to iteration {step}; states come from {needs}"),
             *(Send(key, {"command": "leave", "reason": "another process holds this rank now"}) for key in gone),
             *(
                 Send(supervisor, {"command": "end", "member": member})

@@ -265,7 +265,7 @@ def pump(traffics: Iterable[Traffic], wake: Wake, deadline: float) -> None:
             raise LinkTimeoutError(f"nothing came from ranks {slow} in time", slow[0] if len(slow) == 1 else -1)
         for fd, events in ready:
             if fd == wake.fd:
-                raise InterruptedLinkError("the members are called together")
+                raise InterruptedLinkError("a recovery has begun")
             traffic = open_by_fd[fd]
             if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
                 traffic.receive_some()
@@ -321,7 +321,7 @@ def _draining(link: Link, generation: int, sink: memoryview) -> Traffic:
 class Listener:
     """Accepts connections from other members, checks their greetings, and keeps them until they are taken.
 
-    It lives in a training process, and everybody who reaches its port can connect. So one thread serves all that have
+    It lives in a training process, and any client that reaches its port can connect. So one thread serves all that have
     not shown the token (`trainmover.admission`).
 
     Args:
@@ -352,7 +352,7 @@ class Listener:
         with self._some:
             while key not in self._arrived:
                 if wake.is_set:
-                    raise InterruptedLinkError("the members are called together")
+                    raise InterruptedLinkError("a recovery has begun")
                 if time.monotonic() >= deadline:
                     raise LinkTimeoutError(
                         f"rank {source} has not connected ({purpose}, {group or 'no group'})", source
@@ -416,7 +416,7 @@ def dial(address: Address, hello: Hello, timeout_s: float) -> Link:
     """Connect to another member's listener.
 
     Raises:
-        LinkLostError: Nobody answers there, or not in time.
+        LinkLostError: The listener does not answer in time.
         RefusedError: The other member turned the call down; the message has its reason.
     """
     try:

@@ -88,7 +88,7 @@ class Channel:
 class Tls(io.RawIOBase):
     """A TLS connection that one thread reads while another writes.
 
-    OpenSSL lets only one at a time into a connection. So nobody waits for the network while it is in there.
+    OpenSSL lets only one at a time into a connection. So no thread waits for the network inside OpenSSL.
 
     Args:
         connection: After the handshake.
@@ -189,14 +189,14 @@ def call(address: str, hello: Message, timeout_s: float = 5.0) -> tuple[Channel,
         The channel, and the controller's answer.
 
     Raises:
-        OSError: Nobody answers there.
+        OSError: The controller does not answer.
         RefusedError: The controller turned the call down, or shows another certificate than TRAINMOVER_TLS_CERT.
     """
     host, port = address.rsplit(":", 1)
     plain = socket.create_connection((host, int(port)), timeout=timeout_s)
-    if plain.getsockname() == plain.getpeername():  # TCP does that when nobody listens at a port of its own choice
+    if plain.getsockname() == plain.getpeername():  # TCP connects a socket to itself if its own port is called
         plain.close()
-        raise ConnectionRefusedError(f"nobody listens at {address}")
+        raise ConnectionRefusedError(f"no process listens at {address}")
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     keep_alive(plain)
     connection = _secured(plain, host)

@@ -1,6 +1,6 @@
 """`make demo`: a job of four processes loses a member twice, by order and by a kill, with equal results.
 
-    python -m trainmover.demo [--folder DIR]
+    python examples/demo.py [--folder DIR]
 
 It compares with the same job, undisturbed, and writes DIR/iterations.svg. The exit status is 0 if all losses are
 bitwise equal.
@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from picture import draw
+from run import Run, ready
 from trainmover.cli import ask
-from trainmover.demo.picture import draw
-from trainmover.demo.run import Run, ready
 
 ITERATIONS = 400
 SHAPE = ["--dp", "2", "--pp", "2", "--tp", "1", "--iterations", str(ITERATIONS)]
