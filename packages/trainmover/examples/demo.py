@@ -33,12 +33,12 @@ def main() -> int:
     print("TrainMover demo: a small GPT on 4 processes (2 pipeline stages x 2 replicas), each counts as a host")
     quiet, moved = Run(folder / "undisturbed", [*SHAPE, "--pace", "0"]), None
     try:
-        if quiet.process.wait(60) != 0:
+        if quiet.process.wait(300) != 0:
             print(f"the undisturbed job failed; see {folder}")
             return 1
         moved = Run(folder / "moved", [*SHAPE, "--pace", str(PACE_S)])
         events = disturb(moved)
-        status = moved.process.wait(90)
+        status = moved.process.wait(300)
     finally:
         quiet.end()
         if moved is not None:

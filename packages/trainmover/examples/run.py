@@ -57,7 +57,7 @@ class Run:
         command = [sys.executable, "-m", "trainmover.standby"]
         self.children.append(subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log))
 
-    def until(self, ready: Callable[[dict[str, Any]], Any], timeout_s: float = 60.0) -> dict[str, Any]:
+    def until(self, ready: Callable[[dict[str, Any]], Any], timeout_s: float = 180.0) -> dict[str, Any]:
         """Wait for the status to be as wanted."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:

@@ -133,6 +133,15 @@ def test_with_workers_samples_and_their_augmentation_are_the_same(name: str) -> 
     assert stream(make, moves=(1, 5), n_iterations=8) == stream(make, n_iterations=8)
 
 
+def test_a_loader_with_workers_that_the_script_has_used_before_is_no_other() -> None:
+    def make() -> Any:
+        used = LOADERS["persistent workers"](1)
+        next(iter(used))
+        return used
+
+    assert stream(make, moves=(3,), n_iterations=5) == stream(make, n_iterations=5)
+
+
 def test_an_epoch_that_the_script_sets_counts() -> None:
     """A script may number its epochs itself, as after a resume; without one, each epoch has the next number."""
     sampler = distributed()

@@ -226,6 +226,7 @@ def _seed_worker(place: _Place) -> None:
 def _with_order(loader: DataLoader[Any], order: _Order) -> DataLoader[Any]:
     """Return a copy of a loader that takes its indices from `order`; a DataLoader does not allow to change them."""
     ours = copy.copy(loader)
+    ours._iterator = None  # persistent workers that the script has started stay the script's
     object.__setattr__(ours, "dataset", _Seeded(loader.dataset))
     object.__setattr__(ours, "sampler" if loader.batch_sampler is None else "batch_sampler", order)
     return ours
