@@ -158,13 +158,20 @@ def running_job(
                 other.wait()
 
 
-def alone(folder: Path, n_ranks: int, *arguments: str, timeout_s: float = 120) -> Path:
+def alone(folder: Path, n_ranks: int, *arguments: str, timeout_s: float = 400) -> Path:
     """Run the same program to its end without a controller; where it wrote its losses and states."""
     out = folder / "out"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
     command += [str(TRAIN), "--out", str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment(), check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "alone.log"
+    with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment()) as process:
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # torchrun then ends its workers
+            status = process.wait(60)
+    assert status == 0, log.read_text()
     assert len(states(out)) == n_ranks
     return out
 
