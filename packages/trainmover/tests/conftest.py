@@ -47,7 +47,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
 
 
-def torchrun(program: str, n_ranks: int, *arguments: str, timeout_s: float = 120) -> str:
+def torchrun(program: str, n_ranks: int, *arguments: str, timeout_s: float = 400) -> str:
     """Run one of the test programs under torchrun; its output."""
     assert shutil.which(sys.executable)
     command = [*TORCHRUN, "--standalone", "--nproc-per-node", str(n_ranks), str(PROGRAMS / program), *arguments]
