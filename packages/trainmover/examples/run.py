@@ -1,4 +1,4 @@
-"""A real job of four processes, for the demos."""
+"""A real job of four processes, for the demo."""
 
 from __future__ import annotations
 
@@ -21,21 +21,18 @@ class Run:
     Args:
         folder: For its files.
         arguments: Of the training script, but for --out.
-        around: What the whole command is started by.
-        times: The controller's time-outs, as JSON.
     """
 
-    def __init__(self, folder: Path, arguments: Sequence[str], around: Sequence[str] = (), times: str = "{}") -> None:
+    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
         self.folder, self.out = folder, folder / "out"
         folder.mkdir(parents=True, exist_ok=True)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
         script = [str(Path(__file__).with_name("train.py")), *arguments, "--out", str(self.out)]
-        run = [sys.executable, "-m", "trainmover.cli", "run", "--folder", str(folder), "--each-rank-a-host"]
-        run += ["--times", times, "--"]
+        run = [sys.executable, "-m", "trainmover.cli", "run", "--folder", str(folder), "--each-rank-a-host", "--"]
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         self.log = (folder / "job.log").open("wb")
         self.process = subprocess.Popen(
-            [*around, *run, *torchrun, *script],
+            [*run, *torchrun, *script],
             env=self.environment,
             stdout=self.log,
             stderr=self.log,
@@ -60,7 +57,7 @@ class Run:
         command = [sys.executable, "-m", "trainmover.standby"]
         self.children.append(subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log))
 
-    def until(self, ready: Callable[[dict[str, Any]], Any], timeout_s: float = 60.0) -> dict[str, Any]:
+    def until(self, ready: Callable[[dict[str, Any]], Any], timeout_s: float = 180.0) -> dict[str, Any]:
         """Wait for the status to be as wanted."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:

@@ -1,4 +1,4 @@
-"""States on the way between members: what is in it as JSON, then the bytes, as one message of a link."""
+"""Messages over a link: content as JSON, then bytes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from trainmover.errors import MoveError
-from trainmover.state import Image, Piece, digest, empty_like, view_of
+from trainmover.state import Snapshot, TensorSpec, digest, empty_like, view_of
 from trainmover.transport import Link, Traffic, Wake, pump
 
-_PARCEL = 200
+_TRANSFER = 200
 
 
 def send(link: Link, content: dict[str, Any], views: Iterable[memoryview], wake: Wake, deadline: float) -> None:
-    """Send one parcel.
+    """Send one message.
 
     Raises:
         LinkError: As `pump`.
@@ -23,7 +23,7 @@ def send(link: Link, content: dict[str, Any], views: Iterable[memoryview], wake:
     listed = list(views)
     head = json.dumps(content).encode()
     traffic = Traffic(link)
-    traffic.sends(len(head), _PARCEL, len(head) + sum(view.nbytes for view in listed))
+    traffic.sends(len(head), _TRANSFER, len(head) + sum(view.nbytes for view in listed))
     traffic.push(memoryview(head))
     for view in listed:
         traffic.push(view)
@@ -33,7 +33,7 @@ def send(link: Link, content: dict[str, Any], views: Iterable[memoryview], wake:
 def receive(
     link: Link, places: Callable[[dict[str, Any]], Sequence[memoryview]], wake: Wake, deadline: float
 ) -> dict[str, Any]:
-    """Receive one parcel.
+    """Receive one message.
 
     Args:
         link: The connection.
@@ -62,49 +62,55 @@ def receive(
     return content
 
 
-def send_image(link: Link, image: Image, digests: dict[str, str], wake: Wake, deadline: float) -> None:
-    """Send a state whole."""
+def send_snapshot(link: Link, snapshot: Snapshot, digests: dict[str, str], wake: Wake, deadline: float) -> None:
+    """Send a complete snapshot."""
     content = {
-        "step": image.step,
-        "n_small": len(image.small),
-        "pieces": [asdict(piece) for piece in image.pieces()],
+        "step": snapshot.step,
+        "n_small": len(snapshot.small),
+        "pieces": [asdict(piece) for piece in snapshot.pieces()],
         "digests": digests,
     }
-    send(link, content, [memoryview(image.small), *(view_of(one) for one in image.tensors.values())], wake, deadline)
+    send(
+        link,
+        content,
+        [memoryview(snapshot.small), *(view_of(one) for one in snapshot.tensors.values())],
+        wake,
+        deadline,
+    )
 
 
-def receive_image(link: Link, wake: Wake, deadline: float) -> Image:
-    """Receive a state whole, and check that it is what was sent.
+def receive_snapshot(link: Link, wake: Wake, deadline: float) -> tuple[Snapshot, dict[str, str]]:
+    """Receive a snapshot and its digests, and check that it is what was sent.
 
     Raises:
         MoveError: A digest differs.
         LinkError: As `pump`.
     """
-    image = Image(-1, b"")
+    snapshot = Snapshot(-1, b"")
     small = bytearray()
 
     def places(content: dict[str, Any]) -> list[memoryview]:
         small.extend(bytes(content["n_small"]))
-        image.tensors = {one["name"]: empty_like(piece_of(one)) for one in content["pieces"]}
-        return [memoryview(small), *(view_of(one) for one in image.tensors.values())]
+        snapshot.tensors = {one["name"]: empty_like(spec_of(one)) for one in content["pieces"]}
+        return [memoryview(small), *(view_of(one) for one in snapshot.tensors.values())]
 
     content = receive(link, places, wake, deadline)
-    image.step, image.small = content["step"], bytes(small)
-    check(image, content["digests"])
-    return image
+    snapshot.step, snapshot.small = content["step"], bytes(small)
+    check(snapshot, content["digests"])
+    return snapshot, content["digests"]
 
 
-def piece_of(plain: dict[str, Any]) -> Piece:
-    """A piece from its JSON."""
-    return Piece(plain["name"], plain["dtype"], tuple(plain["shape"]), plain["n_bytes"])
+def spec_of(plain: dict[str, Any]) -> TensorSpec:
+    """Return a tensor spec from its JSON."""
+    return TensorSpec(plain["name"], plain["dtype"], tuple(plain["shape"]), plain["n_bytes"])
 
 
-def check(image: Image, digests: dict[str, str]) -> None:
-    """Compare a state with the digests that its owner computed.
+def check(snapshot: Snapshot, digests: dict[str, str]) -> None:
+    """Compare a snapshot with the digests that its owner computed.
 
     Raises:
         MoveError: They differ.
     """
     for name, expected in digests.items():
-        if digest(view_of(image.tensors[name]) if name else image.small) != expected:
+        if digest(view_of(snapshot.tensors[name]) if name else snapshot.small) != expected:
             raise MoveError(f"the state that came differs from the one that was sent (at {name or 'the small part'})")

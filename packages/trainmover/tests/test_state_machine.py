@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainmover.machine import Answer, End, Instruction, Keep, Machine, Say, Tell, Times
+from trainmover.state_machine import End, Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
 
 N_RANKS = 4
 
@@ -38,17 +38,17 @@ class Worker:
             "marked": self.interrupted > self.generation, "done": self.done,
         }  # fmt: skip
 
-    def say(self, what: str, **content: Any) -> None:
+    def report(self, what: str, **content: Any) -> None:
         self.world.later(
-            lambda: self.world.do(self.world.machine.said(self.key, {"say": what, **content}, self.world.now)), self
+            lambda: self.world.do(self.world.machine.said(self.key, {"event": what, **content}, self.world.now)), self
         )
 
-    def stand(self, what: str, **content: Any) -> None:
+    def report_status(self, what: str, **content: Any) -> None:
         self.stands = {"what": what, **content}
-        self.say(**self.stands)
+        self.report(**self.stands)
 
     def hear(self, message: dict[str, Any]) -> None:
-        handler = getattr(self, f"on_{message['do']}", None)
+        handler = getattr(self, f"on_{message['command']}", None)
         if handler is not None:
             handler(message)
 
@@ -65,7 +65,7 @@ class Worker:
     def copied(self, step: int) -> None:
         def report() -> None:
             if step in self.copies:
-                self.world.do(self.world.machine.said(self.key, {"say": "copied", "step": step}, self.world.now))
+                self.world.do(self.world.machine.said(self.key, {"event": "copied", "step": step}, self.world.now))
 
         at = self.world.now + self.world.random.choice((0.1, 0.5, 2.5))
         heapq.heappush(self.world.queue, (at, next(self.world.number), report, self))
@@ -74,7 +74,7 @@ class Worker:
         self.stable = max(self.stable, message["step"])
         self.copies = {step for step in self.copies if step >= self.stable}
 
-    def on_void(self, message: dict[str, Any]) -> None:
+    def on_discard(self, message: dict[str, Any]) -> None:
         self.copies -= set(message["steps"])
 
     def on_warm(self, message: dict[str, Any]) -> None:
@@ -82,18 +82,22 @@ class Worker:
 
     def on_become(self, message: dict[str, Any]) -> None:
         self.rank = message["role"]["rank"]
-        self.say("ready", rank=self.rank, address=["a", 1], code="c", shadow_s=0.1)
+        self.report("ready", rank=self.rank, address=["a", 1], code="c", shadow_s=0.1)
 
     def on_prepare(self, message: dict[str, Any]) -> None:
         self.prepared = message["generation"]
-        self.say("prepared", generation=message["generation"])
+        self.report("prepared", generation=message["generation"])
 
     def on_hold(self, message: dict[str, Any]) -> None:
         self.held = message
         if self.standby:
-            self.say("loaded", generation=message["generation"], at=message["at"], took_s=0.1)
+            self.copies = set()
+            self.report("loaded", generation=message["generation"], at=message["at"], took_s=0.1)
         else:
-            self.say("promised", at=message["at"])
+            self.report("promised", at=message["at"])
+        if message["copies"]:
+            self.copies = {*(step for step in self.copies if step == message["stable"]), message["at"]}
+            self.copied(message["at"])
 
     def on_abort(self, message: dict[str, Any]) -> None:
         if message["generation"] == self.prepared:
@@ -104,12 +108,12 @@ class Worker:
             return
         assert self.held is not None, "a switch without a promise"
         self.generation, self.step = message["generation"], max(self.step, self.held["at"])
-        if str(self.rank) in message["seats"] and not self.standby:
+        if str(self.rank) in message["joiners"] and not self.standby:
             self.acts = False
         elif self.standby:
-            self.standby, self.acts, self.copies = False, True, set()
+            self.standby, self.acts = False, True
         self.stable = max(self.stable, message["stable"])
-        self.copies = {step for step in self.copies if step >= message["at"] or step <= self.stable or self.stable < 0}
+        self.copies = {step for step in self.copies if step >= self.stable}
         self.take()
         self.held, self.prepared = None, 0
 
@@ -120,8 +124,8 @@ class Worker:
         self.copies = set() if new else self.copies
         self.interrupted, self.held = message["generation"], None
         others = {str(rank): sorted(steps) for rank, steps in self.world.held_by(self.rank).items()}
-        disk = {str(rank): [0] for rank in range(N_RANKS)}
-        self.stand(
+        disk = {str(rank): [0] for rank in range(N_RANKS)} if self.world.has_checkpoint else {}
+        self.report_status(
             "stopped", generation=message["generation"], own=sorted(self.copies), held=others, disk=disk, new=new
         )
 
@@ -133,7 +137,7 @@ class Worker:
         self.copies, self.stable = {step for step in self.copies if step < self.step}, min(self.stable, self.step)
         self.copies = {*sorted(self.copies)[-1:], self.step}
         self.copied(self.step)
-        self.stand("recovered", generation=message["generation"], took_s=0.1)
+        self.report_status("recovered", generation=message["generation"], took_s=0.1)
 
     def on_go(self, message: dict[str, Any]) -> None:
         if message["generation"] == self.interrupted:
@@ -147,24 +151,26 @@ class World:
     """A job of N_RANKS members and some standbys around one machine; messages take time and keep their order."""
 
     def __init__(self, seed: int, n_standbys: int) -> None:
-        self.now, self.random = 0.0, random.Random(seed)
+        self.now, self.random, self.has_checkpoint = 0.0, random.Random(seed), True
         self.decision: dict[str, Any] | None = None
-        self.machine = Machine(None, Times(), self.now)
+        self.machine = StateMachine(None, Timeouts(), self.now)
         self.queue: list[tuple[float, int, Any, Worker | None]] = []
         self.number = itertools.count()
         self.last: dict[int, float] = {}
         self.workers: dict[str, Worker] = {}
-        self.lost_seats: set[str] = set()
-        self.runs: dict[str, str] = {}  # seat -> its process; without seats every newcomer is a standby that joins
-        self.answers: list[Answer] = []
+        self.lost_supervisors: set[str] = set()
+        self.runs: dict[
+            str, str
+        ] = {}  # supervisor -> its process; without joiners every joiner is a standby that joins
+        self.answers: list[Reply] = []
         self.ended: list[End] = []
         self.said: list[str] = []
         self.generations: list[int] = []
         for rank in range(N_RANKS):
             self.join(Worker(self, f"m{rank}", rank, standby=False))
         for rank in range(N_RANKS):
-            self.workers[f"m{rank}"].say("recorded", signature="one", n_bytes=1)
-            self.workers[f"m{rank}"].say("digest", digest=str(rank // 2))
+            self.workers[f"m{rank}"].report("recorded", signature="one", n_bytes=1)
+            self.workers[f"m{rank}"].report("digest", digest=str(rank // 2))
         self.run(1.0)
         for place in range(n_standbys):
             self.join(Worker(self, f"s{place}", -1, standby=True))
@@ -174,46 +180,45 @@ class World:
         self.workers[worker.key] = worker
         self.do(self.machine.joined(worker.key, worker.hello(), self.now))
 
-    def seat_all(self) -> None:
-        """Each member was started by a seat, which can start a standby in its place."""
-        self.runs = {f"seat-{rank}": f"m{rank}" for rank in range(N_RANKS)}
-        for seat in self.runs:
-            self.seat_comes(seat)
+    def supervisor_all(self) -> None:
+        """Each member was started by a supervisor, which can start a standby in its place."""
+        self.runs = {f"supervisor-{rank}": f"m{rank}" for rank in range(N_RANKS)}
+        for supervisor in self.runs:
+            self.supervisor_comes(supervisor)
 
-    def seat_comes(self, seat: str) -> None:
-        self.do(self.machine.seated(int(seat[-1]), seat, self.now))
-        self.do(self.machine.started(seat, self.runs[seat], self.now))
-        self.seat_tells_of_an_end(seat)
+    def supervisor_comes(self, supervisor: str) -> None:
+        self.do(self.machine.supervisor_joined(int(supervisor[-1]), supervisor, self.now))
+        self.do(self.machine.started(supervisor, self.runs[supervisor], self.now))
+        self.supervisor_tells_of_an_end(supervisor)
 
-    def seat_away(self, seat: str) -> None:
+    def supervisor_away(self, supervisor: str) -> None:
         """Its connection is half open for a while, and what it is told meanwhile is lost."""
-        self.lost_seats.add(seat)
+        self.lost_supervisors.add(supervisor)
         self.run(0.5)
-        self.lost_seats.discard(seat)
-        self.seat_comes(seat)
+        self.lost_supervisors.discard(supervisor)
+        self.supervisor_comes(supervisor)
 
-    def seat_tells_of_an_end(self, seat: str) -> None:
-        if not self.workers[self.runs[seat]].runs:
-            self.do(self.machine.exited(seat, self.runs[seat], -9, self.now))
+    def supervisor_tells_of_an_end(self, supervisor: str) -> None:
+        if not self.workers[self.runs[supervisor]].runs:
+            self.do(self.machine.exited(supervisor, self.runs[supervisor], -9, self.now))
 
-    def seat_hears(self, seat: str, message: dict[str, Any]) -> None:
-        if seat in self.lost_seats:
+    def supervisor_hears(self, supervisor: str, message: dict[str, Any]) -> None:
+        if supervisor in self.lost_supervisors:
             return
-        if message["do"] not in ("spawn", "end") or message["member"] != self.runs[seat]:
+        if message["command"] not in ("spawn", "end") or message["member"] != self.runs[supervisor]:
             return
-        if self.workers[self.runs[seat]].runs:
-            self.kill(self.runs[seat])
-        if message["do"] == "spawn":
-            self.runs[seat] = f"p{next(self.number)}"
-            new = self.workers[self.runs[seat]] = Worker(self, self.runs[seat], -1, standby=True)
-            self.do(self.machine.started(seat, new.key, self.now))
+        if self.workers[self.runs[supervisor]].runs:
+            self.kill(self.runs[supervisor])
+        if message["command"] == "spawn":
+            self.runs[supervisor] = f"p{next(self.number)}"
+            new = self.workers[self.runs[supervisor]] = Worker(self, self.runs[supervisor], -1, standby=True)
+            self.do(self.machine.started(supervisor, new.key, self.now))
             self.later(lambda: self.join(new), new)
 
     def held_by(self, rank: int) -> dict[int, set[int]]:
-        """Rank r + 2 holds r's copies, as data-parallel twins do."""
-        twin = (rank + 2) % N_RANKS
-        twins = [one for one in self.workers.values() if one.rank == twin and one.acts]
-        return {one.rank: set(one.copies) for one in twins}
+        """Rank r + 2 holds r's copies, as data-parallel replicas do."""
+        replica = (rank + 2) % N_RANKS
+        return {replica: set(self.workers[self.machine.owners[replica]].copies)}
 
     def later(self, action: Any, worker: Worker | None) -> None:
         at = max(self.now + self.random.uniform(0.001, 0.2), self.last.get(id(worker), 0.0) + 1e-6)
@@ -222,23 +227,23 @@ class World:
 
     def do(self, instructions: list[Instruction]) -> None:
         for one in instructions:
-            if isinstance(one, Keep):
+            if isinstance(one, Persist):
                 self.decision = one.decision
                 self.generations.append(one.decision["generation"])
-            elif isinstance(one, Answer):
+            elif isinstance(one, Reply):
                 self.answers.append(one)
             elif isinstance(one, End):
                 self.ended.append(one)
-            elif isinstance(one, Say):
+            elif isinstance(one, Log):
                 self.said.append(one.text)
-            elif isinstance(one, Tell) and one.key in self.runs:
-                self.later(lambda one=one: self.seat_hears(one.key, one.message), None)
-            elif isinstance(one, Tell) and one.key in self.workers:
-                if one.message["do"] == "upload":
-                    self.workers[one.key].say("recording", signature=one.message["signature"])
+            elif isinstance(one, Send) and one.key in self.runs:
+                self.later(lambda one=one: self.supervisor_hears(one.key, one.message), None)
+            elif isinstance(one, Send) and one.key in self.workers:
+                if one.message["command"] == "upload":
+                    self.workers[one.key].report("recording", signature=one.message["signature"])
                 self.later(lambda one=one: self.workers[one.key].hear(one.message), self.workers[one.key])
             else:
-                assert isinstance(one, (Tell, Say))
+                assert isinstance(one, (Send, Log))
 
     def run(self, seconds: float) -> None:
         """Let time pass; members train, beat and copy, the controller ticks."""
@@ -257,11 +262,11 @@ class World:
                             worker.take()
                     self.do(
                         self.machine.said(
-                            worker.key, {"say": "beat", "step": worker.step, "iteration_s": 0.1}, self.now
+                            worker.key, {"event": "heartbeat", "step": worker.step, "iteration_s": 0.1}, self.now
                         )
                     )
                     if worker.stands is not None and self.random.random() < 0.2:
-                        worker.say(**worker.stands)
+                        worker.report(**worker.stands)
             self.do(self.machine.tick(self.now))
             self.check()
 
@@ -281,18 +286,18 @@ class World:
         self.do(self.machine.joined(key, worker.hello(), self.now))
 
     def kill(self, key: str) -> None:
-        """Its connection ends at once, its seat tells of it later."""
+        """Its connection ends at once, its supervisor tells of it later."""
         self.workers[key].alive = self.workers[key].runs = False
-        for seat in [seat for seat, member in self.runs.items() if member == key]:
-            self.later(lambda seat=seat: self.seat_tells_of_an_end(seat), None)
+        for supervisor in [supervisor for supervisor, member in self.runs.items() if member == key]:
+            self.later(lambda supervisor=supervisor: self.supervisor_tells_of_an_end(supervisor), None)
         self.do(self.machine.gone(key, self.now))
 
     def controller_dies(self) -> None:
         """A new controller reads the last decision; everybody who lives comes back."""
-        self.machine = Machine(self.decision, Times(), self.now)
+        self.machine = StateMachine(self.decision, Timeouts(), self.now)
         self.machine.recordings = {"one"}
-        for seat in self.runs:
-            self.later(lambda seat=seat: self.seat_comes(seat), None)
+        for supervisor in self.runs:
+            self.later(lambda supervisor=supervisor: self.supervisor_comes(supervisor), None)
         for worker in self.workers.values():
             if worker.alive:
                 self.later(
@@ -323,9 +328,9 @@ def test_a_planned_move_is_written_down_before_anybody_is_told() -> None:
 
 def _names(instructions: list[Instruction]) -> list[str]:
     return [
-        f"keep {one.decision['what']}" if isinstance(one, Keep) else one.message["do"]
+        f"keep {one.decision['what']}" if isinstance(one, Persist) else one.message["command"]
         for one in instructions
-        if isinstance(one, (Keep, Tell))
+        if isinstance(one, (Persist, Send))
     ]
 
 
@@ -393,38 +398,64 @@ def test_a_copy_counts_when_every_member_has_the_very_same_iteration() -> None:
     def copied(step: int, *ranks: int) -> list[dict[str, Any]]:
         told.clear()
         for rank in ranks:
-            out = world.machine.said(f"m{rank}", {"say": "copied", "step": step}, world.now)
-            told.extend(one.message for one in out if isinstance(one, Tell))
+            out = world.machine.said(f"m{rank}", {"event": "copied", "step": step}, world.now)
+            told.extend(one.message for one in out if isinstance(one, Send))
         return told
 
     assert copied(10, 0, 1, 2) == []
-    assert copied(10, 3) == [{"do": "stable", "step": 10}] * 4
+    assert copied(10, 3) == [{"command": "stable", "step": 10}] * 4
     assert copied(17, 0, 1, 2) == []
-    assert copied(20, 3) == [{"do": "void", "steps": [17, 20]}] * 4
-    assert copied(20, 0) == []
+    assert copied(20, 3) == [{"command": "discard", "steps": [17, 20]}] * 4
+    assert copied(20, 0) == [{"command": "discard", "steps": [20]}]
     assert world.machine.stable == 10
-    assert copied(30, 0, 1, 2, 3) == [{"do": "stable", "step": 30}] * 4
+    assert copied(30, 0, 1, 2, 3) == [{"command": "stable", "step": 30}] * 4
 
 
-def test_after_a_move_the_copy_of_its_boundary_counts_and_no_older_one_is_in_its_way() -> None:
-    """Stayers had one more copy that the leaver took along; it must not make the next one look passed over."""
+def test_a_member_that_is_killed_at_once_after_a_move_does_not_end_the_job() -> None:
+    """The leaver takes along its own copies and those of others. So all copy at the boundary, before the decision."""
+    for victim in ("m0", "m2", "m3", "s0"):
+        world = World(1, 2)
+        world.has_checkpoint = False
+        world.run(2.0)
+        world.do(world.machine.ordered("order", [("host-m1", "host-s0")], world.now))
+        while world.machine.generation == 0:
+            world.run(0.1)
+        at = world.machine.stable
+        world.kill(victim)
+        world.run(8.0)
+        assert world.whole() and not world.ended, (victim, world.said[-9:], world.machine.status())
+        assert f"all members go back to iteration {at}" in " ".join(world.said)
+
+
+def test_copies_at_the_boundary_of_a_move_that_was_called_off_are_discarded_and_the_common_one_stays() -> None:
     world = World(1, 1)
-    world.machine.stable = 10
-    for rank in (0, 2, 3):
-        world.machine.said(f"m{rank}", {"say": "copied", "step": 20}, world.now)
-    told: list[dict[str, Any]] = []
-    real = world.do
-    world.do = lambda out: (told.extend(one.message for one in out if isinstance(one, Tell)), real(out))[1]  # type: ignore[method-assign]
+    world.has_checkpoint = False
+    world.run(4.0)
+    common = world.machine.stable
+    assert common > 0
     world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
-    while not world.answers:
+    while world.machine.move is None or world.machine.move.stage != "holding":
         world.run(0.1)
-    order = next(one for one in told if one["do"] == "switch")
-    assert order["stable"] == world.machine.stable
-    at, told[:] = order["at"], []
-    world.machine.said("m0", {"say": "copied", "step": 20}, world.now)  # under way when the order was given
-    for key in world.machine.owners.values():
-        told.extend(one.message for one in world.machine.said(key, {"say": "copied", "step": at}, world.now))  # type: ignore[union-attr]
-    assert told == [{"do": "stable", "step": at}] * 4
+    at = world.machine.move.at
+    world.kill("s0")
+    world.run(0.5)
+    assert not world.answers[-1].done
+    assert all(common in one.copies and at not in one.copies for one in world.workers.values() if one.alive)
+    world.run(5.0)
+    assert world.machine.stable > at
+
+
+def test_a_move_whose_copies_are_late_is_decided_without_them() -> None:
+    world = World(1, 1)
+    world.run(4.0)
+    late = world.workers["m3"]
+    late.copied = lambda _step: None  # type: ignore[method-assign]
+    common, began = world.machine.stable, world.now
+    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
+    until(world, lambda: world.machine.generation == 1, 20.0)
+    assert world.now - began > Timeouts().hold_s / 2
+    assert world.answers[-1].done and world.machine.stable == common
+    assert any("the copies of rank 3 on host-m3 are late" in line for line in world.said)
 
 
 def until(world: World, ready: Any, limit_s: float = 10.0) -> None:
@@ -441,9 +472,9 @@ def test_what_a_standby_computes_in_its_sandbox_says_nothing_about_a_rank() -> N
     world.controller_dies()
     world.run(2.0)
     world.machine.digests = dict.fromkeys((0, 2, 3), "one")  # as if it knew of three
-    newcomer = Worker(world, "new", -1, standby=True)
-    world.do(world.machine.joined("new", newcomer.hello(), world.now))
-    out = world.machine.said("new", {"say": "digest", "digest": "sandbox"}, world.now)
+    joiner = Worker(world, "new", -1, standby=True)
+    world.do(world.machine.joined("new", joiner.hello(), world.now))
+    out = world.machine.said("new", {"event": "digest", "digest": "sandbox"}, world.now)
     assert out == [] and world.machine.digests.keys() == {0, 2, 3}
     world.kill("m2")
     world.run(5.0)
@@ -456,11 +487,11 @@ def test_a_controller_that_is_started_anew_knows_who_can_be_whose_buddy() -> Non
     world.run(1.0)
     told: list[dict[str, Any]] = []
     real = world.do
-    world.do = lambda out: (told.extend(one.message for one in out if isinstance(one, Tell)), real(out))[1]  # type: ignore[method-assign]
+    world.do = lambda out: (told.extend(one.message for one in out if isinstance(one, Send)), real(out))[1]  # type: ignore[method-assign]
     world.kill("m2")
     world.run(5.0)
     assert world.whole()
-    assert {"0": 1, "1": 0, "2": 3, "3": 2} in [one["of"] for one in told if one["do"] == "buddies"]
+    assert {"0": 1, "1": 0, "2": 3, "3": 2} in [one["of"] for one in told if one["command"] == "buddies"]
 
 
 def test_a_member_that_has_not_heard_of_the_end_of_a_recovery_is_told_when_it_says_where_it_stands() -> None:
@@ -485,7 +516,7 @@ def test_a_report_that_was_lost_is_repeated() -> None:
     assert world.whole()
 
 
-def test_an_order_to_go_back_that_was_lost_is_repeated_to_members_and_newcomers() -> None:
+def test_an_order_to_go_back_that_was_lost_is_repeated_to_members_and_joiners() -> None:
     for key in ("m0", "s0"):
         world = World(1, 1)
         world.kill("m2")
@@ -497,20 +528,20 @@ def test_an_order_to_go_back_that_was_lost_is_repeated_to_members_and_newcomers(
         assert world.machine.generation == 1
 
 
-def test_a_newcomer_that_never_heard_that_it_is_one_joins_the_next_recovery() -> None:
+def test_a_joiner_that_never_heard_that_it_is_one_joins_the_next_recovery() -> None:
     world = World(1, 2)
     world.kill("m2")
     until(world, lambda: world.machine.recovery and world.machine.recovery.stage == "restoring")
-    newcomer = world.machine.owners[2]
-    assert world.workers[newcomer].standby
+    joiner = world.machine.owners[2]
+    assert world.workers[joiner].standby
     world.controller_dies()
-    world.queue = [one for one in world.queue if one[3] is not world.workers[newcomer]]
+    world.queue = [one for one in world.queue if one[3] is not world.workers[joiner]]
     heapq.heapify(world.queue)
     assert world.machine.fresh == {2}  # not everybody is connected with it
-    world.do(world.machine.joined(newcomer, world.workers[newcomer].hello(), world.now))
+    world.do(world.machine.joined(joiner, world.workers[joiner].hello(), world.now))
     world.run(8.0)
     assert world.whole()
-    assert world.machine.owners[2] == newcomer
+    assert world.machine.owners[2] == joiner
 
 
 def test_a_controller_that_dies_before_it_says_go_begins_the_recovery_anew() -> None:
@@ -541,15 +572,15 @@ def test_who_has_come_to_the_end_says_so_again_and_hears_that_the_job_has_ended(
     world = World(1, 0)
     for rank in range(N_RANKS):
         world.workers[f"m{rank}"].done = True
-        world.workers[f"m{rank}"].say("done", step=9)
+        world.workers[f"m{rank}"].report("done", step=9)
         if rank == 1:
             world.run(1.0)
             world.cut("m0")
     world.run(1.0)
     assert [one.status for one in world.ended] == [0]
     out = world.machine.joined("m0", world.workers["m0"].hello(), world.now)
-    assert {"do": "finished", "status": 0, "reason": "the job has ended"} in [
-        one.message for one in out if isinstance(one, Tell)
+    assert {"command": "finished", "status": 0, "reason": "the job has ended"} in [
+        one.message for one in out if isinstance(one, Send)
     ]
 
 
@@ -559,7 +590,7 @@ def heard(world: World) -> list[dict[str, Any]]:
     real = world.do
 
     def do(instructions: list[Instruction]) -> None:
-        told.extend(one.message for one in instructions if isinstance(one, Tell))
+        told.extend(one.message for one in instructions if isinstance(one, Send))
         real(instructions)
 
     world.do = do  # type: ignore[method-assign]
@@ -567,7 +598,7 @@ def heard(world: World) -> list[dict[str, Any]]:
 
 
 def test_a_state_of_an_earlier_boundary_does_not_count_for_a_later_one() -> None:
-    """One member was late, so that a later boundary was named; the newcomer had the state of the first by then."""
+    """One member was late, so that a later boundary was named; the joiner had the state of the first by then."""
     world = World(1, 1)
     world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
     until(world, lambda: world.machine.move and world.machine.move.stage == "holding")
@@ -575,14 +606,16 @@ def test_a_state_of_an_earlier_boundary_does_not_count_for_a_later_one() -> None
     assert move is not None
     world.queue.clear()
     at, generation = move.at, move.generation
-    world.do(world.machine.said("m3", {"say": "late", "at": at, "step": at}, world.now))
+    world.do(world.machine.said("m3", {"event": "late", "at": at, "step": at}, world.now))
     assert move.at > at
     for key in world.machine.owners.values():
-        world.do(world.machine.said(key, {"say": "promised", "at": move.at}, world.now))
+        world.do(world.machine.said(key, {"event": "promised", "at": move.at}, world.now))
+    for key in ("m0", "m2", "m3", "s0"):
+        world.do(world.machine.said(key, {"event": "copied", "step": move.at}, world.now))
     world.queue.clear()
-    world.do(world.machine.said("s0", {"say": "loaded", "generation": generation, "at": at}, world.now))
+    world.do(world.machine.said("s0", {"event": "loaded", "generation": generation, "at": at}, world.now))
     assert world.machine.generation == 0 and world.machine.move is move
-    world.do(world.machine.said("s0", {"say": "loaded", "generation": generation, "at": move.at}, world.now))
+    world.do(world.machine.said("s0", {"event": "loaded", "generation": generation, "at": move.at}, world.now))
     assert world.machine.generation == generation
 
 
@@ -608,103 +641,103 @@ def test_a_standby_that_says_nothing_is_neither_chosen_nor_waited_for() -> None:
     assert world.whole() and world.machine.owners[2] == "s1"
 
 
-def test_a_standby_that_says_nothing_does_not_keep_a_seat_from_starting_a_process() -> None:
+def test_a_standby_that_says_nothing_does_not_keep_a_supervisor_from_starting_a_process() -> None:
     world = World(1, 0)
     stuck = Worker(world, "stuck", -1, standby=True)
-    world.seat_all()
+    world.supervisor_all()
     world.join(stuck)
     stuck.alive = False
     told: list[tuple[str, dict[str, Any]]] = []
     real = world.do
-    world.do = lambda out: (told.extend((one.key, one.message) for one in out if isinstance(one, Tell)), real(out))[1]  # type: ignore[method-assign]
+    world.do = lambda out: (told.extend((one.key, one.message) for one in out if isinstance(one, Send)), real(out))[1]  # type: ignore[method-assign]
     world.kill("m2")
     world.run(10.0)
-    assert ("seat-2", {"do": "spawn", "member": "m2"}) in told
+    assert ("supervisor-2", {"command": "spawn", "member": "m2"}) in told
 
 
-def test_a_seat_whose_process_holds_another_rank_is_not_asked_for_a_second_one() -> None:
-    """Newcomers take ranks as they come, so a seat's process may hold any; whoever has lost its own starts one.
+def test_a_supervisor_whose_process_holds_another_rank_is_not_asked_for_a_second_one() -> None:
+    """Joiners take ranks as they come, so a supervisor's process may hold any; whoever has lost its own starts one.
 
-    Here seat 1 runs rank 2, and seat 2 rank 1.
+    Here supervisor 1 runs rank 2, and supervisor 2 rank 1.
     """
     world = World(3, 0)
-    world.seat_all()
-    world.runs |= {"seat-1": "m2", "seat-2": "m1"}
-    for seat in ("seat-1", "seat-2"):
-        world.seat_comes(seat)
+    world.supervisor_all()
+    world.runs |= {"supervisor-1": "m2", "supervisor-2": "m1"}
+    for supervisor in ("supervisor-1", "supervisor-2"):
+        world.supervisor_comes(supervisor)
     world.kill("m2")
     world.run(20.0)
     assert world.whole(), world.said[-3:]
-    assert world.runs["seat-2"] == "m1" and world.machine.owners[1] == "m1"
-    assert world.machine.owners[2] == world.runs["seat-1"] != "m2"
+    assert world.runs["supervisor-2"] == "m1" and world.machine.owners[1] == "m1"
+    assert world.machine.owners[2] == world.runs["supervisor-1"] != "m2"
 
 
-def test_newcomers_for_two_lost_ranks_warm_up_as_one_each() -> None:
+def test_joiners_for_two_lost_ranks_warm_up_as_one_each() -> None:
     world = World(1, 0)
-    world.seat_all()
+    world.supervisor_all()
     asked: list[int] = []
     real = world.do
     world.do = lambda out: (  # type: ignore[method-assign]
         asked.extend(one.message["roles"][-1]["rank"] for one in out
-                     if isinstance(one, Tell) and one.message["do"] == "warm"), real(out))[1]  # fmt: skip
+                     if isinstance(one, Send) and one.message["command"] == "warm"), real(out))[1]  # fmt: skip
     world.kill("m0")
     world.kill("m1")
     world.run(20.0)
     assert world.whole() and sorted(asked) == [0, 1]
 
 
-def test_a_standby_that_dies_while_it_warms_up_leaves_the_lost_rank_to_a_seat() -> None:
+def test_a_standby_that_dies_while_it_warms_up_leaves_the_lost_rank_to_a_supervisor() -> None:
     world = World(1, 0)
-    world.seat_all()
+    world.supervisor_all()
     warming = Worker(world, "s0", -1, standby=True)
     warming.on_warm = lambda _message: None  # type: ignore[method-assign]
     world.join(warming)
     world.kill("m2")
     world.run(3.0)
-    assert world.runs["seat-2"] == "m2"
+    assert world.runs["supervisor-2"] == "m2"
     world.kill("s0")
     world.run(10.0)
-    assert world.whole() and world.machine.owners[2] == world.runs["seat-2"]
+    assert world.whole() and world.machine.owners[2] == world.runs["supervisor-2"]
 
 
-def test_a_newcomer_whose_connection_ends_for_a_moment_is_not_ended() -> None:
+def test_a_joiner_whose_connection_ends_for_a_moment_is_not_ended() -> None:
     world = World(1, 0)
-    world.seat_all()
+    world.supervisor_all()
     world.kill("m2")
     for _ in range(100):
         world.run(0.1)
-        if world.machine.recovery and world.machine.recovery.seats:
+        if world.machine.recovery and world.machine.recovery.joiners:
             break
-    newcomer = world.runs["seat-2"]
-    world.cut(newcomer, 0.3)
+    joiner = world.runs["supervisor-2"]
+    world.cut(joiner, 0.3)
     world.run(10.0)
-    assert world.whole() and world.machine.owners[2] == newcomer
+    assert world.whole() and world.machine.owners[2] == joiner
 
 
-def test_what_a_seat_was_told_on_a_connection_that_was_lost_is_told_again() -> None:
+def test_what_a_supervisor_was_told_on_a_connection_that_was_lost_is_told_again() -> None:
     world = World(1, 0)
-    world.seat_all()
-    world.lost_seats.add("seat-2")
+    world.supervisor_all()
+    world.lost_supervisors.add("supervisor-2")
     world.kill("m2")
     world.run(3.0)
-    assert world.runs["seat-2"] == "m2" and not world.whole()
-    world.lost_seats.clear()
-    world.seat_comes("seat-2")
+    assert world.runs["supervisor-2"] == "m2" and not world.whole()
+    world.lost_supervisors.clear()
+    world.supervisor_comes("supervisor-2")
     world.run(10.0)
-    assert world.whole() and world.machine.owners[2] == world.runs["seat-2"]
+    assert world.whole() and world.machine.owners[2] == world.runs["supervisor-2"]
 
 
-def test_a_newcomer_that_a_seat_started_and_that_dies_is_followed_by_another() -> None:
+def test_a_joiner_that_a_supervisor_started_and_that_dies_is_followed_by_another() -> None:
     world = World(1, 0)
-    world.seat_all()
+    world.supervisor_all()
     world.kill("m2")
     for _ in range(100):
         world.run(0.1)
-        if world.runs["seat-2"] != "m2" and world.runs["seat-2"] in world.machine.processes:
+        if world.runs["supervisor-2"] != "m2" and world.runs["supervisor-2"] in world.machine.processes:
             break
-    world.kill(world.runs["seat-2"])
+    world.kill(world.runs["supervisor-2"])
     world.run(10.0)
-    assert world.whole() and world.machine.owners[2] == world.runs["seat-2"]
+    assert world.whole() and world.machine.owners[2] == world.runs["supervisor-2"]
 
 
 def test_recoveries_that_fail_again_and_again_end_the_job_and_say_why() -> None:
@@ -714,7 +747,7 @@ def test_recoveries_that_fail_again_and_again_end_the_job_and_say_why() -> None:
     def fails(self: Worker, message: dict[str, Any]) -> None:
         if message["generation"] > self.ordered:
             self.ordered = message["generation"]
-            self.stand("failed", generation=message["generation"], reason="the checkpoint cannot be read")
+            self.report_status("failed", generation=message["generation"], reason="the checkpoint cannot be read")
 
     world.workers["s0"].on_recover = fails.__get__(world.workers["s0"])  # type: ignore[method-assign]
     world.kill("m2")
@@ -732,7 +765,7 @@ def test_of_two_who_stay_and_have_lost_each_other_unnoticed_one_is_replaced() ->
         owners = world.machine.owners
         if (owners[0], owners[3]) == ("m0", "m3"):
             reason = "the connection to rank 3 is gone: Broken pipe"
-            self.stand("failed", generation=message["generation"], reason=reason, peer=3)
+            self.report_status("failed", generation=message["generation"], reason=reason, peer=3)
         else:
             Worker.on_recover(self, message)
 
@@ -744,7 +777,7 @@ def test_of_two_who_stay_and_have_lost_each_other_unnoticed_one_is_replaced() ->
 
 
 def test_checkpoints_of_ranks_that_the_job_does_not_have_are_passed_over() -> None:
-    """The folder was used by a larger job; a newcomer reports what it finds there."""
+    """The folder was used by a larger job; a joiner reports what it finds there."""
     world = World(1, 1)
     world.machine.processes["s0"].disk = {2: {0}, 7: {0}}
     world.kill("m2")
@@ -766,7 +799,7 @@ def test_an_order_is_answered_when_the_job_ends_meanwhile() -> None:
     world = World(1, 1)
     world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
     for rank in range(N_RANKS):
-        world.do(world.machine.said(f"m{rank}", {"say": "done", "step": 9}, world.now))
+        world.do(world.machine.said(f"m{rank}", {"event": "done", "step": 9}, world.now))
     assert world.ended and not world.answers[-1].done
     assert "the job has ended: the job is complete" in world.answers[-1].text
 
@@ -779,7 +812,7 @@ def test_a_standby_that_comes_back_is_told_that_its_move_was_called_off() -> Non
     world.controller_dies()
     told = heard(world)
     world.do(world.machine.joined("s0", world.workers["s0"].hello(), world.now))
-    assert {"do": "abort", "generation": generation} in told
+    assert {"command": "abort", "generation": generation} in told
 
 
 def test_a_standby_that_is_back_before_its_former_connection_has_ended_is_in_no_move() -> None:
@@ -789,27 +822,27 @@ def test_a_standby_that_is_back_before_its_former_connection_has_ended_is_in_no_
     until(world, lambda: world.machine.move and world.machine.move.stage == "holding")
     world.do(world.machine.joined("s0", world.workers["s0"].hello(), world.now))
     world.run(2.0)
-    assert not world.answers[-1].done and "the newcomer is gone" in world.answers[-1].text
+    assert not world.answers[-1].done and "the joiner is gone" in world.answers[-1].text
     assert world.whole() and all(one.held is None for one in world.workers.values())
 
 
 def test_a_request_for_a_recording_that_was_lost_is_repeated_until_every_role_is_recorded() -> None:
-    """Without recordings no standby could warm up, and no seat would start one."""
+    """Without recordings no standby could warm up, and no supervisor would start one."""
     world = World(1, 0)
     world.machine.recordings = set()
     told = heard(world)
     hellos = {f"m{rank}": {**world.workers[f"m{rank}"].hello(), "signature": "one"} for rank in range(N_RANKS)}
-    uploads = {"do": "upload", "signature": "one"}
+    uploads = {"command": "upload", "signature": "one"}
     for key, hello in hellos.items():
         world.machine.gone(key, world.now)
         out = world.machine.joined(key, hello, world.now)
-        told.extend(one.message for one in out if isinstance(one, Tell))
+        told.extend(one.message for one in out if isinstance(one, Send))
     assert told.count(uploads) == 1  # one of four is asked
     world.machine.gone("m0", world.now)
     out = world.machine.joined("m0", hellos["m0"], world.now)
-    assert [one.key for one in out if isinstance(one, Tell) and one.message == uploads] == ["m0"]
-    out = world.machine.said("m0", {"say": "recording", "signature": "one"}, world.now)
-    assert [one.key for one in out if isinstance(one, Tell) and one.message == {"do": "recorded"}] == [
+    assert [one.key for one in out if isinstance(one, Send) and one.message == uploads] == ["m0"]
+    out = world.machine.said("m0", {"event": "recording", "signature": "one"}, world.now)
+    assert [one.key for one in out if isinstance(one, Send) and one.message == {"command": "recorded"}] == [
         f"m{rank}" for rank in range(N_RANKS)
     ]
 
@@ -819,7 +852,7 @@ def test_a_move_that_takes_too_long_names_the_standby() -> None:
     world.workers["s0"].on_become = lambda _message: None  # type: ignore[method-assign]
     world.machine.processes["s0"].rank = 3
     world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
-    world.run(Times().become_s + 1)
+    world.run(Timeouts().become_s + 1)
     assert not world.answers[-1].done
     assert "the standby on host-s0 took too long (becoming)" in world.answers[-1].text
 
@@ -827,20 +860,20 @@ def test_a_move_that_takes_too_long_names_the_standby() -> None:
 def test_members_are_told_how_long_the_controller_itself_will_wait() -> None:
     """Else a longer time-out than the default would end in an error of the members."""
     world = World(1, 1)
-    world.machine.times = Times(hold_s=200.0, spare_s=900.0)
+    world.machine.timeouts = Timeouts(hold_s=200.0, standby_s=900.0)
     told = heard(world)
     world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
     world.run(5.0)
     world.kill("m2")
     world.run(5.0)
-    assert {one["within_s"] for one in told if one["do"] == "hold"} == {200.0}
-    assert {one["within_s"] for one in told if one["do"] == "interrupt"} == {1800.0}
+    assert {one["within_s"] for one in told if one["command"] == "hold"} == {200.0}
+    assert {one["within_s"] for one in told if one["command"] == "interrupt"} == {1800.0}
 
 
 FAULT = st.sampled_from(
     [
         *("move", "kill member", "stop member", "kill standby", "kill controller", "link", "connection", "wait"),
-        *("standby's connection", "seat's connection"),
+        *("standby's connection", "supervisor's connection"),
     ]
 )
 
@@ -863,12 +896,14 @@ def befall(world: World, place: int, fault: str, rank: int) -> None:
         for worker in [one for one in world.workers.values() if one.standby and one.alive][:1]:
             if worker.key in world.machine.processes:
                 world.cut(worker.key)
-    elif fault == "seat's connection" and world.runs:
-        world.seat_away(f"seat-{rank}")
+    elif fault == "supervisor's connection" and world.runs:
+        world.supervisor_away(f"supervisor-{rank}")
     elif fault == "kill controller":
         world.controller_dies()
     elif fault == "link" and world.workers[holder].alive:
-        world.workers[holder].say("lost", peer=(rank + 1) % N_RANKS, detail="cut", generation=world.machine.generation)
+        world.workers[holder].report(
+            "lost", peer=(rank + 1) % N_RANKS, detail="cut", generation=world.machine.generation
+        )
 
 
 @settings(max_examples=60, deadline=None)
@@ -877,33 +912,33 @@ def befall(world: World, place: int, fault: str, rank: int) -> None:
     st.lists(st.tuples(FAULT, st.integers(0, 3), st.floats(0.0, 1.5)), min_size=1, max_size=8),
     st.booleans(),
 )
-@example(seed=0, faults=[("kill member", rank, 0.0) for rank in range(4)], by_seats=False)
-@example(seed=72, faults=[("move", 0, 1.0), ("kill member", 0, 0.0), ("kill controller", 0, 0.0)], by_seats=True)
+@example(seed=0, faults=[("kill member", rank, 0.0) for rank in range(4)], by_supervisors=False)
+@example(seed=72, faults=[("move", 0, 1.0), ("kill member", 0, 0.0), ("kill controller", 0, 0.0)], by_supervisors=True)
 @example(
     seed=0,
-    by_seats=False,
+    by_supervisors=False,
     faults=[
         *[("move", 0, 0.0), ("move", 0, 0.0), ("kill member", 2, 0.0), ("kill member", 3, 0.0)],
         *[("stop member", 1, 1.5), ("move", 0, 1.0), ("move", 0, 1.5), ("kill member", 0, 1.0)],
     ],
 )
 def test_random_faults_at_random_moments_end_in_a_whole_job_with_one_member_a_role(
-    seed: int, faults: list[tuple[str, int, float]], by_seats: bool
+    seed: int, faults: list[tuple[str, int, float]], by_supervisors: bool
 ) -> None:
-    """60 examples of up to eight faults; standbys join, or seats start them. After each the same rules hold.
+    """60 examples of up to eight faults; standbys join, or joiners start them. After each the same rules hold.
 
-    At the end all four ranks train, but for members who die with the twin that holds their copies: then nobody has
+    At the end all four ranks train, but for members who die with the replica that holds their copies: then nobody has
     the state, and the job says so.
     """
-    world = World(seed, 0 if by_seats else 3)
-    if by_seats:
-        world.seat_all()
+    world = World(seed, 0 if by_supervisors else 3)
+    if by_supervisors:
+        world.supervisor_all()
     for place, (fault, rank, pause_s) in enumerate(faults):
         befall(world, place, fault, rank)
         world.run(pause_s)
-        if not by_seats:
+        if not by_supervisors:
             world.join(Worker(world, f"late{place}", -1, standby=True))
-    for spare in range(0 if by_seats else N_RANKS):
+    for spare in range(0 if by_supervisors else N_RANKS):
         world.join(Worker(world, f"end{spare}", -1, standby=True))
     world.run(60.0)
     lost = {rank for fault, rank, _ in faults if fault in ("kill member", "stop member")}

@@ -1,9 +1,8 @@
-"""What one process has once: its listener, its groups in order, and what happens when a peer is lost.
+"""The state of one process: its listener, its groups in order, and its first failure.
 
-Inside an iteration a lost peer must not throw through autograd, DDP's reducer or a pipeline schedule: their inner
-state would be broken for the next iteration. So the process is *marked*: from then on its collectives return at once
-with their outputs as they are, the iteration runs to its end, and the job throws its results away. Outside iterations
-the error is raised.
+Inside an iteration, an exception for a lost peer would break the inner state of autograd, DDP's reducer or a pipeline
+schedule. So after a failure the process's collectives return at once with their outputs as they are, the iteration runs
+to its end, and the job drops its results. Outside iterations the error is raised.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from trainmover.backend import Backend, TcpBackend
 from trainmover.errors import LinkError, TrainmoverError
 from trainmover.transport import Address, Hello, Listener, Wake
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Told = Callable[[TrainmoverError], None]
 
 
-class Fabric:
+class Context:
     """The connections of one process.
 
     Args:
@@ -47,6 +47,7 @@ class Fabric:
         self.recorder: Recorder | None = None
         self.replay: Replay | None = None
         self.agent: Any = None
+        self.backend: Backend = TcpBackend(self)
         self.code = ""
         self.shadow_iterations = 0
         self.roles_left: list[dict[str, Any]] = []
@@ -58,11 +59,11 @@ class Fabric:
         self._lock = threading.Lock()
 
     def hello(self, purpose: str, group: str, generation: int, target: int) -> Hello:
-        """What this process says when it dials another."""
+        """Return the greeting with which this process connects to another."""
         return Hello(self.tokens.get(target, self.token), purpose, group, generation, self.rank, target)
 
     def failed(self, error: TrainmoverError) -> bool:
-        """Keep the first failure and tell whoever listens.
+        """Keep the first failure and report it.
 
         Returns:
             Whether the failure is taken care of, so that the collective may end as if nothing had happened.
@@ -75,13 +76,13 @@ class Fabric:
         return self.shielded
 
     def interrupt(self, reason: TrainmoverError) -> None:
-        """End all collectives that are under way; the members are called together."""
+        """End all collectives that are under way: a recovery has begun."""
         with self._lock:
             self.failure = self.failure or reason
         self.wake.set()
 
     def recovered(self) -> None:
-        """Collectives are possible again."""
+        """Allow collectives again."""
         with self._lock:
             self.failure = None
         self.wake.clear()
@@ -94,18 +95,18 @@ class Fabric:
         return ""
 
 
-_of_process: list[Fabric] = []
+_of_process: list[Context] = []
 
 
-def fabric() -> Fabric:
-    """This process's own; token and address come from TRAINMOVER_TOKEN and TRAINMOVER_ADDRESS."""
+def context() -> Context:
+    """Return this process's context. TRAINMOVER_TOKEN and TRAINMOVER_ADDRESS set its token and address."""
     if not _of_process:
-        _of_process.append(Fabric(os.environ.get("TRAINMOVER_TOKEN", ""), _own_address()))
+        _of_process.append(Context(os.environ.get("TRAINMOVER_TOKEN", ""), _own_address()))
     return _of_process[0]
 
 
 def _own_address() -> str:
-    """The address from which this machine reaches MASTER_ADDR."""
+    """Return the address from which this machine reaches MASTER_ADDR."""
     given = os.environ.get("TRAINMOVER_ADDRESS")
     if given:
         return given
@@ -115,4 +116,4 @@ def _own_address() -> str:
     return "127.0.0.1"
 
 
-__all__ = ["Fabric", "LinkError", "fabric"]
+__all__ = ["Context", "LinkError", "context"]

@@ -1,4 +1,4 @@
-"""The job's folder and the token in it: the user's own, or refused."""
+"""The job's folder and token: they belong to the user, or are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST = 1000
 
 
 def claim_folder(folder: Path) -> None:
-    """Make the job's folder, readable by its user only. A folder that exists keeps its mode.
+    """Create the job's folder, readable by its user only. An existing folder keeps its mode.
 
     Raises:
         UsageError: Another user could have put files into it, or could do so.
@@ -22,7 +22,7 @@ def claim_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that what lies in a job's folder is the user's own.
+    """Check that a job's folder belongs to the user.
 
     Raises:
         OSError: There is no such folder.
@@ -36,11 +36,11 @@ def check_folder(folder: Path) -> None:
         if owner != os.getuid():
             raise UsageError(f"{folder} belongs to user {owner}, who could have put files there: {advice}")
     if facts.st_mode & stat.S_IWOTH:
-        raise UsageError(f"everybody may write into {folder}: {advice}, or chmod o-w it")
+        raise UsageError(f"all users may write into {folder}: {advice}, or chmod o-w it")
 
 
 def write_token(file: Path, token: str) -> None:
-    """Write the token into a new file that only its user can read. A file of an earlier job of the user's is removed.
+    """Write the token into a new file that only its user can read.
 
     Raises:
         UsageError: There is a file that is not the user's own, or no plain file.

@@ -1,19 +1,19 @@
 """The controller's decisions: events and time in, instructions out, no I/O.
 
-A *generation* numbers the line-up of a job: who holds which rank. It changes only by a decision that has been written
-down (`Keep`) before anybody is told. Whoever comes with an older generation is brought up to date or sent away; so no
-two members ever act in one role, however often the controller is started anew.
+A *generation* numbers the assignment of ranks to processes. It changes only by a decision that is on disk (`Persist`)
+before any process hears of it. A process with an older generation is brought up to date or sent away, so no two
+processes ever act as one rank, however often the controller restarts.
 
-A planned move: becoming (a standby takes the role in its sandbox) → preparing (connections beside the running ones) →
-holding (everybody promises to stop at one iteration boundary; the leaver's state goes to the newcomer there) → the
-decision → switched. Until the decision anything that goes wrong ends in `abort`, and training goes on as before.
+A planned move: becoming (a standby takes the role in its sandbox) -> preparing (connections beside the running ones) ->
+holding (all members promise to stop at one boundary, copy their state there, and the leaver's state goes to the joiner)
+-> the decision -> switched. A failure before the decision ends in `abort`; training continues as before.
 
-A recovery: gathering (everybody stops; a standby takes each lost role) → the decision, with the newest iteration of
-which every rank's state is at hand → restoring (connections to newcomers, states) → everybody goes on. A loss on the
-way begins it anew.
+A recovery: gathering (all members stop; a standby takes each lost rank) -> the decision, with the newest iteration for
+which every rank's state exists -> restoring (connections to joiners, states) -> all members continue. A loss on the way
+starts it again.
 
-A connection may end at any moment, and what was under way on it is lost. A member repeats where it stands in a recovery
-until everybody goes on; the controller repeats to whoever comes back what its `hello` shows that it has not heard.
+A connection can end at any moment, and messages on it are lost. A member repeats its state in a recovery until all
+continue. The controller repeats to a process that reconnects what its `hello` shows that it has not received.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ MOST_FAILURES = 5
 
 
 @dataclass(frozen=True)
-class Times:
-    """How long the controller waits, in seconds.
+class Timeouts:
+    """The controller's timeouts, in seconds.
 
     Attributes:
         reconnect_s: A member whose control connection has ended may come back within this time.
-        beat_s: A member that has said nothing for this long is lost.
+        heartbeat_timeout_s: A member that has said nothing for this long is lost.
         suspicion_s: Members who accuse each other and are both alive: one is replaced after this time.
         become_s: A standby has this long to take a role in its sandbox.
-        prepare_s: Connections to a newcomer.
+        prepare_s: Connections to a joiner.
         hold_s: From the order to stop at a boundary to the decision.
-        restore_s: Bringing everybody to one iteration.
-        spare_s: Waiting for a standby when a rank is lost and none is there.
+        restore_s: Bringing all members to one iteration.
+        standby_s: Waiting for a standby when a rank is lost and none is there.
     """
 
     reconnect_s: float = 1.0
-    beat_s: float = 5.0
+    heartbeat_timeout_s: float = 5.0
     suspicion_s: float = 2.0
     become_s: float = 120.0
     prepare_s: float = 30.0
     hold_s: float = 30.0
     restore_s: float = 60.0
-    spare_s: float = 180.0
+    standby_s: float = 180.0
 
 
 @dataclass(frozen=True)
-class Tell:
-    """Send a message to one process; `recording` names a recording that goes with it."""
+class Send:
+    """Send a message to one process, and the named recording with it."""
 
     key: str
     message: Message
@@ -65,22 +65,22 @@ class Tell:
 
 
 @dataclass(frozen=True)
-class Keep:
-    """Write a decision down, durably, before the next instruction is carried out."""
+class Persist:
+    """Write a decision durably before the next instruction is carried out."""
 
     decision: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Say:
-    """One line for people."""
+class Log:
+    """Write one line into the log."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Answer:
-    """How an order ended."""
+class Reply:
+    """Answer a command."""
 
     order: str
     done: bool
@@ -89,17 +89,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class End:
-    """The job is over; seats may end with this status."""
+    """The job is over; supervisors end with this status."""
 
     status: int
 
 
-Instruction = Tell | Keep | Say | Answer | End
+Instruction = Send | Persist | Log | Reply | End
 
 
 @dataclass
 class Process:
-    """One process that takes part: it holds a rank, or could.
+    """A process that holds a rank, or could.
 
     Attributes:
         key: Its own, for life.
@@ -112,7 +112,7 @@ class Process:
         step: Iterations done.
         iteration_s: What one takes at present.
         ready: A standby that waits in its role's sandbox.
-        aim: A standby that comes in a recovery warms up as this rank; -1 for all roles.
+        target_rank: A standby that comes in a recovery warms up as this rank; -1 for all roles.
         shadow_s: What the shadow iteration took.
         done: It has come to the end of the training loop.
         silent: A standby that says nothing; it is not waited for until it speaks again.
@@ -130,7 +130,7 @@ class Process:
     iteration_s: float = 0.0
     ready: bool = False
     warming: bool = False
-    aim: int = -1
+    target_rank: int = -1
     shadow_s: float = 0.0
     done: bool = False
     silent: bool = False
@@ -139,56 +139,58 @@ class Process:
 
 @dataclass
 class Move:
-    """A planned move under way; ranks to the keys of their newcomers."""
+    """A planned move under way; `joiners` maps ranks to the joiners' keys."""
 
     order: str
     generation: int
-    seats: dict[int, str]
+    joiners: dict[int, str]
     stage: str
     deadline_s: float
     at: int = -1
     waiting: set[str] = field(default_factory=set)
+    copies: bool = False
+    copies_until_s: float = 0.0
     began_s: float = 0.0
 
 
 @dataclass
 class Recovery:
-    """Bringing everybody back to one iteration."""
+    """A recovery under way: all members go back to one iteration."""
 
     generation: int
     began_s: float
     deadline_s: float
     stage: str = "gathering"
     lost: set[int] = field(default_factory=set)
-    seats: dict[int, str] = field(default_factory=dict)
+    joiners: dict[int, str] = field(default_factory=dict)
     stopped: dict[int, Message] = field(default_factory=dict)
     accused: Counter[int] = field(default_factory=Counter)
     waiting: set[str] = field(default_factory=set)
-    asked: set[str] = field(default_factory=set)  # seats that were told to start a process and have not yet
+    asked: set[str] = field(default_factory=set)  # joiners that were told to start a process and have not yet
     order: Message = field(default_factory=dict)
 
 
-class Machine:
+class StateMachine:
     """The controller without its sockets and files.
 
     Args:
         decision: The last decision that was written down, or an empty one for a new job.
-        times: How long to wait for what.
+        timeouts: How long to wait for what.
         now_s: The clock at the start.
     """
 
-    def __init__(self, decision: dict[str, Any] | None, times: Times, now_s: float) -> None:
+    def __init__(self, decision: dict[str, Any] | None, timeouts: Timeouts, now_s: float) -> None:
         kept = decision or {}
-        self.times = times
+        self.timeouts = timeouts
         self.generation: int = kept.get("generation", 0)
         self.attempt: int = kept.get("attempt", self.generation)
         self.what: str = kept.get("what", "start")
         self.owners: dict[int, str] = {int(rank): key for rank, key in kept.get("owners", {}).items()}
         self.world: int = kept.get("world", 0)
         self.processes: dict[str, Process] = {}
-        self.seats: dict[int, str] = {}
-        self._runs: dict[str, str] = {}  # seat -> the process that it started last, whatever rank that holds
-        self._over: set[str] = set()  # seats whose process has ended
+        self.supervisors: dict[int, str] = {}
+        self._runs: dict[str, str] = {}  # supervisor -> the process that it started last, whatever rank that holds
+        self._over: set[str] = set()  # joiners whose process has ended
         self.move: Move | None = None
         self.recovery: Recovery | None = None
         self.ended, self.exit_status = kept.get("what") == "end", int(kept.get("status", 0))
@@ -197,13 +199,13 @@ class Machine:
         self._uploading: dict[str, str] = {}  # who was asked for a recording, by signature
         self._n_failed = 0  # recoveries since one came to its end
         self.copied: dict[int, set[int]] = {}
-        self.copied_from = 0  # copies of earlier iterations were taken by another line-up
+        self.copied_from = 0  # snapshots of earlier iterations belong to other members
         self.void: set[int] = set()
         self.stable = -1
         self.digests: dict[int, str] = {int(rank): one for rank, one in kept.get("digests", {}).items()}
         self.history: list[dict[str, Any]] = []
-        self.fresh: set[int] = set(kept.get("fresh", ()))  # not everybody is known to be connected with them
-        self.went_on = -1  # the last recovery of which everybody was told to go on, by this very controller
+        self.fresh: set[int] = set(kept.get("fresh", ()))  # not all members are known to be connected with these ranks
+        self.went_on = -1  # the last recovery that this controller has ended
         self._switching: set[str] = set()
         self._began_s = now_s
         self._crashes: Counter[int] = Counter()
@@ -212,10 +214,10 @@ class Machine:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def joined(self, key: str, hello: Message, now_s: float) -> list[Instruction]:
-        """A member or a standby has come, or come back."""
+        """Handle a member or standby that connects or reconnects."""
         reason = self._unfit(hello)
         if reason:
-            return [Tell(key, {"do": "refused", "reason": reason}), Say(f"refused {hello.get('host')}: {reason}")]
+            return [Send(key, {"command": "refused", "reason": reason}), Log(f"refused {hello.get('host')}: {reason}")]
         rank = int(hello.get("rank", -1))
         process = Process(key, hello["host"], rank, (hello["address"][0], hello["address"][1]), hello, heard_s=now_s)
         known, before = self.processes.get(key), list[Instruction]()
@@ -225,35 +227,35 @@ class Machine:
         process.disk = {int(other): set(steps) for other, steps in hello.get("disk", {}).items()}
         if known is not None:
             process.ready, process.shadow_s, process.iteration_s = known.ready, known.shadow_s, known.iteration_s
-            process.rank, process.warming, process.aim = known.rank, known.warming, known.aim
+            process.rank, process.warming, process.target_rank = known.rank, known.warming, known.target_rank
         elif hello["kind"] == "standby":
             process.ready = bool(hello.get("ready"))
         self.processes[key] = process
         if hello["kind"] == "member" and not self.ended:
             told = self._member(process, hello, now_s)
             return [*told, *self._on_done(process, hello, now_s)] if hello.get("done") else told
-        out: list[Instruction] = [*before, Tell(key, {"do": "welcome", "generation": self.generation})]
+        out: list[Instruction] = [*before, Send(key, {"command": "welcome", "generation": self.generation})]
         if self.ended:
-            return [*out, Tell(key, {"do": "finished", "status": self.exit_status, "reason": "the job has ended"})]
+            return [*out, Send(key, {"command": "finished", "status": self.exit_status, "reason": "the job has ended"})]
         if self.owners.get(rank) == key and int(hello.get("generation", 0)) < self.generation:
             return [*out, *self._update(process, hello, now_s)]
         if hello.get("prepared"):  # for a move that was called off when its connection, or the controller, ended
-            out.append(Tell(key, {"do": "abort", "generation": int(hello["prepared"])}))
-        return [*out, Say(f"standby on {process.host}"), *self._warm(process), *self._assign(now_s)]
+            out.append(Send(key, {"command": "abort", "generation": int(hello["prepared"])}))
+        return [*out, Log(f"standby on {process.host}"), *self._warm(process), *self._assign(now_s)]
 
     def said(self, key: str, message: Message, now_s: float) -> list[Instruction]:
-        """A process has said something."""
+        """Handle a message of a process."""
         process = self.processes.get(key)
         if process is None or self.ended:
             return []
         process.heard_s, was_silent, process.silent = now_s, process.silent, False
-        handler = getattr(self, f"_on_{message.get('say')}", None)
+        handler = getattr(self, f"_on_{message.get('event')}", None)
         out = [] if handler is None else list(handler(process, message, now_s))
         return [*out, *self._assign(now_s)] if was_silent else out
 
     def gone(self, key: str, now_s: float) -> list[Instruction]:
-        """A control connection has ended."""
-        self.seats = {rank: seat for rank, seat in self.seats.items() if seat != key}
+        """Handle the end of a control connection."""
+        self.supervisors = {rank: supervisor for rank, supervisor in self.supervisors.items() if supervisor != key}
         self._forget(key)
         process = self.processes.get(key)
         if process is None:
@@ -262,31 +264,31 @@ class Machine:
         if self._holds(process):
             return self.tick(now_s) if self.recovery and process.rank in self.recovery.accused else []
         del self.processes[key]
-        return [Say(f"standby on {process.host} is gone"), *self._newcomer_lost(key, "the newcomer is gone", now_s)]
+        return [Log(f"standby on {process.host} is gone"), *self._joiner_lost(key, "the joiner is gone", now_s)]
 
-    def seated(self, rank: int, key: str, now_s: float) -> list[Instruction]:
-        """The process that started a rank, and could start another in its place, has come."""
+    def supervisor_joined(self, rank: int, key: str, now_s: float) -> list[Instruction]:
+        """Handle a supervisor that connects or reconnects."""
         self._forget(key)  # what it was told may have been lost with its former connection
-        self.seats[rank] = key
-        return [Tell(key, {"do": "over", "status": self.exit_status})] if self.ended else []
+        self.supervisors[rank] = key
+        return [Send(key, {"command": "over", "status": self.exit_status})] if self.ended else []
 
-    def started(self, seat: str, member: str, now_s: float) -> list[Instruction]:
-        """A seat says what it runs, or ran last."""
-        self._forget(seat)
-        self._runs[seat] = member
+    def started(self, supervisor: str, member: str, now_s: float) -> list[Instruction]:
+        """Handle a supervisor's report of the process that it runs, or ran last."""
+        self._forget(supervisor)
+        self._runs[supervisor] = member
         return self._assign(now_s)
 
-    def _forget(self, seat: str) -> None:
-        """What a seat runs, and was told to, is no longer known."""
-        self._runs.pop(seat, None)
-        self._over.discard(seat)
+    def _forget(self, supervisor: str) -> None:
+        """Drop what is known of a supervisor's process and orders."""
+        self._runs.pop(supervisor, None)
+        self._over.discard(supervisor)
         if self.recovery is not None:
-            self.recovery.asked.discard(seat)
+            self.recovery.asked.discard(supervisor)
 
-    def exited(self, seat: str, member: str, status: int, now_s: float) -> list[Instruction]:
-        """A seat says that its process has ended; it may have held any rank, or none."""
-        if self._runs.get(seat) == member:
-            self._over.add(seat)
+    def exited(self, supervisor: str, member: str, status: int, now_s: float) -> list[Instruction]:
+        """Handle a supervisor's report that its process has ended; that may have held any rank, or none."""
+        if self._runs.get(supervisor) == member:
+            self._over.add(supervisor)
         if self.ended:
             return []
         rank = next((rank for rank, key in self.owners.items() if key == member), None)
@@ -297,11 +299,13 @@ class Machine:
             return []
         if status > 0:
             self._crashes[rank] += 1
-        out: list[Instruction] = [Say(f"rank {rank} has ended with status {status}")]
+        out: list[Instruction] = [Log(f"rank {rank} has ended with status {status}")]
         if process is not None:
             process.connected, process.gone_s = False, -1e9
         nobody = all(key not in self.processes for key in self.owners.values())
-        is_new = now_s - self._began_s <= self.times.beat_s  # to which members come back one after another
+        is_new = (
+            now_s - self._began_s <= self.timeouts.heartbeat_timeout_s
+        )  # to which members come back one after another
         if self._crashes[rank] > 2 or (nobody and not is_new):
             return [*out, *self._end(status or 1, f"rank {rank} ends with status {status} again and again")]
         return [*out, *self._lose({rank}, now_s)]
@@ -309,7 +313,7 @@ class Machine:
     def ordered(
         self, order: str, hosts: Sequence[tuple[str, str]], now_s: float, *, force: bool = False
     ) -> list[Instruction]:
-        """Somebody wants hosts' ranks to move, all at the same boundary.
+        """Start a move of hosts' ranks, all at the same boundary.
 
         Args:
             order: Its name, for the answer.
@@ -318,19 +322,19 @@ class Machine:
             force: Also to a standby that is slower than the job.
         """
         if self.move or self.recovery:
-            return [Answer(order, False, "another move is under way; ask again when it has ended")]
+            return [Reply(order, False, "another move is under way; ask again when it has ended")]
         if len(dict(hosts)) < len(hosts):
-            return [Answer(order, False, f"a host is named twice: {', '.join(source for source, _ in hosts)}")]
+            return [Reply(order, False, f"a host is named twice: {', '.join(source for source, _ in hosts)}")]
         chosen: dict[int, str] = {}
         for source, target in hosts:
-            found = self._newcomers(source, target, chosen)
+            found = self._joiners_for(source, target, chosen)
             if isinstance(found, str):
-                return [Answer(order, False, found)]
+                return [Reply(order, False, found)]
             chosen.update(found)
         slow = [self.processes[key] for key in chosen.values() if self._too_slow(self.processes[key])]
         if slow and not force:
             return [
-                Answer(
+                Reply(
                     order,
                     False,
                     f"the standby on {slow[0].host} is slower than the job: "
@@ -339,15 +343,15 @@ class Machine:
                 )
             ]
         self.attempt += 1
-        self.move = Move(order, self.attempt, chosen, "becoming", now_s + self.times.become_s, began_s=now_s)
+        self.move = Move(order, self.attempt, chosen, "becoming", now_s + self.timeouts.become_s, began_s=now_s)
         sources = ", ".join(source for source, _ in hosts)
-        out: list[Instruction] = [Keep(self._decision(self.what)), Say(f"moving {sources}: ranks {sorted(chosen)}")]
+        out: list[Instruction] = [Persist(self._decision(self.what)), Log(f"moving {sources}: ranks {sorted(chosen)}")]
         for rank, key in chosen.items():
             out += self._become(rank, key)
         return out + self._advance(now_s)
 
-    def _newcomers(self, source: str, target: str, taken: dict[int, str]) -> dict[int, str] | str:
-        """A standby for each rank of a host, or why there is none."""
+    def _joiners_for(self, source: str, target: str, taken: dict[int, str]) -> dict[int, str] | str:
+        """Return a standby for each rank of a host, or the reason why there is none."""
         ranks = [rank for rank, key in sorted(self.owners.items()) if self._host(key) == source]
         if not ranks:
             hosts = sorted({self._host(key) for key in self.owners.values()})
@@ -362,12 +366,14 @@ class Machine:
         return self._choose(ranks, spare)
 
     def tick(self, now_s: float) -> list[Instruction]:
-        """Time has passed."""
+        """Handle the passing of time."""
         if self.ended:
             return []
         out = self._lose(set(self._missing(now_s)), now_s) + self._pass_over_silent(now_s)
+        if self.move and self.move.copies and now_s >= self.move.copies_until_s:
+            out += self._without_copies(self.move, now_s)
         if self.move and now_s >= self.move.deadline_s:
-            becoming = [key for rank, key in self.move.seats.items() if not self._is_ready(rank, key)]
+            becoming = [key for rank, key in self.move.joiners.items() if not self._is_ready(rank, key)]
             slow = sorted(self._name(key) for key in self.move.waiting or becoming)
             out += self._abort(f"{', '.join(slow)} took too long ({self.move.stage})", now_s)
         if self.recovery:
@@ -378,7 +384,7 @@ class Machine:
 
     # -- what processes say ------------------------------------------------------------------------------------------
 
-    def _on_beat(self, process: Process, message: Message, _now_s: float) -> Iterator[Instruction]:
+    def _on_heartbeat(self, process: Process, message: Message, _now_s: float) -> Iterator[Instruction]:
         process.step = int(message.get("step", process.step))
         process.iteration_s = float(message.get("iteration_s", process.iteration_s))
         yield from ()
@@ -391,7 +397,7 @@ class Machine:
         process.disk = {int(other): set(steps) for other, steps in message.get("disk", {}).items()}
         if own is not None and code != own:
             return [*self._refuse(process, f"its script has another content ({code}) than the job's ({own})", now_s)]
-        return [Say(f"{process.host} is ready as rank {process.rank}"), *self._assign(now_s), *self._advance(now_s)]
+        return [Log(f"{process.host} is ready as rank {process.rank}"), *self._assign(now_s), *self._advance(now_s)]
 
     def _on_unfit(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         return self._refuse(process, str(message.get("reason")), now_s)
@@ -407,7 +413,7 @@ class Machine:
             self._n_failed += 1
             if self._n_failed >= MOST_FAILURES:
                 return self._end(1, f"{self._n_failed} recoveries have failed in succession, the last: {reason}")
-            out = [Say(reason), *self._restart(set(), now_s)]
+            out = [Log(reason), *self._restart(set(), now_s)]
             if self.recovery is not None and message.get("peer", -1) in self.owners:  # they had not talked for a while
                 self.recovery.accused[int(message["peer"])] += 1
             return out
@@ -422,14 +428,14 @@ class Machine:
     def _on_late(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         process.step = max(process.step, int(message["step"]))
         if self.move and self.move.stage == "holding" and message.get("at") == self.move.at:
-            return self._hold(self.move)
+            return self._hold(self.move, now_s)
         return []
 
     def _on_loaded(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         if (
             self.move
             and message.get("generation") == self.move.generation
-            and message.get("at") == self.move.at  # not of an earlier boundary, for which somebody was late
+            and message.get("at") == self.move.at  # not of an earlier boundary, for which a member was late
         ):
             self.history.append({"what": "state", "rank": process.rank, **_facts(message)})
             self.move.waiting.discard(f"state {process.key}")
@@ -446,7 +452,7 @@ class Machine:
 
     def _on_lost(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         accused = int(message.get("peer", -1))
-        out: list[Instruction] = [Say(f"rank {process.rank}: {message.get('detail')}")]
+        out: list[Instruction] = [Log(f"rank {process.rank}: {message.get('detail')}")]
         if self.owners.get(process.rank) != process.key or message.get("generation") != self.generation:
             return []
         if self.recovery is None:
@@ -477,22 +483,22 @@ class Machine:
         return self._advance_recovery(now_s)
 
     def _unfinished(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        """A member is still within a recovery of which this controller knows no more, or never knew."""
+        """Handle a member that is still in a recovery of which this controller knows nothing."""
         generation = message.get("generation")
         if self.recovery or self.what != "recover" or generation != self.generation or not self._holds(process):
             return []
         if generation == self.went_on:
-            return [Tell(process.key, {"do": "go", "generation": generation})]
+            return [Send(process.key, {"command": "go", "generation": generation})]
         return self._restart(set(), now_s)
 
     def _on_recorded(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
         self.signatures[process.rank] = str(message["signature"])
         if len(self.signatures) < self.world:
             return []
-        return [Keep(self._decision(self.what)), *self._uploads()]
+        return [Persist(self._decision(self.what)), *self._uploads()]
 
     def _uploads(self, back: str = "") -> list[Instruction]:
-        """Ask one member of each role for its recording; again if the one that was asked has gone or come back."""
+        """Ask one member of each role for its recording, again if the one that was asked is gone."""
         if len(self.signatures) < self.world or self._recorded():
             return []
         out: list[Instruction] = []
@@ -503,7 +509,7 @@ class Machine:
                 continue
             self._uploading[signature] = key
             back = "" if key == back else back
-            out.append(Tell(key, {"do": "upload", "signature": signature}))
+            out.append(Send(key, {"command": "upload", "signature": signature}))
         return out
 
     def _on_recording(self, _process: Process, message: Message, now_s: float) -> list[Instruction]:
@@ -512,44 +518,49 @@ class Machine:
             return []
         spares = [one for one in self.processes.values() if not self._holds(one)]
         return [
-            Say(f"{len(self.recordings)} roles are recorded"),
-            *(Tell(key, {"do": "recorded"}) for key in self.owners.values()),
+            Log(f"{len(self.recordings)} roles are recorded"),
+            *(Send(key, {"command": "recorded"}) for key in self.owners.values()),
             *(told for one in spares for told in self._warm(one)),
         ]
 
     def _on_digest(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
-        """A member that has no buddy yet; its first digest counts, since all take their first copy at one iteration."""
+        """Handle a member's first digest; all members take their first snapshot at the same iteration."""
         if not self._holds(process):
             return []
         n_known = len(self.digests)
         self.digests.setdefault(process.rank, str(message["digest"]))
         if len(self.digests) < self.world:
             return []
-        return [*([Keep(self._decision(self.what))] if len(self.digests) > n_known else []), *self._buddies()]
+        return [*([Persist(self._decision(self.what))] if len(self.digests) > n_known else []), *self._buddies()]
 
-    def _on_copied(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
-        """A copy counts when every rank has one of the very same iteration; until then the older ones are kept.
+    def _on_copied(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        """Handle a snapshot that has reached its buddy; it is common when all ranks have the same iteration.
 
         A member passes over a copy while its last two are on their way, and not all members need to see that alike. An
         iteration that one has passed over is thrown away by all, else their places for copies would be taken by
         iterations that they do not have in common.
         """
-        step = int(message["step"])
-        if step in self.void or step < self.copied_from or self.owners.get(process.rank) != process.key:
+        step, move = int(message["step"]), self.move
+        if move and move.stage == "holding" and step == move.at:
+            move.waiting.discard(f"copy {process.key}")
+            return self._advance(now_s)
+        if self.owners.get(process.rank) != process.key or step <= self.stable:
             return []
+        if step in self.void or step < self.copied_from:  # can never be common
+            return [Send(process.key, {"command": "discard", "steps": [step]})]
         self.copied.setdefault(process.rank, set()).add(step)
         everywhere = set.intersection(*self.copied.values()) if len(self.copied) == self.world else set()
         if max(everywhere, default=-1) > self.stable:
             self.stable = max(everywhere)
             self.copied = {rank: {one for one in has if one >= self.stable} for rank, has in self.copied.items()}
-            return [Tell(key, {"do": "stable", "step": self.stable}) for key in self.owners.values()]
+            return [Send(key, {"command": "stable", "step": self.stable}) for key in self.owners.values()]
         newer = {one for has in self.copied.values() for one in has if one > self.stable}
         passed_over = any(one < max(has) and one not in has for has in self.copied.values() if has for one in newer)
         if self.stable < 0 or not passed_over:
             return []
         self.void |= newer
         self.copied = {rank: has - newer for rank, has in self.copied.items()}
-        return [Tell(key, {"do": "void", "steps": sorted(newer)}) for key in self.owners.values()]
+        return [Send(key, {"command": "discard", "steps": sorted(newer)}) for key in self.owners.values()]
 
     def _on_done(self, process: Process, _message: Message, _now_s: float) -> list[Instruction]:
         process.done = True
@@ -567,62 +578,83 @@ class Machine:
         return []
 
     def _advance(self, now_s: float) -> list[Instruction]:
-        """Go to the next stage of a move when nobody is waited for."""
+        """Start the next stage of a move if no process is waited for."""
         move = self.move
         if move is None:
             return []
         if move.stage == "becoming":
-            if not all(self._is_ready(rank, key) for rank, key in move.seats.items()):
+            if not all(self._is_ready(rank, key) for rank, key in move.joiners.items()):
                 return []
-            move.stage, move.deadline_s = "preparing", now_s + self.times.prepare_s
-            everybody = [*self.owners.values(), *move.seats.values()]
+            move.stage, move.deadline_s = "preparing", now_s + self.timeouts.prepare_s
+            everybody = [*self.owners.values(), *move.joiners.values()]
             move.waiting = set(everybody)
-            order = {"do": "prepare", "generation": move.generation, "seats": self._addresses(move.seats)}
-            return [Tell(key, order) for key in everybody]
+            order = {"command": "prepare", "generation": move.generation, "joiners": self._addresses(move.joiners)}
+            return [Send(key, order) for key in everybody]
         if move.waiting:
             return []
         if move.stage == "preparing":
-            move.stage, move.deadline_s = "holding", now_s + self.times.hold_s
-            return self._hold(move)
-        leavers = {self.owners[rank] for rank in move.seats}
+            move.stage, move.deadline_s = "holding", now_s + self.timeouts.hold_s
+            return self._hold(move, now_s)
+        leavers = {self.owners[rank] for rank in move.joiners}
+        if move.copies:
+            self.stable = move.at
         stayers = [key for key in self.owners.values() if key not in leavers]
         self.generation, self.what = move.generation, "switch"
-        self._take_seats(move.seats)
+        self._assign_ranks(move.joiners)
         self.move = None
-        self.fresh, self._switching = self.fresh | move.seats.keys(), set(self.owners.values())
-        self.copied, self.copied_from = {}, move.at
-        order = {"do": "switch", "generation": self.generation, "at": move.at, "stable": self.stable,
-                 "seats": self._addresses(move.seats)}  # fmt: skip
+        self.fresh, self._switching = self.fresh | move.joiners.keys(), set(self.owners.values())
+        order = {"command": "switch", "generation": self.generation, "at": move.at, "stable": self.stable,
+                 "joiners": self._addresses(move.joiners)}  # fmt: skip
         self.history.append(
-            {"what": "moved", "ranks": sorted(move.seats), "at": move.at, "took_s": now_s - move.began_s}
+            {"what": "moved", "ranks": sorted(move.joiners), "at": move.at, "took_s": now_s - move.began_s}
         )
         return [
-            Keep(self._decision("switch")),
-            *(Tell(key, order) for key in [*stayers, *move.seats.values(), *leavers]),
-            Answer(move.order, True, f"ranks {sorted(move.seats)} have moved before iteration {move.at}"),
+            Persist(self._decision("switch")),
+            *(Send(key, order) for key in [*stayers, *move.joiners.values(), *leavers]),
+            Reply(move.order, True, f"ranks {sorted(move.joiners)} have moved before iteration {move.at}"),
             *self._buddies(),
         ]
 
-    def _hold(self, move: Move) -> list[Instruction]:
-        """Ask everybody to stop at a boundary that none of them has passed yet."""
+    def _hold(self, move: Move, now_s: float) -> list[Instruction]:
+        """Order all members to stop at a boundary that none has passed, and to copy their state there."""
         steps = [self.processes[key].step for key in self.owners.values() if key in self.processes]
         move.at = max([*steps, move.at]) + 2 + int(0.1 / max(self._pace_s(), 0.005))
-        newcomers = set(move.seats.values())
-        move.waiting = {f"promise {key}" for key in self.owners.values()} | {f"state {key}" for key in newcomers}
-        order = {"do": "hold", "generation": move.generation, "at": move.at, "ranks": sorted(move.seats),
-                 "within_s": self.times.hold_s}  # fmt: skip
-        return [Tell(key, order) for key in [*self.owners.values(), *newcomers]]
+        joiners, line_up = set(move.joiners.values()), {**self.owners, **move.joiners}
+        buddies = self._buddies(line_up, move.generation)
+        move.copies, move.copies_until_s = bool(buddies), now_s + self.timeouts.hold_s / 2
+        self.copied = {rank: {move.at} for rank in self.owners} if move.copies else {}
+        self.copied_from = move.at
+        move.waiting = {f"promise {key}" for key in self.owners.values()} | {f"state {key}" for key in joiners}
+        move.waiting |= {f"copy {key}" for key in line_up.values()} if move.copies else set()
+        order = {"command": "hold", "generation": move.generation, "at": move.at, "ranks": sorted(move.joiners),
+                 "within_s": self.timeouts.hold_s, "copies": move.copies, "stable": self.stable}  # fmt: skip
+        return [*(Send(key, order) for key in [*self.owners.values(), *joiners]), *buddies]
+
+    def _without_copies(self, move: Move, now_s: float) -> list[Instruction]:
+        """Decide without the boundary's copies if only they are late; training stands still meanwhile."""
+        late = {one for one in move.waiting if one.startswith("copy ")}
+        if move.waiting - late:
+            return []
+        move.copies, move.waiting, self.copied = False, set(), {}
+        names = ", ".join(sorted(self._name(one) for one in late))
+        return [Log(f"the copies of {names} are late, so the move is decided without them"), *self._advance(now_s)]
 
     def _abort(self, reason: str, now_s: float) -> list[Instruction]:
         move, self.move = self.move, None
         if move is None:
             return []
-        everybody = {*self.owners.values(), *move.seats.values()} & self.processes.keys()
+        everybody = {*self.owners.values(), *move.joiners.values()} & self.processes.keys()
         self.history.append({"what": "aborted", "reason": reason, "took_s": now_s - move.began_s})
+        undone: list[Instruction] = []
+        if move.stage == "holding":
+            self.copied, self.copied_from = {}, move.at + 1
+            undone = [Send(key, {"command": "discard", "steps": [move.at]}) for key in sorted(everybody)]
+            undone += self._buddies()
         return [
-            *(Tell(key, {"do": "abort", "generation": move.generation}) for key in sorted(everybody)),
-            Say(f"move called off: {reason}"),
-            Answer(move.order, False, f"the move was called off and training goes on as before: {reason}"),
+            *(Send(key, {"command": "abort", "generation": move.generation}) for key in sorted(everybody)),
+            *undone,
+            Log(f"move called off: {reason}"),
+            Reply(move.order, False, f"the move was called off and training goes on as before: {reason}"),
         ]
 
     # -- recoveries --------------------------------------------------------------------------------------------------
@@ -632,78 +664,82 @@ class Machine:
         return self._restart(lost, now_s) if lost and not self.ended else []
 
     def _restart(self, lost: set[int], now_s: float) -> list[Instruction]:
-        """Begin a recovery, or begin it anew with more ranks lost."""
+        """Start a recovery, or start it again with more ranks lost."""
         out = self._abort(f"ranks {sorted(lost)} were lost" if lost else "a connection was lost", now_s)
         before = self.recovery
         if before and before.stage == "gathering":
             before.lost |= lost
-            return [*out, Say(f"also lost: ranks {sorted(lost)}"), *self._assign(now_s)]
+            return [*out, Log(f"also lost: ranks {sorted(lost)}"), *self._assign(now_s)]
         self.attempt += 1
         again = set() if before is None else {rank for rank in before.lost if self.owners[rank] not in self.processes}
-        self.recovery = Recovery(self.attempt, now_s, now_s + self.times.spare_s, lost=set(lost) | again)
+        self.recovery = Recovery(self.attempt, now_s, now_s + self.timeouts.standby_s, lost=set(lost) | again)
         out += [
-            Keep(self._decision(self.what)),
-            Say(f"calling everybody together; lost: ranks {sorted(lost) or 'unknown'}"),
+            Persist(self._decision(self.what)),
+            Log(f"recovery: all members stop; lost: ranks {sorted(lost) or 'unknown'}"),
         ]
         order = self._interrupt(self.recovery)
-        out += [Tell(key, order) for key in self.owners.values() if key in self.processes]
+        out += [Send(key, order) for key in self.owners.values() if key in self.processes]
         return out + self._assign(now_s)
 
     def _interrupt(self, recovery: Recovery) -> Message:
-        """Gathering may take two deadlines: one for those who do not stop, one for a standby."""
-        return {"do": "interrupt", "generation": recovery.generation, "within_s": 2 * self.times.spare_s}
+        """Return the order to stop. Gathering may take two deadlines: one for members, one for a standby."""
+        return {"command": "interrupt", "generation": recovery.generation, "within_s": 2 * self.timeouts.standby_s}
 
     def _assign(self, now_s: float) -> list[Instruction]:
-        """Give each lost rank a standby, or have a seat start one; go on with the recovery as far as that can be."""
+        """Give each lost rank a standby, or have a supervisor start one; then advance the recovery."""
         recovery = self.recovery
         if recovery is None or recovery.stage != "gathering":
             return self._advance_recovery(now_s)
         out: list[Instruction] = []
-        spares = [one for one in self._spares() if one.key not in recovery.seats.values()]
-        for rank, key in self._choose(sorted(recovery.lost - recovery.seats.keys()), spares).items():
-            recovery.seats[rank] = key
+        spares = [one for one in self._spares() if one.key not in recovery.joiners.values()]
+        for rank, key in self._choose(sorted(recovery.lost - recovery.joiners.keys()), spares).items():
+            recovery.joiners[rank] = key
             out += self._become(rank, key)
-        return [*out, *self._ask_seats(recovery), *self._advance_recovery(now_s)]
+        return [*out, *self._ask_supervisors(recovery), *self._advance_recovery(now_s)]
 
-    def _ask_seats(self, recovery: Recovery) -> list[Instruction]:
-        """Have as many processes started as there will be too few standbys for the lost ranks."""
+    def _ask_supervisors(self, recovery: Recovery) -> list[Instruction]:
+        """Have supervisors start as many processes as there are too few standbys."""
         if not self._recorded():
             return []
-        open_ranks = sorted(recovery.lost - recovery.seats.keys())
-        settled = {*self.owners.values(), *recovery.seats.values()}
+        open_ranks = sorted(recovery.lost - recovery.joiners.keys())
+        settled = {*self.owners.values(), *recovery.joiners.values()}
         warming = [
             one for one in self.processes.values() if one.key not in settled and not one.ready and not one.silent
         ]
         starting = [
-            seat
-            for seat, member in self._runs.items()
-            if member not in self.processes and member not in settled and seat not in self._over | recovery.asked
+            supervisor
+            for supervisor, member in self._runs.items()
+            if member not in self.processes and member not in settled and supervisor not in self._over | recovery.asked
         ]
         out: list[Instruction] = []
         for rank in open_ranks[len(warming) + len(starting) + len(recovery.asked) :]:
-            seats = self._idle_seats(recovery, rank)
-            if seats:
-                recovery.asked.add(seats[0])
-                place = next(place for place, key in self.seats.items() if key == seats[0])
+            joiners = self._idle_supervisors(recovery, rank)
+            if joiners:
+                recovery.asked.add(joiners[0])
+                place = next(place for place, key in self.supervisors.items() if key == joiners[0])
                 out += [
-                    Say(f"no standby for rank {rank}: the seat of rank {place} starts one"),
-                    Tell(seats[0], {"do": "spawn", "member": self._runs[seats[0]]}),
+                    Log(f"no standby for rank {rank}: the supervisor of rank {place} starts one"),
+                    Send(joiners[0], {"command": "spawn", "member": self._runs[joiners[0]]}),
                 ]
         return out
 
-    def _idle_seats(self, recovery: Recovery, rank: int) -> list[str]:
-        """Seats whose process is lost, has ended or is silent; first the one whose process held the rank."""
+    def _idle_supervisors(self, recovery: Recovery, rank: int) -> list[str]:
+        """Return supervisors whose process is lost, ended or silent; first the one that held the rank."""
         lost = {self.owners[other] for other in recovery.lost}
         idle = [
-            seat
-            for seat, member in self._runs.items()
-            if seat in self._over
+            supervisor
+            for supervisor, member in self._runs.items()
+            if supervisor in self._over
             or member in lost
             or (member in self.processes and self.processes[member].silent and not self._holds(self.processes[member]))
         ]
-        free = [seat for seat in idle if seat in self.seats.values() and seat not in recovery.asked]
-        held, own = self.owners[rank], self.seats.get(rank)
-        return sorted(free, key=lambda seat: (self._runs[seat] != held, seat != own))
+        free = [
+            supervisor
+            for supervisor in idle
+            if supervisor in self.supervisors.values() and supervisor not in recovery.asked
+        ]
+        held, own = self.owners[rank], self.supervisors.get(rank)
+        return sorted(free, key=lambda supervisor: (self._runs[supervisor] != held, supervisor != own))
 
     def _advance_recovery(self, now_s: float) -> list[Instruction]:
         recovery = self.recovery
@@ -711,7 +747,7 @@ class Machine:
             return []
         if recovery.stage == "gathering":
             living = self.owners.keys() - recovery.lost
-            ready = all(self._is_ready(rank, recovery.seats.get(rank, "")) for rank in recovery.lost)
+            ready = all(self._is_ready(rank, recovery.joiners.get(rank, "")) for rank in recovery.lost)
             settled = bool(recovery.lost) or not recovery.accused
             if not (living <= recovery.stopped.keys() and ready and settled):
                 return []
@@ -723,8 +759,8 @@ class Machine:
         took_s = now_s - recovery.began_s
         self.history.append({"what": "recovery", "ranks": sorted(recovery.lost), "took_s": took_s})
         return [
-            *(Tell(key, {"do": "go", "generation": recovery.generation}) for key in self.owners.values()),
-            Say(f"ranks {sorted(recovery.lost)} replaced after {took_s:.2f} s"),
+            *(Send(key, {"command": "go", "generation": recovery.generation}) for key in self.owners.values()),
+            Log(f"ranks {sorted(recovery.lost)} replaced after {took_s:.2f} s"),
             *self._buddies(),
         ]
 
@@ -736,34 +772,38 @@ class Machine:
                 f"ranks {sorted(recovery.lost)} are lost, and of no iteration is every rank's state at hand "
                 f"({self._lacking(recovery)}); give attach(checkpoint=...) a folder that all hosts share",
             )
-        recovery.stage, recovery.deadline_s = "restoring", now_s + self.times.restore_s
+        recovery.stage, recovery.deadline_s = "restoring", now_s + self.timeouts.restore_s
         self.generation, self.what = recovery.generation, "recover"
         gone = {self.owners[rank] for rank in recovery.lost}
-        self._take_seats(recovery.seats)
+        self._assign_ranks(recovery.joiners)
         self.fresh |= recovery.lost
         recovery.waiting = set(self.owners.values())
         for key in self.owners.values():
             self.processes[key].step, self.processes[key].done = step, False
         self.stable, self.copied, self.copied_from, self.void = -1, {}, 0, set()
         order = recovery.order = {
-            "do": "recover",
+            "command": "recover",
             "generation": recovery.generation,
             "step": step,
-            "within_s": self.times.restore_s,
-            "seats": self._addresses({rank: self.owners[rank] for rank in self.fresh}),
+            "within_s": self.timeouts.restore_s,
+            "joiners": self._addresses({rank: self.owners[rank] for rank in self.fresh}),
             "needs": {str(rank): source for rank, source in needs.items()},
             "addresses": self._addresses({rank: self.owners[rank] for rank in needs}),
         }
         return [
-            Keep(self._decision("recover")),
-            Say(f"everybody goes back to iteration {step}; states come from {needs}"),
-            *(Tell(key, {"do": "leave", "reason": "another process holds this rank now"}) for key in gone),
-            *(Tell(seat, {"do": "end", "member": member}) for seat, member in self._runs.items() if member in gone),
-            *(Tell(key, order) for key in self.owners.values()),
+            Persist(self._decision("recover")),
+            Log(f"all members go back to iteration {step}; states come from {needs}"),
+            *(Send(key, {"command": "leave", "reason": "another process holds this rank now"}) for key in gone),
+            *(
+                Send(supervisor, {"command": "end", "member": member})
+                for supervisor, member in self._runs.items()
+                if member in gone
+            ),
+            *(Send(key, order) for key in self.owners.values()),
         ]
 
     def _common(self, recovery: Recovery) -> tuple[int, dict[int, int]]:
-        """The newest iteration of which every rank's state is at hand.
+        """Return the newest iteration for which every rank's state exists.
 
         Returns:
             The iteration, -1 for none; for each rank that does not have its own state of then, who has it (-1: the
@@ -775,7 +815,7 @@ class Machine:
         return step, {rank: memory[rank].get(step, -1) for rank in sorted(self.owners) if step not in own[rank]}
 
     def _lacking(self, recovery: Recovery) -> str:
-        """The iteration of which most ranks' states are at hand, and the ranks whose are not."""
+        """Describe the iteration for which most ranks' states exist, and the ranks that lack it."""
         own, memory, disk = self._at_hand(recovery)
         has = {rank: own[rank] | memory[rank].keys() | disk[rank] for rank in self.owners}
         count = Counter(step for steps in has.values() for step in steps)
@@ -787,7 +827,7 @@ class Machine:
     def _at_hand(
         self, recovery: Recovery
     ) -> tuple[dict[int, set[int]], dict[int, dict[int, int]], dict[int, set[int]]]:
-        """Iterations of which there are copies, by rank: its own; who else has one; on disk."""
+        """Return the iterations with snapshots by rank: its own, those held elsewhere, and those on disk."""
         living = {rank: report for rank, report in recovery.stopped.items() if rank not in recovery.lost}
         own = {rank: set(living[rank]["own"]) if rank in living else set() for rank in self.owners}
         memory: dict[int, dict[int, int]] = {rank: {} for rank in self.owners}
@@ -798,25 +838,25 @@ class Machine:
             for other, steps in report["disk"].items():
                 if int(other) in disk:
                     disk[int(other)] |= set(steps)
-        for key in recovery.seats.values():
+        for key in recovery.joiners.values():
             for other, saved in self.processes[key].disk.items() if key in self.processes else ():
                 if other in disk:  # the folder may have had more ranks once
                     disk[other] |= saved
         return own, memory, disk
 
     def _judge_accused(self, now_s: float) -> list[Instruction]:
-        """Both ends of a lost connection live: the one accused by more is replaced, of equals the higher rank."""
+        """Replace one of two living members that have lost each other: the one accused more often."""
         recovery = self.recovery
         if recovery is None or recovery.lost or not recovery.accused or recovery.stage != "gathering":
             return []
-        if now_s - recovery.began_s < self.times.suspicion_s:
+        if now_s - recovery.began_s < self.timeouts.suspicion_s:
             return []
         accused = max(recovery.accused, key=lambda rank: (recovery.accused[rank], rank))
         recovery.accused.clear()
         if accused not in self.owners:
             return []
         return [
-            Say(f"rank {accused} is alive but cannot be reached by others: it is replaced"),
+            Log(f"rank {accused} is alive but cannot be reached by others: it is replaced"),
             *self._lose({accused}, now_s),
         ]
 
@@ -826,20 +866,22 @@ class Machine:
             return []
         late = [self._name(key) for key in recovery.waiting]
         silent = {rank for rank in self.owners if rank not in recovery.stopped} - recovery.lost
-        if recovery.stage == "gathering" and recovery.lost - recovery.seats.keys():
-            return self._end(1, f"no standby came for ranks {sorted(recovery.lost)} within {self.times.spare_s:.0f} s")
+        if recovery.stage == "gathering" and recovery.lost - recovery.joiners.keys():
+            return self._end(
+                1, f"no standby came for ranks {sorted(recovery.lost)} within {self.timeouts.standby_s:.0f} s"
+            )
         ranks = {rank for rank, key in self.owners.items() if key in recovery.waiting} or silent
         if not ranks:
-            slow = [key for rank, key in recovery.seats.items() if not self._is_ready(rank, key)]
+            slow = [key for rank, key in recovery.joiners.items() if not self._is_ready(rank, key)]
             names = ", ".join(sorted(self._name(key) for key in slow)) or "it"
             return self._end(1, f"the recovery did not come about in time ({recovery.stage}): {names} took too long")
         for rank in ranks:
             self.processes.pop(self.owners[rank], None)
-        recovery.deadline_s = now_s + self.times.spare_s
-        return [Say(f"too slow while restoring: {late or sorted(silent)}"), *self._lose(ranks, now_s)]
+        recovery.deadline_s = now_s + self.timeouts.standby_s
+        return [Log(f"too slow while restoring: {late or sorted(silent)}"), *self._lose(ranks, now_s)]
 
     def _missing(self, now_s: float) -> Iterator[int]:
-        """Ranks whose holder is not heard from."""
+        """Return the ranks whose holders are not heard from."""
         lost = self.recovery.lost if self.recovery and self.recovery.stage == "gathering" else set()
         accused = self.recovery.accused if self.recovery else Counter()
         for rank, key in self.owners.items():
@@ -847,37 +889,37 @@ class Machine:
             if rank in lost or (process is not None and process.done and self.ended):
                 continue
             if process is None:
-                if now_s - self._began_s > self.times.beat_s:
+                if now_s - self._began_s > self.timeouts.heartbeat_timeout_s:
                     yield rank
             elif not process.connected:
-                if now_s - process.gone_s > (0 if accused[rank] else self.times.reconnect_s):
+                if now_s - process.gone_s > (0 if accused[rank] else self.timeouts.reconnect_s):
                     yield rank
-            elif now_s - process.heard_s > self.times.beat_s:
+            elif now_s - process.heard_s > self.timeouts.heartbeat_timeout_s:
                 yield rank
 
     def _pass_over_silent(self, now_s: float) -> list[Instruction]:
-        """A standby that has said nothing for as long as a lost member is not waited for, nor chosen."""
+        """Stop waiting for standbys that are silent."""
         out: list[Instruction] = []
         for one in list(self.processes.values()):
-            if one.silent or self._holds(one) or now_s - one.heard_s <= self.times.beat_s:
+            if one.silent or self._holds(one) or now_s - one.heard_s <= self.timeouts.heartbeat_timeout_s:
                 continue
             one.silent = True
-            reason = f"the standby on {one.host} has said nothing for {self.times.beat_s:.0f} s"
-            out += [Say(reason), *self._newcomer_lost(one.key, reason, now_s), *self._assign(now_s)]
+            reason = f"the standby on {one.host} has said nothing for {self.timeouts.heartbeat_timeout_s:.0f} s"
+            out += [Log(reason), *self._joiner_lost(one.key, reason, now_s), *self._assign(now_s)]
         return out
 
-    def _newcomer_lost(self, key: str, reason: str, now_s: float) -> list[Instruction]:
-        if self.move and key in self.move.seats.values():
+    def _joiner_lost(self, key: str, reason: str, now_s: float) -> list[Instruction]:
+        if self.move and key in self.move.joiners.values():
             return self._abort(reason, now_s)
-        if self.recovery and self.recovery.stage == "gathering" and key in self.recovery.seats.values():
-            self.recovery.seats = {rank: other for rank, other in self.recovery.seats.items() if other != key}
+        if self.recovery and self.recovery.stage == "gathering" and key in self.recovery.joiners.values():
+            self.recovery.joiners = {rank: other for rank, other in self.recovery.joiners.items() if other != key}
             return self._assign(now_s)
         return []
 
     # -- members and standbys ----------------------------------------------------------------------------------------
 
     def _member(self, process: Process, hello: Message, now_s: float) -> list[Instruction]:
-        """A process that holds a rank, at the start of the job or after its connection had ended."""
+        """Handle a member that connects at the start of the job or reconnects."""
         rank, key = process.rank, process.key
         self.world = self.world or int(hello["world"])
         self._roles.setdefault(-1, hello)
@@ -885,41 +927,41 @@ class Machine:
         if owner is None and self.generation == 0:
             self.owners[rank] = key
             self._roles[rank] = {"env": hello.get("env", {})}
-            out: list[Instruction] = [Tell(key, {"do": "welcome", "generation": 0})]
+            out: list[Instruction] = [Send(key, {"command": "welcome", "generation": 0})]
             if len(self.owners) == self.world:
-                out += [Keep(self._decision("start")), Say(f"{self.world} ranks are there")]
+                out += [Persist(self._decision("start")), Log(f"{self.world} ranks are there")]
             return out
         if owner != key:
             self.processes.pop(key, None)  # no standby that anybody could wait for
             reason = f"rank {rank} is held by another process since generation {self.generation}"
-            return [Tell(key, {"do": "leave", "reason": reason}), Say(f"sent away: {process.host}, {reason}")]
+            return [Send(key, {"command": "leave", "reason": reason}), Log(f"sent away: {process.host}, {reason}")]
         self._roles.setdefault(rank, {"env": hello.get("env", {})})
         if hello.get("signature"):
             self.signatures[rank] = str(hello["signature"])
-        welcome = Tell(key, {"do": "welcome", "generation": self.generation})
-        recorded = [Tell(key, {"do": "recorded"})] if self._recorded() else self._uploads(key)
+        welcome = Send(key, {"command": "welcome", "generation": self.generation})
+        recorded = [Send(key, {"command": "recorded"})] if self._recorded() else self._uploads(key)
         return [welcome, *self._update(process, hello, now_s), *recorded]
 
     def _update(self, process: Process, hello: Message, now_s: float) -> list[Instruction]:
-        """Bring one who was away, or who knew another controller, up to date."""
+        """Bring a process up to date that was away, or that knew another controller."""
         known = int(hello.get("generation", 0))
         if self.recovery:
             if self.recovery.stage == "gathering":
-                return [Tell(process.key, self._interrupt(self.recovery))]
-            return [Tell(process.key, self.recovery.order)] if known < self.recovery.generation else []
+                return [Send(process.key, self._interrupt(self.recovery))]
+            return [Send(process.key, self.recovery.order)] if known < self.recovery.generation else []
         if hello.get("marked"):
             return self._restart(set(), now_s)
         if known < self.generation:
             if self.what == "switch":
                 return [
-                    Tell(
+                    Send(
                         process.key,
                         {
-                            "do": "switch",
+                            "command": "switch",
                             "generation": self.generation,
                             "at": hello.get("at", -1),
                             "stable": self.stable,
-                            "seats": {},
+                            "joiners": {},
                         },
                     )
                 ]
@@ -927,7 +969,7 @@ class Machine:
         if self.move and self.move.stage != "becoming":  # orders and promises may be lost, and the others stand still
             return self._abort(f"the control connection of {self._name(process.key)} had ended", now_s)
         if hello.get("prepared"):
-            return [Tell(process.key, {"do": "abort", "generation": int(hello["prepared"])}), *self._buddies()]
+            return [Send(process.key, {"command": "abort", "generation": int(hello["prepared"])}), *self._buddies()]
         return self._buddies()
 
     def _unfit(self, hello: Message) -> str:
@@ -942,15 +984,15 @@ class Machine:
     def _refuse(self, process: Process, reason: str, now_s: float) -> list[Instruction]:
         self.processes.pop(process.key, None)
         out: list[Instruction] = [
-            Say(f"the standby on {process.host} cannot be used: {reason}"),
-            Tell(process.key, {"do": "leave", "reason": reason}),
+            Log(f"the standby on {process.host} cannot be used: {reason}"),
+            Send(process.key, {"command": "leave", "reason": reason}),
         ]
-        if self.move and process.key in self.move.seats.values():
+        if self.move and process.key in self.move.joiners.values():
             return out + self._abort(reason, now_s)
-        return out + self._newcomer_lost(process.key, reason, now_s)
+        return out + self._joiner_lost(process.key, reason, now_s)
 
     def _warm(self, process: Process) -> list[Instruction]:
-        """Have a standby run the shadow iteration of every role, the most frequent one last."""
+        """Have a standby run the shadow iterations of every role, the most frequent one last."""
         if not self._recorded() or process.ready or process.warming or self._holds(process):
             return []
         process.warming = True
@@ -958,15 +1000,15 @@ class Machine:
         order = sorted(self.recordings, key=lambda signature: (frequent[signature], signature))
         ranks = [self._middle(signature) for signature in order]
         if self.recovery and self.recovery.lost:
-            wanted = self.recovery.lost - self.recovery.seats.keys()
-            others = {one.aim for one in self.processes.values() if one.warming and one is not process}
-            process.aim = min(wanted - others or wanted, default=ranks[-1])
-            ranks = [process.aim]
+            wanted = self.recovery.lost - self.recovery.joiners.keys()
+            others = {one.target_rank for one in self.processes.values() if one.warming and one is not process}
+            process.target_rank = min(wanted - others or wanted, default=ranks[-1])
+            ranks = [process.target_rank]
         job = {key: value for key, value in self._job().items() if key in ("argv", "cwd", "module", "world")}
         roles = [{"rank": rank, "signature": self.signatures[rank], **self._roles.get(rank, {})} for rank in ranks]
         return [
-            *(Tell(process.key, {"do": "recording", "signature": one}, recording=one) for one in order),
-            Tell(process.key, {"do": "warm", "job": job, "roles": roles, "generation": self.generation}),
+            *(Send(process.key, {"command": "recording", "signature": one}, recording=one) for one in order),
+            Send(process.key, {"command": "warm", "job": job, "roles": roles, "generation": self.generation}),
         ]
 
     def _middle(self, signature: str) -> int:
@@ -979,10 +1021,10 @@ class Machine:
             return []
         process.ready = False
         role = {"rank": rank, "signature": self.signatures.get(rank, ""), **self._roles.get(rank, {})}
-        return [Tell(key, {"do": "become", "role": role})]
+        return [Send(key, {"command": "become", "role": role})]
 
     def _choose(self, ranks: list[int], spare: list[Process]) -> dict[int, str]:
-        """One standby for each rank: who is in that very role, who is in the same kind of role, anyone."""
+        """Choose a standby for each rank: one in that rank's role first, then one of the same kind, then any."""
         chosen: dict[int, str] = {}
         left = list(spare)
         for rank in ranks:
@@ -995,20 +1037,21 @@ class Machine:
         found = [one for one in self.processes.values() if one.ready and one.connected and not one.silent]
         return [one for one in found if not self._holds(one)]
 
-    def _take_seats(self, seats: dict[int, str]) -> None:
-        for rank, key in seats.items():
+    def _assign_ranks(self, joiners: dict[int, str]) -> None:
+        for rank, key in joiners.items():
             self.processes.pop(self.owners[rank], None)
             self.owners[rank] = key
             process = self.processes[key]
             process.rank, process.ready = rank, False
             self.copied.pop(rank, None)
 
-    def _buddies(self) -> list[Instruction]:
-        """Who keeps whose copy: a member with equal parameters on another host, else the next rank on another host."""
+    def _buddies(self, line_up: dict[int, str] | None = None, generation: int | None = None) -> list[Instruction]:
+        """Choose who holds whose snapshots: a replica on another host, else the next rank on another host."""
         everybody = set(self.owners.values()) <= self.processes.keys()
         if self.world < 2 or not everybody or len(self.owners) < self.world or self.owners.keys() - self.digests.keys():
             return []
-        hosts = {rank: self._host(key) for rank, key in self.owners.items()}
+        line_up = line_up or self.owners
+        hosts = {rank: self._host(key) for rank, key in line_up.items()}
 
         def far(rank: int, other: int) -> tuple[bool, bool, int]:
             return hosts[rank] == hosts[other], self.digests[rank] != self.digests[other], (other - rank) % self.world
@@ -1017,21 +1060,20 @@ class Machine:
             str(rank): min((other for other in hosts if other != rank), key=lambda other: far(rank, other))
             for rank in hosts
         }
-        return [
-            Tell(key, {"do": "buddies", "of": buddies, "addresses": self._addresses(self.owners)})
-            for key in self.owners.values()
-        ]
+        order = {"command": "buddies", "of": buddies, "addresses": self._addresses(line_up),
+                 "generation": self.generation if generation is None else generation}  # fmt: skip
+        return [Send(key, order) for key in line_up.values()]
 
     # -- small things ------------------------------------------------------------------------------------------------
 
     def _end(self, status: int, reason: str) -> list[Instruction]:
         move, self.move, self.recovery = self.move, None, None
         self.ended, self.exit_status, self.what = True, status, "end"
-        orders = [Answer(move.order, False, f"not moved, the job has ended: {reason}")] if move else []
-        members = [Tell(key, {"do": "finished", "status": status, "reason": reason}) for key in self.processes]
-        seats = [Tell(key, {"do": "over", "status": status}) for key in self.seats.values()]
-        keep = Keep({**self._decision("end"), "status": status})
-        return [keep, Say(reason), *orders, *members, *seats, End(status)]
+        orders = [Reply(move.order, False, f"not moved, the job has ended: {reason}")] if move else []
+        members = [Send(key, {"command": "finished", "status": status, "reason": reason}) for key in self.processes]
+        joiners = [Send(key, {"command": "over", "status": status}) for key in self.supervisors.values()]
+        keep = Persist({**self._decision("end"), "status": status})
+        return [keep, Log(reason), *orders, *members, *joiners, End(status)]
 
     def _decision(self, what: str) -> dict[str, Any]:
         return {
@@ -1058,7 +1100,7 @@ class Machine:
         )
 
     def _job(self) -> Message:
-        """What members say of themselves and all have in common: script, code, versions."""
+        """Return what all members have in common: script, code, versions."""
         return self._roles.get(-1, {})
 
     def _pace_s(self) -> float:
@@ -1077,11 +1119,11 @@ class Machine:
             return key
         return f"rank {process.rank} on {process.host}" if self._holds(process) else f"the standby on {process.host}"
 
-    def _addresses(self, seats: dict[int, str]) -> dict[str, list[Any]]:
-        return {str(rank): list(self.processes[key].address) for rank, key in seats.items() if key in self.processes}
+    def _addresses(self, joiners: dict[int, str]) -> dict[str, list[Any]]:
+        return {str(rank): list(self.processes[key].address) for rank, key in joiners.items() if key in self.processes}
 
     def status(self) -> dict[str, Any]:
-        """The state of the job, for people and programs."""
+        """Return the state of the job as plain values."""
         under_way = self.move or self.recovery
         return {
             "generation": self.generation,
@@ -1108,4 +1150,4 @@ class Machine:
 
 
 def _facts(message: Message) -> Message:
-    return {key: value for key, value in message.items() if key not in ("say", "what", "rank")}
+    return {key: value for key, value in message.items() if key not in ("event", "what", "rank")}

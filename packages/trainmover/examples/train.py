@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 4 train.py --dp 2 --pp 2 --tp 1 --iterations 100 --out DIR
 
-Writes DIR/losses-RANK.jsonl: one line per iteration and process, {"step", "loss", "took_s", "at"}; at the end
-DIR/state-RANK.txt, a digest of parameters, optimizer, random numbers and data position.
+Writes DIR/losses-RANK.jsonl, one line per iteration and process: {"step", "loss", "samples", "took_s", "at",
+"cpu_s", "pid"};
+at the end DIR/state-RANK.txt, a digest of parameters, optimizer, random numbers and data position.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def tensor_parallel(stage: Stage, mesh: DeviceMesh) -> None:
         parallelize_module(block, mesh, {**plan, "out": RowwiseParallel(), "down": RowwiseParallel()})
 
 
-class Text(torch.utils.data.Dataset[torch.Tensor]):  # type: ignore[misc]
-    """Made-up text with structure: each item is a stretch of a fixed random walk over the vocabulary."""
+class Text(torch.utils.data.Dataset[tuple[int, torch.Tensor]]):  # type: ignore[misc]
+    """Made-up text with structure: each item is its number and a stretch of a fixed random walk over the vocabulary."""
 
     def __init__(self, n_items: int, length: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -88,8 +89,8 @@ class Text(torch.utils.data.Dataset[torch.Tensor]):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, place: int) -> torch.Tensor:
-        return self.tokens[place]
+    def __getitem__(self, place: int) -> tuple[int, torch.Tensor]:
+        return place, self.tokens[place]
 
 
 def run_iteration(
@@ -100,7 +101,7 @@ def run_iteration(
     n_stages: int,
     shape: tuple[int, ...],
 ) -> torch.Tensor:
-    """Forward and backward of one batch in two micro-batches; the loss is a tensor on the last stage, else nought."""
+    """Forward and backward of one batch in two micro-batches; the loss is a tensor on the last stage, 0 elsewhere."""
     total = torch.zeros(())
     for part in batch.chunk(2):
         if place == 0:
@@ -138,6 +139,9 @@ def options() -> argparse.Namespace:
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--batch", type=int, default=4, help="per data-parallel member")
+    parser.add_argument("--items", type=int, default=2048, help="samples in an epoch, of all data-parallel members")
+    parser.add_argument("--workers", type=int, default=0, help="of the loader")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches whose gradients one iteration adds up")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds that each iteration sleeps")
     parser.add_argument("--pace-file", type=Path, help="a file with seconds instead; see rest()")
     parser.add_argument("--backend", default="trainmover")
@@ -185,8 +189,11 @@ def main() -> None:
     torch.manual_seed(100 + replica)
     random.seed(replica)
     numpy.random.seed(replica)
-    text = Text(1024, given.length, seed=replica)
-    data = trainmover.Batches(torch.utils.data.DataLoader(text, given.batch, shuffle=True))
+    text = Text(given.items, given.length, seed=0)
+    sampler = torch.utils.data.DistributedSampler(text, given.dp, replica, shuffle=True)
+    data = trainmover.Batches(
+        torch.utils.data.DataLoader(text, given.batch, sampler=sampler, num_workers=given.workers)
+    )
     job = trainmover.attach(
         stage,
         optimizer,
@@ -202,19 +209,23 @@ def main() -> None:
     for _ in job.steps(given.iterations):
         with job.iteration() as step:
             rest(given, job)
-            batch = next(data)
-            loss = run_iteration(stage, batch, pipe, place, given.pp, (given.length, given.width))
+            samples, loss = [], torch.zeros(())
+            for _ in range(given.accumulate):
+                numbers, batch = next(data)
+                samples += numbers.tolist()
+                loss += run_iteration(stage, batch, pipe, place, given.pp, (given.length, given.width))
             optimizer.step()
             optimizer.zero_grad()
         if job.counted:
             now = time.time()
-            line = {"step": step, "loss": loss.item().hex(), "took_s": now - ended, "at": now, "pid": os.getpid()}
+            line = {"step": step, "loss": loss.item().hex(), "samples": samples}
+            line |= {"took_s": now - ended, "at": now, "cpu_s": time.process_time(), "pid": os.getpid()}
             ended = now
             with (given.out / f"losses-{dist.get_rank()}.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
-    image = job.image()
-    small = {name: digest(repr(part).encode()) for name, part in pickle.loads(image.small).items()}  # noqa: S301
-    tensors = {name: one for name, one in image.digests().items() if name}
+    snapshot = job.snapshot()
+    small = {name: digest(repr(part).encode()) for name, part in pickle.loads(snapshot.small).items()}  # noqa: S301
+    tensors = {name: one for name, one in snapshot.digests().items() if name}
     (given.out / f"state-{dist.get_rank()}.txt").write_text(json.dumps({**tensors, **small}))
     (given.out / f"pauses-{dist.get_rank()}.json").write_text(json.dumps(job.pauses))
     dist.destroy_process_group()

@@ -1,7 +1,7 @@
-"""What torchrun starts instead of a worker: it starts the worker, and outlives it.
+"""The process that torchrun starts instead of a worker. It starts the worker and outlives it.
 
-Elastic launchers end a whole job when one worker ends. The seat does not end with its worker: the controller tells it
-when the job is over, or to start another process on this machine because no standby is there.
+Elastic launchers end a job when one worker ends. The supervisor does not end with its worker: the controller tells it
+when the job is over, or to start another process on this machine if there is no standby.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trainmover.wire import Channel, Message, call
 _AWAY_S = 60.0
 
 
-class Seat:
-    """One rank's place on this machine."""
+class Supervisor:
+    """Runs the process of one rank on this machine, and replacements of it."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -49,7 +49,7 @@ class Seat:
         command = self._command
         while True:
             status = self._work(command)
-            self._exit = {"say": "exited", "member": self._member, "status": status}
+            self._exit = {"event": "exited", "member": self._member, "status": status}
             self._tell(self._exit)
             with self._changed:
                 while self._over is None and not self._spawn:
@@ -63,8 +63,8 @@ class Seat:
 
     def _work(self, command: list[str]) -> int:
         self._member = uuid.uuid4().hex[:12]
-        self._tell({"say": "started", "member": self._member})
-        environment = {**os.environ, "TRAINMOVER_MEMBER": self._member, "TRAINMOVER_SEAT": str(os.getpid())}
+        self._tell({"event": "started", "member": self._member})
+        environment = {**os.environ, "TRAINMOVER_MEMBER": self._member, "TRAINMOVER_SUPERVISOR": str(os.getpid())}
         self._child = subprocess.Popen(command, env=environment)
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -83,10 +83,10 @@ class Seat:
 
     def _listen(self) -> None:
         hello = {
-            "kind": "seat",
+            "kind": "supervisor",
             "token": os.environ.get("TRAINMOVER_TOKEN", ""),
             "rank": self._rank,
-            "key": f"seat-{self._rank}-{uuid.uuid4().hex[:6]}",
+            "key": f"supervisor-{self._rank}-{uuid.uuid4().hex[:6]}",
         }
         while True:
             try:
@@ -94,7 +94,7 @@ class Seat:
                 with self._changed:
                     self._channel = channel
                     if self._member:
-                        channel.send({"say": "started", "member": self._member})
+                        channel.send({"event": "started", "member": self._member})
                     if self._exit is not None:
                         channel.send(self._exit)
                 while True:
@@ -110,10 +110,10 @@ class Seat:
 
     def _heard(self, message: Message) -> None:
         with self._changed:
-            if message.get("do") == "over":
+            if message.get("command") == "over":
                 self._over = int(message["status"])
-            elif message.get("do") in ("spawn", "end") and message["member"] == self._member:
-                self._spawn = message["do"] == "spawn"
+            elif message.get("command") in ("spawn", "end") and message["member"] == self._member:
+                self._spawn = message["command"] == "spawn"
                 if self._child is not None:
                     self._child.kill()  # it is lost to the job, perhaps stopped or cut off
             self._changed.notify_all()
@@ -124,10 +124,10 @@ def _status(status: int) -> int:
 
 
 def main() -> None:
-    """`python -m trainmover.seat SCRIPT ARGUMENTS`, as torchrun starts it."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the launcher, as the worker ends with its seat
+    """Run `python -m trainmover.supervisor SCRIPT ARGUMENTS`, as torchrun does."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the launcher, as the worker ends with its supervisor
     module = ["-m"] if os.environ.pop("TRAINMOVER_MODULE", "") else []
-    raise SystemExit(Seat([sys.executable, *module, *sys.argv[1:]]).run())
+    raise SystemExit(Supervisor([sys.executable, *module, *sys.argv[1:]]).run())
 
 
 if __name__ == "__main__":

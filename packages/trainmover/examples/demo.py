@@ -1,9 +1,9 @@
-"""`make demo`: a job of four processes loses a member twice, by order and by surprise, and computes the same.
+"""`make demo`: a job of four processes loses a member twice, by order and by a kill, with equal results.
 
-    python -m trainmover.demo [--folder DIR]
+    python examples/demo.py [--folder DIR]
 
-Beside it runs the same job, undisturbed. Writes DIR/iterations.svg. Exit status 0 if all losses are equal to the last
-bit.
+It compares with the same job, undisturbed, and writes DIR/iterations.svg. The exit status is 0 if all losses are
+bitwise equal.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from picture import draw
+from run import Run, ready
 from trainmover.cli import ask
-from trainmover.demo.picture import draw
-from trainmover.demo.run import Run, ready
 
 ITERATIONS = 400
 SHAPE = ["--dp", "2", "--pp", "2", "--tp", "1", "--iterations", str(ITERATIONS)]
@@ -33,12 +33,12 @@ def main() -> int:
     print("TrainMover demo: a small GPT on 4 processes (2 pipeline stages x 2 replicas), each counts as a host")
     quiet, moved = Run(folder / "undisturbed", [*SHAPE, "--pace", "0"]), None
     try:
-        if quiet.process.wait(60) != 0:
+        if quiet.process.wait(300) != 0:
             print(f"the undisturbed job failed; see {folder}")
             return 1
         moved = Run(folder / "moved", [*SHAPE, "--pace", str(PACE_S)])
         events = disturb(moved)
-        status = moved.process.wait(90)
+        status = moved.process.wait(300)
     finally:
         quiet.end()
         if moved is not None:

@@ -79,13 +79,21 @@ def greeted(listener: Listener, source: int) -> None:
     theirs.close()
 
 
-@pytest.mark.parametrize("words", GUESSES.values(), ids=GUESSES.keys())
+def test_no_first_words_end_a_listener(listener: Listener) -> None:
+    for words in GUESSES.values():
+        with socket.create_connection(listener.address, timeout=5) as call, contextlib.suppress(OSError):
+            call.sendall(words)
+    greeted(listener, 4)
+
+
+@pytest.mark.parametrize("name", ["silence", "half a greeting", "no end of line", "a wrong token"])
 def test_strangers_cost_a_member_no_thread_no_memory_and_few_descriptors(
-    words: bytes, listener: Listener, capfd: pytest.CaptureFixture[str]
+    name: str, listener: Listener, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    words = GUESSES[name]
     greeted(listener, 1)
     before = most = cost()
-    with subprocess.Popen([sys.executable, "-c", CROWD, str(listener.address[1]), words[:4096].hex(), "2"]) as crowd:
+    with subprocess.Popen([sys.executable, "-c", CROWD, str(listener.address[1]), words[:4096].hex(), "1"]) as crowd:
         while crowd.poll() is None:
             most = tuple(map(max, most, cost()))  # type: ignore[assignment]
             time.sleep(0.01)
@@ -98,7 +106,7 @@ def test_strangers_cost_a_member_no_thread_no_memory_and_few_descriptors(
     greeted(listener, 3)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.one_of(
         st.binary(max_size=300),

@@ -17,15 +17,17 @@ from typing import Any
 from tests.conftest import environment
 from trainmover.cli import ask
 
-TRAIN = Path(__file__).parent.parent / "src" / "trainmover" / "demo" / "train.py"
-SHAPE = ("--dp", "2", "--pp", "2", "--layers", "1", "--iterations", "100")
-PAIR = ("--dp", "2", "--fsdp", "--layers", "1", "--iterations", "100")
+TRAIN = Path(__file__).parent.parent / "examples" / "train.py"
+#: Epochs of 25 batches, shuffled anew by a DistributedSampler; the second job has workers and accumulates gradients.
+SHAPE = ("--dp", "2", "--pp", "2", "--layers", "1", "--iterations", "100", "--items", "200")
+PAIR = ("--dp", "2", "--fsdp", "--layers", "1", "--iterations", "100", "--items", "200", "--workers", "1",
+        "--accumulate", "2")  # fmt: skip
 #: What an iteration sleeps while a job waits for a standby to warm up, so that it is not at its end by then.
 WAITING_S = 1.5
 
 
 @dataclass
-class Rehearsal:
+class RunningJob:
     """One job under way."""
 
     folder: Path
@@ -112,9 +114,9 @@ class Rehearsal:
 
 
 @contextlib.contextmanager
-def rehearsal(
-    folder: Path, n_ranks: int, *arguments: str, pace_s: float = 0.0, times: str = "{}", **variables: str
-) -> Iterator[Rehearsal]:
+def running_job(
+    folder: Path, n_ranks: int, *arguments: str, pace_s: float = 0.0, timeouts: str = "{}", **variables: str
+) -> Iterator[RunningJob]:
     """Start a job; end whatever is left of it."""
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / "out"
@@ -130,8 +132,8 @@ def rehearsal(
         "--folder",
         str(folder),
         "--each-rank-a-host",
-        "--times",
-        times,
+        "--timeouts",
+        timeouts,
         "--",
     ]
     command += [*launcher, str(TRAIN), "--out", str(out), "--pace-file", str(folder / "pace"), *arguments]
@@ -139,9 +141,9 @@ def rehearsal(
         process = subprocess.Popen(
             command, env=environment(**variables), stdout=log, stderr=log, start_new_session=True
         )
-        job = Rehearsal(folder, out, process, pace_s)
+        job = RunningJob(folder, out, process, pace_s)
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 90
             while not (folder / "controller.json").exists():
                 assert process.poll() is None, job.log()
                 assert time.monotonic() < deadline, job.log()
@@ -156,13 +158,20 @@ def rehearsal(
                 other.wait()
 
 
-def alone(folder: Path, n_ranks: int, *arguments: str) -> Path:
+def alone(folder: Path, n_ranks: int, *arguments: str, timeout_s: float = 400) -> Path:
     """Run the same program to its end without a controller; where it wrote its losses and states."""
     out = folder / "out"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
     command += [str(TRAIN), "--out", str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "alone.log"
+    with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment()) as process:
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # torchrun then ends its workers
+            status = process.wait(60)
+    assert status == 0, log.read_text()
     assert len(states(out)) == n_ranks
     return out
 
@@ -176,12 +185,12 @@ def certificate(folder: Path, name: str) -> dict[str, str]:
     return {"TRAINMOVER_TLS_CERT": str(cert), "TRAINMOVER_TLS_KEY": str(key)}
 
 
-def losses(out: Path) -> dict[int, dict[int, str]]:
-    """Loss of every iteration by rank; where an iteration was repeated, the last."""
-    found: dict[int, dict[int, str]] = {}
+def losses(out: Path) -> dict[int, dict[int, Any]]:
+    """Loss and sample numbers of every iteration by rank; where an iteration was repeated, the last."""
+    found: dict[int, dict[int, Any]] = {}
     for path in out.glob("losses-*.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        found[int(path.stem.split("-")[1])] = {line["step"]: line["loss"] for line in lines}
+        found[int(path.stem.split("-")[1])] = {line["step"]: (line["loss"], line["samples"]) for line in lines}
     return found
 
 
