@@ -283,7 +283,7 @@ def confidence(runs: Sequence[Run], first: Sequence[Run]) -> Iterator[str]:
     yield "## Is the confidence a probability?\n"
     yield (
         "Verdicts that name a cause, by stated confidence. How sure Eroica is was fitted to these runs (one exponent, "
-        "`diagnosis/confidence`); the second table, of the first time each run was made, is nearer to what to expect.\n"
+        "`diagnosis/gate`); the second table, of the first time each run was made, is nearer to what to expect.\n"
     )
     for when, mine in (("now", runs), ("the first time", first)):
         pairs = accuracy.judged(mine)

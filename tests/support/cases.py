@@ -15,7 +15,6 @@ Array suffixes: W workers, I iterations, T templates, G groups. Times are second
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,19 +187,6 @@ def _hybrid(noise: _Noise, shard: int, gather_s: Floats | float, reduce_s: float
         _meeting(noise, within, _ALL_GATHER, gather_s, gather_mu),
         _meeting(noise, across, _ALL_REDUCE, reduce_s, mu),
     ]
-
-
-def copied_model(
-    workers: int, buckets: int, seed: int = 0, iterations: int = 6, reduce_s: float = 0.35
-) -> list[WorkerPattern]:
-    """A data-parallel job that spends a third of its time in sending 320 million gradients, in so many buckets."""
-    noise = _Noise(seed, workers, iterations)
-    fleet = GroupedFleet(workers=workers, iterations=iterations, seed=seed)
-    fleet.works = [*_kernels(noise, 0.6), *_healthy_python(noise, 1.0)]
-    mu = noise.around(0.24, 0.1, workers)
-    reducing = _meeting(noise, everybody(workers), _ALL_REDUCE, reduce_s, mu)
-    fleet.meetings = [replace(reducing, times=buckets, elements=320_000_000 // buckets)]
-    return fleet.synthesize()
 
 
 def text_to_video(seed: int = 0, iterations: int = 4, has_ends: bool = False) -> list[WorkerPattern]:

@@ -74,18 +74,6 @@ class GroupPaths(GroupTransfer, frozen=True, kw_only=True, eq=False):
     resource: str
 
 
-class Amount(msgspec.Struct, frozen=True, kw_only=True):
-    """Executions and elements that a worker exchanges in a group in each iteration.
-
-    Attributes:
-        executions: How often.
-        elements: How much; 0 = unknown.
-    """
-
-    executions: float
-    elements: float
-
-
 class Family(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Groups that run the same kind of collective equally often at equal size, with members of the same roles.
 
