@@ -43,23 +43,33 @@ class Built:
         return hand_bytes(self.program)
 
 
-def compile_tiers(program: Program, placement: Placement, directory: Path) -> Built:
-    """Write and compile both tiers in a directory."""
+def compile_runtime(directory: Path) -> Path:
+    """Compile the part of the slow tier that is the same for every plan."""
+    target = directory / "runtime.o"
+    _finish(_clang("-fPIC", "-c", HEADERS_DIRECTORY / "cora_slow.c", "-o", target))
+    return target
+
+
+def compile_tiers(program: Program, placement: Placement, directory: Path, runtime: Path | None = None) -> Built:
+    """Write and compile both tiers in a directory; `runtime` is that of `compile_runtime`, made here if None."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = {"fast": directory / "fast.bpf.c", "slow": directory / "slow.c"}
     paths["fast"].write_text(fast_source(program, placement), encoding="utf-8")
     paths["slow"].write_text(slow_source(program, placement), encoding="utf-8")
     target, library = directory / "fast.o", directory / "slow.so"
     bpf_options = ["-g", "-target", "bpf", "-mcpu=v3", *_multiarch(), "-c"]
-    running = [
-        _clang(*bpf_options, paths["fast"], "-o", target),
-        _clang("-fPIC", "-shared", paths["slow"], "-o", library),
-    ]
-    for process in running:
-        _, words = process.communicate()
-        if process.returncode:
-            raise BuildError(f"clang refused the generated code:\n{words[-2000:]}")
+    fast = _clang(*bpf_options, paths["fast"], "-o", target)
+    runtime = runtime or compile_runtime(directory)
+    slow = _clang("-fPIC", "-shared", paths["slow"], runtime, "-o", library)
+    for process in (fast, slow):
+        _finish(process)
     return Built(program, placement, target.read_bytes(), library)
+
+
+def _finish(process: subprocess.Popen[str]) -> None:
+    _, words = process.communicate()
+    if process.returncode:
+        raise BuildError(f"clang refused the generated code:\n{words[-2000:]}")
 
 
 def _multiarch() -> list[str]:

@@ -119,21 +119,21 @@ def slow_source(program: Program, placement: Placement) -> str:
         entries = table.entries * (SKETCH_ROWS if table.kind == "sketch" else 1)
         up = placement.fast_entries[table.name] if placement.homes[table.name] == SPLIT else 0
         opens.append(
-            f"if (table_open(CORA_TABLE({number}), {kinds[table.storage]}, sizeof(struct k_{table.name}), "
+            f"if (table_open(&cora_tables[{number}], {kinds[table.storage]}, sizeof(struct k_{table.name}), "
             f"sizeof(struct v_{table.name}), {entries}, {up})) return -1;"
         )
     return "\n".join(
         [
             f"/* {program.name}, slow tier: {placement.label()} */",
             f"#define CORA_SLOTS {slots(program)}",
-            f"#define CORA_TABLES {max(1, len(program.tables))}",
-            '#include "cora_common.h"',
-            _entry_types(program),
             '#include "cora_slow.h"',
+            _entry_types(program),
+            f"struct table cora_tables[{max(1, len(program.tables))}];",
+            f"const u32 cora_table_count = {len(program.tables)}, cora_hand_bytes = sizeof(struct cora_hand);",
             "int cora_open(void) {",
             *opens,
             "return 0; }",
-            "static int slow_steps(u8 *data, u8 *end, u32 port, u64 now, struct cora_hand *hand)",
+            "int slow_steps(u8 *data, u8 *end, u32 port, u64 now, struct cora_hand *hand)",
             "{",
             "u64 length = end - data; (void)length;",
             body.declarations(),
@@ -313,7 +313,7 @@ class _Writer:
             value = "e->v."
         else:
             key = "&k" if table.kind == "lpm" else "kw"
-            find = f"struct v_{table.name} *e = cora_find(CORA_TABLE({number}), {key});"
+            find = f"struct v_{table.name} *e = cora_find(&cora_tables[{number}], {key});"
             value = "e->"
         lines = ["{", self._key_of(step, table), find]
         if fast and home == SPLIT:
@@ -329,7 +329,7 @@ class _Writer:
         change = self._change(at, step, table, value, olds, lock)
         lines.append(f"if (e) {{ {change} }} else {{ {outs} }}")
         if step.delete:
-            kill = f"bpf_map_delete_elem(&t_{table.name}, &k);" if fast else f"remove_key(CORA_TABLE({number}), kw);"
+            kill = f"bpf_map_delete_elem(&t_{table.name}, &k);" if fast else f"remove_key(&cora_tables[{number}], kw);"
             lines.append(f"if (e) {kill}")
         return " ".join([*lines, f"}} goto s{step.then};"])
 
@@ -347,7 +347,7 @@ class _Writer:
     def _make(self, step: Access, table: Table) -> str:
         if self.tier == SLOW:
             number = self.numbers[table.name]
-            return f"e = cora_make(CORA_TABLE({number}), kw); if (!e) l_{step.full} = 1;"
+            return f"e = cora_make(&cora_tables[{number}], kw); if (!e) l_{step.full} = 1;"
         return (
             f"struct e_{table.name} fresh; __builtin_memset(&fresh, 0, sizeof fresh); "
             f"bpf_map_update_elem(&t_{table.name}, &k, &fresh, BPF_NOEXIST); "
@@ -396,7 +396,7 @@ class _Writer:
                 lines.append(f"{index} struct e_{table.name} *e{row} = bpf_map_lookup_elem(&t_{table.name}, &i{row});")
                 cell = f"e{row}->v.count"
             else:
-                lines.append(f"{index} struct v_{table.name} *e{row} = cora_find(CORA_TABLE({number}), &i{row});")
+                lines.append(f"{index} struct v_{table.name} *e{row} = cora_find(&cora_tables[{number}], &i{row});")
                 cell = f"e{row}->count"
             lines.append(f"if (e{row} && {cell} < o_count) o_count = {cell};")
         lines.append(f"l_{step.hit} = o_count > 0; l_{step.full} = 0;")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import ipaddress
 import json
 import os
 import re
@@ -29,7 +30,6 @@ from cora.controller import Controller, Policy, Replan, SplitTable
 from cora.errors import DeviceError
 from cora.namespaces import Device, advice, check_device
 from cora.neighbours import PORTS_OFFSET, NextHops
-from cora.packet import dotted
 from cora.placement import SPLIT, Placement, layout
 from cora.program import Program, Table
 from cora.tables import Tables
@@ -285,7 +285,7 @@ class Engine:
         lines = [",".join(name for name, _ in (*table.key, *table.value))]
         for key, value in sorted(entries.items()):
             cells = [
-                dotted(part) if name in {"source", "target"} else str(part)
+                str(ipaddress.IPv4Address(part)) if name in {"source", "target"} else str(part)
                 for (name, _), part in zip(table.key, key, strict=True)
             ]
             lines.append(",".join([*cells, *map(str, value.values())]))
