@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cora.capture import capture, write_pcap
 from cora.cli import main
 from cora.errors import BadInput
 from cora.functions import load
 from cora.packet import make_frame
-from cora.profile import make_profile, read_capture, zipf_exponent
-from cora.traffic import Shape, make_traffic, write_pcap
+from cora.profile import make_profile, zipf_exponent
+from cora.traffic import Shape, make_traffic
 
 TIMES_NS = [1_700_000_000_000_000_000 + i * 2_000_000 for i in range(50)]
 FRAME = make_frame(0x0A000001, 2, 3, 4)
@@ -42,7 +43,7 @@ def test_one_trace_written_four_ways_has_equal_rates(tmp_path: Path) -> None:
     for number, data in enumerate([pcap(0xA1B2C3D4, 1000), pcap(0xA1B23C4D, 1), pcapng(6, 10**6), pcapng(9, 10**9)]):
         path = tmp_path / str(number)
         path.write_bytes(data)
-        packets = read_capture(path, "10.0.0.0/8")
+        packets = capture(path, "10.0.0.0/8")
         assert [packet.port for packet in packets] == [0] * 50
         rates.append(make_profile(load("monitor"), packets, warm=0).rate_per_s)
     assert rates == pytest.approx([50 / 0.098] * 4, rel=1e-4)
@@ -52,10 +53,10 @@ def test_a_capture_of_another_link_type_or_no_capture_is_refused(tmp_path: Path)
     path = tmp_path / "raw.pcap"
     path.write_bytes(struct.pack("<IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101))
     with pytest.raises(BadInput, match="link type 101"):
-        read_capture(path, "10.0.0.0/8")
+        capture(path, "10.0.0.0/8")
     path.write_bytes(b"hello, this is no capture file at all")
     with pytest.raises(BadInput, match="no pcap or pcapng file"):
-        read_capture(path, "10.0.0.0/8")
+        capture(path, "10.0.0.0/8")
 
 
 def test_the_skew_of_made_traffic_is_found_again() -> None:

@@ -52,13 +52,6 @@ for turn in range(6):
 @pytest.fixture
 def bed() -> Iterator[Testbed]:
     with Testbed() as made:
-        for place, near, outer, own, addresses in (
-            ("middle", "in", "client", "c0", ["10.0.0.2"]),
-            ("middle", "out", "server", "s0", ["10.1.0.2", "10.1.0.3"]),
-        ):
-            mac = json.loads(made.ip(outer, f"-j link show dev {own}"))[0]["address"]
-            for address in addresses:
-                made.ip(place, f"neigh replace {address} lladdr {mac} dev {near}")
         yield made
 
 

@@ -45,9 +45,8 @@ class Built:
 
 def compile_runtime(directory: Path) -> Path:
     """Compile the part of the slow tier that is the same for every plan."""
-    target = directory / "runtime.o"
-    _finish(_clang("-fPIC", "-c", HEADERS_DIRECTORY / "cora_slow.c", "-o", target))
-    return target
+    clang("-fPIC", "-c", HEADERS_DIRECTORY / "cora_slow.c", "-o", directory / "runtime.o")
+    return directory / "runtime.o"
 
 
 def compile_tiers(program: Program, placement: Placement, directory: Path, runtime: Path | None = None) -> Built:
@@ -58,18 +57,9 @@ def compile_tiers(program: Program, placement: Placement, directory: Path, runti
     paths["slow"].write_text(slow_source(program, placement), encoding="utf-8")
     target, library = directory / "fast.o", directory / "slow.so"
     bpf_options = ["-g", "-target", "bpf", "-mcpu=v3", *_multiarch(), "-c"]
-    fast = _clang(*bpf_options, paths["fast"], "-o", target)
-    runtime = runtime or compile_runtime(directory)
-    slow = _clang("-fPIC", "-shared", paths["slow"], runtime, "-o", library)
-    for process in (fast, slow):
-        _finish(process)
+    clang(*bpf_options, paths["fast"], "-o", target)
+    clang("-fPIC", "-shared", paths["slow"], runtime or compile_runtime(directory), "-o", library)
     return Built(program, placement, target.read_bytes(), library)
-
-
-def _finish(process: subprocess.Popen[str]) -> None:
-    _, words = process.communicate()
-    if process.returncode:
-        raise BuildError(f"clang refused the generated code:\n{words[-2000:]}")
 
 
 def _multiarch() -> list[str]:
@@ -77,12 +67,15 @@ def _multiarch() -> list[str]:
     return [f"-I{path.parent.parent}" for path in Path("/usr/include").glob("*-linux-gnu/asm/types.h")]
 
 
-def _clang(*arguments: str | Path) -> subprocess.Popen[str]:
-    clang = shutil.which("clang")
-    if not clang:
+def clang(*arguments: str | Path) -> None:
+    """Run clang; raise BuildError with its words where it refuses the source."""
+    found = shutil.which("clang")
+    if not found:
         raise Unsupported("clang is missing; install it (Debian: clang, libbpf-dev)")
     options = ["-O2", "-fno-strict-aliasing", "-Wno-everything", f"-I{HEADERS_DIRECTORY}"]
-    return subprocess.Popen([clang, *options, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([found, *options, *map(str, arguments)], stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"clang refused the generated code:\n{done.stderr[-2000:]}")
 
 
 def load_fast(built: Built, *, offline: bool = False, trace: int = 0) -> bpf.Object:

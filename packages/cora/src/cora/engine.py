@@ -103,7 +103,7 @@ class Engine:
         self.pending: list[tuple[str, bytes]] = []
         self.pending_at = 0.0
         self.stopping = self.dump_asked = False
-        self.slowest_move_ns = 0
+        self.slowest_move_ns = self.taken = 0
         directory = Path(tempfile.mkdtemp(prefix="cora-"))
         try:
             built = compile_tiers(program, placement, directory)
@@ -160,7 +160,7 @@ class Engine:
         begin = time.monotonic()
         tick = second = begin
         while not self.stopping:
-            self.slow.cora_poll(5, 0)
+            self.slow.cora_poll(5 if self.pending else 20, 0)
             now = time.monotonic()
             self.hops.follow(self.slow)
             if self.pending and now >= self.pending_at:
@@ -176,7 +176,8 @@ class Engine:
                 return
 
     def _each_second(self) -> None:
-        self.hops.refresh()
+        if self.hops.changed():
+            self.hops.refresh()
         if self.options.state:
             self.write_state(everything=self.dump_asked)
         self.dump_asked = False
@@ -187,12 +188,13 @@ class Engine:
         self.options.report(counts)
 
     def _adapt(self, now: float, seconds: float) -> None:
-        for table in self.splits:
-            self.controller.observe_slow(table.name, self._slow_uses(table), seconds)
-        if not self.controller.due(now):
+        packets = self._slow_counts()["packets"]
+        taken, self.taken = packets - self.taken, packets
+        if not self.controller.due(now, taken / seconds):
             return
         since, self.read_at = now - self.read_at, now
         for table in self.splits:
+            self.controller.observe_slow(table.name, self._slow_uses(table), since)
             self.controller.observe_fast(table.name, self._fast_uses(table), since)
         if replan := self.controller.decide(now):
             self.carry_out(replan)
@@ -241,14 +243,17 @@ class Engine:
             self.lost_moves += done < 0
         self.pending = self.pending[256:]
 
+    def _slow_counts(self) -> dict[str, int]:
+        own = (ctypes.c_uint64 * len(SLOW_COUNTS)).in_dll(self.slow, "cora_slow_counts")
+        return dict(zip(SLOW_COUNTS, own, strict=True))
+
     def counters(self) -> dict[str, Any]:
         """Return the counters of both tiers; those of the fast tier are summed over CPUs that count on meanwhile."""
         raw = self.fast.maps["cora_counts"].get(bytes(4)) or b""
         size = 8 * len(FAST_COUNTS)
         cpus = [struct.unpack_from(f"={len(FAST_COUNTS)}Q", raw, at) for at in range(0, len(raw), size)]
         fast = dict(zip(FAST_COUNTS, map(sum, zip(*cpus, strict=True)), strict=True))
-        own = (ctypes.c_uint64 * len(SLOW_COUNTS)).in_dll(self.slow, "cora_slow_counts")
-        slow = dict(zip(SLOW_COUNTS, own, strict=True))
+        slow = self._slow_counts()
         fields = ("replans", "moved", "lost_moves", "slowest_move_ns")
         pulls = sum(self.slow.cora_pulls(self.tables.numbers[table.name]) for table in self.splits)
         return {"fast": fast, "slow": slow, "pulled_keys": pulls, **{name: getattr(self, name) for name in fields}}
