@@ -28,7 +28,7 @@ from cora.profile import SPLITS, make_profile
 from cora.traffic import Shape, make_traffic
 
 RESULTS = Path(__file__).parent / "results" / "endtoend.json"
-FUNCTION, RATE, SECONDS = "monitor", 30_000.0, 2.0
+FUNCTION, RATE, SECONDS, SETTLE = "monitor", 30_000.0, 3.0, 6.0
 
 
 def plans() -> list[tuple[str, float, dict[str, Choice]]]:
@@ -54,7 +54,7 @@ def main() -> None:
         packets = make_traffic(FUNCTION, shape)
         later = packets[-1].time_ns - packets[0].time_ns + 1000
         profile = make_profile(program, packets + [p._replace(time_ns=p.time_ns + later) for p in packets], warm=0.5)
-        run = run_phases(FUNCTION, {}, placement_of(chosen), [shape], SECONDS)
+        run = run_phases(FUNCTION, {}, placement_of(chosen), [shape], SECONDS, settle=SETTLE)
         run |= run["phases"][0]
         predicted = predict(program, profile, costs, chosen, rate_per_s=run["rate_packets_per_s"])
         rows.append(

@@ -89,7 +89,23 @@ def test_the_commands_up_to_explain_work_without_root(tmp_path: Path, monkeypatc
 def test_errors_are_one_line_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.json").write_text('{"pots": [1, 2]}', encoding="utf-8")
+    (tmp_path / "zero.json").write_text('{"rate_per_s": 0}', encoding="utf-8")
+    (tmp_path / "prefix.json").write_text('{"rules": [{"source": "10.0.0.0/99", "allow": true}]}', encoding="utf-8")
+    (tmp_path / "boom.py").write_text("def make(settings):\n    return 1 / 0\n", encoding="utf-8")
+    (tmp_path / "plan.json").write_text(
+        '{"function": "bucket", "settings": {}, "homes": {"sources": "split", "stats": "both"}, '
+        '"fast_entries": {"sources": 0}}',
+        encoding="utf-8",
+    )
     for command, words in (
+        (["plan", "boom.py"], "boom.py: ZeroDivisionError: division by zero (boom.py:2)"),
+        (["plan", "bucket", "--settings", "zero.json"], "rate_per_s is 0; it must be a whole number from 1 on"),
+        (["plan", "firewall", "--settings", "prefix.json"], "'99' is not a valid netmask"),
+        (["build", "plan.json"], "a split table needs room for one entry or more"),
+        (["profile", "nat", "bad.json"], "no pcap or pcapng file"),
+        (["plan", "nat", "--costs", "bad.json"], "run `cora calibrate`"),
+        (["watch", "bad.json"], "is no state file"),
+        (["calibrate", "--out", "nowhere/costs.json"], "there is no directory nowhere"),
         (["plan", "nta"], "unknown function 'nta'; use one of firewall"),
         (["plan", "nat", "--settings", "bad.json"], "nat has no setting pots"),
         (["plan", "nat", "--home", "pool=both"], "table pool can be"),

@@ -124,6 +124,8 @@ def calibrate(out: Path, network: bool) -> None:
     from cora.files import write
     from cora.measure import network_costs
 
+    if not out.parent.is_dir():
+        raise BadInput(f"{out}: there is no directory {out.parent}")
     costs = measure(lambda text: click.echo(text, err=True))
     if network:
         click.echo("packets through real devices", err=True)

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,8 +67,8 @@ class Bench:
 
     def start_run(self, function: str, settings: dict[str, Any], placement: Placement, adapt: bool) -> Any:
         """Start `cora run` in the middle; return the process once it is ready."""
-        plan, homes, entries = self.scratch / "plan.json", placement.homes, placement.fast_entries
-        write(plan, PlanFile(function=function, settings=settings, homes=homes, fast_entries=entries))
+        plan = self.scratch / "plan.json"
+        write(plan, PlanFile(function=function, settings=settings, **asdict(placement)))
         command = [*pin(1), sys.executable, "-m", "cora.cli", "run", function, "--dev", "in", "--dev", "out"]
         command += ["--plan", str(plan), "--state", str(self.state), "--adapt" if adapt else "--no-adapt"]
         process = self.bed.start("middle", command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

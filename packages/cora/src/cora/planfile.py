@@ -28,6 +28,7 @@ class PlanFile(msgspec.Struct, kw_only=True):
     settings: dict[str, Any]
     homes: dict[str, str]
     fast_entries: dict[str, int]
+    bounces: bool = False
     engine: str = ""
     search_s: float = 0.0
     optimal: bool = False
@@ -41,7 +42,7 @@ class PlanFile(msgspec.Struct, kw_only=True):
 
     def open(self, where: str) -> tuple[Program, Placement]:
         """Return the program and the placement; raise BadInput where they do not fit."""
-        program, placement = load(self.function, self.settings), Placement(self.homes, self.fast_entries)
+        program, placement = load(self.function, self.settings), Placement(self.homes, self.fast_entries, self.bounces)
         splits = {name for name, home in self.homes.items() if home == SPLIT}
         if set(self.homes) != set(program.tables) or splits != set(self.fast_entries):
             raise BadInput(f"{where} is a plan for other tables than those of {program.name}; plan again")
