@@ -14,12 +14,14 @@ from cora import bpf, namespaces
 from cora.build import compile_tiers, load_fast
 from cora.errors import BuildError
 from cora.expressions import field
+from cora.files import write
 from cora.functions import FUNCTIONS, load
 from cora.machine import Limits
 from cora.measure import Bench
 from cora.model import choices
 from cora.namespaces import ALIAS, Testbed
 from cora.placement import Placement, options, why_illegal
+from cora.planfile import PlanFile
 from cora.program import Build
 from cora.traffic import Shape, make_traffic
 
@@ -61,14 +63,17 @@ def kinds_of_plans(name: str) -> list[str]:
     return found + ["split"] * any("split" in options(program, table) for table in program.tables.values())
 
 
-def homes(name: str, wanted: str) -> list[str]:
-    program = load(name)
+def plan(name: str, wanted: str, settings: dict, path: Path) -> list[str]:
+    """Write a plan whose tables have the wanted home where they can."""
+    program = load(name, settings)
     chosen = {}
     for table in program.tables.values():
         allowed = {choice.home for choice in choices(program, table, Limits())}
         chosen[table.name] = next(home for home in (wanted, "both", "slow") if home in allowed)
-    assert not why_illegal(program, Placement(chosen, dict.fromkeys(chosen, 64)))
-    return [part for table, home in chosen.items() for part in ("--home", f"{table}={home}")]
+    entries = {table: 16 for table, home in chosen.items() if home == "split"}
+    assert not why_illegal(program, Placement(chosen, entries))
+    write(path, PlanFile(function=name, settings=settings, homes=chosen, fast_entries=entries))
+    return ["--plan", str(path)]
 
 
 def start(bed: Testbed, name: str, state: Path, *more: str) -> subprocess.Popen[str]:
@@ -91,13 +96,12 @@ def wait_for(condition, seconds: float = 20.0) -> bool:
 CASES = [(name, plan) for name in FUNCTIONS for plan in kinds_of_plans(name)]
 
 
-@pytest.mark.parametrize(("name", "plan"), CASES)
-def test_real_sockets_work_through_every_function_and_plan(bed: Testbed, tmp_path: Path, name: str, plan: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_real_sockets_work_through_every_function_and_plan(bed: Testbed, tmp_path: Path, name: str, kind: str) -> None:
     state = tmp_path / "state.json"
     (tmp_path / "page").write_bytes(PAGE)
-    settings = tmp_path / "settings.json"
-    settings.write_text(json.dumps({"meter": {"jobs": [{"name": "a", "ports": [8000, 8000]}]}}.get(name, {})))
-    process = start(bed, name, state, "--settings", str(settings), *homes(name, plan))
+    settings = {"meter": {"jobs": [{"name": "a", "ports": [8000, 8000]}]}}.get(name, {})
+    process = start(bed, name, state, *plan(name, kind, settings, tmp_path / "plan.json"))
     if name == "cache":
         bed.start("server", [sys.executable, "-c", KV_SERVER])
         answers = bed.run("client", [sys.executable, "-c", KV_CLIENT]).stdout.split()
@@ -116,7 +120,7 @@ def test_real_sockets_work_through_every_function_and_plan(bed: Testbed, tmp_pat
     data = json.loads(state.read_text(encoding="utf-8"))
     fast, slow = data["counters"]["fast"], data["counters"]["slow"]
     assert fast["errors"] == slow["errors"] == fast["crossed"] - slow["packets"] == 0
-    assert (fast["crossed"] > 0) == (plan != "fast")
+    assert (fast["crossed"] > 0) == (kind != "fast")
     assert any(data["tables"].values())
     if name == "meter":
         assert "10.0.0.2,10.1.0.2" in state.with_suffix(".csv").read_text(encoding="utf-8")

@@ -289,12 +289,15 @@ def run(
     from cora.functions import FUNCTIONS
     from cora.metrics import serve
     from cora.model import placement_of
+    from cora.namespaces import check_device
     from cora.planfile import read_plan
 
     if len(devices) != 2 or devices[0] == devices[1]:
         raise BadInput("give --dev twice: the inside or client device, then the outside or server device")
+    mine = more.pop("device_is_mine")
+    pair = (check_device(devices[0], mine), check_device(devices[1], mine))
     given = _settings(settings)
-    options = Options(**{name: more.pop(name) for name in ("state", "adapt", "device_is_mine", "seconds")})
+    options = Options(**{name: more.pop(name) for name in ("state", "adapt", "seconds")})
     if plan_file:
         data, program, placement = read_plan(plan_file)
         if data.function != function or (settings and data.settings != given):
@@ -307,10 +310,10 @@ def run(
     options.resolve = addresses_in({**defaults, **given})
     click.echo(f"{program.name}: {placement.label()}", err=True)
     if dry_run:
-        _dry_run(program, placement, devices, options.device_is_mine)
+        _dry_run(program, placement, pair)
         return
     options.report = serve(metrics) if metrics else _warn_once()
-    run_engine(program, placement, (devices[0], devices[1]), options)
+    run_engine(program, placement, pair, options)
 
 
 def _warn_once() -> Callable[[dict[str, Any]], None]:
@@ -324,13 +327,11 @@ def _warn_once() -> Callable[[dict[str, Any]], None]:
     return report
 
 
-def _dry_run(program: Any, placement: Any, devices: tuple[str, ...], device_is_mine: bool) -> None:
+def _dry_run(program: Any, placement: Any, devices: tuple[Any, Any]) -> None:
     from cora.build import compile_tiers, load_fast
-    from cora.namespaces import check_device
 
-    for name in devices:
-        device = check_device(name, device_is_mine)
-        click.echo(f"{name}: {device.queues} queues, {'routes' if device.addressed else 'bridges'}")
+    for device in devices:
+        click.echo(f"{device.name}: {device.queues} queues, {'routes' if device.addressed else 'bridges'}")
     with tempfile.TemporaryDirectory() as scratch:
         load_fast(compile_tiers(program, placement, Path(scratch))).close()
     click.echo("the kernel accepts the fast tier; nothing was attached")

@@ -28,7 +28,7 @@ from cora import bpf
 from cora.build import compile_tiers, load_fast, load_slow
 from cora.controller import Controller, Policy, Replan, SplitTable
 from cora.errors import DeviceError
-from cora.namespaces import Device, advice, check_device
+from cora.namespaces import Device, advice
 from cora.neighbours import PORTS_OFFSET, NextHops
 from cora.placement import SPLIT, Placement, layout
 from cora.program import Program, Table
@@ -73,7 +73,6 @@ class Options:
     Attributes:
         state: File for counters and tables, or None.
         adapt: False leaves the keys where they are.
-        device_is_mine: Accept devices that cora did not make.
         saved_ns: Slow-tier ns that an operation saves in the fast tier, for the controller.
         policy: When the controller re-plans.
         seconds: Stop after this time; 0 runs until a signal.
@@ -83,7 +82,6 @@ class Options:
 
     state: Path | None = None
     adapt: bool = True
-    device_is_mine: bool = False
     saved_ns: float = 1500.0
     policy: Policy = field(default_factory=Policy)
     seconds: float = 0.0
@@ -94,9 +92,11 @@ class Options:
 class Engine:
     """A plan on two devices; see the module."""
 
-    def __init__(self, program: Program, placement: Placement, devices: tuple[str, str], options: Options) -> None:
+    def __init__(
+        self, program: Program, placement: Placement, devices: tuple[Device, Device], options: Options
+    ) -> None:
         self.program, self.placement, self.options = program, placement, options
-        self.devices = tuple(check_device(name, options.device_is_mine) for name in devices)
+        self.devices = devices
         self.links: list[int] = []
         self.replans = 0
         self.moved = self.lost_moves = 0
@@ -134,8 +134,7 @@ class Engine:
             self.fast.maps["cora_devices"].set(struct.pack("=I", port), struct.pack("=I", device.ifindex))
             if failed := self.slow.cora_send_by(port, device.ifindex):
                 raise DeviceError(f"{device.name}: no packet socket: {os.strerror(-failed)}")
-        pair = (self.devices[0], self.devices[1])
-        self.hops = NextHops(pair, self.shared, self.fast.maps["cora_neighbours"], self.program.keeps_inside)
+        self.hops = NextHops(self.devices, self.shared, self.fast.maps["cora_neighbours"], self.program.keeps_inside)
         self.hops.resolve(self.options.resolve)
 
     def __enter__(self) -> Engine:
@@ -310,7 +309,7 @@ def addresses_in(settings: dict[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.findall(r"\"(\d+\.\d+\.\d+\.\d+)\"", json.dumps(settings))))
 
 
-def run(program: Program, placement: Placement, devices: tuple[str, str], options: Options) -> None:
+def run(program: Program, placement: Placement, devices: tuple[Device, Device], options: Options) -> None:
     """Run a plan until SIGINT, SIGTERM or the time is over; prints `ready` when packets are processed."""
     engine = Engine(program, placement, devices, options)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -323,6 +322,3 @@ def run(program: Program, placement: Placement, devices: tuple[str, str], option
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         engine.run()
-
-
-__all__ = ["Device", "Engine", "Options", "addresses_in", "run"]
