@@ -13,7 +13,7 @@ import pytest
 from cora import bpf, namespaces
 from cora.build import compile_tiers, load_fast
 from cora.errors import BuildError
-from cora.expressions import field
+from cora.expressions import field, hash_of, old
 from cora.files import write
 from cora.functions import FUNCTIONS, load
 from cora.machine import Limits
@@ -115,6 +115,8 @@ def test_real_sockets_work_through_every_function_and_plan(bed: Testbed, tmp_pat
         for _ in range(2):
             curl = ["curl", "-s", "--max-time", "20", f"http://{target}:8000/page"]
             assert bed.run("client", curl).stdout.encode() == PAGE
+        netcat = f"printf 'GET /page HTTP/1.0\\r\\n\\r\\n' | nc -w 10 {target} 8000"
+        assert bed.run("client", ["sh", "-c", netcat]).stdout.encode().endswith(PAGE)
     process.terminate()
     assert process.wait(20) == 0
     data = json.loads(state.read_text(encoding="utf-8"))
@@ -229,6 +231,32 @@ def test_a_refusal_by_the_kernel_names_the_table_and_what_to_move(tmp_path: Path
     program = b.done()
     with pytest.raises(BuildError, match="at table huge, its largest; move table huge to the slow tier"):
         load_fast(compile_tiers(program, Placement({"small": "fast", "huge": "fast"}), tmp_path))
+
+
+def test_a_refusal_by_the_verifier_names_the_step_and_keeps_its_last_words(tmp_path: Path) -> None:
+    b = Build("branches")  # each branch doubles the states that the verifier walks through
+    table = b.table("state", "array", value={"n": 64}, entries=1 << 20)
+    b.parse("ipv4", "ports")
+    x = b.assign("x", 0)
+    for i in range(26):
+        with b.when((hash_of(field("ip.src"), i) & 1).eq(1)):
+            b.assign("x", x + (1 << i))
+    b.access(table, [x & 0xFFFFF], {"n": old("n") * 3 + 1})
+    with b.when(x > 12345):
+        b.drop()
+    b.forward()
+    built = compile_tiers(b.done(), Placement({"state": "fast"}), tmp_path)
+    with pytest.raises(BuildError, match=r"(?s)at step 55: update state.*move table state to.*processed 1000001 insns"):
+        load_fast(built)
+
+
+def test_a_live_sample_is_profiled_and_counters_are_served_to_prometheus(bed: Testbed, tmp_path: Path) -> None:
+    start(bed, "monitor", tmp_path / "state.json", "--metrics", "9105", *plan("monitor", "slow", {}, tmp_path / "p"))
+    bed.start("client", ["ping", "-i", "0.2", "10.1.0.2"], stdout=subprocess.DEVNULL)
+    done = bed.run("client", [*CORA, "profile", "bucket", "--live", "c0", "--out", str(tmp_path / "profile.json")])
+    assert " packets in " in done.stdout, done.stderr
+    page = bed.run("middle", ["curl", "-s", "http://127.0.0.1:9105/metrics"]).stdout
+    assert 'cora_packets_total{tier="fast",what="up"}' in page
 
 
 def test_this_process_holds_no_descriptor_of_a_program() -> None:

@@ -10,6 +10,7 @@ from cora.expressions import Const, Op, evaluate, field, now, old
 from cora.functions import FUNCTIONS, load
 from cora.interpret import Interpreter
 from cora.packet import (
+    ICMP,
     TCP,
     TCP_ACK,
     TCP_RST,
@@ -131,6 +132,14 @@ def test_nat_gives_each_flow_a_port_and_refuses_the_flow_after_the_last() -> Non
     assert ports == set(range(20000, 20064))
     assert nat.run(make_frame(address("10.0.0.2"), address("8.8.8.8"), 2000, 53), 0, 10**12 + 99).verdict == "drop"
     assert nat.tables["stats"][(2,)]["count"] == 1
+
+
+def test_an_icmp_error_about_a_translated_flow_goes_up_whole() -> None:
+    """A router's "fragmentation needed" holds the translated header; translating half of it would mislead the host."""
+    nat = Interpreter(load("nat"))
+    out = nat.run(make_frame(address("10.0.0.2"), address("8.8.8.8"), 1000, 53), 0, 10**12).frame
+    error = make_frame(address("198.51.100.1"), address("192.0.2.1"), 3, 4, protocol=ICMP, payload=out[14:42])
+    assert nat.run(error, 1, 10**12 + 1) == ("up", error)
 
 
 def test_both_halves_of_a_live_nat_flow_outlive_a_full_turn_of_the_pool() -> None:

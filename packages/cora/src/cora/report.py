@@ -115,7 +115,7 @@ def page(name: str, answer: Answer) -> str:
         worst=max(steps, key=lambda one: one["fast_ns"] + one["slow_ns"])["step"],
         colours={"fast": "#cfe8d5", "slow": "#f3d9c0", "fast slow": "#e8e2f3", "": "#fff"},
         tables=tables_in(answer),
-        limits=f"{problem.limits.kind} {problem.limits.source}",
+        limits=f"{problem.limits.kind} {problem.limits.source}".strip(),
         costs=f"{problem.costs.kind} {problem.costs.when}, {problem.costs.where}",
         rows=what_if(name, answer),
         skews=SKEWS,
