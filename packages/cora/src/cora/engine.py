@@ -19,14 +19,14 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cora import bpf
 from cora.build import compile_tiers, load_fast, load_slow
-from cora.controller import Controller, Policy, Replan, SplitTable
+from cora.controller import Controller, Policy, Replan, SplitTable, Use
 from cora.errors import DeviceError
 from cora.namespaces import Device, advice
 from cora.neighbours import PORTS_OFFSET, NextHops
@@ -116,7 +116,7 @@ class Engine:
         known = {t.name: SplitTable(placement.fast_entries[t.name], options.saved_ns) for t in self.splits}
         self.controller = Controller(known, options.policy)
         self.before: dict[str, dict[bytes, int]] = {table.name: {} for table in self.splits}
-        self.read_at = time.monotonic() - options.policy.tick_s
+        self.began_at, self.read_at = time.monotonic(), dict[str, float]()
         self._connect()
 
     def _connect(self) -> None:
@@ -191,34 +191,38 @@ class Engine:
         taken, self.taken = packets - self.taken, packets
         if not self.controller.due(now, taken / seconds):
             return
-        since, self.read_at = now - self.read_at, now
         for table in self.splits:
-            self.controller.observe_slow(table.name, self._slow_uses(table), since)
-            self.controller.observe_fast(table.name, self._fast_uses(table), since)
+            self.controller.observe_slow(table.name, *self._slow_uses(table))
+            self.controller.observe_fast(table.name, *self._fast_uses(table))
         if replan := self.controller.decide(now):
             self.carry_out(replan)
 
-    def _slow_uses(self, table: Table) -> Iterator[tuple[bytes, float]]:
+    def _since(self, what: str) -> float:
+        """Return the seconds since the last call for the same thing; a busy machine may stop between two readings."""
+        before, self.read_at[what] = self.read_at.get(what, self.began_at), time.monotonic()
+        return max(1e-3, self.read_at[what] - before)
+
+    def _slow_uses(self, table: Table) -> tuple[list[Use], float]:
         size = layout(table.key)[1]
         stride = 8 + -(-size // 8) * 8
         out = ctypes.create_string_buffer(2048 * stride)
         count = self.slow.cora_heavy(self.tables.numbers[table.name], out)
-        raw = out.raw[: count * stride]
-        for at in range(0, count * stride, stride):
-            yield raw[at + 8 : at + 8 + size], float(struct.unpack_from("=Q", raw, at)[0])
+        since, raw = self._since(f"{table.name}.slow"), out.raw[: count * stride]
+        starts = range(0, count * stride, stride)
+        return [(raw[at + 8 : at + 8 + size], float(struct.unpack_from("=Q", raw, at)[0])) for at in starts], since
 
-    def _fast_uses(self, table: Table) -> list[tuple[bytes, float]]:
+    def _fast_uses(self, table: Table) -> tuple[list[Use], float]:
         room = self.placement.fast_entries[table.name]
         size, width = layout(table.key)[1], 16 + layout(table.value, 8)[1]
         keys, values = ctypes.create_string_buffer(room * size), ctypes.create_string_buffer(room * width)
         count = self.slow.cora_fast_entries(self.tables.numbers[table.name], keys, values, room)
-        raw, body = keys.raw, values.raw
+        since, raw, body = self._since(f"{table.name}.fast"), keys.raw, values.raw
         now = {
             raw[i * size : (i + 1) * size]: int.from_bytes(body[i * width + 8 : i * width + 12], "little")
             for i in range(count)
         }
         before, self.before[table.name] = self.before[table.name], now
-        return [(key, float((hits - before.get(key, 0)) & 0xFFFFFFFF)) for key, hits in now.items()]
+        return [(key, float((hits - before.get(key, 0)) & 0xFFFFFFFF)) for key, hits in now.items()], since
 
     def carry_out(self, replan: Replan) -> None:
         """Move keys: down at once, up a little later."""
