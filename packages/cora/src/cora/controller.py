@@ -64,7 +64,7 @@ class Replan(NamedTuple):
 
 @dataclass
 class SplitTable:
-    """What the controller knows of one split table.
+    """The uses of one split table's keys.
 
     Attributes:
         room: Entries that the fast tier has room for.

@@ -68,7 +68,7 @@ REUSE_PAUSE_S = 0.02
 
 @dataclass
 class Options:
-    """How to run.
+    """Settings of a run.
 
     Attributes:
         state: File for counters and tables, or None.

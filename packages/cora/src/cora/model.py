@@ -146,7 +146,7 @@ def wakes_per_packet(crossings_per_s: float) -> float:
 
 
 class Prediction(Struct, frozen=True):
-    """What a placement does, per packet of the profile.
+    """The costs and limits of a placement, per packet of the profile.
 
     Attributes:
         fast_ns: Program time in the fast tier.

@@ -94,7 +94,7 @@ class Instance:
 
     @cached_property
     def prices(self) -> Prices:
-        """What plans cost; made once."""
+        """Costs of plans; made once."""
         return Prices(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _entries(table: Table, choice: Choice) -> int:
 
 
 class Prices:
-    """What the plans of an instance cost, many at once. A plan is a row of choice numbers: int [plans, tables].
+    """Costs of an instance's plans, many at once. A plan is a row of choice numbers: int [plans, tables].
 
     Args:
         instance: The search problem.

@@ -61,7 +61,7 @@ def read_plan(path: Path) -> tuple[PlanFile, Program, Placement]:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be planned: a program under a profile on a machine. The other fields are those of `make_instance`."""
+    """A planning problem: a program under a profile on a machine. The other fields are those of `make_instance`."""
 
     program: Program
     profile: Profile

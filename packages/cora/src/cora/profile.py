@@ -30,7 +30,7 @@ MOST_CLASSES = 600
 
 @dataclass(frozen=True)
 class StepUse:
-    """How a trace uses a table operation.
+    """Use of a table operation by a trace.
 
     Attributes:
         step: Number of the step.
@@ -70,7 +70,7 @@ class PacketClass:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a program does with a trace; see the module."""
+    """Steps and table operations of a program on a trace; see the module."""
 
     function: str
     packets: int

@@ -30,8 +30,8 @@ class Table:
 
     Attributes:
         name: A C identifier.
-        kind: One of `KINDS`. A counter is an array that steps only add to; a bucket is a hash with a theoretical
-            arrival time; a sketch is a count-min sketch of `SKETCH_ROWS` rows.
+        kind: One of `KINDS`. A counter is an array that steps only add to. A bucket is a hash with a theoretical
+            arrival time. A sketch is a count-min sketch of `SKETCH_ROWS` rows.
         key: Names and widths in bits. Arrays have one key field, LPM tables one of 32 bits, sketches any.
         value: Names and widths in bits.
         entries: Most entries; a sketch's counters a row.
@@ -263,7 +263,7 @@ def _liveness(steps: Sequence[Step]) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an access leaves: expressions for "there was an entry", "no room", and its outputs by name."""
+    """Outcome of an access: expressions for "there was an entry", "no room", and its outputs by name."""
 
     hit: Expr
     full: Expr
