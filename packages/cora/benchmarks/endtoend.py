@@ -28,7 +28,7 @@ from cora.profile import SPLITS, make_profile
 from cora.traffic import Shape, make_traffic
 
 RESULTS = Path(__file__).parent / "results" / "endtoend.json"
-FUNCTION, RATE, SECONDS, SETTLE = "monitor", 30_000.0, 3.0, 6.0
+FUNCTION, RATE, SECONDS, SETTLE = "monitor", 12_000.0, 3.0, 5.0
 
 
 def plans() -> list[tuple[str, float, dict[str, Choice]]]:

@@ -103,7 +103,8 @@ class Engine:
         self.pending: list[tuple[str, bytes]] = []
         self.pending_at = 0.0
         self.stopping = self.dump_asked = False
-        self.slowest_move_ns = self.taken = 0
+        self.slowest_move_ns = self.crossed = 0
+        self.read_counts = (0, 0)
         directory = Path(tempfile.mkdtemp(prefix="cora-"))
         try:
             built = compile_tiers(program, placement, directory)
@@ -187,13 +188,16 @@ class Engine:
         self.options.report(counts)
 
     def _adapt(self, now: float, seconds: float) -> None:
-        packets = self._slow_counts()["packets"]
-        taken, self.taken = packets - self.taken, packets
-        if not self.controller.due(now, taken / seconds):
+        crossed, done = self._fast_counts()["crossed"], self._slow_counts()["packets"]
+        came, self.crossed = crossed - self.crossed, crossed
+        if not self.controller.due(now, came / seconds):
             return
+        # Rates are of packets that came: a slow tier that lags behind or loses packets must not change its keys' ranks.
+        came, done = crossed - self.read_counts[0], done - self.read_counts[1]
+        since, self.read_counts = self._since("counts"), (self.read_counts[0] + came, self.read_counts[1] + done)
         for table in self.splits:
-            self.controller.observe_slow(table.name, *self._slow_uses(table))
-            self.controller.observe_fast(table.name, *self._fast_uses(table))
+            self.controller.observe_slow(table.name, self._slow_uses(table), since * max(1, done) / max(1, came))
+            self.controller.observe_fast(table.name, self._fast_uses(table), self._since(table.name))
         if replan := self.controller.decide(now):
             self.carry_out(replan)
 
@@ -202,27 +206,26 @@ class Engine:
         before, self.read_at[what] = self.read_at.get(what, self.began_at), time.monotonic()
         return max(1e-3, self.read_at[what] - before)
 
-    def _slow_uses(self, table: Table) -> tuple[list[Use], float]:
+    def _slow_uses(self, table: Table) -> list[Use]:
         size = layout(table.key)[1]
         stride = 8 + -(-size // 8) * 8
         out = ctypes.create_string_buffer(2048 * stride)
         count = self.slow.cora_heavy(self.tables.numbers[table.name], out)
-        since, raw = self._since(f"{table.name}.slow"), out.raw[: count * stride]
-        starts = range(0, count * stride, stride)
-        return [(raw[at + 8 : at + 8 + size], float(struct.unpack_from("=Q", raw, at)[0])) for at in starts], since
+        raw, starts = out.raw[: count * stride], range(0, count * stride, stride)
+        return [(raw[at + 8 : at + 8 + size], float(struct.unpack_from("=Q", raw, at)[0])) for at in starts]
 
-    def _fast_uses(self, table: Table) -> tuple[list[Use], float]:
+    def _fast_uses(self, table: Table) -> list[Use]:
         room = self.placement.fast_entries[table.name]
         size, width = layout(table.key)[1], 16 + layout(table.value, 8)[1]
         keys, values = ctypes.create_string_buffer(room * size), ctypes.create_string_buffer(room * width)
         count = self.slow.cora_fast_entries(self.tables.numbers[table.name], keys, values, room)
-        since, raw, body = self._since(f"{table.name}.fast"), keys.raw, values.raw
+        raw, body = keys.raw, values.raw
         now = {
             raw[i * size : (i + 1) * size]: int.from_bytes(body[i * width + 8 : i * width + 12], "little")
             for i in range(count)
         }
         before, self.before[table.name] = self.before[table.name], now
-        return [(key, float((hits - before.get(key, 0)) & 0xFFFFFFFF)) for key, hits in now.items()], since
+        return [(key, float((hits - before.get(key, 0)) & 0xFFFFFFFF)) for key, hits in now.items()]
 
     def carry_out(self, replan: Replan) -> None:
         """Move keys: down at once, up a little later."""
@@ -246,17 +249,19 @@ class Engine:
             self.lost_moves += done < 0
         self.pending = self.pending[256:]
 
+    def _fast_counts(self) -> dict[str, int]:
+        raw = self.fast.maps["cora_counts"].get(bytes(4)) or b""
+        size = 8 * len(FAST_COUNTS)
+        cpus = [struct.unpack_from(f"={len(FAST_COUNTS)}Q", raw, at) for at in range(0, len(raw), size)]
+        return dict(zip(FAST_COUNTS, map(sum, zip(*cpus, strict=True)), strict=True))
+
     def _slow_counts(self) -> dict[str, int]:
         own = (ctypes.c_uint64 * len(SLOW_COUNTS)).in_dll(self.slow, "cora_slow_counts")
         return dict(zip(SLOW_COUNTS, own, strict=True))
 
     def counters(self) -> dict[str, Any]:
         """Return the counters of both tiers; those of the fast tier are summed over CPUs that count on meanwhile."""
-        raw = self.fast.maps["cora_counts"].get(bytes(4)) or b""
-        size = 8 * len(FAST_COUNTS)
-        cpus = [struct.unpack_from(f"={len(FAST_COUNTS)}Q", raw, at) for at in range(0, len(raw), size)]
-        fast = dict(zip(FAST_COUNTS, map(sum, zip(*cpus, strict=True)), strict=True))
-        slow = self._slow_counts()
+        fast, slow = self._fast_counts(), self._slow_counts()
         fields = ("replans", "moved", "lost_moves", "slowest_move_ns")
         pulls = sum(self.slow.cora_pulls(self.tables.numbers[table.name]) for table in self.splits)
         return {"fast": fast, "slow": slow, "pulled_keys": pulls, **{name: getattr(self, name) for name in fields}}
