@@ -121,11 +121,10 @@ def functions(as_json: bool) -> None:
 def calibrate(out: Path, network: bool) -> None:
     """Measure what operations cost on this machine; about two minutes."""
     from cora.calibrate import calibrate as measure
-    from cora.files import write
+    from cora.files import require_directory, write
     from cora.measure import network_costs
 
-    if not out.parent.is_dir():
-        raise BadInput(f"{out}: there is no directory {out.parent}")
+    require_directory(out)
     costs = measure(lambda text: click.echo(text, err=True))
     if network:
         click.echo("packets through real devices", err=True)
@@ -286,6 +285,7 @@ def run(
     """Run FUNCTION between two devices until Ctrl-C; prints `ready` when packets are processed."""
     from cora.engine import Options, addresses_in
     from cora.engine import run as run_engine
+    from cora.files import require_directory
     from cora.functions import FUNCTIONS
     from cora.metrics import serve
     from cora.model import placement_of
@@ -298,6 +298,8 @@ def run(
     pair = (check_device(devices[0], mine), check_device(devices[1], mine))
     given = _settings(settings)
     options = Options(**{name: more.pop(name) for name in ("state", "adapt", "seconds")})
+    if options.state:
+        require_directory(options.state)
     if plan_file:
         data, program, placement = read_plan(plan_file)
         if data.function != function or (settings and data.settings != given):

@@ -28,6 +28,7 @@ from cora import bpf
 from cora.build import compile_tiers, load_fast, load_slow
 from cora.controller import Controller, Policy, Replan, SplitTable, Use
 from cora.errors import DeviceError
+from cora.files import write
 from cora.namespaces import Device, advice
 from cora.neighbours import PORTS_OFFSET, NextHops
 from cora.placement import SPLIT, Placement, layout
@@ -287,9 +288,7 @@ class Engine:
                 ]
                 for name, entries in state.items()
             }
-        scratch = self.options.state.with_suffix(".part")
-        scratch.write_text(json.dumps(data) + "\n", encoding="utf-8")
-        scratch.replace(self.options.state)
+        write(self.options.state, data)
 
     def _export(self, entries: dict[tuple[int, ...], dict[str, int]]) -> None:
         """Write the exported table as CSV beside the state file: one row an entry, addresses dotted."""
@@ -302,7 +301,7 @@ class Engine:
                 for (name, _), part in zip(table.key, key, strict=True)
             ]
             lines.append(",".join([*cells, *map(str, value.values())]))
-        self.options.state.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write(self.options.state.with_suffix(".csv"), "\n".join(lines) + "\n")
 
 
 def _named(table: Table, key: tuple[int, ...]) -> dict[str, int]:

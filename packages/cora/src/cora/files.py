@@ -22,6 +22,12 @@ def read(path: Path, kind: type[T], advice: str) -> T:
         raise BadInput(f"{path}: {error}; {advice}") from error
 
 
+def require_directory(path: Path) -> None:
+    """Raise BadInput if a file cannot be written because its directory is missing."""
+    if not path.parent.is_dir():
+        raise BadInput(f"{path}: there is no directory {path.parent}")
+
+
 def write(path: Path, content: Any) -> None:
     """Write a record as JSON, or a string as it is; the file is replaced at once, so that readers see no half of it."""
     scratch = path.with_name(f".{path.name}.part")
