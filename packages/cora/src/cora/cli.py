@@ -61,6 +61,7 @@ def _with(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Any], Any]:
 @click.version_option(package_name="cora")
 def main() -> None:
     """Split stateful packet programs between XDP and user space."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and files go, too
 
 
 def _settings(path: Path | None) -> dict[str, Any]:
@@ -379,7 +380,6 @@ def testbed(command: str) -> None:
     """Make three network namespaces: client, middle (devices `in` and `out`), server. Needs root."""
     from cora.namespaces import Testbed
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Testbed() as bed:
         if command:
             sys.exit(subprocess.run(bed.command("middle", ["sh", "-c", command]), check=False).returncode)

@@ -123,7 +123,7 @@ class Testbed:
         return self.run(place, ["ip", *arguments.split()], check=True).stdout
 
     def run(
-        self, place: str, argv: Sequence[str], check: bool = False, timeout: float = 60
+        self, place: str, argv: Sequence[str], check: bool = False, timeout: float = 100
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a namespace to its end."""
         command = self.command(place, argv)
