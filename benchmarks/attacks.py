@@ -2,7 +2,7 @@
 
 Most run a small training alone and under `eroica run`, with a window early on, and compare what it printed (every loss
 to the bit, a hash of the parameters), standard error and the exit status. Those of `launcher_attacks.py` do the same
-with commands of a shell. Lines that begin with `eroica:` are left out; more than one of them counts as noticed.
+with commands of a shell; those of `process_attacks.py` are about the process and its interpreter. Lines that begin with `eroica:` are left out; more than one of them counts as noticed.
 
     python benchmarks/attacks.py [NAME...] [--json FILE] [--write-docs]
 
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher_attacks import LAUNCHES
+from process_attacks import PROCESSES
 
 HERE = Path(__file__).parent
 TRAINING = HERE / "jobs" / "attacked.py"
@@ -47,7 +48,8 @@ class Attack(NamedTuple):
         options: Of the interpreter.
         shell: A shell command around the training, which is "$@".
         iterations: Of the training.
-        code: Instead of a training: what a shell does, `$E` being empty or `eroica run ... --`, `$F` without `--`.
+        code: Instead of a training: what a shell does. `$E` is empty or `eroica run ... --`, `$F` is without `--`, `$PY`
+            is the Python, and `$T` the training.
     """
 
     what: str
@@ -57,7 +59,7 @@ class Attack(NamedTuple):
     end: str = ""
     options: tuple[str, ...] = ()
     shell: str = ""
-    iterations: int = 600
+    iterations: int = 300
     code: str = ""
 
 
@@ -360,6 +362,18 @@ ATTACKS |= {
     )),
 }  # fmt: skip
 ATTACKS |= {f"start-{name}": Attack(what, code=code) for name, (what, code) in LAUNCHES.items()}
+ATTACKS |= {name: Attack(**{"iterations": 250, **attack}) for name, attack in PROCESSES.items()}
+
+#: Differences that stay.
+EXPLAINED = {
+    "dumped-threads": "a process of several threads has one thread of ours more. It sleeps in the kernel, so its line is"
+    " `<no Python frame>`. A process of one thread gets none.",
+    "start-ignored-children": "the script `eroica` is run by dash, which takes SIGCHLD back from being ignored, and"
+    " shows nobody that it was.",
+    "start-removed-directory": "the shell that runs the script `eroica` writes that it cannot find its directory.",
+    "missing-preload": "the dynamic loader writes its line for each program, and the script `eroica` starts three.",
+    "temporary-counted": "the directory `eroica-<uid>`, which is empty, stays for the next job.",
+}
 
 
 class Outcome(NamedTuple):
@@ -378,10 +392,10 @@ def run(attack: Attack, watched: bool, place: Path) -> Outcome:
     eroica = [str(Path(sys.executable).with_name("eroica")), "run", *options] if watched else []
     if attack.code:
         prefix = shlex.join(eroica)
-        ours = {"E": f"{prefix} --" if watched else "", "F": prefix}
+        ours = {"E": f"{prefix} --" if watched else "", "F": prefix, "PY": sys.executable, "T": str(TRAINING)}
         done = subprocess.run(
             ["/bin/bash", "-c", attack.code], cwd=work, env={**_surroundings(), **ours}, capture_output=True,
-            timeout=300, check=False, start_new_session=True,
+            timeout=600, check=False, start_new_session=True,
         )  # fmt: skip
         out, err = (text.decode("utf-8", "backslashreplace") for text in (done.stdout, done.stderr))
         return _outcome(done.returncode, out, err, work)
@@ -392,7 +406,7 @@ def run(attack: Attack, watched: bool, place: Path) -> Outcome:
     code = {f"ATTACK_{part.upper()}": getattr(attack, part) for part in ("before", "after", "step", "end")}
     done = subprocess.run(
         command, cwd=work, env={**_surroundings(), **code, "ATTACK_ITERATIONS": str(attack.iterations)},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     return _outcome(done.returncode, done.stdout, done.stderr, work)
 
@@ -421,7 +435,8 @@ def difference(alone: Outcome, watched: Outcome) -> str:
         if before != after:
             lines = [str(each).splitlines() for each in (before, after)]
             first = next((pair for pair in zip(*lines, strict=False) if pair[0] != pair[1]), ("", ""))
-            return f"{name}: {first[0][:80]!r} became {first[1][:80]!r} ({len(lines[0])} and {len(lines[1])} lines)"
+            told = [re.sub(r"/(?:[^\\s\"']+/)+", "", one)[:80] for one in first]  # where things lie is this machine's
+            return f"{name}: {told[0]!r} became {told[1]!r} ({len(lines[0])} and {len(lines[1])} lines)"
     return ""
 
 
@@ -437,7 +452,7 @@ def main() -> None:
         return
     results = json.loads(options.json.read_text()) if options.json.exists() else {}
     for name in options.names or ATTACKS:
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
             root = Path(place)
             root.chmod(0o755)
             try:
@@ -462,8 +477,11 @@ def write_page(results: dict[str, dict[str, object]]) -> None:
     PAGE.write_text(
         "# Results: attacks\n\n`python benchmarks/attacks.py`: a training or a command, alone and under `eroica run`."
         f" {held} of {len(results)} see no difference in output, standard error and status. Differences stand in bold."
-        " Results accumulate; the first 27 rows were measured at an earlier revision."
-        "\n\n" + "\n".join(table(results)) + "\n"
+        " Results accumulate over revisions; an attack that was not run has no row."
+        "\n\n"
+        + "\n".join(table(results))
+        + "\n\n## Differences, and why\n\n"
+        + "".join(f"- {ATTACKS[name].what}: {why}\n" for name, why in EXPLAINED.items())
     )
 
 

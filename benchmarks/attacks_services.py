@@ -68,7 +68,7 @@ def http(*headers: str, line: bytes = GET, body: bytes = b"") -> bytes:
 
 def greeting(token: Any, **more: Any) -> bytes:
     """The first message of both of trainmover's protocols."""
-    hello = {"kind": "operator", "token": token, "version": 2}
+    hello = {"kind": "operator", "token": token, "version": 3}
     data = {"token": token, "purpose": "copy", "group": "", "generation": 0, "source": 1, "target": 0}
     return json.dumps({**(data if more.pop("data", False) else hello), **more}).encode() + b"\n"
 

@@ -4,7 +4,6 @@
     python benchmarks/corpus_judge.py --against v1.0                  # this checkout against another revision
     python benchmarks/corpus_judge.py --revision A --against B        # two revisions
     python benchmarks/corpus_judge.py --compare old.jsonl now.jsonl   # what was kept of two
-    CORPUS_MECHANISM=1 python benchmarks/corpus_judge.py --out new.jsonl   # by eroica.mechanism instead of diagnosis
 
 A revision is checked out beside this checkout and judged with the same reader and the same settings: the defaults.
 """
@@ -47,20 +46,6 @@ FAR_OFF = 0.4
 OUTCOMES = ("right", "considered", "undetermined", "missed", "wrong")
 #: Gains that differ by more are told.
 GAIN_APART = 0.05
-
-
-def judge_by_mechanism() -> None:
-    """Let the chain of this process diagnose by `eroica.mechanism`."""
-    from eroica import mechanism, pipeline
-    from eroica.mechanism.conclusion import describe_growth
-    from eroica.mechanism.view import View
-
-    pipeline.diagnose = mechanism.diagnose
-    pipeline.describe_larger_iterations = lambda one: describe_growth(View(one.suspects, one.context, one.settings))
-
-
-if os.environ.get("CORPUS_MECHANISM"):
-    judge_by_mechanism()
 
 
 def judged(path: Path) -> list[Line]:

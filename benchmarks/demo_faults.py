@@ -26,7 +26,7 @@ from rich.table import Table
 
 from eroica.demo.expected import EXPECTED
 from eroica.model.verdict import Verdict
-from eroica.report.words import worker_list
+from eroica.model.words import worker_list
 
 
 @click.command()

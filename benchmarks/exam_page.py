@@ -1,7 +1,7 @@
 """Sections of `docs/accuracy.md` on runs that nobody wrote the rules for, on the corpus, and on what is drawn or mixed.
 
 Read from `benchmarks/results/`: `exam.jsonl` and `device.jsonl` (`exam.py`), `corpus.jsonl` (`corpus_judge.py`),
-`families.jsonl` (`families.py`), `hidden_rank.jsonl` (`hidden_rank.py`) and `mixed.jsonl` (`mixed_faults.py`). A line
+`hidden_rank.jsonl` (`hidden_rank.py`) and `mixed.jsonl` (`mixed_faults.py`). A line
 that is added there appears by itself; what was not run has no section, but a line that says so.
 """
 
@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import families
 from accuracy import PAPERS_CLASSES, Share
 from corpus_judge import OUTCOMES, figures, groups, outcome
 
@@ -63,7 +62,6 @@ def sections() -> Iterator[str]:
     yield from hidden_rank([line for line in read("hidden_rank.jsonl") if line.get("kind", "run") == "run"])
     yield from mixed(read("mixed.jsonl"))
     yield from corpus(read("corpus.jsonl"))
-    yield from left_out(read("families.jsonl"))
 
 
 def read(name: str) -> list[Line]:
@@ -444,44 +442,6 @@ def _row(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
         f"{found['alarms']} of {found['healthy']}", str(found["brier"]), off,
         f"{found['gain_far']} of {found['gains']}",
     )  # fmt: skip
-
-
-def left_out(lines: Sequence[Line]) -> Iterator[str]:
-    yield "## Without the signs of a family of causes\n"
-    if not lines:
-        yield "Not run yet (`python benchmarks/families.py --out benchmarks/results/families.jsonl`).\n"
-        return
-    newest = lines[-1]["revision"]
-    mine = [line for line in lines if line["revision"] == newest]
-    yield (
-        "No family of faults can be left out of tuning: rules and their thresholds are written by hand. The exponent "
-        "of the confidence, which was set from runs, makes no candidate. What can be measured is how much of an answer "
-        "depends on knowing a cause's signs. Each window of the corpus that is right is judged again while nothing is "
-        "heard that proposes its cause or renames one to it (`python benchmarks/families.py --out "
-        f"benchmarks/results/families.jsonl`, revision {newest}). *Right all the same*: the truth holds another name, "
-        "or a word of the function. *Place*: workers and function are those that were named before. *Function among "
-        "two*: undetermined; that function and its workers, or the true cause, are one of the two likeliest. "
-        "Thresholds were chosen with these windows in sight, so this is no exam of faults that nobody thought of. "
-        "The aim for a family left out was 90 % right. Standstills are not in it.\n"
-    )
-    heads = (
-        "windows", "right all the same", "place, cause unknown", "place, another cause", "workers alone, cause unknown",
-        "function among two", "undetermined", "healthy", "wrong",
-    )  # fmt: skip
-    rows = [
-        (
-            f"`{name}`" if name != "all" else name,
-            str(len(some)),
-            *(str(many) for many in families.counts(some).values()),
-        )
-        for name, some in (*families.by_family(mine).items(), ("all", mine))
-    ]
-    yield from _table(("without", *heads), rows)
-    told = [line for line in mine if line["outcome"] in families.OUTCOMES[:4]]
-    yield (
-        f'Right, or the right workers with the right function or with "unknown": {_words_of(len(told), len(mine))}; '
-        f"right: {_words_of(sum(line['outcome'] == 'right' for line in mine), len(mine))}.\n"
-    )
 
 
 def _dates(lines: Sequence[Line]) -> str:

@@ -1,6 +1,6 @@
-"""Fit the gate of the mechanism on the corpus: which candidate causes are real.
+"""Fit the gate of diagnosis on the corpus: which candidate causes are real.
 
-    python benchmarks/fit_gate.py                # prints folds by program, and writes src/eroica/mechanism/weights.json
+    python benchmarks/fit_gate.py                # prints folds by program, and writes src/eroica/diagnosis/weights.json
     python benchmarks/fit_gate.py --dry-run      # prints only
 
 Each window gives its named cause, and the candidates that a lenient search finds. A candidate is real if the verdict
@@ -20,17 +20,16 @@ import numpy as np
 
 from corpus_entry import entry_files, marks, read_entry
 from corpus_judge import baselines
-from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis import gate, selection
+from eroica.diagnosis.cells import reading_of
+from eroica.diagnosis.findings import build_findings
+from eroica.diagnosis.view import View, WindowContext
+from eroica.diagnosis.wording import summarize_cause
 from eroica.localize import localize
-from eroica.mechanism import gate, selection
-from eroica.mechanism.cells import reading_of
-from eroica.mechanism.findings import build_findings
-from eroica.mechanism.view import View
-from eroica.mechanism.wording import summarize_cause
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.settings import Settings
 
-WEIGHTS = Path(__file__).resolve().parents[1] / "src" / "eroica" / "mechanism" / "weights.json"
+WEIGHTS = Path(__file__).resolve().parents[1] / "src" / "eroica" / "diagnosis" / "weights.json"
 #: Standard errors of the lenient search, as a share of those asked for otherwise.
 LENIENT = 0.34
 FOLDS = 10

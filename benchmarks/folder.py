@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eroica.offline import diagnose
-from eroica.offline.cores import cores
-from eroica.offline.reading import read_one
+from eroica.offline.reading import cores, read_one
 from eroica.settings import Settings
 from machine import machine_facts
 

@@ -21,19 +21,17 @@ import numpy as np
 from eroica.localize.arrivals import read_arrivals
 from eroica.localize.fleet import build_fleet
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
-from eroica.summarize import encode_series
 from eroica.summarize.activity import find_outline, gather_activity
-from eroica.summarize.call_trees import new_trees
-from eroica.summarize.calls import read_calls
-from eroica.summarize.critical import find_critical_path
-from eroica.summarize.duration import critical_duration
-from eroica.summarize.functions import Functions
+from eroica.summarize.calls import new_trees, read_calls
 from eroica.summarize.recorded import summarize_recording
-from eroica.summarize.slices import cut_slices
-from eroica.summarize.sweep import leaf_segments
-from eroica.trace.table import Category, EventTable, TraceHeader
+from eroica.summarize.staging import find_critical_path
+from eroica.summarize.sweep import Functions, cut_slices, leaf_segments
+from eroica.summarize.utilization import critical_duration
+from eroica.trace.schema import Category
+from eroica.trace.table import EventTable, TraceHeader
 from machine import machine_facts
 
 TRAINING, ENGINE = 100, 150

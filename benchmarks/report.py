@@ -123,9 +123,7 @@ def build_apart(run: Path, page: Path) -> dict[str, float]:
 def build(run: Path, page: Path) -> dict[str, object]:
     """Seconds of each part, in this process."""
     from eroica.views.material import gather
-    from eroica.views.page import draw_picture
-    from eroica.views.pictures import NAMES
-    from eroica.views.write import build_report
+    from eroica.views.page import PICTURES, build_report, draw_picture
 
     began, cpu = time.perf_counter(), time.process_time()
     material = gather(run)
@@ -133,7 +131,7 @@ def build(run: Path, page: Path) -> dict[str, object]:
     page.write_bytes(data := build_report(material))
     wall, used = time.perf_counter() - began, time.process_time() - cpu
     pictures = {}
-    for name in NAMES:
+    for name in PICTURES:
         start = time.perf_counter()
         draw_picture(name, material)
         pictures[name] = round(time.perf_counter() - start, 3)

@@ -36,11 +36,11 @@ from eroica.localize.excess import median_of_others
 from eroica.localize.rule import Behavior, flag_functions
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.rows import NUMBERS
+from eroica.model.series import encode_series
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.summarize import encode_series
 from eroica.wire.codec import decode_record
 from eroica.wire.patterns import WireTable, pack_rows
 from machine import machine_facts

@@ -4,7 +4,7 @@
 of two to eight ranks (`support.written_jobs.random_folder`), healthy, with a slow rank, with another slow one
 in each step, or with a long last stage that meets the first one in groups of two; most lost something: files are cut
 anywhere, kernels or collectives of a rank are gone, ranks recorded other steps; collectives are NCCL's, another
-library's, or of a name that no table knows. What is counted as wrong:
+library's. What is counted as wrong:
 
 - accused: a worker that the others do not wait for stands in a cause;
 - healthy: others wait a tenth of the time or more for a worker, and the verdict is healthy without saying of whom only;
@@ -35,7 +35,6 @@ KERNELS = (
     "void deep_ep::internode::combine<false, 8, __nv_bfloat16, 8, 2>(int4*)",
     "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)",
     "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
-    "void house::exchange<float>(float*)",
 )
 LEAST_WAIT = 0.1
 

@@ -13,11 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import corpus_judge  # noqa: E402
-import families  # noqa: E402
 from corpus_entry import ENTRIES, Truth, entry_files, marks, read_entry, write_entry  # noqa: E402
-from corpus_judge import OUTCOMES, baselines, figures, judged, outcome  # noqa: E402
-from eroica.diagnosis import selection  # noqa: E402
+from corpus_judge import OUTCOMES, figures, judged, outcome  # noqa: E402
 from eroica.model.verdict import (  # noqa: E402
     Coverage,
     Finding,
@@ -25,7 +22,6 @@ from eroica.model.verdict import (  # noqa: E402
     IterationTimes,
     Verdict,
 )
-from eroica.pipeline import analyze  # noqa: E402
 
 SLOW = Truth(verdict="slow", causes=("slow-data-loading",), scope="some", workers=(2,), gain=0.3)
 
@@ -118,15 +114,6 @@ def test_a_verdict_is_right_by_cause_or_word_and_by_workers() -> None:
     assert not marks(verdict_of("compute-slow", 2), Truth(verdict="healthy")).right
 
 
-def test_without_a_healthy_window_what_a_training_computes_beside_its_step_is_named() -> None:
-    entry = read_entry(ENTRIES / "exam_jobs-ema_by_name-0.msgpack.xz")
-    for kept in entry.windows:
-        if kept.window.purpose == "slow":
-            verdict = analyze("job", kept.window, kept.worker_patterns())
-            assert verdict.cause is None or verdict.cause.function.name == "AveragedWeights.update"
-    assert verdict.cause is not None and verdict.cause.gain == pytest.approx(0.6, abs=0.15)
-
-
 def line_said(word: str, said: str = "", among: bool = False, **right: bool) -> dict[str, Any]:
     """A judged window with a fault."""
     marked = {**dict.fromkeys(("right", "cause", "workers", "file"), False), **right}
@@ -150,16 +137,3 @@ def test_a_faulty_window_called_healthy_is_no_undetermined_one() -> None:
     assert list(map(outcome, lines)) == told
     found = figures(lines)
     assert sum(found[name] for name in OUTCOMES) == found["faulty"] == len(lines)
-
-
-def test_without_a_familys_signs_its_cause_is_not_named_and_everything_is_as_before_afterwards() -> None:
-    entry = read_entry(ENTRIES / "gc-pause-ddp-middle-0.msgpack.xz")
-    one = next(it for it in entry.windows if it.truth is not None and it.truth.verdict == "slow")
-    before, rules = corpus_judge.verdict_of(entry, one, *baselines(entry, one)), selection._RULES
-    with families.without("garbage-collection"):
-        without = corpus_judge.verdict_of(entry, one, *baselines(entry, one))
-    again = corpus_judge.verdict_of(entry, one, *baselines(entry, one))
-    assert before is not None and before.cause is not None and without is not None and again is not None
-    assert before.cause.cause == "garbage-collection" == again.findings[0].cause
-    assert all(found.cause != "garbage-collection" for found in without.findings)
-    assert selection._RULES is rules

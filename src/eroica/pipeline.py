@@ -12,17 +12,17 @@ import msgspec
 
 from eroica import __version__
 from eroica.diagnosis import WindowContext, diagnose
+from eroica.diagnosis.cells import reading_of
+from eroica.diagnosis.conclusion import describe_growth
 from eroica.diagnosis.frames import is_own_frame, split_frame
-from eroica.diagnosis.growth import describe_larger_iterations
-from eroica.diagnosis.python_code import reading_of
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.engine import Engine, choose_engine
 from eroica.errors import InputError, UsageError
 from eroica.localize import localize
 from eroica.localize.axis import fit_axis
+from eroica.localize.fleet import leave_out_damaged
 from eroica.localize.matching import Matched
-from eroica.localize.usable_patterns import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
 from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
@@ -140,7 +140,7 @@ def _second_look(
     """The verdict against a baseline window that is not trusted; None where that tells nothing more."""
     context = msgspec.structs.replace(context, notes=notes_on_doubted(context.notes), is_past_doubted=True)
     verdict, view = _judge_or_say_why(patterns, doubted, context, settings, engine)
-    if view is None or (verdict.cause is None and verdict.summary != describe_larger_iterations(view)):
+    if view is None or (verdict.cause is None and verdict.summary != describe_growth(view)):
         return None
     return verdict
 

@@ -25,6 +25,7 @@ IGNORED = "EROICA_IGNORED_SIGNALS"
 _OURS = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib takes longer than all of this
 _PACKAGES = ("site-packages", "dist-packages")
 _NICENESS = "--niceness="
+_COMMAND = "eroica"
 COLLECTOR_NICENESS = 5
 _LONGEST_PROBLEM = 300
 #: Options of `eroica run` that take the next word; `scripts/eroica` has the same.
@@ -81,7 +82,7 @@ def main() -> None:
         _let_ctrl_c_end_us()
     if not sys.flags.isolated:
         keep_environment()
-        os.execv(sys.executable, isolated("eroica", *sys.argv[1:]))
+        os.execv(sys.executable, isolated(_COMMAND, *sys.argv[1:]))
     try:
         if sys.argv[1:2] == ["run"]:
             import_module("eroica.cli.run")
@@ -260,13 +261,14 @@ def _see_our_libraries() -> None:
 def _run_module() -> None:
     if not sys.flags.isolated and _OURS in sys.path:
         sys.path.remove(_OURS)  # put first for a program
-    go_first()
     _see_our_libraries()
     import runpy
 
     del sys.argv[0]
     if sys.argv[0].startswith(_NICENESS):
         step_back(int(sys.argv.pop(0).removeprefix(_NICENESS)))
+    if sys.argv[0] != _COMMAND:  # whose command inherits it
+        go_first()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 

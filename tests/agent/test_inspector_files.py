@@ -10,8 +10,7 @@ import pytest
 from eroica.agent.inspector import InspectorFiles, inspector_folder
 from eroica.collector.intake import clean_communication
 from eroica.communication.conclusion import last_in_words
-from eroica.communication.ledger import Ledger
-from eroica.communication.stretch import stretch_of
+from eroica.communication.stretch import Ledger, stretch_of
 from eroica.model.communication import HostCommunication, KernelTime
 
 

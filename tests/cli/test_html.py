@@ -32,7 +32,7 @@ def test_report_writes_a_page(run_directory, tmp_path, more):
     assert done.exit_code == 3, done.output
     text = file.read_text()
     assert text.startswith("<!DOCTYPE html>")
-    assert 'id="cloud"' in text
+    assert 'id="heatmap"' in text
     assert f"Report: {file.as_uri()}" in done.output.replace("\n", "")
 
 

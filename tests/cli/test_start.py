@@ -136,6 +136,41 @@ def test_ignored_signals_and_the_mask_are_the_commands(tmp_path: Path, by_script
     assert ignored_before(said[0].split()[-1]) >= ignored
 
 
+#: What the kernel tells of a process, but for its name and counters.
+ATTRIBUTES = """
+cd /proc/$$
+cat limits oom_score_adj coredump_filter timerslack_ns personality cgroup loginuid sessionid 2>/dev/null
+grep -E "^(Umask|Uid|Gid|Groups|Sig[BIC]|Cap|NoNewPrivs|Seccomp|Cpus_allowed|Mems_allowed)" /proc/self/status
+nice; ls fd; readlink root
+"""
+
+
+@pytest.mark.parametrize("eroica", ["script", "module"])
+def test_limits_rights_and_ranks_of_the_command_are_what_they_are_alone(
+    eroica: str, tmp_path: Path, by_script: list[str]
+) -> None:
+    """The kernel ends agent and collector first where memory runs out, and not the command."""
+    show = ["sh", "-c", ATTRIBUTES]
+    ours = [*(by_script if eroica == "script" else BY_MODULE), "run", "--quiet", "--no-footer", "--"]
+    alone, watched = (
+        subprocess.run(
+            command, cwd=tmp_path, env=environment(tmp_path), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=True, timeout=60,
+        ).stdout
+        for command in (show, [*ours, *show])
+    )  # fmt: skip
+    assert watched == alone and "Max open files" in alone
+
+
+def test_the_first_process_of_a_container_buries_orphans_as_a_shell_does(tmp_path: Path, by_script: list[str]) -> None:
+    contained = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*contained, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no process namespace can be made: this needs root")
+    orphans = "for i in 1 2 3 4 5; do (sleep 0.$i &); done; sleep 1.5; grep -l '^State:.Z' /proc/[0-9]*/status; exit 3"
+    done = run([*contained, *by_script], tmp_path, ["sh", "-c", orphans])
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+
+
 def test_a_mask_that_is_none_ignores_nothing() -> None:
     assert ignored_before("") == ignored_before("no number") == frozenset()
     assert ignored_before("0000000000001001") == {1, 13}

@@ -10,10 +10,10 @@ from eroica.collector.baseline import Baseline
 from eroica.collector.resume import History
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WindowLine, WorkerStatus
 
 

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from eroica.communication.hang import Scene, find_hang
-from eroica.communication.ledger import Matched
+from eroica.communication.stretch import Matched
 from eroica.model.communication import Flow, GroupCount, Place, WorkerOperations
 from eroica.model.worker import ProcessGroup
 
@@ -111,10 +111,6 @@ def test_of_a_host_that_is_not_heard_but_reached_by_others_the_way_is_named() ->
     found = find_hang(scene(*late, unheard=frozenset({"node2"}), matched=(flow(0, 4, queued=900),), used=CELLS))
     assert found is not None
     assert (found.places[0].kind, found.places[0].hosts) == ("connection", ("node0", "node2"))
-
-
-def test_nobody_in_a_collective_is_no_hang() -> None:
-    assert find_hang(scene(*(operation(worker, 11, 11) for worker in HOSTS))) is None
 
 
 def test_all_inside_and_nothing_to_see_is_left_to_those_who_see_more() -> None:
@@ -239,13 +235,6 @@ def test_a_group_that_was_only_used_at_the_start_does_not_hold_innocent_workers_
     scene = grid(*used)
     found = find_hang(Scene(**{**vars(scene), "groups": GROUPS | WORLD}))
     assert found is not None and found.confidence < 0.5
-
-
-def test_a_group_of_which_nobody_has_come_anywhere_is_named_whole() -> None:
-    found = find_hang(grid(in_groups(4), in_groups(5)))
-    assert found is not None
-    assert found.places == (Place(kind="host", workers=(2, 3), hosts=("node1",)),)
-    assert found.confidence > 0.5
 
 
 def test_a_collective_that_all_have_entered_holds_up_who_waits_for_messages() -> None:

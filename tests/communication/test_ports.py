@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from eroica.collector.intake import clean_communication
 from eroica.communication.conclusion import ports_in_words, slow_verdict
-from eroica.communication.ledger import Ledger
 from eroica.communication.slow import Slow
-from eroica.communication.stretch import Stretch, stretch_of
+from eroica.communication.stretch import Ledger, Stretch, stretch_of
 from eroica.model.communication import HostCommunication, Place, PortCount
 from eroica.model.verdict import Coverage
 from eroica.model.window import Window

@@ -2,8 +2,7 @@
 
 import pytest
 
-from eroica.communication.ledger import CellSum, Second
-from eroica.communication.stretch import Stretch, stretch_of
+from eroica.communication.stretch import CellSum, Second, Stretch, stretch_of
 from eroica.model.communication import WorkerOperations
 
 STEP_S = 0.5

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from eroica.diagnosis.cores import cores_of_host
+from eroica.diagnosis.view import cores_of_host
 from eroica.model.pattern import WorkerPattern
 from eroica.pipeline import analyze
 from support import BusyHost, FleetPlan, synthesize, synthesize_window

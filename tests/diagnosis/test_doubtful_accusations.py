@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -11,10 +11,10 @@ import pytest
 
 from eroica.model.pattern import FunctionPattern, Synchronization, WorkerPattern
 from eroica.model.rows import RowTable
+from eroica.model.series import encode_series
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 from support import FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
 from support.code_troubles import Calls
 from support.fleet import Draft
@@ -90,55 +90,13 @@ def test_an_old_wait_for_the_device_is_not_why_a_job_has_become_slower(seed: int
     assert [workers for _, workers in causes_of(judged(now, before))] == [(3,)]
 
 
-@seeds
-def test_a_new_one_is(seed: int) -> None:
-    before = synthesize(devices(seed, draw=1), (), 1)
-    now = reading_the_loss(synthesize(devices(seed, scale=1.15), (), 2), 8_000)
-    assert "host-device-sync" in [cause for cause, _ in causes_of(judged(now, before))]
-
-
 # --- windows of few long iterations ---
-
-
-@seeds
-@pytest.mark.parametrize("iterations", [2, 3])
-def test_a_slow_device_stands_out_in_few_long_iterations(iterations: int, seed: int) -> None:
-    plan = devices(seed, iterations=iterations, scale=120.0)
-    now = synthesize(plan, [SlowCompute((3,), 1.33, fact="gpu_slowed")], 2)
-    assert causes_of(judged(now)) == [("compute-slow", (3,))]
 
 
 @seeds
 @pytest.mark.parametrize("iterations", [2, 3])
 def test_nobody_does_in_healthy_ones(iterations: int, seed: int) -> None:
     assert causes_of(judged(synthesize(devices(seed, iterations=iterations, scale=120.0), (), 2))) == []
-
-
-@seeds
-def test_what_seems_to_cost_more_than_the_causes_is_told_besides(seed: int) -> None:
-    plan = FleetPlan(workers=4, iterations=4, seed=seed, scale=40.0, jitter=0.02, pauses=0.0)
-    before = synthesize(replace(plan, draw=1), (), 1)
-    parts = [
-        Calls(("mix (project/augment.py:30)",), (0, 1, 2, 3), 300),
-        Calls(("gather (project/queue.py:5)",), (1,), 2_500, every=4),
-    ]
-    verdict = judged(synthesize(plan, parts, 2), before, workers=4)
-    assert "mix" in {finding.function.name for finding in verdict.findings if finding.role == "cause"}
-    assert any(note.startswith("Besides: ") and "gather" in note for note in verdict.coverage.notes)
-
-
-# --- functions that some have more of than others ---
-
-
-@seeds
-def test_workers_that_differ_in_a_function_are_told_apart(seed: int) -> None:
-    before = synthesize(FleetPlan(seed=seed, draw=1), (), 1)
-    parts = [
-        Calls(("group (project/grid.py:3)",), (worker,), ms) for worker, ms in ((0, 60), (1, 15), (2, 40), (3, 40))
-    ]
-    verdict = judged(synthesize(FleetPlan(seed=seed), parts, 2), before, workers=4)
-    told = [sentence for finding in verdict.findings for sentence in finding.evidence]
-    assert any(one.startswith("Not on all alike: ") and "on worker 0" in one for one in told), told
 
 
 # --- sequences that have grown ---
@@ -175,58 +133,7 @@ def test_a_clock_that_accounts_for_it_is(seed: int) -> None:
     assert [cause for cause, _ in causes_of(judged(after, before))] == ["compute-slow"]
 
 
-@seeds
-def test_without_its_clock_a_slow_device_is_told_with_doubt(seed: int) -> None:
-    known, unknown = (
-        judged([changed_rows(one, mu) for one in synthesize(devices(seed), [LongerSequences(1.4, (2,))], 2)]).cause
-        for mu in (0.9, None)
-    )
-    assert known is not None
-    assert unknown is not None
-    assert (known.cause, unknown.cause) == ("load-imbalance", "compute-slow")
-    assert any("nvidia-ml-py" in sentence for sentence in unknown.evidence)
-    assert unknown.confidence < 0.8 < known.confidence
-
-
-# --- an evaluation within the window ---
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One iteration of all workers holds an evaluation of so many milliseconds."""
-
-    ms: float
-
-    def apply(self, draft: Draft) -> None:
-        """Once, about in the middle."""
-        time_WI = np.zeros(draft.shape)
-        time_WI[:, draft.shape[1] // 2] = self.ms * 1e3
-        draft.add(draft.loop_frame("evaluate (project/evaluate.py:12)", phase="other"), time_WI, 1, 0.9)
-
-
-@seeds
-@pytest.mark.parametrize("iterations", [20, 60])
-def test_an_evaluation_is_not_named_for_a_function_that_takes_longer(iterations: int, seed: int) -> None:
-    plan = FleetPlan(workers=4, iterations=iterations, seed=seed, jitter=0.03, pauses=0.02)
-    before = synthesize(replace(plan, draw=1), (), 1)
-    longer = Calls(("mix (project/augment.py:30)",), (0, 1, 2, 3), 16)
-    verdict = judged(synthesize(plan, [longer, Evaluation(3_000)], 2), before, workers=4)
-    assert verdict.cause is not None
-    assert verdict.cause.function.name == "mix"
-
-
 # --- an old rhythm that the healthy window was too short to see ---
-
-
-@pytest.mark.parametrize(
-    "seed", [0, 2, 3, pytest.param(1, marks=pytest.mark.xfail(reason="pauses of both are found under their caller"))]
-)
-def test_an_old_rhythm_of_one_worker_is_not_why_a_job_has_become_slower(seed: int) -> None:
-    plan = FleetPlan(workers=4, iterations=160, seed=seed)
-    before = synthesize(FleetPlan(workers=4, iterations=20, seed=seed, draw=1), (), 1)
-    histograms = Calls(("write_histograms (project/monitor.py:8)",), (0,), 250, every=40)
-    now = synthesize(plan, [histograms, Calls(("hash_rows (project/rows.py:4)",), (2,), 22)], 2)
-    assert [workers for _, workers in causes_of(judged(now, before, workers=4))] == [(2,)]
 
 
 @seeds
@@ -250,13 +157,6 @@ def test_two_new_rhythms_are_both_told(seed: int) -> None:
 
 
 @seeds
-def test_a_fast_minority_that_waits_is_not_called_healthy(seed: int) -> None:
-    verdict = judged(synthesize(devices(seed), [SlowCompute((0, 1, 2, 3, 4), 1.4, fact="none")], 2))
-    assert verdict.verdict == "undetermined"
-    assert "Workers 5, 6 and 7 take 1.4 times less" in verdict.summary
-
-
-@seeds
 def test_nine_of_sixteen_that_have_become_slow_are_told(seed: int) -> None:
     before = synthesize(devices(seed, workers=16, draw=1), (), 1)
     slow = SlowCompute(tuple(range(9)), 1.4, fact="none")
@@ -276,15 +176,6 @@ def test_a_healthy_fleet_has_no_fast_minority(seed: int) -> None:
 
 
 # --- what has always been so ---
-
-
-@seeds
-def test_transfers_that_have_always_taken_more_than_expected_have_not_made_a_job_slower(seed: int) -> None:
-    before = synthesize(devices(seed, draw=1), [SlowLink(40)], 1)
-    assert causes_of(judged(synthesize(devices(seed), [SlowLink(40)], 2), before)) == []
-    assert causes_of(judged(synthesize(devices(seed), [SlowLink(40)], 2))) == [
-        ("slow-collective-everywhere", EVERYBODY)
-    ]
 
 
 @seeds

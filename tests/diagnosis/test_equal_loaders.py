@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from support import FleetPlan, synthesize, synthesize_window
 from support.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(3))
-#: Worker 1 waits for its batch, the others hardly do.
-STALLS_MS = (2.0, 60.0, 4.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -42,34 +39,6 @@ class Loading:
 def fleet(seed: int, loading: Loading, draw: int = 0) -> list[WorkerPattern]:
     plan = FleetPlan(workers=4, seed=seed, draw=draw, loader_workers=1)
     return synthesize(plan, [loading], draw + 1)
-
-
-def judged(seed: int, busy: tuple[float, ...], has_baseline: bool) -> Verdict:
-    before = fleet(seed, Loading((1.0,) * 4, (0.1,) * 4)) if has_baseline else ()
-    now = fleet(seed, Loading(STALLS_MS, busy), draw=1)
-    return analyze("job", synthesize_window(now, "slow" if has_baseline else "manual", before), now, before)
-
-
-@seeds
-@pytest.mark.parametrize("has_baseline", [True, False])
-@pytest.mark.parametrize(
-    ("busy", "scope", "workers"),
-    [
-        ((0.93, 0.98, 0.95, 0.96), "all", (0, 1, 2, 3)),
-        ((0.5, 0.98, 0.55, 0.6), "some", (1,)),
-        ((0.5, 0.98, 0.95, 0.6), "some", (1, 2)),
-    ],
-)
-def test_all_whose_processes_need_as_long_for_a_batch_are_accused(
-    busy: tuple[float, ...], scope: str, workers: tuple[int, ...], has_baseline: bool, seed: int
-) -> None:
-    verdict = judged(seed, busy, has_baseline)
-    found = verdict.cause
-    assert found is not None, verdict.summary
-    assert (found.cause, found.scope, found.workers) == ("slow-data-loading", scope, workers)
-    assert found.function.name == "__getitem__"
-    assert found.gain is not None and found.gain > 0 and "excess -" not in " ".join(found.evidence)
-    assert [finding.cause for finding in verdict.findings if finding.role == "cause"] == ["slow-data-loading"]
 
 
 @seeds

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 
-from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from support import (
@@ -20,11 +17,9 @@ from support import (
     SlowLoader,
     SlowPython,
     Trouble,
-    UnevenWork,
     synthesize,
     synthesize_window,
 )
-from support.code_troubles import Calls
 
 EVERYBODY = (0, 1, 2, 3)
 
@@ -100,44 +95,12 @@ def test_a_function_explains_a_job_that_got_far_slower_yet_since_the_trigger_saw
 
 
 @seeds
-def test_a_function_smaller_than_most_of_what_iterations_grew_by_is_told_with_more_doubt(seed: int) -> None:
-    """The trigger saw what the function costs; the exchange has got slower as well since."""
-    plan = FleetPlan(seed=seed, cores=2)
-    alone, slower = (synthesize(plan, troubles, 2) for troubles in ((SlowPython(40),), (SlowPython(40), SlowLink(60))))
-    healthy = synthesize(FleetPlan(seed=seed + 10_000, cores=2), (), 1)
-    window = synthesize_window(alone, "slow", healthy)
-    all_of_it, part_of_it = (analyze("job", window, patterns).cause for patterns in (alone, slower))
-    assert all_of_it is not None and part_of_it is not None
-    assert all_of_it.function.name == part_of_it.function.name == "_score_tokens"
-    assert part_of_it.confidence < 0.85 * all_of_it.confidence
-
-
-@seeds
-def test_a_function_of_all_that_one_takes_longer_in_is_that_ones_though_all_take_as_long_as_the_slowdown(
-    seed: int,
-) -> None:
-    frames = ("step (project/sim.py:7)", "simulate (project/sim.py:30)")
-    usual = FleetPlan(seed=seed)
-    healthy = synthesize(FleetPlan(seed=seed + 10_000), [Calls(frames, EVERYBODY, 40)], 1)
-    patterns = synthesize(usual, [Calls(frames, EVERYBODY, 40), Calls(frames, (2,), 45)], 2)
-    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns)
-    check(verdict, "python-on-critical-path", (2,), "simulate")
-
-
-@seeds
 @pytest.mark.parametrize("trouble", [SlowLoader((2,), 25), SlowCompute((2,), 1.4)], ids=["loading", "slow"])
 def test_somebody_who_was_always_late_does_not_hide_what_all_do_now(trouble: Trouble, seed: int) -> None:
     healthy = synthesize(FleetPlan(seed=seed + 10_000, workers=8), [trouble], 1)
     patterns = synthesize(FleetPlan(seed=seed, workers=8), [trouble, SlowPython(30)], 2)
     verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns)
     assert "_score_tokens" in {one.function.name for one in verdict.findings if one.role == "cause"}, verdict.summary
-
-
-@seeds
-def test_of_two_that_do_more_than_the_others_the_one_that_all_wait_for_is_accused(seed: int) -> None:
-    """Worker 3 takes 30 ms more than workers 0 and 1, too, but waits for worker 2 meanwhile."""
-    verdict = verdict_on(BackwardHook((2,), 90), BackwardHook((3,), 30), seed=seed, baseline=False)
-    check(verdict, "python-on-critical-path", (2,), "scale_grad")
 
 
 @seeds
@@ -162,32 +125,9 @@ def test_collections_on_one_worker_are_its_own_matter(seed: int) -> None:
 
 
 @seeds
-@pytest.mark.parametrize("factor", [1.5, 2, 4])
-def test_a_stopped_process_computes_slowly(seed: int, factor: float) -> None:
-    verdict = verdict_on(SlowCompute((3,), factor), seed=seed)
-    check(verdict, "compute-slow", (3,))
-    assert verdict.cause is not None
-    assert any("stopped" in sentence for sentence in verdict.cause.evidence)
-    assert verdict.cause.resource is not None
-    assert verdict.cause.resource.mean < 0.8 * (verdict.cause.resource.peers_mean or 0)
-
-
-@seeds
 @pytest.mark.parametrize("factor", [1.6, 2, 4])
 def test_threads_that_wait_for_a_core_are_contention(seed: int, factor: float) -> None:
     check(verdict_on(BusyHost((0,), factor), seed=seed), "cpu-contention", (0,))
-
-
-@seeds
-def test_with_more_workers_than_cores_turns_on_a_core_are_nobodys_fault(seed: int) -> None:
-    assert verdict_on(BusyHost((0,), 1.6), seed=seed, purpose="manual", cores=2).findings == ()
-    check(verdict_on(SlowCompute((3,), 1.5), seed=seed, purpose="manual", cores=2), "compute-slow", (3,))
-
-
-@seeds
-@pytest.mark.parametrize("share", [0.3, 0.6])
-def test_more_operators_at_the_same_speed_are_uneven_work(seed: int, share: float) -> None:
-    check(verdict_on(UnevenWork((0,), share), seed=seed), "load-imbalance", (0,))
 
 
 @seeds
@@ -218,14 +158,6 @@ def test_two_causes_that_hide_each_other_are_both_found(seed: int) -> None:
     verdict = verdict_on(SlowLoader((2,), 40), BackwardHook((1,), 40), seed=seed)
     causes = {(one.cause, one.workers) for one in verdict.findings if one.role == "cause"}
     assert causes == {("slow-data-loading", (2,)), ("python-on-critical-path", (1,))}
-
-
-@seeds
-def test_on_accelerators_one_percent_of_python_is_expected_and_ten_is_not(seed: int) -> None:
-    plan = {"accelerator": True, "workers": 8}
-    assert verdict_on(seed=seed, purpose="manual", baseline=False, **plan).verdict == "healthy"
-    verdict = verdict_on(SlowPython(8), seed=seed, purpose="manual", baseline=False, **plan)
-    check(verdict, "python-on-critical-path", tuple(range(8)), "_score_tokens")
 
 
 @seeds
@@ -262,21 +194,3 @@ def test_confidence_grows_with_the_evidence() -> None:
     assert long is not None
     assert small.confidence < large.confidence
     assert short.confidence < long.confidence
-
-
-def with_nodes(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
-    """With nodes of the autograd graph in which each worker waits for the others."""
-    key = FunctionKey(kind="compute", name="RegisterPostBackwardFunctionBackward", phase="backward")
-    waits = [sum(row.critical_s for row in one.functions if row.key.kind == "collective") for one in patterns]
-    nodes = [FunctionPattern(key=key, beta=0.0, total_s=2 * wait, count=80) for wait in waits]
-    return [
-        msgspec.structs.replace(one, functions=(*one.functions, node))
-        for one, node in zip(patterns, nodes, strict=True)
-    ]
-
-
-@seeds
-def test_an_operator_in_which_others_wait_says_nothing_of_a_processor(seed: int) -> None:
-    before = with_nodes(synthesize(FleetPlan(workers=4, seed=seed + 10_000), (), 1))
-    now = with_nodes(synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 2.2)], 2))
-    check(analyze("job", synthesize_window(now, "slow", before), now, before), "compute-slow", (2,))

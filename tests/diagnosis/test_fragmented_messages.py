@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from eroica.summarize.series import encode_series
 from support import synthesize_window
 from support.pipelines import Step, patterns_of_played, play
 
@@ -35,15 +35,6 @@ def window_of(pieces: dict[int, int], work_us: float = WORK_US) -> list[WorkerPa
 def judge(now: list[WorkerPattern], purpose: str = "slow") -> Verdict:
     then = window_of({})
     return analyze("job", synthesize_window(now, purpose, then), now, then)
-
-
-@pytest.mark.parametrize("worker", [1, 3])
-def test_who_sends_in_pieces_is_named(worker: int) -> None:
-    verdict = judge(window_of({worker: 200}))
-    found = verdict.findings[0]
-    assert (found.cause, found.workers) == ("fragmented-collectives", (worker,)), verdict.summary
-    assert f"Worker {worker} sends 200 messages" in verdict.summary
-    assert found.gain is not None and found.gain > 0.3
 
 
 def test_pieces_of_everybody_are_nobodys_own() -> None:
@@ -86,58 +77,6 @@ def of_small_sums(pattern: WorkerPattern) -> WorkerPattern:
     return msgspec.structs.replace(pattern, collectives=tuple(records))
 
 
-def test_many_tiny_sums_in_a_group_of_some_are_theirs() -> None:
-    verdict = stages(40)
-    found = verdict.findings[0]
-    assert (found.cause, found.workers) == ("fragmented-collectives", (1, 2)), verdict.summary
-    assert "Workers 1 and 2 run 40 tiny collectives" in verdict.summary
-
-
 def test_but_not_where_nobody_finds_the_job_slow() -> None:
     verdict = stages(40, "manual")
     assert "fragmented-collectives" not in {found.cause for found in verdict.findings}, verdict.summary
-
-
-MICRO_BATCHES = 4
-
-
-def pipeline(pieces: int, piece_us: float) -> list[WorkerPattern]:
-    """Three stages, all forward, then all backward; tensors between neighbors in so many pieces.
-
-    The first stage sends the targets to the last one, whole.
-    """
-    group = ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2), backend="gloo")
-
-    def travels(kind: str, peer: int) -> list[Step]:
-        return [Step(kind, piece_us, "0", peer)] * pieces
-
-    forward = (
-        [Step("send", 200.0, "0", 2), Step("work", 3_000.0), *travels("send", 1)],
-        [*travels("recv", 0), Step("work", 3_000.0), *travels("send", 2)],
-        [Step("recv", 200.0, "0", 0), *travels("recv", 1), Step("work", 3_000.0)],
-    )
-    backward = (
-        [*travels("recv", 1), Step("work", 4_000.0)],
-        [*travels("recv", 2), Step("work", 4_000.0), *travels("send", 0)],
-        [Step("work", 4_000.0), *travels("send", 1)],
-    )
-    programs = [
-        [*there * MICRO_BATCHES, *back * MICRO_BATCHES, Step("work", 100.0), Step("iteration")] * ITERATIONS
-        for there, back in zip(forward, backward, strict=True)
-    ]
-    return patterns_of_played(play(programs, [group]), [group])
-
-
-@pytest.mark.parametrize(("piece_us", "named"), [(1_500.0, True), (9_000.0, False)])
-def test_tensors_that_travel_between_stages_in_pieces_are_told(piece_us: float, named: bool) -> None:
-    """Stages send and receive unlike numbers of messages; nine times as slow ones are no matter of their number."""
-    then, now = pipeline(1, 3_000.0), pipeline(6, piece_us)
-    verdict = analyze("job", synthesize_window(now, "slow", then), now, then)
-    found = [one for one in verdict.findings if one.cause == "fragmented-collectives"]
-    assert bool(found) == named, verdict.summary
-    if named:
-        assert found[0] is verdict.cause and found[0].scope == "all"
-        assert "many times as many as when the job was healthy" in verdict.summary
-        assert found[0].gain is not None and verdict.iteration.baseline_ms is not None
-        grown = 1 - verdict.iteration.baseline_ms / verdict.iteration.current_ms
-        assert 0.5 * grown <= found[0].gain <= 1.05 * grown

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
-from eroica.diagnosis.loader_children import is_idle_stack
+from eroica.diagnosis.loaders import is_idle_stack
 from eroica.model.pattern import FunctionKey
 
 MAIN = "main (project/train.py:20)"

@@ -33,15 +33,6 @@ def verdict_on(trouble: Trouble, seed: int, accelerator: bool = False) -> Verdic
 
 
 @seeds
-@pytest.mark.parametrize("accelerator", [False, True])
-@pytest.mark.parametrize("factor", [1.5, 3.0])
-def test_what_looks_like_more_data_on_everybody_accuses_nobody(factor: float, accelerator: bool, seed: int) -> None:
-    verdict = verdict_on(LargerBatches(factor), seed, accelerator)
-    assert verdict.verdict == "undetermined" and verdict.cause is None, verdict.summary
-    assert "batches or sequences have grown, which is no fault" in verdict.summary
-
-
-@seeds
 def test_operators_that_are_slower_in_the_optimizer_too_are_one(seed: int) -> None:
     found = verdict_on(SlowCompute((0, 1, 2, 3), 3.0), seed).cause
     assert found is not None and found.cause == "compute-slow"

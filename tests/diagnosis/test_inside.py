@@ -62,61 +62,6 @@ def causes(verdict: Verdict) -> list[Finding]:
 
 
 @seeds
-@pytest.mark.parametrize("workers", [(1,), (0, 1, 2, 3)])
-def test_a_loop_over_tiny_tensors_is_the_function_and_costs_what_its_operators_do(
-    seed: int, workers: tuple[int, ...]
-) -> None:
-    verdict = judge(TinyTensors(workers, 20, 40), 40, seed)
-    (found,) = causes(verdict)
-    assert (found.cause, found.workers, found.function.name) == ("python-on-critical-path", workers, "discount")
-    usual, now = judge(TinyTensors((), 0, 0), 0, seed).iteration.current_ms, verdict.iteration.current_ms
-    assert usual is not None and now is not None
-    truth = 1 - usual / now
-    assert found.gain == pytest.approx(truth, abs=0.06)
-    assert any("Operators that it calls take" in sentence for sentence in found.evidence), found.evidence
-
-
-class LargerTensors:
-    """Everybody selects from a tensor twice in an iteration, for a millisecond; some for so many more."""
-
-    def __init__(self, workers: Sequence[int], more_ms: float, more_calls: float = 0.0) -> None:
-        self.workers, self.more_ms, self.more_calls = list(workers), more_ms, more_calls
-
-    def apply(self, draft: Draft) -> None:
-        on_WI = np.zeros(draft.shape)
-        on_WI[self.workers] = 1e3
-        draft.add(SELECT, np.full(draft.shape, 1e3), 2.0, 0.95)
-        draft.add(SELECT, self.more_ms * on_WI, self.more_calls, 0.95)
-        draft.add(draft.loop_frame(*FRAMES, phase="other"), 10 * on_WI, 1.0, 0.95)
-
-
-@seeds
-@pytest.mark.parametrize("workers", [(1,), (0, 1, 2, 3)])
-@pytest.mark.parametrize(("more_calls", "told"), [(0.0, True), (60.0, False)])
-def test_an_operator_in_it_that_runs_as_often_but_far_longer_is_told_to_get_more_data(
-    seed: int, workers: tuple[int, ...], more_calls: float, told: bool
-) -> None:
-    before = synthesize(FleetPlan(workers=4, seed=seed), [LargerTensors((), 0)], 1)
-    slow = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [LargerTensors(workers, 40, more_calls)], 2)
-    patterns = sampled_inside(slow, 40)
-    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
-    assert found is not None and found.function.name == "discount"
-    assert found.duration is not None
-    assert found.duration.per_iteration_ms == pytest.approx(50, rel=0.15)
-    sentence = "aten::select: as often as"
-    assert any(sentence in text and "41 times as long" in text for text in found.evidence) == told, found.evidence
-    assert ("size of the tensors" in found.next_step) == told
-
-
-@seeds
-def test_collections_that_it_sets_off_are_its_cost_too(seed: int) -> None:
-    verdict = judge(TinyTensors((0, 1, 2, 3), 20, 8, 6), 14, seed)
-    (found,) = causes(verdict)
-    assert (found.cause, found.function.name) == ("python-on-critical-path", "discount")
-    assert any("garbage collections in it take" in sentence for sentence in found.evidence), found.evidence
-
-
-@seeds
 @pytest.mark.parametrize("own_ms", [20, 30, 60])
 def test_operators_outside_the_function_stay_a_cause_of_their_own(seed: int, own_ms: float) -> None:
     """The samples of the function do not cover them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -119,28 +118,10 @@ def judged(
 
 
 @seeds
-@pytest.mark.parametrize("purpose", ["manual", "early"])
-@pytest.mark.parametrize("baseline", [True, False])
-def test_launching_many_small_kernels_is_no_cause(seed: int, purpose: WindowPurpose, baseline: bool) -> None:
-    troubles = [*eager(), SlowPython(9.0, "forward (project/model.py:60)")]
-    plan = FleetPlan(seed=seed, accelerator=True)
-    patterns, healthy = synthesize(plan, troubles, 2), synthesize(plan, troubles, 1)
-    window = synthesize_window(patterns, purpose, healthy)
-    verdict = analyze("job", window, patterns, healthy if baseline else ())
-    assert verdict.verdict == "healthy", verdict.summary
-
-
-@seeds
 def test_python_that_far_exceeds_what_lies_between_launches_is_one(seed: int) -> None:
     verdict = judged(seed, [*eager(4, 6), SlowPython(30.0)], purpose="manual", baseline=False)
     assert verdict.cause is not None and verdict.cause.cause == "python-on-critical-path", verdict.summary
     assert verdict.cause.function.name == "_score_tokens"
-
-
-@seeds
-def test_python_where_nothing_is_launched_may_take_no_more_for_launches_elsewhere(seed: int) -> None:
-    verdict = judged(seed, [*eager(), SlowLoop(18.0)], purpose="manual", baseline=False)
-    assert verdict.cause is not None and verdict.cause.function.name == "tokenize", verdict.summary
 
 
 @seeds
@@ -163,16 +144,6 @@ def test_what_a_job_did_when_it_was_healthy_has_not_made_it_slow(seed: int) -> N
     assert verdict.cause is None or verdict.cause.cause != "python-on-critical-path", verdict.summary
 
 
-@seeds
-def test_who_launches_far_more_than_before_is_named(seed: int) -> None:
-    more = Launching(15.0, 300, "other")
-    verdict = judged(seed, [*eager(), more], eager(), ms_called=15.0)
-    found = verdict.cause
-    assert found is not None and found.cause == "host-bound", verdict.summary
-    assert found.function.name == "gradient_norms" and found.scope == "all"
-    assert any("launches 300 kernels there per iteration, 0 in the healthy window" in one for one in found.evidence)
-
-
 @dataclass(frozen=True)
 class Unsteady(Launching):
     """The same in a part that takes twice as long in one iteration as in the next."""
@@ -192,64 +163,6 @@ def test_a_part_need_not_be_sure_by_itself_to_tell_who_launches(seed: int) -> No
     patterns = calling(patterns, 50.0, phase="forward")
     found = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy).cause
     assert found is not None and (found.cause, found.function.name) == ("host-bound", "gradient_norms"), found
-
-
-@seeds
-def test_who_only_waits_longer_meanwhile_is_not_named_for_more_launches(seed: int) -> None:
-    verdict = judged(seed, [*eager(), Launching(15.0, 300, "other")], eager(), ms_called=50.0)
-    found = verdict.cause
-    assert found is not None and found.cause == "host-bound", verdict.summary
-    assert found.function.name == LAUNCHING
-
-
-@seeds
-def test_python_between_equally_many_launches_is_named_and_not_the_hosts_cores(seed: int) -> None:
-    slower = Launching(20.0, 0.0)
-    verdict = judged(seed, [*eager(), slower], eager(), ms_called=20.0)
-    found = verdict.cause
-    assert found is not None and found.cause == "python-on-critical-path", verdict.summary
-    assert found.function.name == "gradient_norms"
-    assert not any("Each launch" in one for one in found.evidence)
-
-
-@seeds
-def test_a_healthy_window_that_knows_nothing_of_launching_is_no_measure_for_it(seed: int) -> None:
-    verdict = judged(seed, [*eager(), Kernels(30.0)], ())
-    assert all(one.cause != "host-bound" for one in verdict.findings), verdict.summary
-
-
-@seeds
-def test_a_worker_whose_host_launches_more_slowly_is_found_beside_its_peers(seed: int) -> None:
-    slower = Launching(25.0, 0.0, "backward", (2,))
-    verdict = judged(seed, [*eager(), slower], baseline=False)
-    found = verdict.cause
-    assert found is not None and (found.cause, found.workers) == ("host-bound", (2,)), verdict.summary
-    assert any("Each launch takes longer" in one for one in found.evidence)
-
-
-@seeds
-def test_slower_launching_of_threads_without_a_core_is_contention(seed: int) -> None:
-    slower = Launching(25.0, 0.0, "backward", (2,))
-    patterns = synthesize(FleetPlan(seed=seed, accelerator=True), [*eager(), slower], 2)
-    facts = {**patterns[2].host_facts, "run_queue_wait": 0.6}
-    patterns[2] = msgspec.structs.replace(patterns[2], host_facts=facts)
-    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns, ())
-    assert verdict.cause is not None and verdict.cause.cause == "cpu-contention", verdict.summary
-    assert verdict.cause.workers == (2,)
-    times = re.search(r"computes? (\d+\.\d) times as slowly", verdict.summary)
-    assert times is not None and float(times[1]) < 2, verdict.summary  # of the iteration, not of its gaps
-
-
-@seeds
-def test_a_function_that_launches_new_kernels_is_named_with_what_they_take(seed: int) -> None:
-    troubles = [*eager(), Launching(2.0, 800), Kernels(50.0)]
-    verdict = judged(seed, troubles, eager(), ms_called=40.0, ms_on_device=50.0)
-    found = verdict.cause
-    assert found is not None and found.cause == "python-on-critical-path", verdict.summary
-    assert found.function.name == "gradient_norms"
-    assert any(
-        "operators which it calls, elementwise_kernel first; they take 50 ms more" in one for one in found.evidence
-    )
 
 
 @seeds

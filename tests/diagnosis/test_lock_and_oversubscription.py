@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
-import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from support import BusyHost, Draft, FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
+from support import BusyHost, FleetPlan, SlowCompute, synthesize, synthesize_window
 
 COUNTING = ("run (threading.py:980)", "count (project/stats.py:12)")
 LOADING = ("_worker_loop (torch/utils/data/_utils/worker.py:240)", "parse (project/dataset.py:90)")
@@ -55,30 +54,6 @@ def test_a_thread_that_computes_in_python_is_named_for_all_that_gets_slower(seed
     assert "holds Python's interpreter lock" in verdict.summary and "stats.py:12" in verdict.summary
     assert [one.cause for one in verdict.findings if one.role == "cause"] == ["python-on-critical-path"]
     assert "another process" in found.next_step
-
-
-@dataclass(frozen=True)
-class Sleeps:
-    """A function in which all training threads sleep, on some workers for `ms` more: they get the lock back late."""
-
-    workers: tuple[int, ...]
-    ms: float
-
-    def apply(self, draft: Draft) -> None:
-        """One function of the forward pass."""
-        key = draft.forward_frame("sync (project/device.py:9)")
-        draft.add(key, np.full(draft.shape, 40e3), 1, 0.03)
-        draft.time_us[key][list(self.workers)] += self.ms * 1e3
-
-
-@seeds
-@pytest.mark.parametrize(("use", "named"), [(0.9, "count"), (0.25, "sync"), (0.02, "sync")])
-def test_the_one_function_that_sleeps_longer_is_not_what_holds_the_lock(seed: int, use: float, named: str) -> None:
-    before = synthesize(FleetPlan(workers=4, seed=seed + 100), [Sleeps((), 0.0)], 1)
-    patterns = with_thread(synthesize(FleetPlan(workers=4, seed=seed), [Sleeps((2,), 50.0)], 2), (2,), use)
-    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
-    assert found is not None
-    assert (found.cause, found.workers, found.function.name) == ("python-on-critical-path", (2,), named)
 
 
 @seeds
@@ -137,19 +112,6 @@ def test_without_any_of_the_three_measurements_they_are_not(
     assert all("data loaders' own processes" not in text for text in (verdict.summary, *verdict.coverage.notes))
 
 
-@seeds
-@pytest.mark.parametrize(("used_s", "named"), [(0.05, "cpu-contention"), (0.002, "slow-collective-everywhere")])
-def test_loader_processes_also_take_the_cores_that_carry_transfers(seed: int, used_s: float, named: str) -> None:
-    """Training threads wait no longer for a core than before: the threads of the collectives do."""
-    before = busy_loaders(synthesize(FleetPlan(workers=4, seed=seed + 100, loader_workers=4), (), 1), 0.002, 0.1, 0.99)
-    plan = FleetPlan(workers=4, seed=seed, loader_workers=4)
-    patterns = busy_loaders(synthesize(plan, [SlowLink(40.0)], 2), used_s, 0.05, 0.99)
-    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
-    assert verdict.cause is not None and verdict.cause.cause == named, verdict.summary
-    told = any("for transfers that the same cores carry" in text for text in verdict.cause.evidence)
-    assert told == (named == "cpu-contention")
-
-
 # --- processes that the job has started itself ---
 
 
@@ -204,34 +166,6 @@ def test_they_hold_no_interpreter_lock_of_their_parents(seed: int) -> None:
 # --- some of the workers take the cores of all, or their own thread takes theirs ---
 
 
-def reading(patterns: Sequence[WorkerPattern], worker: int, used_s: float) -> list[WorkerPattern]:
-    """The patterns on full hosts, where the loaders of one worker alone compute more."""
-    changed = []
-    for one in busy_loaders(patterns, 0.002, 0.5, 0.99):
-        iterations = one.last_iteration - one.first_iteration
-        if one.worker.global_rank == worker:
-            cores = one.host_facts["cores_worker"] + used_s * iterations / one.duration_s
-            more = row(LOADING, "loader", 1.25 * used_s * iterations, 0.8)
-            facts = {**one.host_facts, "cores_worker": cores}
-            one = msgspec.structs.replace(one, functions=(*one.functions[:-1], more), host_facts=facts)  # noqa: PLW2901
-        changed.append(one)
-    return changed
-
-
-@seeds
-def test_loaders_of_one_worker_that_take_the_cores_of_all_are_its_slow_loading(seed: int) -> None:
-    plan = FleetPlan(workers=4, seed=seed, loader_workers=4)
-    before = busy_loaders(synthesize(replace(plan, seed=seed + 100), (), 1), 0.002, 0.1, 0.6)
-    troubles = [BusyHost((0, 1, 2, 3), 1.6), SlowLoader((2,), 60)]
-    patterns = reading(synthesize(plan, troubles, 2), 2, 0.2)
-    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
-    found = verdict.cause
-    assert found is not None
-    assert (found.cause, found.workers, found.scope) == ("slow-data-loading", (2,), "some"), verdict.summary
-    assert "cpu-contention" not in [one.cause for one in verdict.findings if one.role == "cause"]
-    assert any("Training threads wait" in text for text in found.evidence)
-
-
 @seeds
 def test_a_thread_that_computes_less_is_named_where_the_training_thread_only_waits_longer(seed: int) -> None:
     """It computes as long as its peers, and waits for the rest: for the lock, or for a core."""
@@ -251,47 +185,3 @@ def test_a_thread_that_computes_less_is_named_where_the_training_thread_only_wai
     assert found is not None and (found.workers, found.function.name) == ((2,), "count")
     found = analyze("job", synthesize_window(computing, "slow", before), computing, before).cause
     assert found is not None and found.cause == "compute-slow"
-
-
-POOL = (
-    "Thread.run (threading.py:970)",
-    "Pool._handle_tasks (multiprocessing/pool.py:520)",
-    "ForkingPickler.dumps (multiprocessing/reduction.py:48)",
-)
-
-
-@seeds
-@pytest.mark.parametrize("workers", [(2,), (0, 1, 2, 3)])
-@pytest.mark.parametrize(("use", "is_lock"), [(0.25, True), (0.05, False)])
-def test_native_code_of_a_library_that_keeps_the_lock_is_named_by_how_long_the_training_thread_waits(
-    seed: int, use: float, is_lock: bool, workers: tuple[int, ...]
-) -> None:
-    """A pool's thread pickles a fifth of the time; a thread that uses a twentieth cannot be what it waits for."""
-    plan = FleetPlan(workers=4, seed=seed)
-    before = synthesize(replace(plan, seed=seed + 100), (), 1)
-    slow = synthesize(plan, [SlowCompute(workers, 1.4, fact="nothing_of_note")], 2)
-    pool = row(POOL, "background", slow[2].duration_s, use)
-    patterns = [
-        msgspec.structs.replace(one, functions=(*one.functions, pool)) if one.worker.global_rank in workers else one
-        for one in slow
-    ]
-    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
-    assert (found is not None and found.workers == workers) or not is_lock
-    by_lock = found is not None and found.resource is not None and found.resource.name == "interpreter lock"
-    assert by_lock == is_lock
-    assert found is None or not is_lock or found.function.name == "ForkingPickler.dumps"
-
-
-@seeds
-@pytest.mark.parametrize(("use", "named"), [(0.9, "count"), (0.02, "sync")])
-def test_a_thread_that_computes_beside_a_device_holds_up_who_launches(seed: int, use: float, named: str) -> None:
-    before = with_device(synthesize(FleetPlan(workers=4, seed=seed + 100), [Sleeps((), 0.0)], 1))
-    patterns = with_device(synthesize(FleetPlan(workers=4, seed=seed), [Sleeps((0, 1, 2, 3), 50.0)], 2))
-    patterns = with_thread(patterns, (0, 1, 2, 3), use)
-    found = analyze("job", synthesize_window(patterns, "slow", before), patterns, before).cause
-    assert found is not None
-    assert (found.cause, found.scope, found.function.name) == ("python-on-critical-path", "all", named)
-
-
-def with_device(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
-    return [msgspec.structs.replace(one, has_accelerator=True) for one in patterns]

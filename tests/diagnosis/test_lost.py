@@ -12,7 +12,7 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from support import FleetPlan, SlowLink, SlowLoader, synthesize, synthesize_window
+from support import FleetPlan, SlowLink, synthesize, synthesize_window
 
 BEFORE = synthesize(FleetPlan(workers=4, seed=1), (), 1)
 
@@ -96,28 +96,3 @@ def test_what_healthy_windows_may_differ_by_is_told_with_both_numbers() -> None:
     verdict = judge("manual", scale=1.16)
     assert verdict.verdict == "healthy" and "Before, iterations took" in verdict.summary, verdict.summary
     assert verdict.iteration.rest_ms == 0.0
-
-
-def test_what_a_cause_leaves_of_the_loss_is_told_as_a_number() -> None:
-    """A loader takes 41 of some 84 ms; all else takes 1.65 times as long, which nobody can name without a past."""
-    verdict = judge(
-        "slow", SlowLoader((2,), 50), scale=1.65, past=False, baseline_iteration_s=0.062, current_iteration_s=0.155
-    )
-    alone = judge("slow", SlowLoader((2,), 50))
-    for one in (verdict, alone):
-        assert one.cause is not None and one.cause.workers == (2,), one.summary
-    now, found = verdict.iteration.current_ms, verdict.cause
-    assert now is not None and found is not None and found.gain is not None
-    told = verdict.summary, [(one.cause, one.gain) for one in verdict.findings], verdict.iteration
-    assert verdict.iteration.rest_ms == pytest.approx(now * (1 - found.gain) - 62, abs=4), told
-    assert verdict.iteration.rest_ms > 20 and "nothing the rest" in verdict.summary, told
-    assert alone.iteration.rest_ms == 0.0 and "nothing the rest" not in alone.summary
-    assert Verdict.from_json(verdict.to_json()).iteration == verdict.iteration
-
-
-def test_a_window_of_too_few_workers_tells_what_they_suggest() -> None:
-    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1), [SlowLoader((0, 1, 2, 3), 60)], 2)[:1]
-    verdict = analyze("job", synthesize_window(patterns, "slow", BEFORE), patterns, BEFORE, 4)
-    assert verdict.verdict == "undetermined" and "Too little" in verdict.summary, verdict.summary
-    nearest = [one for one in verdict.considered if one.gain]
-    assert nearest and nearest[0].workers in ((0,), ()) and nearest[0].gain > 0.2, verdict.considered

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from support import FleetPlan, LargerBatches, SlowCompute, Trouble, synthesize, synthesize_window
-from support.fleet import Draft
-
-
-@dataclass(frozen=True)
-class WaitsForDevice:
-    """Operators of all workers wait for something else than a core: they hardly use one, and hardly wait for it."""
-
-    queued: float = 0.04
-
-    def apply(self, draft: Draft) -> None:
-        """Little use, short waits; what dispatches operators does not grow with them."""
-        for facts in draft.facts:
-            facts["run_queue_wait"] = self.queued
-        for key, time_WI in draft.time_us.items():
-            if key.kind == "compute":
-                draft.utilization[key] = 0.1 * np.median(time_WI) / np.maximum(time_WI.mean(axis=1), 1e-9)
 
 
 def judged(*troubles: Trouble, before: Sequence[Trouble] = (), **plan: object) -> Verdict:
@@ -55,13 +37,3 @@ def test_a_slow_processor_slows_the_optimizer_too(seed: int) -> None:
 def test_on_an_accelerator_nothing_is_said_without_the_devices_own_speed() -> None:
     verdict = judged(LargerBatches(2.5, (2,)), seed=1, accelerator=True)
     assert [workers for _, workers in causes_of(verdict)] == [(2,)]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_more_workers_than_cores_take_no_turns_where_they_hardly_wait_for_one(seed: int) -> None:
-    """Ranks that drive devices, or sleep: half as much work again on one of them is no luck in who gets a core."""
-    paced = WaitsForDevice()
-    verdict = judged(LargerBatches(1.5, (2,)), paced, before=(paced,), seed=seed, cores=2)
-    assert causes_of(verdict) == [("load-imbalance", (2,))], verdict.summary
-    verdict = judged(LargerBatches(1.5, (2,)), seed=seed, cores=2)  # they wait for a quarter of the window
-    assert ("load-imbalance", (2,)) not in causes_of(verdict), verdict.summary

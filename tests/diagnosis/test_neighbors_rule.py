@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from eroica.diagnosis.hosts import name_use
+from eroica.diagnosis.neighbors import name_use
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
@@ -24,14 +24,12 @@ from support import (
     synthesize,
     synthesize_window,
 )
-from support.scope_troubles import WanderingHold
 
 BURNER = Neighbor(
     name="python (serve.py)", pid=777, cpu_cores=6.0, run_queue_wait=0.2, memory_bytes=1 << 30, age_s=30.0
 )
 DAEMON = Neighbor(name="dockerd", pid=55, cpu_cores=0.3, memory_bytes=1 << 27, age_s=90_000.0)
 seeds = pytest.mark.parametrize("seed", range(3))
-Facts = Callable[[WorkerPattern], tuple[tuple[Neighbor, ...], dict[str, float]]]
 
 
 def beside(
@@ -143,42 +141,6 @@ def test_a_job_on_one_host_that_got_slower_for_all_names_what_came_since(seed: i
 
 
 @seeds
-@pytest.mark.parametrize("purpose", ["manual", "slow"])
-def test_workers_that_are_held_up_in_turn_beside_a_newcomer_are_not_slow_by_themselves(seed: int, purpose: str) -> None:
-    newcomer = msgspec.structs.replace(BURNER, cpu_cores=3.0)
-    fleet = {"workers": 4, "per_host": 4, "cores": 4}
-    full = {"host_busy": 0.97, "cpu_count": 4.0}
-    held = [WanderingHold(2.0)]
-    verdict = verdict_on(held, seed, lambda all_: beside(all_, ["node-0"], (newcomer,), **full), purpose, **fleet)
-    found = verdict.cause
-    assert found is not None
-    assert (found.cause, found.scope, found.workers) == ("sibling-process", "all", (0, 1, 2, 3)), verdict.summary
-    assert "pid 777" in verdict.summary
-    alone = verdict_on(held, seed, lambda all_: beside(all_, ["node-0"], (), **full), purpose, **fleet)
-    assert alone.cause is not None and alone.cause.cause != "sibling-process", alone.summary
-
-
-@seeds
-def test_slow_collectives_on_a_full_host_are_its_neighbors_doing(seed: int) -> None:
-    full = lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.99)  # noqa: E731
-    verdict = verdict_on([SlowLink(40)], seed, full, **ONE_HOST)
-    assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
-    idle = lambda all_: beside(all_, ["node-0"], (), host_busy=0.5)  # noqa: E731
-    verdict = verdict_on([SlowLink(40)], seed, idle, **ONE_HOST)
-    assert verdict.cause is None or verdict.cause.cause != "sibling-process"
-
-
-@seeds
-def test_who_waits_for_storage_is_told_beside_what_fills_the_cores(seed: int) -> None:
-    """A core that others take makes nobody wait for storage: two causes, each with its gain."""
-    full = lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.99)  # noqa: E731
-    verdict = verdict_on([SlowLink(40.0), SlowLoader((2,), 12.0)], seed, full, **ONE_HOST)
-    causes = {one.cause: one for one in verdict.findings if one.role == "cause"}
-    assert causes.keys() == {"sibling-process", "slow-data-loading"}, verdict.summary
-    assert causes["slow-data-loading"].workers == (2,) and all(one.gain for one in causes.values())
-
-
-@seeds
 def test_a_job_that_works_twice_as_much_itself_does_not_owe_that_to_a_neighbor(seed: int) -> None:
     """Others on the same cores make its work take longer, by caches and shared units, but not that much."""
     full = lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.99, cores_job=9.0)  # noqa: E731
@@ -264,15 +226,6 @@ def test_a_slow_job_that_nothing_explains_tells_who_else_is_busy(seed: int) -> N
     assert not any("pid 777" in note for note in healthy.coverage.notes)
 
 
-@seeds
-def test_of_two_slow_hosts_only_the_noisy_one_is_blamed_on_its_neighbor(seed: int) -> None:
-    troubles = [BusyHost((0, 1), 1.9), SlowCompute((4, 5), 1.9, "none")]
-    fleet = {"workers": 24, "per_host": 4}
-    verdict = verdict_on(troubles, seed, lambda all_: beside(all_, ["node-0"], (BURNER,)), **fleet)
-    found = {one.cause: one.workers for one in verdict.findings if one.role == "cause"}
-    assert found == {"sibling-process": (0, 1), "compute-slow": (4, 5)}, verdict.summary
-
-
 # --- devices ---
 
 
@@ -295,53 +248,6 @@ def test_processes_on_a_slow_workers_device_are_named(seed: int) -> None:
     found = verdict.cause
     assert found is not None and (found.cause, found.workers) == ("sibling-process", (3,)), verdict.summary
     assert "infer (pid 903)" in " ".join(found.evidence)
-
-
-@seeds
-def test_a_process_that_only_holds_memory_of_a_slow_device_is_told_and_not_blamed(seed: int) -> None:
-    verdict = verdict_on(
-        [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, [3], 0.0), accelerator=True
-    )
-    found = verdict.cause
-    assert found is not None and (found.cause, found.workers) == ("compute-slow", (3,)), verdict.summary
-    assert any("infer (pid 903)" in line and "nobody saw it compute" in line for line in found.evidence)
-
-
-@seeds
-def test_a_newcomer_on_a_slow_device_that_was_seen_to_use_little_of_it_is_told_and_not_blamed(seed: int) -> None:
-    """A short window on an H200: the driver told the share of a time in which the process had hardly begun."""
-    verdict = verdict_on(
-        [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, [3], 0.02), accelerator=True
-    )
-    found = verdict.cause
-    assert found is not None and (found.cause, found.workers) == ("compute-slow", (3,)), verdict.summary
-    assert any("infer (pid 903) uses 2 % of cuda:3's time" in line for line in found.evidence)
-
-
-@seeds
-def test_what_a_lower_clock_accounts_for_is_nobody_elses_doing(seed: int) -> None:
-    """A throttled device that somebody else uses a little, too: the clock alone makes it that slow."""
-
-    def now(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
-        return [
-            msgspec.structs.replace(
-                one,
-                host_facts={
-                    **one.host_facts,
-                    "gpu_sm_clock": 0.69 if one.worker.global_rank == 3 else 0.97,
-                    "gpu_slowed": 0.8 if one.worker.global_rank == 3 else 0.0,
-                },
-            )
-            for one in on_device(patterns, [3], 0.35)
-        ]
-
-    verdict = verdict_on([SlowCompute((3,), 1.4, "none")], seed, now, accelerator=True)
-    found = verdict.cause
-    assert found is not None and (found.cause, found.workers) == ("compute-slow", (3,)), verdict.summary
-    assert "Its device ran at 69 % of its highest clock; the peers' at 97 %." in found.evidence
-    assert any(
-        line.startswith("Heat, a power brake or the device itself held its clock back 80 %") for line in found.evidence
-    )
 
 
 @seeds
@@ -368,19 +274,6 @@ def test_neighbors_and_settings_survive_the_wire() -> None:
     pattern = msgspec.structs.replace(pattern, setup={"torch_threads": "4"})
     back = decode_record(encode_record(pattern), WorkerPattern)
     assert back == pattern and back.neighbors[0] == BURNER and back.setup == {"torch_threads": "4"}
-
-
-@seeds
-@pytest.mark.parametrize("loaders", [0, 2])
-def test_slow_loading_beside_a_busy_process_keeps_its_function_and_tells_of_it(seed: int, loaders: int) -> None:
-    trouble = SlowLoader((1,), 60)
-    noisy = verdict_on([trouble], seed, lambda all_: beside(all_, ["node-0"], (BURNER,)), loader_workers=loaders)
-    quiet = verdict_on([trouble], seed, lambda all_: beside(all_, ["node-0"], ()), loader_workers=loaders)
-    for verdict, told in ((noisy, True), (quiet, False)):
-        assert verdict.cause is not None
-        assert (verdict.cause.cause, verdict.cause.workers) == ("slow-data-loading", (1,))
-        assert any("may slow the loading down" in line for line in verdict.cause.evidence) == told
-        assert any("python (serve.py) (pid 777)" in line for line in verdict.cause.evidence) == told
 
 
 @seeds

@@ -59,26 +59,6 @@ def test_copies_to_the_host_name_who_makes_them() -> None:
     assert "Memcpy DtoH (Device -> Pageable), which offload (train.py" in verdict.summary
 
 
-def test_attention_written_out_is_named_by_the_module_that_launches_it() -> None:
-    verdict = verdict_on("attention_written_out")
-    found = verdict.cause
-    assert found is not None and found.cause == "python-on-critical-path", verdict.summary
-    assert found.function.name == "Block.forward"
-    assert found.gain is not None and 0.5 <= found.gain <= 0.7  # 30 ms before, 84 with it
-    assert any("operators which it calls, at::native::elementwise_kernel<...> first" in one for one in found.evidence)
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_who_makes_forward_launch_more_is_named_though_backward_launches_most_of_it(number: int) -> None:
-    """Backward, 71 % of the additional launches, has no stacks: it runs what forward has recorded."""
-    verdict = verdict_on("head_by_head", number)
-    found = verdict.cause
-    assert found is not None and found.cause == "host-bound", verdict.summary
-    assert found.function.name == "Attention.head_by_head"
-    assert "6072 kernels there per iteration, 592 in the healthy window" in " ".join(found.evidence)
-    assert found.gain is not None and 0.75 <= found.gain <= 0.95  # 18 ms before, 141 with it
-
-
 def test_reading_each_gradients_norm_is_named() -> None:
     verdict = verdict_on("reads_each_norm")
     found = verdict.cause

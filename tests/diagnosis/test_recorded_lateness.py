@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.pipeline import analyze
-from eroica.summarize.series import encode_series
-from support import FleetPlan, synthesize
-from support.recordings import meet, recorded_collective, recorded_worker
+from support.recordings import recorded_collective, recorded_worker
 
 GEMM = FunctionKey(kind="compute", name="gemm", thread="device")
 COPY = FunctionKey(kind="compute", name="elementwise", thread="device")
@@ -149,12 +148,6 @@ def test_of_two_the_one_that_is_always_late_is_found_though_work_varies(iteratio
 # --- a trace is missing ---
 
 
-def test_a_late_worker_is_found_though_somebody_elses_trace_is_missing() -> None:
-    verdict = recorded(steps(late_us=30_000, missing=(1,)))
-    assert accused(verdict) == [("unknown", (3,))]
-    assert any("no trace of 1 of 4 members of process group '0' (1)" in note for note in verdict.coverage.notes)
-
-
 @pytest.mark.parametrize("workers", [2, 4])
 def test_a_job_that_waits_for_a_worker_without_a_trace_is_not_called_healthy(workers: int) -> None:
     verdict = recorded(steps(workers, late_us=30_000, missing=(workers - 1,)))
@@ -170,43 +163,12 @@ def test_a_healthy_job_stays_healthy_with_a_missing_trace() -> None:
 # --- work that is late ---
 
 
-def test_a_late_worker_with_more_executions_has_more_work_and_that_is_said_once() -> None:
-    for iterations in (1, 2, 5):
-        verdict = recorded(steps(iterations=iterations, late_us=30_000, shown=GEMM, more=0.5))
-        assert accused(verdict) == [("load-imbalance", (3,))]
-        assert iterations == 1 or causes(verdict)[0].gain == pytest.approx(0.22, abs=0.03)
-        assert not any("Nobody is seen to wait" in sentence for sentence in causes(verdict)[0].evidence)
-
-
-def test_the_sentence_says_that_it_runs_more_often() -> None:
-    text = recorded(steps(iterations=2, late_us=30_000, shown=GEMM, more=0.5)).summary
-    assert "most of all because of gemm, which runs more often there" in text
-
-
-def test_slow_kernels_are_called_so_before_the_eleventh_iteration() -> None:
-    for iterations in (5, 10, 11):
-        assert accused(recorded(steps(iterations=iterations, late_us=14_000, shown=GEMM)))[0] == ("compute-slow", (3,))
-
-
 def test_the_duration_of_a_named_function_is_its_own() -> None:
     cause = causes(recorded(steps(iterations=1, late_us=30_000, shown=GEMM)))[0]
     assert cause.cause == "unknown"
     assert cause.duration is not None
     assert cause.duration.per_iteration_ms == pytest.approx(100, abs=6)
     assert cause.duration.peers_ms == pytest.approx(70, abs=4)
-
-
-def test_without_a_function_there_is_no_time_of_peers_to_compare_with() -> None:
-    cause = causes(recorded(steps(late_us=30_000)))[0]
-    assert cause.duration is not None
-    assert cause.duration.peers_ms is None
-
-
-def test_the_annotation_around_a_step_is_no_function() -> None:
-    verdict = recorded(steps(late_us=30_000, shown=STEP))
-    assert accused(verdict) == [("unknown", (3,))]
-    assert "host outside any recorded operator" in verdict.summary
-    assert "ProfilerStep" not in verdict.to_json().decode()
 
 
 def test_a_device_that_idles_outside_of_operators_names_no_function() -> None:
@@ -235,21 +197,6 @@ def test_in_one_iteration_a_small_wait_accuses_nobody() -> None:
     assert [accused(verdict) for verdict in verdicts if causes(verdict)] == []
 
 
-def test_a_start_that_may_be_the_profilers_does_not_make_a_job_slow() -> None:
-    arrival = np.tile(np.arange(1, 5) * 5000.0, (4, 1))
-    arrival[3] += 4000
-    end, duration = meet(arrival)
-    began = [0, 0, 0, 4000]
-    patterns = [
-        recorded_worker(rank, [recorded_collective(end[rank] - began[rank], duration[rank])]) for rank in range(4)
-    ]
-    verdict = recorded(patterns)
-    assert verdict.verdict == "undetermined"
-    assert "or the profiler started there later" in verdict.summary
-    assert [cause.workers for cause in causes(verdict)] == [(3,)]
-    assert causes(verdict)[0].confidence < 0.25
-
-
 def test_what_only_lacks_iterations_is_doubted_and_not_called_healthy() -> None:
     loader = FunctionKey(
         kind="python", name="__next__", stack=("__next__ (torch/utils/data/dataloader.py:720)",), phase="input"
@@ -261,66 +208,10 @@ def test_what_only_lacks_iterations_is_doubted_and_not_called_healthy() -> None:
     assert "on worker 0, but 1 iteration is too few to tell it from noise; record more steps" in verdict.summary
 
 
-@pytest.mark.parametrize("accelerator", [False, True])
-def test_healthy_recordings_of_few_iterations_are_seldom_doubted(accelerator: bool) -> None:
-    plans = [
-        FleetPlan(seed=seed, iterations=iterations, accelerator=accelerator)
-        for iterations in (1, 2, 5)
-        for seed in range(6)
-    ]
-    words = [recorded(synthesize(plan)).verdict for plan in plans]
-    assert words.count("healthy") >= 16
-
-
 def test_the_advice_asks_for_more_steps_than_were_recorded() -> None:
     few, many = (causes(recorded(steps(iterations=count, late_us=30_000)))[0].next_step for count in (2, 8))
     assert "active=5" in few
     assert "active=16" in many
-
-
-# --- several groups ---
-
-
-def pairs(seed: int, late: int) -> list[WorkerPattern]:
-    """Two pairs reduce among themselves, then all together; `late` keeps its partner, and both keep the others."""
-    random = np.random.default_rng(seed)
-    now, iterations = np.zeros(4), 5
-    ends, waits = np.zeros((2, 4, iterations)), np.zeros((2, 4, iterations))
-    for i in range(iterations):
-        arrival = now + 80_000 * np.exp(random.normal(0, 0.02, 4))
-        arrival[late] += 20_000
-        now = np.repeat(arrival.reshape(2, 2).max(axis=1), 2) + 500 + random.exponential(3, 4)
-        ends[0, :, i], waits[0, :, i] = now, now - arrival
-        arrival = now + 20_000 * np.exp(random.normal(0, 0.02, 4))
-        now = arrival.max() + 1000 + random.exponential(3, 4)
-        ends[1, :, i], waits[1, :, i] = now, now - arrival
-    patterns = []
-    for rank in range(4):
-        first = 2 * (rank // 2)
-        own = ProcessGroup(name=f"p{first}", description="pair", ranks=(first, first + 1), backend="nccl")
-        everybody = ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2, 3), backend="nccl")
-        records = [
-            recorded_collective(ends[0, rank], waits[0, rank], range(iterations), group=own.name),
-            recorded_collective(ends[1, rank], waits[1, rank], range(iterations)),
-        ]
-        length = float(now[rank]) / iterations
-        made = recorded_worker(
-            rank, records, iterations=iterations, iteration_us=length, groups=[own, everybody], rows=[(GEMM, 90_000.0)]
-        )
-        wait_us = encode_series(waits[:, rank].sum(axis=0).astype(np.float32), exact=True)
-        patterns.append(msgspec.structs.replace(made, wait_us=wait_us))
-    return patterns
-
-
-def test_the_partner_of_a_late_worker_is_innocent() -> None:
-    for late in range(4):
-        for seed in range(8):
-            found = causes(recorded(pairs(seed, late)))
-            assert [cause.workers for cause in found] == [(late,)]
-
-
-def test_where_there_are_several_groups_the_sentence_says_which() -> None:
-    assert "(all_reduce of process group 'p2')" in recorded(pairs(1, 2)).summary
 
 
 # --- libraries on the host ---

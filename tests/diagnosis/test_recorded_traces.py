@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from eroica.summarize.series import encode_series
 from support import FleetPlan, SlowCompute, SlowLoader, UnevenWork, synthesize, synthesize_window
 from support.recordings import meet, recorded_collective, recorded_worker
 from support.troubles import Trouble
@@ -144,15 +144,6 @@ def test_who_is_late_because_it_waits_for_others_elsewhere_is_not_named() -> Non
 # --- unequal work ---
 
 
-def test_unequal_work_that_nobody_waits_for_is_a_note_where_nothing_else_is_wrong() -> None:
-    patterns = late_fleet(np.zeros(8))
-    row = patterns[2].functions[0]
-    patterns[2] = msgspec.structs.replace(patterns[2], functions=(msgspec.structs.replace(row, count=65),))
-    verdict = recorded(patterns)
-    assert verdict.verdict == "healthy"
-    assert any("Worker 2 runs 3 more operators per iteration" in note for note in verdict.coverage.notes)
-
-
 def test_unequal_work_that_others_wait_for_is_one_cause_not_two() -> None:
     plan = FleetPlan(workers=8, seed=4, accelerator=True)
     found = causes(recorded(trace(plan, UnevenWork((1, 3), 0.4))))
@@ -187,13 +178,6 @@ def lone(rows: Sequence[tuple[FunctionKey, float]], waits_us: float = 0.0, world
     return [recorded_worker(0, records, iterations=10, world=world, rows=rows)]
 
 
-def test_exposed_communication_of_one_rank_leaves_open_what_it_waits_for() -> None:
-    verdict = recorded(lone([(KERNEL, 8000.0)], waits_us=11_500))
-    assert [cause.cause for cause in causes(verdict)] == ["slow-collective-everywhere"]
-    assert "whether that is slow transfer or waiting for others cannot be told without their traces" in verdict.summary
-    assert causes(verdict)[0].confidence < 0.6
-
-
 def test_communication_within_expectation_is_not_mentioned() -> None:
     assert recorded(lone([(KERNEL, 18_500.0)], waits_us=500)).verdict == "healthy"
 
@@ -210,19 +194,6 @@ def test_communication_within_expectation_may_still_be_waiting_for_those_without
 def host(name: str, phase: str, kind: str = "other") -> FunctionKey:
     stack = ("<module> (train.py:1)", f"{name} (model.py:7)") if kind == "python" else ()
     return FunctionKey(kind=kind, name=name, phase=phase, stack=stack)  # type: ignore[arg-type]
-
-
-def test_a_device_that_waits_for_its_host_most_of_the_time() -> None:
-    verdict = recorded(
-        lone([(KERNEL, 6000.0), (host("aten::empty", "forward"), 9000.0), (host("b", "backward"), 4000.0)])
-    )
-    found = causes(verdict)
-    assert [(cause.cause, cause.function.name) for cause in found] == [("host-bound", "aten::empty")]
-    assert found[0].gain == pytest.approx(0.3, abs=0.01)
-    assert verdict.summary.startswith(
-        "The device waits for the host 14 ms of each 20 ms iteration, most of all in aten"
-    )
-    assert any("forward 9.0 ms, backward 4.0 ms" in sentence for sentence in found[0].evidence)
 
 
 def test_a_device_that_idles_a_third_of_the_time_is_nothing_unusual() -> None:
@@ -242,14 +213,6 @@ def test_online_a_waiting_device_is_not_judged() -> None:
 
 
 # --- stages ---
-
-
-def test_a_stage_that_is_long_on_all_its_workers_is_nobodys_fault() -> None:
-    verdict = recorded(trace(FleetPlan(workers=8, stages=4, accelerator=True)))
-    found = causes(verdict)
-    assert [(cause.cause, cause.workers, cause.scope) for cause in found] == [("stage-imbalance", (), "all")]
-    assert "The last of 4 pipeline stages (workers 3 and 7) is structurally long" in verdict.summary
-    assert "Balanced stages would make" in verdict.summary
 
 
 def test_a_slow_worker_of_one_stage_is_no_long_stage() -> None:

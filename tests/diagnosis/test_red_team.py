@@ -8,13 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.localize import localize
 from eroica.localize.excess import excess_over_peers
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from eroica.settings import Settings
 from support import FleetPlan, SlowLink, synthesize, synthesize_window
 from support.pipelines import Step, patterns_of_played, pipeline_programs, play
 
@@ -151,16 +149,6 @@ def test_nor_is_it_where_a_stage_did_not_report() -> None:
     patterns = [pattern for pattern in pipeline() if pattern.worker.global_rank != 1]
     verdict = analyze("job", synthesize_window(patterns, "manual"), patterns)
     assert "slow-collective-everywhere" not in causes(verdict)
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_slow_stage_worker_is_found_whether_or_not_receives_name_their_senders(named: bool) -> None:
-    patterns = pipeline(late_us=5_000.0)
-    patterns = patterns if named else without_senders(patterns)
-    assert (localize(patterns, (), Settings()).arrivals.replay is not None) == named
-    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns)
-    assert verdict.verdict == "slow"
-    assert [finding.workers for finding in verdict.findings if finding.role == "cause"] == [(7,)]
 
 
 # --- far slower than the healthy window, and nobody knows why ---

@@ -11,13 +11,12 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from support import FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
+from support import FleetPlan, synthesize, synthesize_window
 from support.fleet import Draft
 
 TRACING = FunctionKey(kind="compute", name="bytecode_tracing (dynamo_timed)", phase="forward", thread="training")
 GUARDS = FunctionKey(kind="compute", name="build_guards (dynamo_timed)", phase="forward", thread="training")
 SCAN = FunctionKey(kind="compute", name="custom::scan", phase="forward", thread="training")
-FOLD = FunctionKey(kind="compute", name="custom::fold", phase="backward", thread="training")
 COMPILER = (
     "CatchErrorsWrapper.__call__ (torch/_dynamo/convert_frame.py:2522)",
     "_compile (torch/_dynamo/convert_frame.py:1633)",
@@ -71,16 +70,6 @@ def judge(trouble: Compiling | Scan | None, seed: int, inside_ms: float = 0.0) -
 
 
 @seeds
-def test_code_that_is_compiled_again_now_here_now_there_is_everybodys(seed: int) -> None:
-    verdict = judge(Compiling(0.5, 300), seed, 150)
-    found = verdict.cause
-    assert found is not None, verdict.summary
-    assert found.scope == "all" and any("convert_frame" in frame for frame in found.function.stack), verdict.summary
-    assert any("compiled again" in sentence for sentence in found.evidence), found.evidence
-    assert "recompiles" in found.next_step and found.gain is not None and found.gain > 0.3
-
-
-@seeds
 def test_an_operator_that_nobody_knows_is_named_with_its_gain(seed: int) -> None:
     verdict = judge(Scan(80), seed)
     found = verdict.cause
@@ -88,19 +77,6 @@ def test_an_operator_that_nobody_knows_is_named_with_its_gain(seed: int) -> None
     assert (found.function.name, found.scope) == ("custom::scan", "all"), verdict.summary
     usual, now = judge(None, seed).iteration.current_ms, verdict.iteration.current_ms
     assert usual is not None and now is not None and found.gain == pytest.approx(1 - usual / now, abs=0.06)
-
-
-@seeds
-def test_what_a_named_cause_leaves_is_told_beside_it(seed: int) -> None:
-    """A function and an operator hold two fifths of the slowdown each, another operator the rest."""
-    before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
-    added: list[Trouble] = [SlowPython(48), Scan(48), Scan(24, FOLD)]
-    patterns = synthesize(FleetPlan(workers=4, seed=seed, draw=1), added, 2)
-    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
-    told = {one.function.name: one.gain for one in verdict.findings if one.role == "cause"}
-    assert set(told) == {"_score_tokens", "custom::scan"}, verdict.summary
-    now = verdict.iteration.current_ms
-    assert now is not None and all(gain == pytest.approx(48 / now, abs=0.06) for gain in told.values())
 
 
 def test_the_order_of_iterations_tells_what_a_mean_with_few_long_ones_does_not() -> None:

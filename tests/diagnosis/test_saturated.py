@@ -12,7 +12,6 @@ import pytest
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.settings import Settings
 from support import FleetPlan, synthesize, synthesize_window
 from support.fleet import Draft
 
@@ -78,18 +77,6 @@ def test_of_one_worker_alone_too(seed: int) -> None:
 )
 def test_otherwise_nobody_is(before: float, share: float, purpose: str, seed: int) -> None:
     assert judged(fleet(seed, before), fleet(seed, share, draw=1), purpose).cause is None
-
-
-@seeds
-def test_without_a_healthy_window_what_is_expected_of_an_iteration_tells(seed: int) -> None:
-    now = fleet(seed, 0.97, draw=1)
-    window = synthesize_window(now, "expected")
-    mean_s = float(window.current_iteration_s or 0)
-    window = msgspec.structs.replace(window, current_iteration_s=OUTSIDE * mean_s)
-    for expected_s, named in ((BEST * mean_s, True), (0.93 * mean_s, False)):
-        found = analyze("job", window, now, settings=Settings(expected_iteration_s=expected_s)).cause
-        assert (found is not None and found.cause == "slow-data-loading" and found.scope == "all") == named
-        assert found is None or "should take" in " ".join(found.evidence)
 
 
 @seeds

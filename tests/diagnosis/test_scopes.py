@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.diagnosis import arbiter
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
@@ -22,7 +21,6 @@ from support import (
     SlowLoader,
     SlowPython,
     Trouble,
-    UnevenWork,
     synthesize,
     synthesize_window,
 )
@@ -142,20 +140,6 @@ def test_what_rank_0_does_more_of_than_others_or_another_rank_does_alone_is_no_e
 # --- pipelines ---
 
 
-@seeds
-@pytest.mark.parametrize("purpose", ["manual", "slow"])
-@pytest.mark.parametrize("baseline", [True, False])
-def test_a_heavy_stage_is_told_as_structure_and_alarms_nobody(
-    seed: int, purpose: WindowPurpose, baseline: bool
-) -> None:
-    verdict = judge(seed=seed, purpose=purpose, baseline=baseline, workers=8, stages=2, **DEVICES)
-    assert (verdict.verdict, verdict.findings) == ("healthy", ())
-    (note,) = [note for note in verdict.coverage.notes if "structurally long" in note]
-    assert note.startswith("The last of 2 pipeline stages (workers 1, 3, 5 and 7)")
-    assert ("so in the baseline window, too" in note) == baseline
-    assert "long by structure" in verdict.summary
-
-
 def test_where_shorter_iterations_are_expected_a_heavy_stage_is_the_cause() -> None:
     settings = Settings(expected_iteration_s=0.03)
     verdict = judge(purpose="expected", baseline=False, settings=settings, workers=8, stages=2, **DEVICES)
@@ -185,24 +169,6 @@ def held_from_the_start(seed: int, fact: str, slow: float, others: float, baseli
 
 
 @seeds
-@pytest.mark.parametrize(
-    ("fact", "slow", "others", "slug"),
-    [
-        ("gpu_sm_clock", 0.55, 0.95, "compute-slow"),
-        ("gpu_slowed", 0.6, 0.0, "compute-slow"),
-        ("run_queue_wait", 0.35, 0.01, "cpu-contention"),
-    ],
-)
-def test_a_stage_whose_hosts_hold_it_back_is_no_structure(
-    seed: int, fact: str, slow: float, others: float, slug: str
-) -> None:
-    verdict = held_from_the_start(seed, fact, slow, others)
-    assert (cause(verdict).cause, cause(verdict).workers) == (slug, (1, 3, 5, 7))
-    assert "(workers 1, 3, 5 and 7) is held back" in verdict.summary
-    assert not any("structurally" in note for note in verdict.coverage.notes)
-
-
-@seeds
 @pytest.mark.parametrize("others", [0.5, 0.6])
 def test_a_clock_that_all_stages_have_makes_none_of_them_long(seed: int, others: float) -> None:
     verdict = held_from_the_start(seed, "gpu_sm_clock", 0.55, others)
@@ -216,15 +182,6 @@ def test_a_stage_that_was_held_back_before_is_not_why_a_job_got_slower(seed: int
 
 
 @seeds
-def test_a_long_stage_of_one_worker_whose_peer_is_missing_is_not_called_healthy(seed: int) -> None:
-    now = synthesize(FleetPlan(workers=8, stages=4, seed=seed, **DEVICES), [SlowCompute((5,), 1.6, "nothing")], 2)
-    now = [one for one in now if one.worker.global_rank != 1]
-    verdict = analyze("job", synthesize_window(now), now, expected_workers=8)
-    assert verdict.verdict == "undetermined"
-    assert "worker 5 is slow. Worker 1 did not report" in verdict.summary
-
-
-@seeds
 @pytest.mark.parametrize(("stage", "members"), [(0, (0, 2, 4, 6)), (1, (1, 3, 5, 7))])
 def test_a_stage_that_became_slow_as_a_whole_is_no_structure(seed: int, stage: int, members: tuple[int, ...]) -> None:
     verdict = judge(SlowStage(stage, 1.8), seed=seed, workers=8, stages=2, **DEVICES)
@@ -233,40 +190,10 @@ def test_a_stage_that_became_slow_as_a_whole_is_no_structure(seed: int, stage: i
 
 
 @seeds
-@pytest.mark.parametrize(
-    ("trouble", "slug"),
-    [
-        (SlowCompute((2,), 1.8, "throttled"), "compute-slow"),
-        (SlowLoader((2,), 50), "slow-data-loading"),
-        (BackwardHook((2,), 50), "python-on-critical-path"),
-    ],
-)
-def test_a_worker_alone_in_its_stage_is_judged_against_its_own_past(seed: int, trouble: Trouble, slug: str) -> None:
-    verdict = judge(trouble, seed=seed, workers=4, stages=4, **DEVICES)
-    assert (cause(verdict).cause, cause(verdict).workers) == (slug, (2,)), verdict.summary
-    assert any("alone in their role" in note and "baseline window only" in note for note in verdict.coverage.notes)
-
-
-@seeds
 def test_stages_of_one_worker_each_stay_healthy_against_their_past(seed: int) -> None:
     for purpose in ("manual", "slow"):
         verdict = judge(seed=seed, purpose=purpose, workers=4, stages=4)
         assert (verdict.verdict, verdict.findings) == ("healthy", ())
-
-
-@seeds
-@pytest.mark.parametrize("workers", [2, 4])
-def test_one_function_that_has_always_made_a_stage_long_is_no_structure(seed: int, workers: int) -> None:
-    plan = {"workers": workers, "stages": 2, "seed": seed}
-    hook = BackwardHook(tuple(range(0, workers, 2)), 60)
-    patterns = synthesize(FleetPlan(**plan), [hook], 2)
-    past = synthesize(FleetPlan(**plan, draw=1), [hook], 1)
-    verdict = analyze("job", synthesize_window(patterns, "slow", past), patterns, past)
-    found = cause(verdict)
-    assert (found.cause, found.workers) == ("python-on-critical-path", hook.workers), verdict.summary
-    assert found.function.name == "scale_grad" and "extra duty" not in verdict.summary
-    assert found.confidence < 0.95
-    assert not any("structurally" in note for note in verdict.coverage.notes)
 
 
 @seeds
@@ -296,38 +223,6 @@ def test_a_setting_that_a_long_stage_has_always_had_has_not_made_the_job_slower(
     assert [one.cause for one in causes(verdict)] == ["python-on-critical-path"], verdict.summary
 
 
-@seeds
-@pytest.mark.parametrize("baseline", [True, False])
-def test_a_stage_on_a_host_with_fewer_threads_is_not_long_by_structure(seed: int, baseline: bool) -> None:
-    plan, slow = {"workers": 4, "stages": 4, "per_host": 1, "seed": seed}, SlowCompute((2,), 2.0, "nothing_of_note")
-    patterns = set_up_with_fewer_threads(synthesize(FleetPlan(**plan), [slow], 2))
-    past = set_up_with_fewer_threads(synthesize(FleetPlan(**plan, draw=1), [slow], 1)) if baseline else []
-    window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=0.06)
-    verdict = analyze("job", window, patterns, past, settings=Settings(expected_iteration_s=0.06))
-    assert (cause(verdict).cause, cause(verdict).workers) == ("misconfiguration", (2,)), verdict.summary
-    assert any("1 for worker 2 and 4 for all others" in sentence for sentence in cause(verdict).evidence)
-
-
-@seeds
-def test_with_one_worker_a_stage_and_no_past_structure_is_a_guess(seed: int) -> None:
-    plan, slow = {"workers": 4, "stages": 4, "seed": seed}, SlowCompute((2,), 2.0, "nothing_of_note")
-    patterns = synthesize(FleetPlan(**plan), [slow], 2)
-    window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=0.06)
-    verdict = analyze("job", window, patterns, settings=Settings(expected_iteration_s=0.06))
-    found = cause(verdict)
-    assert found.cause == "stage-imbalance" and found.confidence <= 0.5
-    assert "only a baseline window would tell which" in verdict.summary
-    assert "no worker is to blame" not in verdict.summary
-
-
-def test_without_peers_and_without_a_past_nothing_can_be_told() -> None:
-    trouble = SlowCompute((2,), 1.8, "nothing_of_note")
-    verdict = judge(trouble, baseline=False, workers=4, stages=4, **DEVICES)
-    assert verdict.verdict == "undetermined"
-    assert "a role of its own, and there is no baseline window of a healthy job; let one be taken" in verdict.summary
-    assert not any("no worker is to blame" in note for note in verdict.coverage.notes)
-
-
 def test_stated_roles_decide_who_is_compared() -> None:
     """Workers 1, 3, 5 and 7 have a longer stage; said to be of one role with the others they are all late."""
     plan = {"workers": 8, "stages": 2, **DEVICES}
@@ -337,34 +232,7 @@ def test_stated_roles_decide_who_is_compared() -> None:
     assert online.verdict == "undetermined" and "this job has ranks 0 to 7 only" in online.summary
 
 
-@seeds
-def test_a_stage_of_one_worker_that_runs_more_operators_than_before_has_more_work(seed: int) -> None:
-    plan = {"workers": 2, "stages": 2, "seed": seed}
-    patterns = synthesize(FleetPlan(**plan, draw=1), [UnevenWork((0,), 1.2)], 2)
-    past = synthesize(FleetPlan(**plan), (), 1)
-    verdict = analyze("job", synthesize_window(patterns, "slow", past), patterns, past)
-    found = cause(verdict)
-    assert (found.cause, found.workers, found.scope) == ("load-imbalance", (0,), "some"), verdict.summary
-    assert any("in the baseline window" in text and "operators per iteration" in text for text in found.evidence)
-
-
 # --- all ---
-
-
-@seeds
-def test_what_one_worker_alone_does_is_not_the_whole_jobs_though_all_take_longer(seed: int) -> None:
-    """Worker 1 runs a function of its own, and in the same phase worker 0 takes longer for others."""
-
-    class Both:
-        def apply(self, draft: Draft) -> None:
-            for worker, ms, name in ((1, 40.0, "redact (project/log.py:8)"), (0, 9.0, "gather (project/wrap.py:30)")):
-                time_WI = np.zeros(draft.shape)
-                time_WI[worker] = ms * 1e3
-                draft.add(draft.forward_frame(name), time_WI, 1.0, 0.9)
-
-    verdict = judge(Both(), seed=seed, workers=2)
-    first = cause(verdict)
-    assert (first.workers, first.function.name, first.scope) == ((1,), "redact", "some"), verdict.summary
 
 
 @seeds
@@ -408,36 +276,3 @@ def test_a_stage_that_reads_data_slowly_from_the_start_is_named_though_it_has_no
     found = verdict.cause
     assert found is not None
     assert (found.cause, found.workers, found.scope) == ("slow-data-loading", (0,), "some"), verdict.summary
-
-
-@seeds
-def test_a_small_change_that_nobody_has_noticed_is_no_cause(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Healthy jobs on busy cores show such changes from window to window."""
-    assert judge(SlowPython(4.5), seed=seed, purpose="manual", workers=4, jitter=0.01).cause is None
-    large = judge(SlowPython(15), seed=seed, purpose="manual", workers=4, jitter=0.01)
-    assert cause(large).cause == "python-on-critical-path"
-    monkeypatch.setattr(arbiter, "_LEAST_CHANGE", 0.0)
-    assert judge(SlowPython(4.5), seed=seed, purpose="manual", workers=4, jitter=0.01).cause is not None
-
-
-def checked_on_one(patterns: list[WorkerPattern], rank: int) -> list[WorkerPattern]:
-    """Anomaly mode is on for one worker."""
-    return [
-        msgspec.structs.replace(one, setup={"anomaly_mode": "on" if at == rank else "off"})
-        for at, one in enumerate(patterns)
-    ]
-
-
-@seeds
-@pytest.mark.parametrize("is_checked", [True, False])
-def test_a_stage_far_busier_than_before_for_several_reasons_at_once_is_named(seed: int, is_checked: bool) -> None:
-    """Neither more operators nor slower ones account for most of it: both do."""
-    plan = {"workers": 4, "stages": 4, "per_host": 4, "seed": seed}
-    troubles = [UnevenWork((2,), 1.4), SlowCompute((2,), 1.5, "nothing_of_note")]
-    past = checked_on_one(synthesize(FleetPlan(**plan, draw=1), (), 1), -1)
-    patterns = checked_on_one(synthesize(FleetPlan(**plan), troubles, 2), 2 if is_checked else -1)
-    verdict = analyze("job", synthesize_window(patterns, "slow", past), patterns, past)
-    found = cause(verdict)
-    assert (found.cause, found.workers) == ("misconfiguration" if is_checked else "unknown", (2,)), verdict.summary
-    assert ("anomaly mode is on" in verdict.summary) == is_checked
-    assert "most of all in aten::" in verdict.summary  # no function is said to take all of it

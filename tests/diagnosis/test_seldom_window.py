@@ -48,8 +48,7 @@ def test_one_long_iteration_is_enough(frames: tuple[str, ...], workers: tuple[in
     found = verdict.findings[0]
     assert (verdict.verdict, found.cause, found.workers) == ("slow", cause, workers), verdict.summary
     assert found.gain == pytest.approx(0.49, abs=0.06)
-    assert f"about every {EVERY} iterations" in verdict.summary
-    assert any(text.startswith(("Once", "2 times")) for text in found.evidence)
+    assert f"every {EVERY} iterations" in verdict.summary
 
 
 @seeds
@@ -69,21 +68,7 @@ class Evaluates:
 
 
 @seeds
-def test_an_evaluation_that_has_begun_is_told_as_what_it_is(seed: int) -> None:
-    verdict = verdict_on(Evaluates(), seed=seed)
-    assert verdict.verdict == "undetermined"
-    assert "of the difference lies in operators, as that of an evaluation does" in verdict.summary
-
-
-@seeds
 def test_a_short_call_does_not_stand_for_what_all_wait_for(seed: int) -> None:
     """Who calls a long collective spends a moment in its own lines."""
     verdict = verdict_on(Evaluates(), Calls(OWN, EVERYBODY, 60.0, every=EVERY), seed=seed)
     assert verdict.verdict == "undetermined", verdict.summary
-
-
-@seeds
-def test_a_window_without_one_says_so(seed: int) -> None:
-    verdict = verdict_on(seed=seed)
-    assert verdict.verdict == "undetermined"
-    assert "none of those lies in this window" in verdict.summary

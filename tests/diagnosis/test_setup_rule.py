@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from eroica.diagnosis.setup_rules import BAD, RULES
+from eroica.diagnosis.setup import BAD, RULES
 from eroica.model.causes import CATALOG
-from eroica.model.pattern import Neighbor, WorkerPattern
+from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from support import (
@@ -66,29 +66,6 @@ def verdict_on(
 
 def causes(verdict: Verdict) -> list[str]:
     return [one.cause for one in verdict.findings if one.role == "cause"]
-
-
-@seeds
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"torch_threads": "1", "env_OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS is 1 for worker 2 and 4 for the peers"),
-        ({"affinity_cores": "1", "affinity": "3"}, "Number of cores that it may run on is 1 for worker 2 and 8"),
-        ({"cpu_quota": "0.5"}, "CPU quota in cores is 0.5 for worker 2 and none"),
-        ({"anomaly_mode": "on"}, "anomaly mode is on for worker 2 and off"),
-        ({"env_CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING is 1 for worker 2 and not set"),
-        ({"env_TORCHDYNAMO_DISABLE": "1"}, "TORCHDYNAMO_DISABLE is 1 for worker 2 and not set"),
-    ],
-)
-def test_a_slow_worker_with_a_setting_of_its_own_is_misconfigured(
-    seed: int, changed: dict[str, str], told: str
-) -> None:
-    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [2], **changed))
-    found = verdict.cause
-    assert found is not None
-    assert (causes(verdict), found.workers) == (["misconfiguration"], (2,)), verdict.summary
-    assert any(told in sentence for sentence in found.evidence), found.evidence
-    assert "set up differently" in verdict.summary
 
 
 @seeds
@@ -175,40 +152,6 @@ def test_more_threads_than_cores_explain_it_only_where_threads_wait_for_a_core(s
 
 
 @seeds
-def test_a_process_seen_to_take_the_cores_stays_the_culprit_beside_a_setting(seed: int) -> None:
-    burner = Neighbor(name="python (serve.py)", pid=777, cpu_cores=6.0)
-
-    def now(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
-        busy = [one.worker.host == "node-1" for one in patterns]
-        changed = set_up(patterns, [at for at, one in enumerate(busy) if one], env_LD_PRELOAD="x.so", torch_threads="1")
-        facts = {"cores_worker": 1.0, "cores_job": 4.0, "host_busy": 0.9}
-        return [
-            msgspec.structs.replace(
-                one,
-                neighbors=(burner,) if at_home else (),
-                host_facts={**one.host_facts, **facts, "cores_outside": 6.0 if at_home else 0.0},
-            )
-            for one, at_home in zip(changed, busy, strict=True)
-        ]
-
-    fleet = {"workers": 8, "per_host": 4, "cores": 8}
-    verdict = verdict_on([BusyHost((4, 5, 6, 7), 1.8)], seed, now, **fleet)
-    assert causes(verdict) == ["sibling-process"], verdict.summary
-    assert any("Settings differ there" in one and "LD_PRELOAD" in one for one in verdict.findings[0].evidence)
-
-
-def test_threads_of_many_hosts_are_told_of_the_accused_and_in_one_line() -> None:
-    many = lambda all_: set_up(all_, range(32), torch_threads="64")  # noqa: E731
-    fleet = {"workers": 32, "per_host": 4}
-    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], 0, many, then=many, **fleet)
-    told = [one for one in verdict.findings[0].evidence if "computing threads" in one]
-    assert len(told) == 1 and "So it is on" not in told[0], told
-    verdict = verdict_on([SlowCompute(tuple(range(32)), 1.8, "none")], 0, many, then=many, **fleet)
-    (told_once,) = (one for one in verdict.findings[0].evidence if "computing threads" in one)
-    assert "and 5 more hosts" in told_once
-
-
-@seeds
 def test_a_setting_that_a_healthy_peer_shares_is_not_why_a_worker_is_slow(seed: int) -> None:
     verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [1, 2], torch_threads="1"))
     assert causes(verdict) == ["compute-slow"], verdict.summary
@@ -265,29 +208,6 @@ def test_communication_settings_are_mentioned_beside_slow_communication_only(see
     assert not any("NCCL_P2P_DISABLE" in sentence for sentence in verdict.findings[0].evidence)
 
 
-@seeds
-@pytest.mark.parametrize(
-    ("fact", "before", "now", "told"),
-    [
-        ("nccl", "2.26.2", "2.27.3", "NCCL's version is 2.27.3 for all 4 workers and 2.26.2 in the healthy window"),
-        ("env_NCCL_TOPO_FILE", "a.xml", "b.xml", "NCCL_TOPO_FILE is b.xml"),
-        ("env_NCCL_MAX_NCHANNELS", None, "1", "NCCL_MAX_NCHANNELS is 1"),
-    ],
-)
-def test_what_decides_how_data_travels_is_told_where_it_became_another(
-    seed: int, fact: str, before: str | None, now: str, told: str
-) -> None:
-    everybody = range(4)
-    verdict = verdict_on(
-        [SlowLink(40)],
-        seed,
-        lambda all_: set_up(all_, everybody, **{fact: now}),
-        then=lambda all_: set_up(all_, everybody, **{fact: before}),
-    )
-    assert causes(verdict) == ["slow-collective-everywhere"], verdict.summary
-    assert any(told in sentence for sentence in verdict.findings[0].evidence), verdict.findings[0].evidence
-
-
 def test_without_facts_nothing_changes() -> None:
     plain = lambda all_: all_  # noqa: E731
     verdict = verdict_on([SlowCompute((2,), 1.8, "none")], 0, plain, then=plain)
@@ -306,24 +226,6 @@ def test_more_threads_than_cores_are_told_where_threads_wait_for_a_core(seed: in
 
 def test_every_cause_that_settings_explain_is_one_of_the_catalog() -> None:
     assert set().union(*(rule.causes for rule in RULES), *(bad[2] for bad in BAD)) <= set(CATALOG)
-
-
-@pytest.mark.parametrize(
-    ("cause", "explain", "do_not"),
-    [
-        ("slow-storage-read", {"loader_workers", "loader_prefetch_factor"}, {"torch_threads", "cpu_quota"}),
-        ("fragmented-collectives", {"env:TORCH_DISTRIBUTED_DEBUG"}, {"env:NCCL_IB_DISABLE", "env:NCCL_ALGO"}),
-        ("link-fallback", {"env:NCCL_IB_DISABLE", "env:NCCL_SOCKET_IFNAME"}, {"torch_threads"}),
-        ("host-device-sync", {"env:CUDA_LAUNCH_BLOCKING", "anomaly_mode"}, {"env:OMP_NUM_THREADS"}),
-        ("memory-operation-storm", {"deterministic"}, {"nice"}),
-        ("blocking-checkpoint", {"cpu_quota", "nice"}, {"loader_workers"}),
-        ("blocking-logging", {"cpu_quota", "nice"}, {"torch_threads"}),
-    ],
-)
-def test_each_cause_has_the_settings_that_can_bring_it_about(cause: str, explain: set[str], do_not: set[str]) -> None:
-    facts = {rule.fact for rule in RULES if cause in rule.causes}
-    assert explain <= facts
-    assert not do_not & facts
 
 
 @seeds
@@ -368,14 +270,6 @@ def test_a_loader_setting_explains_slow_loading_only_from_a_size_that_is_felt(
 def test_python_that_only_one_worker_runs_is_not_explained_by_its_quota(seed: int) -> None:
     verdict = verdict_on([BackwardHook((1,), 80)], seed, lambda all_: set_up(all_, [1], cpu_quota="1.5"))
     assert causes(verdict) == ["python-on-critical-path"], verdict.summary
-
-
-@seeds
-def test_versions_that_differ_on_a_slow_host_are_told(seed: int) -> None:
-    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [2], torch="2.12.0"))
-    assert causes(verdict) == ["compute-slow"]
-    told = [one for one in verdict.findings[0].evidence if one.startswith("Settings differ there: ")]
-    assert told == ["Settings differ there: PyTorch's version is 2.12.0 for worker 2 and 2.13.0 for the peers."]
 
 
 @seeds

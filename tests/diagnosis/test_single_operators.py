@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pytest
 
-from eroica.model.pattern import FunctionKey, Neighbor
+from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from support import FleetPlan, SlowCompute, Trouble, UnevenWork, synthesize, synthesize_window
+from support import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
 from support.fleet import Draft
-
-
-@dataclass(frozen=True)
-class SlowOperator:
-    """One operator of some workers takes `ms` longer in each iteration, equally often."""
-
-    name: str
-    workers: tuple[int, ...]
-    ms: float
-
-    def apply(self, draft: Draft) -> None:
-        """Longer, not more often."""
-        key = next(key for key in draft.time_us if key.name == self.name)
-        draft.time_us[key][list(self.workers)] += self.ms * 1e3
 
 
 def judged(*troubles: Trouble, **plan: object) -> Verdict:
     healthy = synthesize(FleetPlan(**{**plan, "draw": 1}), (), 1)
     patterns = synthesize(FleetPlan(**plan), troubles, 2)
     return analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("accelerator", [False, True])
-def test_one_slow_operator_of_one_worker_is_named(seed: int, accelerator: bool) -> None:
-    verdict = judged(SlowOperator("aten::gelu", (1,), 20.0), seed=seed, accelerator=accelerator)
-    assert verdict.verdict == "slow", verdict.summary
-    assert verdict.cause is not None
-    assert (verdict.cause.cause, verdict.cause.workers) == ("compute-slow", (1,))
-    assert verdict.cause.function.name == "aten::gelu"
-    assert any("as on the peers" in sentence for sentence in verdict.cause.evidence)
-    assert "shapes" in verdict.cause.next_step
-    assert " iteration in aten::gelu, " in verdict.summary and "times as long as elsewhere; " in verdict.summary
-    assert len([finding for finding in verdict.findings if finding.role == "cause"]) == 1
-
-
-def test_neither_a_busy_neighbor_nor_fewer_cores_account_for_one_operator() -> None:
-    """All operators would be slower."""
-    patterns = []
-    for one in synthesize(FleetPlan(seed=2, per_host=1), [SlowOperator("aten::gelu", (1,), 30.0)], 2):
-        mine = one.worker.global_rank == 1
-        facts = {"cores_worker": 1.0, "cores_outside": 12.0 if mine else 0.0, "host_busy": 0.9, "cpu_count": 16.0}
-        burner = Neighbor(name="make", pid=77, cpu_cores=12.0)
-        patterns.append(
-            msgspec.structs.replace(
-                one,
-                host_facts={**one.host_facts, **facts},
-                neighbors=(burner,) if mine else (),
-                setup={"torch_threads": "1" if mine else "8", "affinity_cores": "16"},
-            )
-        )
-    found = analyze("job", synthesize_window(patterns, "slow"), patterns).cause
-    assert found is not None and (found.cause, found.function.name) == ("compute-slow", "aten::gelu")
 
 
 def test_a_worker_that_is_slow_altogether_is_not_told_operator_by_operator() -> None:
@@ -121,14 +73,6 @@ def test_operators_of_forward_and_backward_that_stand_out_are_more_data(seed: in
     assert any("the tensors are larger" in sentence for sentence in found.evidence)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_more_data_on_one_worker_and_an_operator_that_is_new_on_all_are_both_told(seed: int) -> None:
-    verdict = judged(HeavyOptimizer(55.0), MoreData((1,), 2.2), seed=seed)
-    causes = [one for one in verdict.findings if one.role == "cause"]
-    assert [(one.cause, one.workers) for one in causes] == [("unknown", (0, 1, 2, 3)), ("load-imbalance", (1,))]
-    assert causes[0].function.name == "aten::lerp_"
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_more_data_is_told_where_workers_take_turns_and_all_operators_on_it_take_longer(seed: int) -> None:
     """Slower altogether, but not by as much as who gets no core is."""
@@ -145,18 +89,6 @@ def test_a_worker_that_is_slower_altogether_where_workers_take_turns_is_not_accu
     verdict = judged(SlowCompute((1,), 1.7, "nothing_of_note"), seed=seed, workers=4, per_host=4, cores=2)
     assert not any("operators run at normal speed" in line for one in verdict.findings for line in one.evidence)
     assert verdict.cause is None or verdict.cause.cause != "load-imbalance", verdict.summary
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("accelerator", [True, False])
-def test_backward_alone_taking_longer_is_no_more_data(accelerator: bool, seed: int) -> None:
-    """Larger tensors go through forward, too."""
-    names = ("aten::mm", "aten::native_layer_norm_backward", "aten::gelu_backward", "aten::add_")
-    verdict = judged(MoreData((1,), 1.5, names), seed=seed, accelerator=accelerator, workers=8)
-    found = verdict.cause
-    assert found is not None, verdict.summary
-    assert (found.cause, found.workers) == ("compute-slow", (1,)), verdict.summary
-    assert any(sentence.startswith("Only operators of backward take longer, 1.") for sentence in found.evidence)
 
 
 @dataclass(frozen=True)
@@ -193,36 +125,3 @@ def test_backward_alone_taking_longer_on_all_workers_is_no_larger_batch(accelera
     assert "batches or sequences have grown" not in backward.summary
     both = judged(MoreData(tuple(range(8)), 1.8), **plan)
     assert "batches or sequences have grown" in both.summary
-
-
-@dataclass(frozen=True)
-class OwnFunction:
-    """A user's autograd function takes `ms` on some workers: told as the operator, or as the Python inside it."""
-
-    workers: tuple[int, ...]
-    ms: float
-    as_operator: bool
-
-    def apply(self, draft: Draft) -> None:
-        """Where no sample has hit it, the operator keeps its time."""
-        time_WI = np.zeros(draft.shape)
-        time_WI[list(self.workers)] = self.ms * 1e3
-        key = FunctionKey(kind="compute", name="_StepBackward", phase="backward")
-        if not self.as_operator:
-            key = draft.backward_frame("apply (torch/autograd/function.py:310)", "backward (project/step.py:9)")
-        draft.add(key, time_WI, 4.0, 0.3)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_python_of_an_autograd_function_that_no_sample_has_hit_is_no_new_operator(seed: int) -> None:
-    """The last stage runs more operators than then, for 15 ms; its function takes as long as ever."""
-    plan = FleetPlan(workers=4, stages=4, seed=seed, iterations=20)
-    last = (3,)
-    before = synthesize(replace(plan, draw=1), [OwnFunction(last, 40, as_operator=False)], 1)
-    now = synthesize(plan, [UnevenWork(last, 0.3), OwnFunction(last, 40, as_operator=True)], 2)
-    verdict = analyze("job", synthesize_window(now, "slow", before), now, before)
-    found = verdict.cause
-    assert found is not None, verdict.summary
-    assert (found.cause, found.workers) == ("load-imbalance", last), verdict.summary
-    assert found.duration is not None
-    assert found.duration.per_iteration_ms - (found.duration.peers_ms or 0.0) < 30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -22,7 +21,6 @@ from support import (
     synthesize,
     synthesize_window,
 )
-from support.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(6))
 
@@ -55,29 +53,6 @@ def test_a_slow_link_is_named_by_its_host(seed: int, hosts: int, ms: float, base
     assert found.resource.mean < found.resource.peers_mean / 3
     assert found.gain == pytest.approx(ms / verdict.iteration.current_ms, rel=0.35)
     assert found.confidence > 0.7
-
-
-@dataclass(frozen=True)
-class PassingSlowLink:
-    """The link of a host makes collectives `ms` longer in an eighth of the iterations, one after the other."""
-
-    host: int
-    ms: float
-
-    def apply(self, draft: Draft) -> None:
-        """Longer transfers for a while, and data that waits on this link."""
-        slow = draft.shape[1] // 8
-        draft.transfer_us[10 : 10 + slow] += self.ms * 1e3
-        draft.link_us[self.host] = self.ms * 1e3 / 8
-
-
-@seeds
-def test_a_link_that_is_slow_for_a_part_of_the_window_is_named_too(seed: int) -> None:
-    verdict = verdict_on(PassingSlowLink(1, 800), seed=seed)
-    found = verdict.cause
-    assert found is not None, verdict.summary
-    assert (found.cause, found.hosts) == ("slow-link", ("node-1",))
-    assert found.confidence < 0.9
 
 
 @seeds

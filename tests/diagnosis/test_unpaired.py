@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, WorkerPattern
-from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from support import synthesize_window
 from support.grouped import GroupedFleet, Meeting, Work, neighbors_of, strided
@@ -44,42 +43,6 @@ def mesh(seed: int, late_ms: dict[int, float]) -> list[WorkerPattern]:
             )
         )
     return fleet.synthesize()
-
-
-def without(missing: int, late: int, seed: int) -> Verdict:
-    now = [one for one in mesh(seed, {late: 20}) if one.worker.global_rank != missing]
-    return analyze("job", synthesize_window(now), now, expected_workers=WORKERS)
-
-
-@seeds
-@pytest.mark.parametrize("missing", [4, 1, 9, 10], ids=["of its shard", "of its replicas", "replica too", "neither"])
-def test_a_late_worker_is_found_whoever_else_is_missing(missing: int, seed: int) -> None:
-    verdict = without(missing, 5, seed)
-    assert verdict.verdict == "slow", verdict.summary
-    assert verdict.cause is not None
-    assert verdict.cause.workers == (5,)
-    assert verdict.cause.gain == pytest.approx(20 / 82, abs=0.05)
-
-
-@seeds
-def test_nobody_is_blamed_in_the_collectives_of_somebody_missing(seed: int) -> None:
-    """Workers 1 and 9 reduce with worker 5 and may be blamed; in the shard of workers 4 to 7 nobody may."""
-    verdict = without(4, 5, seed)
-    assert verdict.waits is not None
-    assert any("members of process group" in note and "nobody is blamed" in note for note in verdict.coverage.notes)
-    in_shard = {(edge.waiter, edge.on) for edge in verdict.waits.edges if {edge.waiter, edge.on} <= {5, 6, 7}}
-    assert in_shard == set()
-    assert verdict.waits.withheld_ms >= 2 * 19  # what workers 6 and 7 wait there
-
-
-@seeds
-@pytest.mark.parametrize("missing", [4, 6])
-def test_what_hides_behind_a_later_worker_gains_nothing_though_somebody_is_missing(missing: int, seed: int) -> None:
-    """Worker 5 is late, and all in the first shard are later still."""
-    late = {5: 20.0, **dict.fromkeys(range(4), 45.0)}
-    now = [one for one in mesh(seed, late) if one.worker.global_rank != missing]
-    verdict = analyze("job", synthesize_window(now), now, expected_workers=WORKERS)
-    assert not [one for one in verdict.findings if one.role == "cause" and one.workers == (5,)], verdict.summary
 
 
 @seeds

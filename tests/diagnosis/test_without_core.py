@@ -57,17 +57,6 @@ def judged(seed: int, factor: float = 1.22, late: float = 0.34, others: float = 
 
 
 @seeds
-def test_who_waits_for_a_core_and_is_waited_for_is_named_though_no_function_stands_out(seed: int) -> None:
-    verdict = judged(seed, child=0.5)
-    found = verdict.cause
-    assert found is not None, verdict.summary
-    assert (found.cause, found.scope, found.workers) == ("cpu-contention", "some", (LATE,))
-    told = " ".join(found.evidence)
-    assert "without a core 34 % of the time (12 % in the healthy window), that of its peers 15 %" in told
-    assert f"Processes that worker {LATE} has started use 0.5 cores meanwhile, most of it in pack" in told
-
-
-@seeds
 @pytest.mark.parametrize(
     ("factor", "late", "others"),
     [
@@ -80,10 +69,3 @@ def test_who_waits_for_a_core_and_is_waited_for_is_named_though_no_function_stan
 def test_otherwise_nobody_is(seed: int, factor: float, late: float, others: float) -> None:
     verdict = judged(seed, factor, late, others)
     assert all(one.cause != "cpu-contention" for one in verdict.findings), verdict.summary
-
-
-@seeds
-def test_processes_that_hardly_compute_are_not_mentioned(seed: int) -> None:
-    found = judged(seed, child=0.05).cause
-    assert found is not None and found.cause == "cpu-contention"
-    assert "has started" not in " ".join(found.evidence)

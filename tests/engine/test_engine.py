@@ -31,7 +31,7 @@ from eroica.engine import (  # noqa: E402
     run_step,
 )
 from eroica.errors import InputError, UnavailableError, UsageError  # noqa: E402
-from eroica.localize.usable_patterns import leave_out_damaged  # noqa: E402
+from eroica.localize.fleet import leave_out_damaged  # noqa: E402
 from eroica.model.pattern import WorkerPattern  # noqa: E402
 from eroica.model.verdict import Cost, Verdict  # noqa: E402
 from eroica.offline.saved import examine_window, usable_patterns  # noqa: E402

@@ -20,10 +20,6 @@ ctxt 4242
 """
 
 
-def test_the_state_letter_follows_the_name() -> None:
-    assert cpu.parse_state(STAT) == ord("R")
-
-
 @pytest.mark.parametrize("name", [b"a) S (b", b"((", b") R", b"S) D 1 2"])
 def test_a_thread_may_be_named_like_the_fields_around_it(name: bytes) -> None:
     assert cpu.parse_state(b"7 (" + name + b") D 1 2 3") == ord("D")
@@ -35,20 +31,8 @@ def test_a_cut_status_line_has_no_state(text: bytes) -> None:
         cpu.parse_state(text)
 
 
-def test_schedstat_says_how_long_a_thread_ran_and_waited() -> None:
-    assert cpu.parse_schedstat(b"61422000 1500 17\n") == (61_422_000, 1_500)
-
-
-def test_without_schedstat_the_clock_comes_from_user_and_system_jiffies() -> None:
-    assert cpu.parse_stat_clock(STAT) == ((348 + 12) * 10_000_000, 0)
-
-
 def test_every_core_has_busy_and_stolen_time_and_idle_does_not_count() -> None:
     assert cpu.parse_host_cpus(HOST) == {"cpu0": (1_030_000_000, 70_000_000), "cpu1": (600_000_000, 0)}
-
-
-def test_old_kernels_without_a_steal_column_are_read() -> None:
-    assert cpu.parse_host_cpus(b"cpu0 1 2 3 4 5 6 7\n") == {"cpu0": (190_000_000, 0)}
 
 
 def test_a_probe_of_a_missing_thread_says_so_and_keeps_no_descriptor(tmp_path) -> None:

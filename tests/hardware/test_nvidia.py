@@ -1,5 +1,4 @@
 import builtins
-import math
 import os
 import time
 from collections.abc import Callable
@@ -10,8 +9,9 @@ from typing import Any
 import pytest
 
 from eroica.errors import UnavailableError
-from eroica.hardware import nvidia, nvidia_neighbors, sampler
-from eroica.hardware.processes import Target
+from eroica.hardware import nvidia, sampler
+from eroica.hardware.cpu import Target
+from eroica.hardware.neighbors import Household, Process
 from eroica.hardware.sampler import Sampler
 from eroica.hardware.store import Samples, read_samples
 from eroica.hardware.writer import SampleWriter
@@ -107,11 +107,6 @@ def test_what_a_device_does_not_answer_is_left_out_and_named() -> None:
     assert notes == ["gpu_pcie_tx of gpu0 left out: Not Supported"]
 
 
-def test_a_link_generation_we_do_not_know_has_no_capacity() -> None:
-    assert nvidia.pcie_capacity(4, 16) == pytest.approx(31.504e9)
-    assert math.isnan(nvidia.pcie_capacity(9, 16))
-
-
 def test_readings_of_the_device_threads_end_up_in_the_store(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia.NvidiaProbe, "pause_s", 0.0005)
     writer = SampleWriter(tmp_path)
@@ -154,8 +149,7 @@ def test_a_reading_that_costs_the_driver_time_is_made_rarely(tmp_path, monkeypat
 def sampled(directory: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Samples:
     """What the whole sampler writes on a host with this driver."""
     monkeypatch.setattr(sampler, "_need_nvidia_driver", lambda: None)
-    for module in (nvidia, nvidia_neighbors):
-        monkeypatch.setattr(module, "load_nvml", lambda: nvml)
+    monkeypatch.setattr(nvidia, "load_nvml", lambda: nvml)
     monkeypatch.setattr(nvidia.NvidiaProbe, "pause_s", 0.0005)
     Sampler([Target(os.getpid(), os.getpid())], directory, hz=100).run(lambda: False, seconds=0.2)
     samples = read_samples(directory)
@@ -198,13 +192,6 @@ def test_a_device_that_is_lost_during_the_window_is_named(tmp_path: Path, monkey
     assert not any("gpu0" in note for note in samples.notes)
 
 
-def test_a_host_without_devices_says_so(tmp_path) -> None:
-    writer = SampleWriter(tmp_path)
-    with pytest.raises(UnavailableError, match="no device"):
-        nvidia.NvidiaProbe(writer, FakeNvml(devices=0))
-    writer.close()
-
-
 def test_without_the_library_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
@@ -216,3 +203,89 @@ def test_without_the_library_the_message_says_what_to_install(monkeypatch: pytes
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UnavailableError, match=r"eroica\[nvidia\]"):
         nvidia.load_nvml()
+
+
+# --- processes of others ---
+
+STRANGER = 4_000_001
+
+
+class Shared:
+    """A device on which this process and a stranger compute."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, pids: tuple[int, ...], lists: bool = True, counts: bool = True) -> None:
+        self.pids, self.lists, self.counts = pids, lists, counts
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-uuid-{handle}"
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _handle: int) -> list[SimpleNamespace]:
+        if not self.lists:
+            raise self.NVMLError("Not Supported")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=2 << 30 if pid == STRANGER else None) for pid in self.pids]
+
+    def nvmlDeviceGetProcessUtilization(self, _handle: int, since: int) -> list[SimpleNamespace]:
+        if not self.counts:
+            raise self.NVMLError("Not Found")
+        old = SimpleNamespace(pid=STRANGER, timeStamp=since - 1, smUtil=99)
+        new = [SimpleNamespace(pid=STRANGER, timeStamp=since + at, smUtil=util) for at, util in ((1, 40), (2, 60))]
+        return [old, *new]
+
+
+@pytest.fixture
+def stranger_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = nvidia._process
+    made_up = Process(STRANGER, "infer", 1, False, 0, 0, 7, 0)
+    monkeypatch.setattr(nvidia, "_process", lambda pid: made_up if pid == STRANGER else real(pid))
+
+
+def looked(directory: Path, nvml: Shared) -> Samples:
+    writer = SampleWriter(directory)
+    probe = nvidia.NvidiaNeighborProbe(writer, Household([os.getpid()]), nvml)
+    probe.read()
+    probe.close()
+    writer.close()
+    return read_samples(directory)
+
+
+@pytest.mark.usefixtures("stranger_lives")
+def test_a_stranger_on_the_device_is_recorded_and_the_worker_is_not(tmp_path: Path) -> None:
+    samples = looked(tmp_path, Shared((os.getpid(), STRANGER)))
+    assert samples.devices("neighbor_gpu") == (f"gpu0/uuid-0/{STRANGER}/infer",)
+    busy, held = (
+        samples.find(name, f"gpu0/uuid-0/{STRANGER}/infer") for name in ("neighbor_gpu", "neighbor_gpu_memory")
+    )
+    assert busy is not None and held is not None
+    assert busy.value.tolist() == [0.5] and held.value.tolist() == [float(2 << 30)]
+
+
+@pytest.mark.usefixtures("stranger_lives")
+def test_ids_of_another_namespace_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia, "hidden_because", lambda: "a container")
+    assert not looked(tmp_path / "foreign", Shared((STRANGER,))).named("neighbor_gpu")
+    assert looked(tmp_path / "own", Shared((STRANGER, os.getpid()))).named("neighbor_gpu")
+
+
+def test_a_look_that_takes_long_comes_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, nvml = SampleWriter(tmp_path), Shared((STRANGER,))
+    probe = nvidia.NvidiaNeighborProbe(writer, Household([os.getpid()]), nvml)
+    looks: list[int] = []
+    monkeypatch.setattr(nvidia, "device_uses", lambda *_: looks.append(1) or [])
+    clock, spent = iter([0, 1_000_000_000, 7_000_000_000, 9_000_000_000]), iter([0, 40_000_000, 0, 0, 0, 40_000_000])
+    monkeypatch.setattr(nvidia.time, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(nvidia.time, "thread_time_ns", lambda: next(spent))
+    counts = []
+    for _ in range(4):
+        probe.read()
+        counts.append(len(looks))
+    writer.close()
+    assert counts == [1, 1, 1, 2]  # forty milliseconds are half a percent of eight seconds

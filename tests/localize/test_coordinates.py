@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from eroica.localize.coordinates import Coordinates, coordinates_of, shared_coordinate
+from eroica.localize.roles import Coordinates, coordinates_of, shared_coordinate
 from eroica.model.axes import axis_of
 from eroica.model.pattern import WorkerPattern
 from eroica.model.worker import ProcessGroup, Worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eroica.localize.expectation import distance_from_expectation, expected_beta
+from eroica.localize.rule import distance_from_expectation, expected_beta
 from eroica.model.pattern import FunctionKey
 from eroica.settings import Settings
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from eroica.localize.fleet import build_fleet
+from eroica.model.series import encode_series
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 from support import FleetPlan, SlowLoader, synthesize
 
 

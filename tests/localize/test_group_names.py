@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from eroica.localize import localize
-from eroica.localize.group_names import tell_groups_apart
+from eroica.localize.roles import tell_groups_apart
 from eroica.model.pattern import WorkerPattern
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze

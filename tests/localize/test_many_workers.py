@@ -12,11 +12,11 @@ from eroica.errors import InputError
 from eroica.localize import entries, peers, rule
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import build_fleet
-from eroica.localize.groups import members_of
+from eroica.localize.roles import members_of
 from eroica.model.pattern import FunctionKey
+from eroica.model.series import decode_series, decode_together, encode_series
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
-from eroica.summarize.series import decode_series, decode_together, encode_series
 from support.fleet import FleetPlan, synthesize
 
 SETTINGS = Settings()

@@ -12,16 +12,17 @@ from eroica.localize.fleet import build_fleet
 from eroica.localize.matching import (
     EXIT_US,
     HOST_EXIT_US,
+    Carriers,
     end_residuals,
     is_contradiction,
     pair_by_order,
     pair_executions,
+    uneven_exit,
 )
-from eroica.localize.skew_floors import Carriers, uneven_exit
 from eroica.model.pattern import CollectiveRecord
+from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 from support.recordings import meet, recorded_collective, recorded_worker
 
 NOISE = np.random.default_rng(7)

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.diagnosis.context import WindowContext
-from eroica.diagnosis.view import View
+from eroica.diagnosis.view import View, WindowContext
 from eroica.localize import localize
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from eroica.localize import folding
 from eroica.localize.folding import fold_rare_stacks
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
-from eroica.summarize.series import decode_series, encode_series
 from eroica.wire.codec import decode_record, encode_record
 from support import BackwardHook, FleetPlan, synthesize, synthesize_window
 from support.code_troubles import Calls

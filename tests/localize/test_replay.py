@@ -17,9 +17,9 @@ from eroica.localize.fleet import Fleet, build_fleet
 from eroica.localize.simulate import Removal, _replayed, share_gains, simulated_gain
 from eroica.localize.unexplained_waiting import shorten_longest
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
-from eroica.summarize.series import decode_series, encode_series
 from support.pipelines import Played, Step, patterns_of_played, pipeline_programs, play
 
 ITERATIONS = 12

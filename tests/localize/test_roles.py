@@ -8,9 +8,9 @@ from eroica.errors import UsageError
 from eroica.localize.fleet import build_fleet
 from eroica.localize.roles import assign_roles, stages_of
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
-from eroica.summarize.series import encode_series
 from support import FleetPlan, SlowLoader, synthesize
 
 WORLD = ("0", "default_pg", (0, 1, 2, 3))

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.localize.usable_patterns import leave_out_damaged
-from eroica.summarize.series import encode_series
+from eroica.localize.fleet import leave_out_damaged
+from eroica.model.series import encode_series
 from support import FleetPlan, synthesize
 
 ENDLESS = encode_series(np.asarray([1.0, np.inf], dtype=np.float32))

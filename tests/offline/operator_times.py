@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.summarize.series import encode_series
 
 Floats = NDArray[np.float64]
 _COMPUTE = {"forward-compute": "forward", "backward-compute": "backward", "optimizer": "optimizer"}

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from eroica.errors import InputError
 from eroica.offline import diagnose
-from eroica.offline.dumps import diagnose_dumps
 from eroica.settings import Settings
-from eroica.trace.dump import FlightDump, parse_dump
-from support.dumps import DumpedJob
+from eroica.trace.flight import FlightDump, parse_dump
+from support.dumps import DumpedJob, diagnose_dumps
 
 _SHARED = Path(__file__).parents[2] / "../shared/cases/traces"
 _JUNK = st.one_of(st.just(["x"]), st.just({}), st.just(""), st.just(-7), st.just(10**30), st.just(True), st.none())

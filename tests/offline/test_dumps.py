@@ -16,11 +16,11 @@ from rich.console import Console
 
 from eroica.errors import InputError
 from eroica.model.verdict import Finding, Verdict
-from eroica.offline.dumps import build_blockage, diagnose_dumps
+from eroica.offline.standstills import build_blockage
 from eroica.report.text import render_verdict
 from eroica.settings import Settings
-from eroica.trace.dump import parse_dump
-from support.dumps import DumpedJob
+from eroica.trace.flight import parse_dump
+from support.dumps import DumpedJob, diagnose_dumps
 
 _REAL = Path(__file__).parents[2] / "../shared/traces/flight_recorder"
 
@@ -381,18 +381,6 @@ def test_files_of_any_form_are_read(tmp_path: Path) -> None:
         folder = tmp_path / str(at)
         folder.mkdir()
         assert _named(diagnose_dumps(job.write(folder, form), "demo", Settings())) == [2]
-
-
-def test_two_dumps_of_the_same_worker_or_of_nobody_are_refused(tmp_path: Path) -> None:
-    job = DumpedJob(2)
-    first, second = job.write(tmp_path)
-    again = first.rename(tmp_path / "nccl_trace_rank_1")
-    with pytest.raises(InputError, match="both of worker 1"):
-        diagnose_dumps([again, second], "demo", Settings())
-    with pytest.raises(InputError, match="does not say whose it is"):
-        diagnose_dumps([again.rename(tmp_path / "dump")], "demo", Settings())
-    with pytest.raises(InputError, match="no Flight Recorder dump"):
-        diagnose_dumps([], "demo", Settings())
 
 
 def test_a_broken_dump_is_an_error_that_names_it(tmp_path: Path) -> None:

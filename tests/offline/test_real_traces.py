@@ -60,19 +60,10 @@ def test_its_step_began_late_and_the_verdict_does_not_pretend_to_know_why() -> N
 def test_two_more_are_late_together_at_the_last_three_collectives_and_cost_less() -> None:
     first, second = causes(diagnosed(DLRM))[:2]
     assert second.workers == (4, 5)
-    assert any(sentence.startswith("Longest wait of the others by collective: 5: ") for sentence in second.evidence)
     assert first.gain is not None and second.gain is not None
     assert second.gain < first.gain
     assert first.duration is not None and second.duration is not None
     assert second.duration.per_iteration_ms < first.duration.per_iteration_ms
-
-
-def test_doubled_optimizer_kernels_are_unequal_work_that_costs_nothing_yet() -> None:
-    third = causes(diagnosed(DLRM))[2]
-    assert (third.cause, third.workers, third.gain) == ("load-imbalance", (1, 3), 0.0)
-    assert any("66 more than their peers" in sentence for sentence in third.evidence)
-    assert any("32 times per iteration instead of 16" in sentence for sentence in third.evidence)
-    assert len(causes(diagnosed(DLRM))) == 3
 
 
 def test_the_waiting_of_the_others_is_a_symptom_of_it() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import cProfile
-import pstats
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +11,10 @@ from hypothesis import settings as tried
 from hypothesis import strategies as st
 
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.trace import TraceSummary
 from eroica.model.worker import Worker
 from eroica.offline.jobs import Grouping, Recording, group
-from eroica.summarize.series import encode_series
 
 START = 1_700_000_000
 S = 1_000_000_000
@@ -203,30 +200,6 @@ def test_notes_stay_with_their_files_in_order() -> None:
     first, second = group([*copies, *later]).spans
     assert [note.split()[0] for note in first.notes] == ["b.json", "c.json"]
     assert [note.split()[0] for note in second.notes] == ["e.json"]
-
-
-MANY = {
-    "a directory a rank": lambda at: recording(f"job/r{at:05}/t.json", at),
-    "a job a directory": lambda at: recording(f"job/r{at:05}/t.json", 0),
-    "two ranks by turns": lambda at: recording(f"job/r{at:05}/t.json", at % 2),
-    "ranks at other times": lambda at: recording(f"job/r{at:05}/t.json", at, 8000 * at),
-    "ranks at other steps": lambda at: recording(f"job/r{at:05}/t.json", at, at, (10 * at, 10 * at + 5)),
-    "recordings of one rank": lambda at: recording(f"job/{at}.json", 0, 2 * at, (-1, -1)),
-    "ranks nobody states": lambda at: recording(f"job/r{at:05}/t.json", -1),
-}
-
-
-@pytest.mark.parametrize("files", MANY.values(), ids=MANY)
-def test_effort_grows_with_the_files_and_not_with_their_square(files: Callable[[int], Recording]) -> None:
-    """Calls of Python functions are counted, not seconds."""
-
-    def calls(number: int) -> int:
-        given = [files(at) for at in range(number)]
-        profile = cProfile.Profile()
-        profile.runcall(group, given)
-        return pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
-
-    assert calls(800) < 3 * calls(400)
 
 
 FILES = st.lists(

@@ -7,8 +7,7 @@ from pathlib import PurePath
 import pytest
 
 from eroica.errors import UsageError
-from eroica.offline.names import compile_rule, read_name
-from eroica.trace.names import rank_of_dump, rank_of_name
+from eroica.trace.names import compile_rule, rank_of_dump, rank_of_name, read_name
 
 RANKED = {
     "rank0_trace.json.gz": 0,

@@ -40,23 +40,11 @@ def test_layers_without_marks_are_no_iterations(tmp_path: Path, seed: int) -> No
     assert "looks like inference" in verdict.summary and not verdict.findings
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_training_without_marks_has_iterations_only_if_its_backward_pass_repeats(tmp_path: Path, seed: int) -> None:
-    worker = replace(drawn(seed), training=True)
-    trace = worker.record()
-    trace["traceEvents"] = [one for one in trace["traceEvents"] if not one["name"].startswith("Optimizer.")]
-    (tmp_path / "rank0.json").write_text(json.dumps(trace))
-    verdict = diagnose(tmp_path / "rank0.json", settings=Settings(readers=1))
-    assert verdict.window is not None and "what repeats among the operators" in verdict.window.reason
-    assert "inference" not in verdict.summary
-
-
 @pytest.mark.parametrize(
     ("marks", "training", "words"),
     [
         ("steps", True, "the profiler's steps"),
         ("none", True, "end with the optimizer's steps"),
-        ("batches", False, "the batches that a serving loop marks"),
         ("none", False, "no iterations were found"),
     ],
 )
@@ -106,40 +94,15 @@ def test_with_stacks_and_without_the_answer_is_the_same(tmp_path: Path, seed: in
     assert "forward (layer.py:9)" in with_stacks.summary or "forward (model.py:5)" in with_stacks.summary
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_serving_that_its_host_cannot_feed_is_host_bound_by_batches(tmp_path: Path, seed: int) -> None:
-    verdict = judged(replace(drawn(seed), marks="batches", calls=8, host_us=150.0), tmp_path / "rank0.json")
-    assert verdict.cause is not None and verdict.cause.cause == "host-bound"
-    assert "looks like inference" in verdict.summary
-
-
 def test_a_copy_that_every_batch_waits_for_is_named(tmp_path: Path) -> None:
     worker = WrittenWorker(calls=8, marks="batches", host_us=20.0, device_us=30.0, copy_us=4_000.0)
     verdict = judged(worker, tmp_path / "rank0.json")
     assert "Memcpy DtoH" in f"{verdict.summary} {[one.function.name for one in verdict.findings]}"
 
 
-def test_a_serving_loop_that_waits_for_requests_is_not_host_bound(tmp_path: Path) -> None:
-    worker = WrittenWorker(calls=8, marks="batches", host_us=25.0, device_us=24.0, pause_us=5_000.0)
-    verdict = judged(worker, tmp_path / "rank0.json")
-    assert verdict.verdict == "undetermined" and not verdict.findings
-    assert "lies between batches, where the loop waits for requests" in verdict.summary
-
-
 def test_without_pauses_nothing_is_said_of_requests(tmp_path: Path) -> None:
     verdict = judged(WrittenWorker(calls=8, marks="batches", host_us=25.0, device_us=24.0), tmp_path / "rank0.json")
     assert "between batches" not in verdict.summary
-
-
-@pytest.mark.parametrize("mark", ["[Executor] _forward_step {}: 0 ctx reqs, 8 gen reqs", "step[DECODE bs={}]"])
-def test_batches_are_told_by_the_marks_of_each_serving_loop(tmp_path: Path, mark: str) -> None:
-    trace = WrittenWorker(calls=6, marks="batches", host_us=20.0, device_us=60.0).record()
-    for number, event in enumerate(one for one in trace["traceEvents"] if one["name"].startswith("execute_context")):
-        event["name"] = mark.format(number)
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(trace))
-    verdict = diagnose(path, settings=Settings(readers=1))
-    assert verdict.window is not None and "the batches that a serving loop marks" in verdict.window.reason
 
 
 def test_a_device_that_works_on_behind_the_mark_is_not_waiting_for_requests(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from eroica.model.comparison import Comparison, FunctionChange, Side
 from eroica.model.verdict import IterationTimes
-from eroica.report.comparison import render_comparison
+from eroica.report.text import render_comparison
 
 LOADER = FunctionChange(
     order=1, name="_read_block", kind="python", phase="input", stack=("main (train.py:1)", "_read_block (data.py:7)"),
@@ -43,11 +43,6 @@ def test_the_sentence_comes_first_then_changes_then_waits() -> None:
     assert places == sorted(places) and "Note: a note" in text
 
 
-def test_the_word_is_not_said_twice() -> None:
-    text = drawn(comparison(LOADER, summary="Regression: iterations take longer."))
-    assert text.startswith("REGRESSION  Iterations take longer.")
-
-
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     long = FunctionChange(
@@ -69,7 +64,3 @@ def test_names_from_the_job_have_no_effect_on_the_terminal() -> None:
 def test_forty_changes_are_not_forty_blocks() -> None:
     text = drawn(comparison(*[LOADER] * 40, *[WAIT] * 40, notes=("n",) * 40))
     assert "and 32 more changes" in text and "and 36 more symptoms" in text and "and 34 more notes" in text
-
-
-def test_an_equal_run_is_three_lines() -> None:
-    assert len(drawn(comparison(comparison="equal")).splitlines()) == 3

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import sys
-
 import pytest
 from rich.cells import cell_len
 
-from eroica.report.charset import plain, speaks_utf8, write_what_the_locale_can
 from eroica.report.footer import Glance, Seen, footer
 from eroica.wire.messages import WindowLine
 
@@ -25,8 +21,8 @@ WORKERS = (Seen(state="steady", iteration=1240), Seen(state="steady", iteration=
 JOB = Glance(phase="watching", iteration=1240, mean_ms=34.2, best_ms=17.9, workers=WORKERS, windows=(SLOW,))
 
 
-def said(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0, utf8: bool = True) -> str:
-    return "".join(piece.text for piece in footer(glance, columns, link, silence_s, utf8))
+def said(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0) -> str:
+    return "".join(piece.text for piece in footer(glance, columns, link, silence_s))
 
 
 def test_with_room_it_says_everything_and_the_link_stands_at_the_right() -> None:
@@ -41,11 +37,6 @@ def test_with_room_it_says_everything_and_the_link_stands_at_the_right() -> None
 def test_it_never_takes_more_than_there_is_and_keeps_state_and_pace(columns: int) -> None:
     line = said(JOB, columns, LINK)
     assert cell_len(line) <= columns and "watching" in line and "34.2 ms" in line
-
-
-def test_at_80_columns_state_pace_and_the_verdicts_beginning_stand_there() -> None:
-    line = said(JOB, 79, LINK)
-    assert "34.2 ms, best 17.9" in line and "slow: worker 2" in line and line.count("…") == 1
 
 
 def test_a_window_says_how_far_the_last_worker_has_got_in_it() -> None:
@@ -67,24 +58,3 @@ def test_names_from_the_job_can_not_move_the_cursor() -> None:
     )
     line = said(Glance(phase="\x1b[3J", workers=WORKERS, windows=(evil,)), 100)
     assert line.isprintable() and "worker 日本語" in line
-
-
-def test_without_utf8_every_character_is_ascii_and_the_width_stays() -> None:
-    assert said(JOB, 79, LINK, utf8=False).isascii()
-    assert len(plain("β μ σ … – · • › → ▁█ 日")) == len("β μ σ … – · • › → ▁█ 日")
-
-
-def test_the_locale_decides_on_utf8() -> None:
-    assert speaks_utf8({"LANG": "de_DE.UTF-8"}) and speaks_utf8({"LC_CTYPE": "C.UTF-8"})
-    assert not speaks_utf8({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}) and not speaks_utf8({"LANG": "de_DE.ISO-8859-1"})
-
-
-def test_where_an_encoding_lacks_a_character_one_of_the_same_width_stands_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
-    write_what_the_locale_can()
-    sys.stdout.write("critical β 45 % › 0–1 · é")
-    sys.stdout.flush()
-    assert written.getvalue().decode("latin-1") == "critical b 45 % > 0-1 · é"

@@ -102,10 +102,6 @@ def test_names_stay_as_they_are(name: str) -> None:
     assert told(name) == name
 
 
-def test_a_call_of_brackets_costs_one_space() -> None:
-    assert told("operator[](std::size_t)") == "operator[] (std::size_t)"
-
-
 @given(TEXTS, TEXTS)
 @example("<img", " src=//evil>")
 @example("<a >", "x=1>")
@@ -115,13 +111,6 @@ def test_no_text_has_a_target_or_a_tag_with_an_attribute_even_beside_another(fir
     assert not re.search(r"<[/!?]", text)
     assert not re.search(r"<[a-z][^>]*=", text, re.IGNORECASE)
     assert not Attributes(text).found
-
-
-@given(TEXTS)
-@example("<<@")
-@example("<a:<b")
-def test_what_is_told_once_is_told_the_same_again(text: str) -> None:
-    assert told(told(text)) == told(text)
 
 
 @given(TEXTS)

@@ -35,17 +35,6 @@ def test_a_verdict_reads_as_in_its_golden_file(name: str, width: int) -> None:
     assert "\n".join(lines) + "\n" == expected
 
 
-def test_the_sentence_stands_first_and_symptoms_come_after_the_next_step() -> None:
-    text = drawn(samples.SLOW)
-    assert text.startswith("SLOW  Worker 2's data loading")
-    places = [text.index(word) for word in ("slow-data-loading", "evidence", "next ", "gloo:all_reduce", "Based on")]
-    assert places == sorted(places)
-
-
-def test_a_symptom_names_the_cause_it_waits_for() -> None:
-    assert "waits for _read_block (1)" in drawn(samples.SLOW, width=200)
-
-
 def test_symptoms_are_dimmed_and_the_verdict_is_colored_only_where_colors_are_wanted() -> None:
     colored = drawn(samples.SLOW, colors=True)
     symptom = next(line for line in colored.splitlines() if "gloo:all_reduce on" in line)
@@ -59,13 +48,6 @@ def hostile(name: str) -> Verdict:
     symptom = msgspec.structs.replace(samples.WAITING, function=function)
     coverage = msgspec.structs.replace(samples.SLOW.coverage, notes=(name,))
     return msgspec.structs.replace(samples.SLOW, job=name, summary=name, findings=(cause, symptom), coverage=coverage)
-
-
-def test_markup_in_names_is_only_text() -> None:
-    text = drawn(hostile("[bold red]x[/bold red] [link=http://e.com]y[/] :smile:"), width=200, colors=True)
-    assert "[bold red]x[/bold red]" in text
-    assert ":smile:" in text
-    assert "\x1b]8;" not in text
 
 
 def test_escape_sequences_and_bidirectional_marks_in_names_do_not_reach_the_terminal() -> None:
@@ -101,25 +83,6 @@ def test_hundreds_of_findings_are_cut_with_their_number() -> None:
     assert len(text.splitlines()) < 140
 
 
-def test_missing_workers_are_named() -> None:
-    assert "Based on 1016 of 1024 workers; missing: workers 17–23, 801" in drawn(samples.ROTATING)
-
-
-def test_a_blocked_job_has_no_costs_and_no_iterations_but_a_place_and_a_silence() -> None:
-    text = drawn(samples.BLOCKED, 120)
-    assert text.startswith("BLOCKED  Worker 2 sits in next_batch (train.py:88)")
-    assert "stands after iteration 412 · silent for 14.0 s" in text
-    assert "they stand still because they wait" in text
-    assert "Verdict 3.4 s after the trigger" in text
-    for word in ("costs", "critical", "Looking cost", "for 0 ms", "412–412"):
-        assert word not in text
-
-
-def test_an_unknown_gain_is_said_to_be_unknown() -> None:
-    cause = msgspec.structs.replace(samples.LOADER, gain=None, duration=None)
-    assert "costs     unknown" in drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)))
-
-
 @pytest.mark.parametrize(
     ("kind", "windows", "words"),
     [
@@ -135,12 +98,6 @@ def test_how_often_a_cause_was_seen_stands_in_one_line(kind: str, windows: tuple
     cause = msgspec.structs.replace(samples.LOADER, recurrence=recurrence)
     text = drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)), 200)
     assert words in text and "history" in text
-
-
-def test_a_cause_seen_in_the_only_window_has_no_history() -> None:
-    single = Recurrence(kind="single", windows=(1,), looked=1)
-    cause = msgspec.structs.replace(samples.LOADER, recurrence=single)
-    assert "history" not in drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)))
 
 
 def test_where_the_numbers_have_no_room_as_a_table_each_keeps_its_name() -> None:

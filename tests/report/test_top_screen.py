@@ -49,8 +49,8 @@ def job(number: int) -> JobStatus:
     )
 
 
-def screen(view: View, width: int, height: int | None = None, utf8: bool = True) -> list[str]:
-    return [text.plain for text in build_screen(view, width, height, utf8)]
+def screen(view: View, width: int, height: int | None = None) -> list[str]:
+    return [text.plain for text in build_screen(view, width, height)]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 16), (60, 30), (200, 60), (20, 5), (80, 2)])
@@ -80,10 +80,6 @@ def test_workers_that_are_gone_or_silent_come_first_then_the_slowest() -> None:
 def test_what_a_key_brought_about_and_old_news_are_said() -> None:
     lines = screen(View(status=job(3), keys=True, answer="window 4 is opening", silence_s=61.0), 80, 24)
     assert lines[-1] == "window 4 is opening" and "no news for 61 s" in lines[0]
-
-
-def test_without_utf8_all_of_it_is_ascii() -> None:
-    assert "".join(screen(View(status=job(20), history=HISTORY, keys=True), 80, 24, utf8=False)).isascii()
 
 
 def test_the_small_picture_rises_where_iterations_get_slower_and_shows_no_noise() -> None:

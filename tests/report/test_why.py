@@ -10,10 +10,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from eroica.cli.report import report
-from eroica.model.verdict import UNMEASURED, Coverage, Hypothesis, IterationTimes, Verdict
+from eroica.model.verdict import Coverage, Hypothesis, IterationTimes, Verdict
 from eroica.pipeline import analyze
 from eroica.report.text import render_verdict
-from eroica.report.why import nearest_of
 from support import FleetPlan, SlowLoader, synthesize, synthesize_window
 
 HOSTILE = Hypothesis(
@@ -65,16 +64,6 @@ def test_an_undetermined_verdict_says_what_is_nearest_and_what_would_settle_it()
     assert "Nearest" not in drawn(judged())
 
 
-def test_why_prints_all_of_them(tmp_path: Path) -> None:
-    path = tmp_path / "verdict.json"
-    path.write_bytes(undetermined().to_json())
-    done = CliRunner().invoke(report, [str(path), "--why"])
-    assert done.exit_code == 4
-    assert "Considered" in done.output and "? whether the others wait for it" in done.output, done.output
-    path.write_bytes(msgspec.structs.replace(undetermined(), considered=()).to_json())
-    assert "Nothing else was considered" in CliRunner().invoke(report, [str(path), "--why"]).output
-
-
 def test_the_page_folds_it_and_takes_names_as_text(tmp_path: Path) -> None:
     path, page = tmp_path / "verdict.json", tmp_path / "page.html"
     path.write_bytes(undetermined().to_json())
@@ -95,14 +84,6 @@ def test_a_named_cause_says_what_decided_for_it_and_the_others_what_took_their_p
     assert "named: it gains most" in page.read_text()
     told = [one.decision for one in verdict.considered if "tells the same time" in one.decision]
     assert all(f"({verdict.cause.function.name})" in one for one in told if verdict.cause), told
-
-
-def test_code_that_may_be_all_of_it_stands_among_the_nearest_explanations() -> None:
-    holder = msgspec.structs.replace(HOSTILE, function="scan", gain=None, decision=UNMEASURED, unknown=("how long",))
-    refused = msgspec.structs.replace(HOSTILE, function="old", gain=None, decision="it was so, too")
-    verdict = msgspec.structs.replace(undetermined(), considered=(refused, holder))
-    assert [one.function for one in nearest_of(verdict)] == ["scan"]
-    assert "scan" in drawn(verdict)
 
 
 def test_the_time_that_no_cause_explains_is_one_number_in_all_views(tmp_path: Path) -> None:

@@ -13,15 +13,13 @@ PAGE = ROOT / "docs" / "security.md"
 NO_CLAIM = re.compile(r"[\s,.;:()–]|\b(?:and|or)\b|nothing protects you; see below|keeps the two apart|\ba job of\b")
 #: Clause of the last column to the tests that try it, as `folder/file::test`.
 CLAIMS = {
-    "break the training by what is in Eroica's files: what a worker, an agent or a collector reads is checked "
-    "(below)": (
+    "break the training by what is in Eroica's files: what a worker, an agent or a collector reads is checked": (
         "security/test_containment::test_garbage_among_the_beat_files_leaves_the_workers_watched",
         "security/test_private_files::test_bytes_that_are_no_record_end_in_one_error_that_callers_know",
         "security/test_hostile_peers::test_a_worker_that_writes_into_the_agents_part_of_its_file_gets_its_order_all_the_same",
         "reliability/test_disturbances::test_the_training_does_not_notice",
     ),
-    "the memory that a worker shares cannot be cut short (`wire/sealed.py`; where the kernel has none, cutting its "
-    "beat file short ends the processes that have it mapped)": (
+    "the memory that a worker shares cannot be cut short (where the kernel seals none, that ends who has it mapped)": (
         "wire/test_sealed::test_who_cuts_the_beat_file_short_ends_nobody",
         "wire/test_sealed::test_without_sealed_memory_the_file_itself_is_shared",
     ),
@@ -33,13 +31,14 @@ CLAIMS = {
         "trace/test_flight_dumps::test_a_dump_damaged_anywhere_is_a_dump_or_an_error",
         "summarize/test_recorded_tables::test_any_table_becomes_a_pattern_that_adds_up_or_is_refused",
     ),
-    "Lead a summary to a file outside the window's directory: of the paths in `capture.json` only the names count, and "
-    "links are refused": ("summarize/test_summarize_command::test_what_a_capture_names_is_looked_for_beside_it_only",),
+    "Lead a summary to a file outside the window's directory": (
+        "summarize/test_summarize_command::test_what_a_capture_names_is_looked_for_beside_it_only",
+    ),
     "read or write files (0700, 0600)": (
         "security/test_containment::test_every_file_and_directory_of_a_job_is_its_users_alone_whatever_the_umask",
         "security/test_containment::test_another_user_can_neither_read_nor_change_nor_signal_anything",
     ),
-    "read `EROICA_TOKEN` (the kernel shows an environment to its user only)": (
+    "read `EROICA_TOKEN`": (
         "security/test_containment::test_another_user_can_neither_read_nor_change_nor_signal_anything",
     ),
     "signal or trace anything": (
@@ -81,7 +80,7 @@ CLAIMS = {
     ),
     # what stands where there is nothing to try: torch's own rendezvous, and processes that are the same user
     "Such a person can already break or steer the training itself": (),
-    "with **the same user id** (both are root, say) and shared `/dev/shm`, `/tmp` or processes it is you: nothing": (),
+    "with **the same user id** and shared `/dev/shm`, `/tmp` or processes it is you: nothing": (),
 }
 
 

@@ -14,7 +14,7 @@ from neighbors import NEIGHBOR
 
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
-from eroica.report.words import line
+from eroica.model.words import line
 from eroica.settings import Settings, load_settings
 from eroica.wire.codec import decode_record, plain
 from eroica.wire.files import write_secret, write_whole

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic_window import TRAINING, Events
 
-from eroica.summarize.alignment import find_shift
+from eroica.summarize.clock import find_shift
 
 MS = 1_000_000
 

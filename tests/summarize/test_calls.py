@@ -11,10 +11,9 @@ from synthetic_window import TRAINING, Events, capture, is_conserved, row_named
 from eroica.settings import Settings
 from eroica.summarize import summarize_worker
 from eroica.summarize.activity import find_outline
-from eroica.summarize.call_trees import new_trees
-from eroica.summarize.calls import call_frame, read_calls
-from eroica.summarize.functions import Functions
-from eroica.trace.table import Category
+from eroica.summarize.calls import call_frame, new_trees, read_calls
+from eroica.summarize.sweep import Functions
+from eroica.trace.schema import Category
 
 ENGINE_THREAD = 150
 OTHER_THREAD = 160
@@ -235,7 +234,7 @@ def test_threads_read_together_have_what_each_has_alone(monkeypatch):
 
 def test_what_is_too_deep_or_too_much_is_said(monkeypatch):
     monkeypatch.setattr("eroica.summarize.calls.MOST_FRAMES", 20)
-    monkeypatch.setattr("eroica.summarize.call_trees._MOST_STACKS", 10)
+    monkeypatch.setattr("eroica.summarize.calls._MOST_STACKS", 10)
     events = Events()
     for depth in range(50):
         events.add("train.py(3): again", 0, 6000 - depth, Category.PYTHON)

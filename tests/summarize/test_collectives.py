@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_window import TRAINING, Events
 
+from eroica.model.series import decode_series
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
-from eroica.summarize import decode_series
 from eroica.summarize.collectives import Execution, collective_kind, find_executions
 from eroica.summarize.records import collective_series
-from eroica.trace.table import Category, CollectiveArguments
+from eroica.trace.schema import Category
+from eroica.trace.table import CollectiveArguments
 
 US = 1000
 MS = 1_000_000

@@ -7,12 +7,11 @@ from synthetic_window import TRAINING, Events
 
 from eroica.summarize.activity import find_outline, gather_activity
 from eroica.summarize.collectives import find_executions
-from eroica.summarize.critical import find_critical_path
-from eroica.summarize.functions import Functions
+from eroica.summarize.rows import Tally
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, ThreadSamples
-from eroica.summarize.sweep import empty_layer
-from eroica.summarize.tally import Tally
-from eroica.trace.table import Category
+from eroica.summarize.staging import find_critical_path
+from eroica.summarize.sweep import Functions, empty_layer
+from eroica.trace.schema import Category
 
 WINDOW = (10, 70)
 AUTOGRAD = 150

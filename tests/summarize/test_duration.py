@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eroica.summarize.duration import critical_duration
+from eroica.summarize.utilization import critical_duration
 
 values = st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.5, 1.0]), max_size=14)
 shares = st.sampled_from([0.55, 0.8, 0.95, 1.0])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.errors import InputError
-from eroica.summarize import decode_series, encode_series
+from eroica.model.series import decode_series, encode_series
 
 
 @given(st.lists(st.integers(-(2**62), 2**62), max_size=50))

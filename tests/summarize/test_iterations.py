@@ -1,13 +1,9 @@
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from synthetic_window import TRAINING, Events
 
 from eroica.summarize.iterations import find_iterations
-from eroica.summarize.marks import find_training_thread
-from eroica.summarize.repetition import find_repetition
-from eroica.trace.table import Category
+from eroica.summarize.phases import find_training_thread
+from eroica.trace.schema import Category
 
 ENGINE = 150
 
@@ -171,28 +167,6 @@ def repeated(*last):
     return events
 
 
-@pytest.mark.parametrize("last", ["autograd::engine::evaluate_function: MmBackward0", "aten::_foreach_addcdiv_"])
-def test_without_any_mark_a_sequence_that_repeats_with_what_only_training_has_is_an_iteration(last):
-    one = found(repeated(last))
-    assert one.found_by == "repetition"
-    assert np.diff(one.edges_ns).tolist() == [100] * 4
-
-
-def test_a_sequence_that_repeats_with_nothing_of_training_is_no_iteration():
-    one = found(repeated("argmax"))
-    assert one.found_by == "span" and len(one.edges_ns) == 2
-    assert "repeats 4 times or more" in one.notes[1] and "layers of one pass or calls of a model" in one.notes[1]
-
-
-def test_batches_of_a_serving_loop_are_iterations():
-    events = Events()
-    for number in range(4):
-        events.note(f"execute_context_1({number})_generation_{number}(4)", number * 100, number * 100 + 80)
-        events.add("aten::mm", number * 100 + 5, number * 100 + 60)
-    one = found(events)
-    assert (one.found_by, one.edges_ns.tolist()) == ("batches", [0, 100, 200, 300, 380])
-
-
 def test_where_nothing_marks_iterations_the_whole_trace_is_one():
     events = Events()
     for place, name in enumerate("abcdefghij"):
@@ -236,24 +210,3 @@ def test_the_main_thread_trains_rather_than_the_engines():
         events.add("autograd::engine::evaluate_function: X", number * 10, number * 10 + 5, thread=ENGINE)
         events.add("aten::mm", number * 10, number * 10 + 4, thread=ENGINE)
     assert find_training_thread(events.table()) == 300
-
-
-@given(st.lists(st.integers(0, 3), min_size=0, max_size=60))
-def test_what_repeats_is_really_the_same_and_often_enough(names):
-    array = np.array(names, dtype=np.int32)
-    begins = find_repetition(array)
-    if begins is None:
-        return
-    assert len(begins) >= 3
-    assert len(set(np.diff(begins).tolist())) == 1
-    first = names[begins[0] : begins[1]]
-    for low, high in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
-        same = sum(one == other for one, other in zip(first, names[low:high], strict=True))
-        assert same >= 0.9 * len(first)
-
-
-@given(st.lists(st.integers(0, 9), min_size=6, max_size=20), st.integers(4, 9))
-def test_a_repeated_list_is_found_or_refused_but_never_split_unevenly(names, repeats):
-    begins = find_repetition(np.array([99, *names] * repeats, dtype=np.int32))
-    assert begins is not None
-    assert (len(names) + 1) % (begins[1] - begins[0]) == 0 or (begins[1] - begins[0]) % (len(names) + 1) == 0

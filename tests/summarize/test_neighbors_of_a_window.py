@@ -11,11 +11,10 @@ from synthetic_window import PID, capture
 from eroica.errors import InputError
 from eroica.hardware.store import Samples, read_samples
 from eroica.hardware.writer import Channel, SampleWriter
+from eroica.model.setup import MOST_BYTES, bounded_setup, read_setup
 from eroica.model.window import Capture
 from eroica.model.worker import Worker
-from eroica.summarize.facts import host_facts
-from eroica.summarize.neighbors import MOST_NEIGHBORS, find_neighbors
-from eroica.summarize.setup import MOST_BYTES, bounded_setup, read_setup
+from eroica.summarize.facts import MOST_NEIGHBORS, find_neighbors, host_facts
 
 S = 1_000_000_000
 START = 100 * S

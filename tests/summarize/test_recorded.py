@@ -7,12 +7,13 @@ import pytest
 from synthetic_window import TRAINING, Events, is_conserved, row_named
 
 from eroica.errors import InputError
+from eroica.model.series import decode_series
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
-from eroica.summarize import decode_series
 from eroica.summarize.host import clean_note
 from eroica.summarize.recorded import find_groups, summarize_recording
-from eroica.trace.table import Category, CollectiveArguments, TraceHeader
+from eroica.trace.schema import Category
+from eroica.trace.table import CollectiveArguments, TraceHeader
 
 ENGINE = 150
 US = 1000

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from synthetic_window import is_conserved
 
+from eroica.model.series import decode_series
 from eroica.settings import Settings
-from eroica.summarize import decode_series
 from eroica.summarize.recorded import summarize_recording
 from eroica.trace.kineto import read_trace
 from eroica.wire.codec import encode_record

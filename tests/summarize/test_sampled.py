@@ -5,7 +5,6 @@ from synthetic_window import BACKWARD, HOOK, LOADER, PID, SCRIPT, STEP, TRAINING
 
 from eroica.model.window import ClockPair
 from eroica.summarize.clock import WallClock
-from eroica.summarize.functions import Functions
 from eroica.summarize.sampled import (
     ENGINE,
     INSIDE,
@@ -23,7 +22,7 @@ from eroica.summarize.sampled import (
 from eroica.summarize.sampled import (
     HOOK as HOOK_KIND,
 )
-from eroica.summarize.sweep import Layer, empty_layer
+from eroica.summarize.sweep import Functions, Layer, empty_layer
 
 CLOCK = WallClock([ClockPair(realtime_ns=0, monotonic_ns=0)])
 MS = 1_000_000

@@ -6,7 +6,7 @@ import pytest
 from synthetic_window import GLOO, PID, TRAINING, Events, capture
 
 from eroica.errors import InputError
-from eroica.summarize.send_targets import name_sides, read_sides
+from eroica.summarize.files import name_sides, read_sides
 from eroica.trace.table import CollectiveArguments
 
 MS = 1_000_000

@@ -11,8 +11,8 @@ from eroica.errors import InputError
 from eroica.hardware.store import SampleWriter
 from eroica.hardware.writer import Channel
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import decode_series
 from eroica.settings import Settings
-from eroica.summarize import decode_series
 from eroica.summarize.__main__ import main, summarize_files
 from eroica.summarize.files import read_window
 from eroica.summarize.staging import stage_window

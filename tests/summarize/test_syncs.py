@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from eroica.model.series import decode_series
 from eroica.summarize.activity import find_outline
-from eroica.summarize.functions import Functions
-from eroica.summarize.series import decode_series
-from eroica.summarize.syncs import find_syncs
-from eroica.trace.table import Category, EventTable
+from eroica.summarize.host import find_syncs
+from eroica.summarize.sweep import Functions
+from eroica.trace.schema import Category
+from eroica.trace.table import EventTable
 
 MS = 1_000_000
 TRAINING = 7

@@ -7,11 +7,11 @@ import pytest
 from synthetic_window import TRAINING, Events, capture, is_conserved, timeline
 
 from eroica.model.pattern import Synchronization
+from eroica.model.series import encode_series
 from eroica.settings import Settings
 from eroica.summarize import summarize_worker
-from eroica.summarize.budget import fit_syncs, wire_size
-from eroica.summarize.series import encode_series
-from eroica.trace.table import Category
+from eroica.summarize.rows import fit_syncs, wire_size
+from eroica.trace.schema import Category
 from eroica.wire.codec import encode_record
 
 MS = 1_000_000

@@ -12,8 +12,7 @@ from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
 from eroica.summarize.clock import WallClock
 from eroica.summarize.sampled import OtherThread, ThreadSamples
-from eroica.summarize.threads import awake_moments, disk_facts, measure_threads
-from eroica.summarize.utilization import Use
+from eroica.summarize.utilization import Use, awake_moments, disk_facts, measure_threads
 
 MS = 1_000_000
 CLOCKS = (ClockPair(realtime_ns=0, monotonic_ns=0),)

@@ -11,13 +11,14 @@ from test_worker_pattern import CHILD, training
 import eroica.summarize.timeline as module
 from eroica.hardware.store import Samples, Series
 from eroica.hardware.writer import Channel
+from eroica.model.series import decode_series
 from eroica.model.timeline import Timeline
 from eroica.model.worker import Worker
 from eroica.settings import Settings
-from eroica.summarize import decode_series, summarize_worker
+from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.recorded import summarize_recording
 from eroica.trace.kineto import read_trace
-from eroica.trace.table import Category
+from eroica.trace.schema import Category
 from eroica.wire.codec import decode_record, encode_record
 
 MS = 1_000_000

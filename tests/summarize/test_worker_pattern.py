@@ -21,9 +21,10 @@ from synthetic_window import (
 from eroica.errors import InputError
 from eroica.hardware.store import Samples, Series
 from eroica.hardware.writer import Channel
+from eroica.model.series import decode_series
 from eroica.model.window import FlightEntry
 from eroica.settings import Settings
-from eroica.summarize import decode_series, summarize_worker
+from eroica.summarize.pattern import summarize_worker
 from eroica.trace.kineto import read_trace
 from eroica.wire.codec import encode_record
 

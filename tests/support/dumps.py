@@ -14,7 +14,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from eroica.trace.dump import FlightDump, parse_dump
+from eroica.diagnosis.blocked import diagnose_blockage
+from eroica.model.verdict import Verdict
+from eroica.offline.standstills import build_blockage
+from eroica.settings import Settings
+from eroica.trace.flight import FlightDump, parse_dump, read_dump
 
 
 class DumpedJob:
@@ -150,3 +154,11 @@ class DumpedJob:
             path.write_bytes(self.as_json(rank) if path.suffix == ".json" else self.pickled(rank))
             paths.append(path)
         return paths
+
+
+def diagnose_dumps(dumps: Iterable[Path | FlightDump], job: str, settings: Settings) -> Verdict:
+    """Return the verdict on dumps, or files of them, of one job."""
+    read = [one if isinstance(one, FlightDump) else read_dump(one) for one in dumps]
+    verdict = diagnose_blockage(build_blockage(read), job, settings)
+    assert verdict is not None
+    return verdict

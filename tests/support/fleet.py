@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, Phase, ThreadRole, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.window import Window, WindowPurpose
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.summarize.series import encode_series
 from support.links import synthesize_links
 from support.troubles import Trouble
 

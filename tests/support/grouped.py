@@ -26,8 +26,8 @@ from eroica.model.pattern import (
     Phase,
     WorkerPattern,
 )
+from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.summarize.series import encode_series
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.summarize.series import encode_series
 
 _TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 

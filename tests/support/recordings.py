@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.summarize.series import decode_series, encode_series
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from eroica.model.pattern import FunctionPattern, Phase, WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.timeline import ChannelSeries, Timeline, Track
-from eroica.summarize.series import decode_series, encode_series
 from eroica.wire.codec import encode_record
 
 _ORDER: tuple[Phase, ...] = ("input", "forward", "backward", "other", "optimizer")

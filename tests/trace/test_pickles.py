@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eroica.errors import InputError
-from eroica.trace.pickles import load_data
+from eroica.trace.flight import load_data
 
 _DATA = {"version": "2.9", "numbers": [1, -5, 300, 2**40, -(2**62), 1.5], "pair": ("35", "TP"), "no": None, "is": True}
 

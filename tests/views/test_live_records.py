@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
-from eroica.views.live.records import job_now, verdict_now
-from eroica.wire.messages import JobStatus
+from eroica.views.live_page import verdict_now
 
 
 @pytest.mark.parametrize(
@@ -34,9 +33,3 @@ def test_a_verdict_in_short_blames_nobody_whom_the_verdict_does_not(scope: str, 
         findings=(cause,),
     )
     assert verdict_now(1, verdict, "").workers == whom
-
-
-def test_a_job_s_name_cannot_turn_the_page_s_title_around() -> None:
-    status = JobStatus(job="a\u202egnp.exe\n" + "x" * 500, phase="watching", message="")
-    name = job_now(status, "").job
-    assert name.startswith("agnp.exe x") and len(name) == 60

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
+from eroica.model.communication import DelayMatrix
 from eroica.model.verdict import (
     Cost,
     Coverage,
@@ -21,7 +20,7 @@ from eroica.model.verdict import (
     Waits,
 )
 from eroica.model.worker import Worker
-from eroica.views.metrics import LONGEST_LABEL, MOST_BLAMED, MOST_HOSTS, PHASES, Scrape, exposition
+from eroica.views.metrics import LONGEST_LABEL, MOST_BLAMED, MOST_HOSTS, MOST_WAYS, Scrape, exposition
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 OPEN = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
@@ -81,14 +80,6 @@ def test_a_job_is_told_in_base_units() -> None:
     assert at(seen, "eroica_agent_report_age_seconds", host="b") == 11.0
     assert at(seen, "eroica_agent_report_age_max_seconds") == 11.0
     assert at(seen, "process_resident_memory_bytes")
-
-
-@pytest.mark.parametrize("phase", [*PHASES, "a new one"])
-def test_one_phase_is_on(phase: str) -> None:
-    seen = of(read(Scrape(status=job(phase=phase))), "eroica_phase")
-    assert {dict(labels)["phase"]: value for labels, value in seen.items() if value} == {
-        phase if phase in PHASES else "other": 1.0
-    }
 
 
 def test_before_the_first_verdict_no_word_is_on_and_nothing_is_made_up() -> None:
@@ -158,12 +149,6 @@ def test_names_and_series_are_bounded_whatever_the_job_does(accept: str) -> None
     assert dict(info)["function"].startswith('a"b\\c {evil="1"} 7 # HELP')
 
 
-def test_hosts_of_a_large_job_have_a_series_only_while_they_are_overdue() -> None:
-    ages = {f"h{n}": 0.1 for n in range(100)} | {"gone": 60.0}
-    seen = read(Scrape(status=job(), report_ages_s=ages))
-    assert of(seen, "eroica_agent_report_age_seconds") == {frozenset({("host", "gone")}): 60.0}
-
-
 @pytest.mark.parametrize(
     ("accept", "wanted"),
     [(OPEN, "application/openmetrics-text"), ("", "text/plain"), ("*/*", "text/plain"), ("text/html", "text/plain")],
@@ -174,14 +159,28 @@ def test_open_metrics_is_for_who_asks_for_it(accept: str, wanted: str) -> None:
     assert body.endswith(b"# EOF\n") == (wanted != "text/plain")
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
-def test_promtool_finds_nothing_to_complain_about() -> None:
-    waits = Waits(total_ms=5.0, withheld_ms=1.0, blamed_ms={0: 4.0})
-    judged = verdict(waits=waits)
-    scrape = Scrape(
-        status=job(worker(0), mean_ms=1.0, best_ms=1.0), report_ages_s={"h": 1.0}, verdict=judged, verdict_at=1.0,
-        verdicts=(judged,), messages={"sent": 1},
-    )  # fmt: skip
-    body, _ = exposition(scrape)
-    checked = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, timeout=30, check=False)
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+def matrix(count: int = 3, hot: tuple[int, int] = (0, 1)) -> DelayMatrix:
+    hosts = tuple(f"node{number}" for number in range(count))
+
+    def rows(value: float, high: float, empty: float | None) -> tuple[tuple[float | None, ...], ...]:
+        return tuple(
+            tuple(empty if i == j else high if (i, j) == hot else value for j in range(count)) for i in range(count)
+        )
+
+    return DelayMatrix(
+        hosts=hosts,
+        delay_s=rows(0.001, 0.05, None),
+        bytes_per_s=rows(1e6, 1e6, 0.0),  # type: ignore[arg-type]
+        busy=rows(0.1, 0.6, 0.0),  # type: ignore[arg-type]
+        held=rows(0.0, 0.0, 0.0),  # type: ignore[arg-type]
+        usual_s=rows(0.001, 0.0015, None),
+    )
+
+
+def test_series_are_bounded_and_the_longest_are_among_them() -> None:
+    status = JobStatus(job="j", phase="watching", message="")
+    text = exposition(Scrape(status=status, delays=matrix(40, (7, 9))))[0].decode()
+    lines = [line for line in text.splitlines() if line.startswith("eroica_way_delay_seconds{")]
+    assert len(lines) == MOST_WAYS
+    assert any('from="node7"' in line and 'to="node9"' in line and line.endswith(" 0.05") for line in lines)
+    assert 'eroica_ways{run="j"} 1560.0' in text

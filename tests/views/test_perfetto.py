@@ -18,20 +18,19 @@ from click.testing import CliRunner
 
 from eroica.cli import group
 from eroica.cli.perfetto import align
-from eroica.errors import InputError, UsageError
+from eroica.errors import UsageError
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.timeline import Timeline
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
 from eroica.offline.examine import examine
-from eroica.offline.keeping import keep
+from eroica.offline.output import keep
 from eroica.settings import Settings
 from eroica.summarize.__main__ import summarize_files
-from eroica.summarize.series import decode_series, encode_series
 from eroica.views.chrome_trace import Lane, OnAxis, Process, write_trace
-from eroica.views.kept_traces import Whereabouts, draw_kept
-from eroica.views.lanes import Drawn
+from eroica.views.lanes import Drawn, Whereabouts, draw_kept
 from eroica.views.material import Material
 from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 from eroica.wire.codec import decode_record, encode_record
@@ -197,22 +196,6 @@ def test_times_are_those_that_viewers_do_not_round(tmp_path: Path) -> None:
     assert found[0]["ts"] == 0
 
 
-def test_names_and_hosts_are_inert(tmp_path: Path) -> None:
-    patterns = fleet()
-    timeline = decode_record(patterns[1].timeline, Timeline)
-    tracks = tuple(
-        msgspec.structs.replace(one, name=EVIL, names=tuple(f"{EVIL} {name}" for name in one.names))
-        for one in timeline.tracks
-    )
-    worker = msgspec.structs.replace(patterns[1].worker, host=EVIL)
-    encoded = encode_record(msgspec.structs.replace(timeline, tracks=tracks))
-    patterns[1] = msgspec.structs.replace(patterns[1], timeline=encoded, worker=worker)
-    document = written(tmp_path / "trace.json", material_of(patterns, 1), (1, 0))
-    assert any(event["name"].startswith(EVIL) for event in document["traceEvents"])
-    assert b"\x00" not in (tmp_path / "trace.json").read_bytes()
-    assert (tmp_path / "trace.json").read_bytes().isascii()
-
-
 def test_a_damaged_timeline_costs_only_its_worker(tmp_path: Path) -> None:
     patterns = fleet()
     whole = patterns[0].timeline
@@ -238,15 +221,6 @@ def test_series_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         about = written(tmp_path / "trace.json", material, (1, 0))["otherData"]
         assert about["workers"] == "1"
         assert any(note.startswith("worker 0 is left out") for note in about["notes"])
-
-
-def test_nobody_to_draw_is_said(tmp_path: Path) -> None:
-    bare = [msgspec.structs.replace(one, timeline=b"") for one in fleet()]
-    with pytest.raises(InputError, match="its pattern carries no timeline, and its raw trace is gone"):
-        written(tmp_path / "trace.json", material_of(bare, 1), (1, 0))
-    with pytest.raises(InputError, match="no patterns were kept"):
-        choose_workers(material_of([], 1))
-    assert not list(tmp_path.iterdir())
 
 
 def test_culprits_come_with_a_peer_each_and_eight_are_the_most() -> None:
@@ -364,20 +338,6 @@ def test_a_diagnosed_job_is_one_trace_of_all_its_events(recorded: Path, tmp_path
     ends = [[event["ts"] + event["dur"] for event in slices_of(document, rank, "collectives")] for rank in (7, 0)]
     assert len(ends[0]) == len(ends[1]) == 8
     assert ends[0] == pytest.approx(ends[1], abs=10)
-
-
-def test_without_the_files_the_timelines_of_the_patterns_are_shown(recorded: Path, tmp_path: Path) -> None:
-    sources = recorded / "windows" / "1" / "sources.json"
-    names = sources.read_bytes()
-    try:
-        sources.write_text(json.dumps({str(rank): str(tmp_path / "gone.json") for rank in range(8)}))
-        result = report(recorded, "--perfetto", tmp_path / "trace.json")
-        assert "one iteration of workers" in result.output
-        document = read(tmp_path / "trace.json")
-    finally:
-        sources.write_bytes(names)
-    assert document["otherData"]["workers"].startswith("7, ")
-    assert slices_of(document, 7, "critical path")
 
 
 def test_wrong_usage_is_said_before_the_work(recorded: Path, tmp_path: Path) -> None:

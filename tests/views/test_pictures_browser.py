@@ -11,14 +11,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from eroica.model.pattern import WorkerPattern
+from eroica.model.words import milliseconds
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
-from eroica.report.words import milliseconds
 from eroica.views.material import Material
-from eroica.views.write import build_report
+from eroica.views.page import build_report
 from support.browser import PHONE, Browser
 from support.fleet import FleetPlan, synthesize, synthesize_window
-from support.timelines import with_timeline
 from support.troubles import SlowLoader
 
 pytestmark = pytest.mark.browser
@@ -43,11 +42,10 @@ def cost(made: list[WorkerPattern]) -> str:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory, made: list[WorkerPattern]) -> Path:
     """A report on 4,000 workers, all but one like one of fifteen, on hosts with a hostile name."""
-    like = [with_timeline(pattern, 2) for pattern in made]
     verdict = analyze("fleet", synthesize_window(made), made)
     first = msgspec.structs.replace(verdict.findings[0], workers=(SLOW,))
-    healthy = [pattern for at, pattern in enumerate(like) if at != SLOW % LIKE]
-    patterns = [_on(like[SLOW % LIKE] if rank == SLOW else healthy[rank % 15], rank) for rank in range(WORKERS)]
+    healthy = [pattern for at, pattern in enumerate(made) if at != SLOW % LIKE]
+    patterns = [_on(made[SLOW % LIKE] if rank == SLOW else healthy[rank % 15], rank) for rank in range(WORKERS)]
     verdict = msgspec.structs.replace(verdict, findings=(first, *verdict.findings[1:]))
     file = tmp_path_factory.mktemp("report") / "index.html"
     file.write_bytes(build_report(Material(verdict=verdict, patterns=patterns)))
@@ -145,29 +143,11 @@ def test_enter_looks_closer_at_a_stack_on_both_sides(browser: Browser, page: Pat
     assert not browser.errors()
 
 
-def test_keys_zoom_the_timeline_and_its_axis_follows(browser: Browser, page: Path) -> None:
-    svg = look(browser, page, "timeline", "svg")
-    browser.one("#picture-timeline .time-tools")
-    texts = "document.querySelectorAll('#picture-timeline .tick-text')"
-    slices = "document.querySelectorAll('#picture-timeline .slice')"
-    axis = f"return [...{texts}].map((one) => one.textContent)"
-    widest = f"return Math.max(...[...{slices}].map((one) => one.getBoundingClientRect().width))"
-    before, narrow = browser.script(axis), browser.script(widest)
-    browser.script("arguments[0].focus()", svg)
-    browser.press("+")
-    assert browser.script(axis) != before
-    assert browser.script(widest) > 1.5 * narrow
-    browser.press("0")
-    assert browser.script(axis) == before
-    assert browser.script(widest) == pytest.approx(narrow, abs=0.5)
-    assert not browser.errors()
-
-
 def test_moved_pictures_stay_readable_for_everybody_on_a_phone(browser: Browser, page: Path) -> None:
     browser.appearance(dark=True)
     browser.size(*PHONE)
     look(browser, page, "heatmap", "canvas")
-    for picture in ("waits", "timeline", "channels", "flames"):
+    for picture in ("waits", "flames"):
         browser.script(f"document.getElementById('{picture}')?.scrollIntoView({{behavior: 'instant'}})")
     browser.one("#picture-flames svg.moving")
     assert not browser.axe()

@@ -5,44 +5,32 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from importlib import import_module
-from types import ModuleType
 
 import msgspec
 import numpy as np
 import pytest
 from drawn import hints, of_class, read, texts
 
-from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.timeline import Timeline, Track
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict, WaitEdge, Waits
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
-from eroica.summarize import decode_series, encode_series
-from eroica.views.colormap import DARK, LIGHT, indexed_png, levels, palette
-from eroica.views.encounter import find_encounter
-from eroica.views.flame_tree import build_tree
-from eroica.views.functions import short_names
+from eroica.views import flames, heatmap, waits
+from eroica.views.heatmap import short_names
 from eroica.views.material import Material
-from eroica.views.page import as_script
-from eroica.views.picture import Picture
-from eroica.views.pictures import channels, flames, heatmap, timeline, waits
-from eroica.views.slices import read_slices
-from eroica.wire.codec import decode_record, encode_record
+from eroica.views.page import PICTURES, as_script
+from eroica.views.svg import Picture
 from support.fleet import FleetPlan, synthesize, synthesize_window
-from support.timelines import with_timeline
 from support.troubles import SlowLoader
 
 EVIL = '</title></svg><script>hacked=1</script><img src=x onerror="hacked=1">'
-LARGE = ("heatmap", "waits", "timeline", "channels", "flames")
-SHOWN = 3
-_DRAWN = ("div", "svg", "g", "rect", "line", "path", "circle", "text", "title", "image", "defs", "pattern")
+LARGE = ("heatmap", "waits", "flames")
+_DRAWN = ("div", "svg", "g", "rect", "line", "path", "text", "title", "image")
 
 
 def fleet(workers: int = 6, slow: int = 4) -> list[WorkerPattern]:
     plan = FleetPlan(workers=workers, iterations=10, per_host=4)
-    return [with_timeline(pattern, SHOWN) for pattern in synthesize(plan, [SlowLoader((slow,), 40.0)])]
+    return synthesize(plan, [SlowLoader((slow,), 40.0)])
 
 
 def material(patterns: list[WorkerPattern], **changes: object) -> Material:
@@ -69,10 +57,6 @@ def _waits(workers: int, on: int) -> Waits:
         edges=edges,
         workers=workers,
     )
-
-
-def module(name: str) -> ModuleType:
-    return import_module(f"eroica.views.pictures.{name}")
 
 
 def drawn(found: Picture | None) -> Picture:
@@ -200,28 +184,6 @@ def test_a_heat_map_of_ten_thousand_workers_stays_small() -> None:
     assert cells(picture).shape[1] == 10_000
 
 
-def test_levels_rise_with_time_and_nothing_is_transparent() -> None:
-    found = levels(np.array([np.nan, 0.0, 0.1, 0.5, 1.0]), 1.0)
-    assert found[0] == 0
-    assert found[1] == 1
-    assert (np.diff(found.astype(int)) > 0).all()
-    assert found[-1] == 255
-
-
-@pytest.mark.parametrize("stops", [LIGHT, DARK])
-def test_both_scales_are_even_steps_of_lightness(stops: tuple[str, ...]) -> None:
-    colors = np.frombuffer(palette(stops), dtype=np.uint8).reshape(256, 3)[1:].astype(float)
-    light = colors @ [0.299, 0.587, 0.114]
-    steps = np.diff(light)
-    assert (steps <= 0.5).all() if stops is LIGHT else (steps >= -0.5).all()
-    assert abs(light[-1] - light[0]) > 150
-
-
-def test_an_image_can_be_read_back() -> None:
-    levels_HW = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    assert _pixels(indexed_png(levels_HW, LIGHT)).tolist() == levels_HW.tolist()
-
-
 # --- waits ---
 
 
@@ -248,128 +210,6 @@ def test_hosts_stand_for_many_workers_but_never_for_a_culprit(slow: Material) ->
     assert "node-49 wait 426 ms an iteration for worker 4" in told, "the mean of workers 392 to 399"
 
 
-def test_without_waiting_there_is_one_sentence(slow: Material) -> None:
-    nothing = msgspec.structs.replace(slow.verdict, waits=None)
-    found = waits.draw(Material(verdict=nothing, patterns=slow.patterns))
-    assert found is not None
-    assert found.missing
-    none = msgspec.structs.replace(slow.verdict, waits=Waits(total_ms=0.0, withheld_ms=0.0))
-    found = waits.draw(Material(verdict=none, patterns=slow.patterns))
-    assert found is not None
-    assert found.missing
-
-
-# --- timeline ---
-
-
-def test_both_workers_are_laid_against_the_end_of_one_collective(slow: Material) -> None:
-    pair = slow.culprit_and_peer()
-    assert pair is not None
-    patterns = [slow.patterns[slow.places[rank]] for rank in pair if rank is not None]
-    lines = [decode_record(pattern.timeline, Timeline) for pattern in patterns]
-    met = find_encounter(patterns, lines)
-    for end_ms, line in zip(met.end_ms, lines, strict=True):
-        track = next(track for track in line.tracks if track.thread == "collective")
-        slices = read_slices(track, 10)
-        assert slices is not None
-        assert end_ms == pytest.approx(slices.start_ms[-1] + slices.duration_ms[-1], abs=0.1)
-    picture = drawn(timeline.draw(slow))
-    assert "all_reduce of group default_pg" in picture.reads
-    assert "not comparable" in picture.reads
-
-
-def test_slices_of_one_worker_lie_where_its_timeline_says(slow: Material) -> None:
-    picture = drawn(timeline.draw(slow))
-    found = [one for one in of_class(picture.body, "slice") if one.attributes["data-name"] == "_read_block"]
-    own = slow.timeline(4)
-    assert own is not None
-    assert own.critical is not None
-    slices = read_slices(own.critical, 1000)
-    assert slices is not None
-    assert float(found[0].attributes["data-long"]) == pytest.approx(slices.totals()["_read_block"], rel=1e-3)
-    assert "worker 4 on node-1, named by the verdict: an iteration of" in " ".join(texts(picture.body))
-
-
-def test_waiting_is_hatched_not_only_colored(slow: Material) -> None:
-    covers = of_class(drawn(timeline.draw(slow)).body, "waits")
-    assert len(covers) == 2
-    assert {one.attributes["fill"] for one in covers} == {"url(#waiting)"}
-
-
-def test_without_ends_the_timelines_themselves_say_where_workers_met(slow: Material) -> None:
-    bare = [_without_ends(pattern) for pattern in slow.patterns[:2]]
-    met = find_encounter(bare, [decode_record(pattern.timeline, Timeline) for pattern in bare])
-    assert met.name == "gloo:all_reduce"
-    none = [msgspec.structs.replace(decode_record(pattern.timeline, Timeline), tracks=()) for pattern in bare]
-    alone = find_encounter(bare, none)
-    assert not alone.name
-    assert alone.end_ms == tuple(line.duration_us / 1e3 for line in none)
-
-
-def _without_ends(pattern: WorkerPattern) -> WorkerPattern:
-    records = tuple(msgspec.structs.replace(record, end_us=b"") for record in pattern.collectives)
-    return msgspec.structs.replace(pattern, collectives=records)
-
-
-@pytest.mark.parametrize("length", [float("nan"), float("inf"), 0.0, -5.0])
-def test_a_timeline_without_a_length_is_damaged(slow: Material, length: float) -> None:
-    line = msgspec.structs.replace(decode_record(slow.patterns[4].timeline, Timeline), duration_us=length)
-    patterns = [msgspec.structs.replace(pattern, timeline=encode_record(line)) for pattern in slow.patterns]
-    found = timeline.draw(Material(verdict=slow.verdict, patterns=patterns))
-    assert found is not None
-    assert "damaged" in found.missing
-
-
-@pytest.mark.parametrize("name", ["timeline", "channels"])
-def test_damaged_bytes_cost_one_picture(slow: Material, name: str) -> None:
-    patterns = [msgspec.structs.replace(pattern, timeline=b"\x00damaged") for pattern in slow.patterns]
-    found = module(name).draw(Material(verdict=slow.verdict, patterns=patterns))
-    assert found is not None
-    assert found.missing.endswith(".")
-    assert not found.body
-
-
-def test_columns_that_do_not_fit_cost_one_track(slow: Material) -> None:
-    line = decode_record(slow.patterns[4].timeline, Timeline)
-    short = msgspec.structs.replace(line.tracks[0], duration_us=encode_series(np.ones(1, dtype=np.float32)))
-    broken = msgspec.structs.replace(line.tracks[0], start_us=b"no series")
-    with pytest.raises(InputError):
-        decode_series(broken.start_us, np.float32)
-    assert read_slices(short, 10) is None
-    assert read_slices(broken, 10) is None
-    changed = msgspec.structs.replace(line, tracks=(short, broken, *line.tracks[1:]))
-    patterns = [
-        msgspec.structs.replace(pattern, timeline=encode_record(changed)) if rank == 4 else pattern
-        for rank, pattern in enumerate(slow.patterns)
-    ]
-    picture = drawn(timeline.draw(Material(verdict=slow.verdict, patterns=patterns)))
-    assert texts(picture.body, "lane-name").count("training thread") == 1
-
-
-# --- channels ---
-
-
-def test_each_channel_states_how_often_it_was_measured(slow: Material) -> None:
-    picture = drawn(channels.draw(slow))
-    assert [text for text in texts(picture.body, "soft") if "times a second" in text] == [
-        "measured 10 times a second",
-        "measured 5 times a second",
-    ]
-    assert len(of_class(picture.body, "culprit-line")) == 2
-    assert picture.facts is not None
-    assert len(picture.facts.rows) == 4
-
-
-def test_a_gap_in_a_channel_stays_a_gap() -> None:
-    patterns = [with_timeline(pattern) for pattern in synthesize(FleetPlan(workers=2, iterations=40))]
-    line = decode_record(patterns[0].timeline, Timeline)
-    measured = decode_series(line.channels[1].mean, np.float32)
-    assert np.isnan(measured).sum() == 1
-    picture = drawn(channels.draw(Material(verdict=_plain(), patterns=patterns)))
-    drawn_lines = [one.attributes["d"] for one in of_class(picture.body, "culprit-line")]
-    assert sorted(d.count("M") for d in drawn_lines) == [1, 2]
-
-
 # --- flames ---
 
 
@@ -388,17 +228,6 @@ def test_frames_are_as_wide_as_their_time_and_tell_the_difference(slow: Material
     assert any(hint.startswith("_read_block (project/dataset.py:70)") and "▲" in hint for hint in hints(picture.body))
 
 
-def test_a_tree_keeps_all_time_of_its_stacks() -> None:
-    stacks = [(("a", "b"), 1.0, 2.0), (("a", "c"), 3.0, 0.5), (("d",), 0.25, 0.0)]
-    root = build_tree(stacks)
-    assert root is not None
-    assert (root.own_ms, root.peers_ms) == (4.25, 2.5)
-    leaves = list(root.leaves())
-    assert sum(frame.own_ms for _, frame in leaves) == 4.25
-    assert [path for path, _ in leaves] == [("a", "c"), ("a", "b"), ("d",)]
-    assert build_tree([]) is None
-
-
 # --- all of them ---
 
 
@@ -411,28 +240,19 @@ def _plain(workers: int = 2) -> Verdict:
 
 @pytest.mark.parametrize("name", LARGE)
 def test_without_patterns_there_is_no_picture_and_no_failure(name: str) -> None:
-    found = module(name).draw(Material(verdict=_plain()))
+    found = PICTURES[name][1](Material(verdict=_plain()))
     assert found is None or found.missing
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_job_that_stood_still_has_none_of_them(name: str, slow: Material) -> None:
     blocked = msgspec.structs.replace(slow.verdict, verdict="blocked")
-    assert module(name).draw(Material(verdict=blocked, patterns=slow.patterns)) is None
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_one_worker_alone_is_drawn_or_explained(name: str) -> None:
-    patterns = [with_timeline(pattern) for pattern in synthesize(FleetPlan(workers=1, iterations=5))]
-    found = module(name).draw(Material(verdict=_plain(1), patterns=patterns))
-    assert found is not None
-    assert found.missing if name == "waits" else not found.missing
-    read(found.body)
+    assert PICTURES[name][1](Material(verdict=blocked, patterns=slow.patterns)) is None
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_each_tells_its_facts_as_text_and_how_to_read_it(name: str, slow: Material) -> None:
-    picture = drawn(module(name).draw(slow))
+    picture = drawn(PICTURES[name][1](slow))
     assert picture.id == name
     assert picture.reads.endswith(".")
     assert picture.facts is not None
@@ -444,7 +264,7 @@ def test_each_tells_its_facts_as_text_and_how_to_read_it(name: str, slow: Materi
 @pytest.mark.parametrize("name", LARGE)
 def test_hostile_names_stay_text(name: str, slow: Material) -> None:
     patterns = [_hostile(pattern) for pattern in slow.patterns]
-    picture = drawn(module(name).draw(Material(verdict=slow.verdict, patterns=patterns)))
+    picture = drawn(PICTURES[name][1](Material(verdict=slow.verdict, patterns=patterns)))
     found = {one.name for one in read(picture.body)}
     assert found <= set(_DRAWN)
     assert not any(key.startswith("on") for one in read(picture.body) for key in one.attributes)
@@ -453,23 +273,11 @@ def test_hostile_names_stay_text(name: str, slow: Material) -> None:
 
 
 def _hostile(pattern: WorkerPattern) -> WorkerPattern:
-    line = decode_record(pattern.timeline, Timeline)
-    evil = msgspec.structs.replace(
-        line,
-        critical=_renamed(line.critical) if line.critical is not None else None,
-        tracks=tuple(map(_renamed, line.tracks)),
-        channels=tuple(msgspec.structs.replace(channel, name=f"{EVIL}{channel.name}") for channel in line.channels),
-    )
     return msgspec.structs.replace(
         pattern,
         worker=msgspec.structs.replace(pattern.worker, host=EVIL),
         functions=tuple(map(_renamed_row, pattern.functions)),
-        timeline=encode_record(evil),
     )
-
-
-def _renamed(track: Track) -> Track:
-    return msgspec.structs.replace(track, name=EVIL, names=tuple(f"{EVIL}{name}\u202e" for name in track.names))
 
 
 def _renamed_row(row: FunctionPattern) -> FunctionPattern:

@@ -5,7 +5,7 @@ import pytest
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from eroica.views.material import Material
-from eroica.views.write import build_report
+from eroica.views.page import build_report
 from support.fleet import FleetPlan, synthesize, synthesize_window
 from support.troubles import SlowLoader
 
@@ -60,26 +60,20 @@ def test_every_picture_is_there(browser, report):
     browser.open(report)
     walk_through(browser)
     drawn = browser.script("return [...document.querySelectorAll('figure')].map(one => one.id.replace('picture-', ''))")
-    assert [name for name in drawn if name in ("iterations", "cloud", "coverage")] == [
-        "iterations",
-        "cloud",
-        "coverage",
-    ]
-    culprits = browser.script("return document.querySelectorAll('#cloud .wide-only svg .culprit[data-tip]').length")
-    assert culprits == 1
+    assert drawn == ["iterations", "heatmap", "waits", "flames", "coverage"]
 
 
 def test_hints_are_reached_by_keyboard(browser, report):
     browser.open(report)
-    browser.script("document.querySelector('#cloud').scrollIntoView({behavior: 'instant'})")
-    browser.until(lambda: browser.script("return !!document.querySelector('#cloud .wide-only svg[tabindex]')"))
+    browser.script("document.querySelector('#iterations').scrollIntoView({behavior: 'instant'})")
+    browser.until(lambda: browser.script("return !!document.querySelector('#iterations .scroll svg[tabindex]')"))
     shown = browser.script(
-        """const svg = document.querySelector("#cloud .wide-only svg");
+        """const svg = document.querySelector("#iterations .scroll svg");
         svg.focus();
         svg.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
         return document.getElementById("tip").textContent;"""
     )
-    assert shown.startswith("worker 3 on node-0")
+    assert shown.startswith("iteration ")
 
 
 @pytest.mark.parametrize("javascript", [True, False])

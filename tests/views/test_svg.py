@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from eroica.views.svg import Scale, clip, number, points, roof, svg, tag, ticks, times
+from eroica.views.svg import clip, number, points, roof, svg, tag, ticks
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,6 @@ def test_ticks_are_round_and_inside():
     assert roof(0) == 1
 
 
-def test_a_scale_keeps_everything_in_the_picture():
-    scale = Scale(0, 10, 100, 200)
-    assert [scale(value) for value in (-5, 0, 5, 50)] == [100, 100, 150, 200]
-    assert Scale(3, 3, 100, 200)(3) == 100
-
-
 def test_lines_have_gaps_where_nothing_is_known():
     assert points([0, 1, 2, 3], [5, 6, math.nan, 7]) == "M0 5L1 6M3 7"
 
@@ -50,8 +44,3 @@ def test_long_names_lose_their_middle():
     assert clip("a" * 50 + "end", 100).endswith("end")
     assert len(clip("a" * 50, 100)) <= 100 / (12 * 0.56)
     assert clip("anything", 10) == ""
-
-
-def test_times_of_an_axis_share_a_unit():
-    assert times([0, 50, 100]) == [(0, "0"), (50, "50 ms"), (100, "100 ms")]
-    assert times([0, 2500.0]) == [(0, "0"), (2500.0, "2.5 s")]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from eroica.errors import InputError
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.summarize import decode_series, encode_series
 from eroica.wire import parcels
 from eroica.wire.codec import decode_record, encode_record
 from eroica.wire.parcels import (

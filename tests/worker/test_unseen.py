@@ -186,3 +186,27 @@ def test_a_window_that_is_given_up_while_it_is_saved_leaves_no_word(host: Host, 
     (worker,) = host.workers.values()
     assert worker.results[-1].status == ORDER_FAILED
     assert not list(tmp_path.glob(f"{SAVING_PREFIX}*"))
+
+
+LEFT = """
+import gc, time, torch, weakref
+gc.disable()
+def train(iterations, loaders):
+    model = torch.nn.Linear(32, 32); optimizer = torch.optim.Adam(model.parameters())
+    loader = torch.utils.data.DataLoader(torch.ones(iterations, 4, 32), batch_size=None, num_workers=loaders)
+    for x in loader:
+        optimizer.zero_grad(); loss = model(x).sum(); loss.backward(); optimizer.step(); time.sleep(0.005)
+    return [weakref.ref(one) for one in (model, optimizer, loader, *model.parameters(), x, loss)]
+first = train(100, 0)
+gc.collect()  # torch's first step leaves a cycle
+print([one() is None for one in first + train(30, 1)])
+"""
+
+
+def test_objects_of_the_training_live_no_longer_than_alone(host: Host, tmp_path: Path) -> None:
+    """An optimizer that we keep holds its state and the model's parameters."""
+    (tmp_path / "train.py").write_text(LEFT)
+    done = host.run([sys.executable, str(tmp_path / "train.py")], OneOrder(1, WINDOW), limit_s=200)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{[True] * 14}\n", "")
+    (worker,) = host.workers.values()
+    assert worker.results[-1].status == DONE

@@ -27,7 +27,7 @@ from prifi.client import Client
 from prifi.config import read_config, write_network
 from prifi.identity import read_key
 from prifi.socks import Pipes, SocksServer
-from prifi.transport import Driver, Impairment, dial
+from prifi.transport import Driver, dial
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -43,14 +43,14 @@ async def crowd(
         identity = read_key(folder / f"client-{index}.key")
         machine = Client(identity, config.roster, config.parameters)
         pipes = Pipes(machine.streams)
-        driver = Driver(machine, Impairment(delay_s), pipes.take)
+        driver = Driver(machine, delay_s, 0.0, pipes.take)
         machines.append(machine)
         if index < talkers:
             server = SocksServer(pipes, lambda machine=machine: bool(machine.status.epoch))
             await server.start("127.0.0.1", socks + index)
             servers.append(server)
         links.append(asyncio.ensure_future(dial(driver, identity, config.roster, *config.relay, config.udp)))
-    while not all(machine.status.epoch for machine in machines):
+    while not all(machine.status.anonymity_set == len(config.roster.clients) for machine in machines):
         await asyncio.sleep(0.02)
         if time.perf_counter() - began > 200:
             raise SystemExit("no epoch")
@@ -59,7 +59,7 @@ async def crowd(
     rounds, cpu, at = machines[0].status.rounds, time.process_time(), time.perf_counter()
     pings = await asyncio.gather(*(ping(socks + index, seconds) for index in range(first, min(talkers, last))))
     if not pings:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds + 5.0)  # the set stays whole until the others have measured
     spent = time.perf_counter() - at
     done = machines[0].status.rounds - rounds
     result = {

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from prifi.attack import eavesdrop
+from prifi import attack
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--broken", type=int, default=100)
     arguments = parser.parse_args()
-    rows = [eavesdrop(True, arguments.rounds), eavesdrop(False, arguments.broken)]
+    rows = [attack.run("listen", True, arguments.rounds), attack.run("listen", False, arguments.broken)]
     for row in rows:
         print(row)
     (RESULTS / "listen.json").write_text(json.dumps(rows, indent=1) + "\n")

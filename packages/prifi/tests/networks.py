@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
+from prifi.attack import adversary, network, quick
 from prifi.outputs import Arrived
-from prifi.parameters import Parameters
-from prifi.simulate import Simulation, echo_exit
+from prifi.simulate import Simulation
 
-
-def quick(**changes: Any) -> Parameters:
-    """Settings of a small fast network."""
-    values = {
-        "cell_bytes": 200, "down_bytes": 300, "shuffle_rounds": 8, "minimum_set": 2,
-        "absent_s": 2.0, "resend_s": 0.5, "gather_s": 0.05,
-    }  # fmt: skip
-    return Parameters(**{**values, **changes})
-
-
-def adversary(base: type, seed: int = 0, **changes: Any) -> type:
-    """A class of adversary with its own chance and settings."""
-    return type(base.__name__, (base,), {**changes, "chance": random.Random(seed)})
+__all__ = ["Talk", "adversary", "quick", "running"]
 
 
 class Talk:
@@ -53,8 +40,4 @@ class Talk:
 
 def running(clients: int = 5, trustees: int = 2, **options: Any) -> Simulation:
     """A simulation with an echo at its exit, run until its first epoch has begun or somebody has stopped."""
-    parameters = options.pop("parameters", quick())
-    simulation = Simulation(clients, trustees, parameters, **options)
-    echo_exit(simulation)
-    simulation.run(30, lambda: simulation.running(clients)() or bool(simulation.halted))
-    return simulation
+    return network(clients, trustees, options.pop("parameters", quick()), options.pop("seed", 0), **options)

@@ -126,6 +126,15 @@ def test_a_relay_cannot_fish_for_pads_without_the_owners_wish() -> None:
     assert not any(isinstance(getattr(one, "message", None), Reveal) for one in outputs)
 
 
+class Framer(adversaries.Disruptor):
+    """A disruptor that reveals at random, and does not open pairs."""
+
+    answer = "lie"
+
+    def _open_pair(self, epoch: Any, message: Any) -> list[Any]:
+        return []
+
+
 def random_run(seed: int) -> tuple[set[str], set[str]]:
     """Run a small network with one random adversary; return who is guilty and whom honest roles have named."""
     chance = random.Random(seed)
@@ -139,7 +148,7 @@ def random_run(seed: int) -> tuple[set[str], set[str]]:
     if kind == "disruptor":
         others[culprit] = adversary(adversaries.Disruptor, seed, **how)
     elif kind == "framer":
-        others[culprit] = adversary(adversaries.Framer, seed, rate=how["rate"], after=how["after"])
+        others[culprit] = adversary(Framer, seed, rate=how["rate"], after=how["after"])
     elif kind == "accuser":
         others[culprit] = FalseAccuser
     elif kind in ("trustee", "forger"):
@@ -155,8 +164,9 @@ def random_run(seed: int) -> tuple[set[str], set[str]]:
             changed = adversary(adversaries.FlippingRounds, seed, rate=how["rate"], after=how["after"])
             relay = type("R", (adversaries.FlippingRelay,), {"rounds_class": changed})
     parameters = quick(
-        cell_bytes=160, down_bytes=100, shuffle_rounds=20 if kind == "forger" else 1, absent_s=0.5, resend_s=0.2
-    )
+        cell_bytes=160, down_bytes=100, shuffle_rounds=20 if kind == "forger" else 1, absent_s=0.5, resend_s=0.2,
+        window=3, ahead=10, interval_s=0.03,
+    )  # fmt: skip
     simulation = Simulation(clients, trustees, parameters, seed=seed, relay=relay, others=others)
     attack.echo_exit(simulation)
     simulation.run(2, lambda: simulation.running(clients)() or bool(simulation.halted))
@@ -168,7 +178,7 @@ def random_run(seed: int) -> tuple[set[str], set[str]]:
         )
         simulation._nodes["client-0"].role.__class__ = adversary(adversaries.Disruptor, seed, rate=0.5, after=2)
     attack.talk(simulation, int(culprit[-1]) if kind == "accuser" else chance.randrange(clients), b"x" * 300)
-    simulation.run(1.2, lambda: bool(attack.named(simulation)))
+    simulation.run(1.2, lambda: bool(attack.named(simulation)) or simulation.told("absent", culprit)())
     simulation.run(0.1)
     guilty = {culprit, *(["client-0"] if kind == "dropper" else [])}
     return guilty, set(attack.named(simulation, culprit))

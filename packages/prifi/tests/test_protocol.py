@@ -221,6 +221,19 @@ def _without_first(start: Start) -> Start:
     return msgspec.structs.replace(start, clients=start.clients[1:])
 
 
+def test_a_client_with_other_settings_is_told_and_stops_nobody() -> None:
+    def other(identity: Any, roster: Any, parameters: Any, entropy: Any) -> Client:
+        import msgspec
+
+        return Client(identity, roster, msgspec.structs.replace(parameters, window=4), entropy)
+
+    simulation = Simulation(5, 2, quick(), others={"client-4": other})
+    assert simulation.run(2, simulation.running(4))  # the set-up does not wait for it
+    assert "other parameters" in simulation.client(4).status.problem
+    assert any(note.role == "client-4" and "other parameters" in note.text for note in simulation.notes)
+    assert any(note.role == RELAY and note.kind == "refused" and note.party == "client-4" for note in simulation.notes)
+
+
 def test_a_missing_trustee_signature_is_refused() -> None:
     import msgspec
 

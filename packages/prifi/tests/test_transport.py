@@ -171,8 +171,8 @@ def test_the_exit_refuses_private_addresses_and_its_own_ports() -> None:
         "::ffff:127.0.0.1",
     ):
         assert not far.permits(address, 80)
-    assert far.permits("198.51.100.1", 80)
-    from prifi.socks import parse_networks
+    assert far.permits("1.1.1.1", 80)
+    from prifi.config import parse_networks
 
     allowing = Exit(Pipes(Streams(exit_side=True)), parse_networks(["127.0.0.0/8"]), own_ports={7070})
     assert allowing.permits("127.0.0.1", 80)
@@ -200,7 +200,7 @@ def test_config_and_keys_are_checked_and_secrets_are_not_shown(tmp_path: Path) -
         assert result.exit_code == 1 and "damaged" in result.output and seed[:-1] not in result.output
         assert "Traceback" not in result.output
     path.write_text(path.read_text().replace("[parameters]", "[parameters]\nprotection = 'none'"))
-    with pytest.raises(BadConfig, match="insecure_protection"):
+    with pytest.raises(BadConfig, match="unknown field `protection`"):
         read_config(path)
 
 
@@ -208,9 +208,11 @@ def test_config_and_keys_are_checked_and_secrets_are_not_shown(tmp_path: Path) -
     ("old", "new", "words"),
     [
         ('transport = "tcp"', 'transport = "carrier pigeon"', "transport"),
-        ("[exit]", "[exits]", "no others"),
+        ("[exit]", "[exits]", "exits"),
         ("cell_bytes = 1000", "cell_bytes = 7", "cell_bytes is"),
         ("cell_bytes = 1000", "cells = 7", "cells"),
+        ("cell_bytes = 1000", "absent_s = inf", "3,600"),
+        ("allow = []", 'allow = ["banana"]', "banana"),
         ('relay = "127.0.0.1:7000"', 'relay = "here"', "no address"),
     ],
 )
@@ -389,6 +391,31 @@ def test_a_refused_target_is_told_as_refused(lab: Lab) -> None:
     sock.close()
 
 
+def test_names_that_no_resolver_takes_fail_one_request_only(lab: Lab) -> None:
+    for name in (b"", b"\0x", b"\xff\xfe\n", b"." * 64, b"a" * 255):
+        sock = socket.create_connection(("127.0.0.1", lab.ports(0)[0]), timeout=30)
+        sock.sendall(b"\5\1\0\5\1\0\3" + bytes([len(name)]) + name + b"\0\x50")
+        assert _exactly(sock, 12)[3] != 0
+        sock.close()
+    assert lab.status("relay")["anonymity_set"] == 4
+
+
+def test_a_second_process_with_a_key_is_told_and_harms_nobody(lab: Lab, tmp_path: Path) -> None:
+    epochs = lab.status("relay")["epochs"]
+    files = ["--config", str(lab._folder / "prifi.toml"), "--key", str(lab._folder / "client-0.key")]
+    command = [sys.executable, "-m", "prifi", "--verbose", "client", *files, "--socks", f"127.0.0.1:{next(PORTS)}"]
+    out = tmp_path / "log"
+    with out.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    end = time.monotonic() + 60
+    while "another process is connected with this key" not in out.read_text() and time.monotonic() < end:
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(20) == 0
+    assert "another process is connected with this key" in out.read_text()
+    assert lab.status("relay")["epochs"] == epochs
+
+
 @pytest.mark.parametrize("first", ["client", "target"])
 def test_one_direction_may_end_before_the_other(lab: Lab, first: str) -> None:
     server = target()
@@ -565,7 +592,7 @@ def test_set_up_rounds_and_blame_work_with_loss(web: Path, tmp_path: Path, udp: 
 @needs_root
 @pytest.mark.skipif(shutil.which("tcpdump") is None, reason="the eavesdropper needs tcpdump")
 def test_the_eavesdropper_sees_equal_sizes_and_offsets_and_finds_a_broken_client(web: Path, tmp_path: Path) -> None:
-    from prifi.listen import SMALL_BYTES, Packets, number, offsets, read_capture
+    from prifi.listen import SMALL_BYTES, Packets, offsets, read_capture
 
     def measure(misbehave: dict[str, str]) -> dict[str, Any]:
         path = tmp_path / f"{len(misbehave)}.pcap"
@@ -582,7 +609,7 @@ def test_the_eavesdropper_sees_equal_sizes_and_offsets_and_finds_a_broken_client
             time.sleep(0.2)
             capture.send_signal(signal.SIGINT)
             capture.wait(20)
-            relay, clients = number(running.address(RELAY)), [number(running.address(f"client-{i}")) for i in range(4)]
+            relay, clients = running.address(RELAY), [running.address(f"client-{i}") for i in range(4)]
         packets = read_capture(path)
         busy = (packets.at > middle) & (packets.at < end - 0.1)
         large = packets.payload >= SMALL_BYTES

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from records import keep, published
-from servegen.compare import CompareOptions, compare_log
+from servegen.compare import compare_log
 from servegen.compose import plan, stream
 from servegen.logs import Log
 from servegen.pool import Pool
@@ -54,9 +54,8 @@ def main() -> None:
     missed = []
     for seed in range(trials):
         hour = float(rng.integers(0, 23))
-        how = CompareOptions(start_hour=hour)
         log = log_of(pool, hour, 1000 + seed)
-        alarms += bool(compare_log(log, pool, how).changes)
+        alarms += bool(compare_log(log, pool, start_hour=hour).changes)
         counts = np.bincount(log.client, minlength=len(log.clients))
         for quantity in exactly:
             victim = int(rng.choice(np.flatnonzero(counts >= 100)))
@@ -69,7 +68,7 @@ def main() -> None:
                 changed = replace(
                     log, **{quantity: np.where(log.client == victim, np.rint(values * 1.5).astype(np.int64), values)}
                 )
-            found = [(f.client, f.quantity) for f in compare_log(changed, pool, how).changes]
+            found = [(f.client, f.quantity) for f in compare_log(changed, pool, start_hour=hour).changes]
             exactly[quantity] += found == [(name, quantity)]
             named[quantity] += (name, quantity) in found
             if found != [(name, quantity)]:

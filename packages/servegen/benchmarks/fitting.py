@@ -6,14 +6,16 @@ python benchmarks/fitting.py [--trials 300]
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+from scipy import optimize
 
 from records import keep, published
-from servegen.arrivals import draw_gaps
+from servegen.arrivals import draw_gaps, gap_cv
 from servegen.compose import plan, stream
-from servegen.families import Gaps, choose_family
+from servegen.families import Gaps, choose_family, log_likelihood, shape_of_cv
 from servegen.fit import fit_log
 from servegen.logs import Log
 from servegen.pool import GAMMA, POISSON, WEIBULL
@@ -27,21 +29,52 @@ CASES = {
 CLOCKS = ((10**9, 0.05), (10**9, 0.1), (10**9, 0.5), (10**9, 2.0), (10**6, 9.0), (10**3, 9.0))
 
 
+def seen(rng: np.random.Generator, process: int, shape: float, rate: float, clock: int, size: int) -> Gaps:
+    """Gaps of a stream through a clock."""
+    times = np.cumsum(draw_gaps(rng, process, shape, size + 1)) / rate + rng.random()
+    return Gaps.of(np.diff((times * 1e9).astype(np.int64) // clock * clock), clock)
+
+
 def families(trials: int) -> list[dict[str, object]]:
     rng = np.random.default_rng(5)
     rows = []
     for clock, rate in CLOCKS:
         right = {}
         for name, (process, shape) in CASES.items():
-            count = 0
-            for _ in range(trials):
-                times = np.cumsum(draw_gaps(rng, process, shape, 501)) / rate + rng.random()
-                seen = np.diff((times * 1e9).astype(np.int64) // clock * clock)
-                count += choose_family(Gaps.of(seen, clock)).process == process
-            right[name] = count / trials
+            found = [choose_family(seen(rng, process, shape, rate, clock, 500)).process for _ in range(trials)]
+            right[name] = float(np.mean(np.array(found) == process))
         rows.append({"clock_s": clock / 1e9, "requests_per_s": rate, **right})
         print(rows[-1], flush=True)
     return rows
+
+
+def known(trials: int) -> list[dict[str, object]]:
+    """Share of right choices between two families if the parameters of both are known: no test of gaps does better.
+
+    The other family is its member of highest likelihood on 200,000 gaps.
+    """
+    rng = np.random.default_rng(4)
+    rows = []
+    for clock, rate in CLOCKS:
+        right = {}
+        for name, (process, shape) in CASES.items():
+            if process != POISSON:
+                step = clock * rate / 1e9
+                other = WEIBULL if process == GAMMA else GAMMA
+                closest = closest_of(other, seen(rng, process, shape, rate, clock, 200_000), gap_cv(process, shape))
+                draws = [replace(seen(rng, process, shape, rate, clock, 500), step=step) for _ in range(trials)]
+                wins = [log_likelihood(g, process, shape, 1.0) > log_likelihood(g, other, *closest) for g in draws]
+                right[name] = float(np.mean(wins))
+        rows.append({"clock_s": clock / 1e9, "requests_per_s": rate, **right})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def closest_of(family: int, gaps: Gaps, cv: float) -> tuple[float, float]:
+    """Shape and mean of the highest likelihood."""
+    start = np.array([np.log(shape_of_cv(family, cv)), 0.0])
+    found = optimize.minimize(lambda p: -log_likelihood(gaps, family, *np.exp(p).tolist()), start, method="Nelder-Mead")
+    return tuple(np.exp(found.x).tolist())
 
 
 def own_values() -> dict[str, float]:
@@ -112,7 +145,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=300)
     trials = parser.parse_args().trials
-    keep("fitting", {"trials": trials, "own": own_values(), "recovery": recovery(), "families": families(trials)})
+    named = {"families": families(trials), "families_with_known_parameters": known(trials)}
+    keep("fitting", {"trials": trials, "own": own_values(), "recovery": recovery(), **named})
 
 
 if __name__ == "__main__":

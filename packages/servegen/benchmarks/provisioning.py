@@ -25,7 +25,7 @@ from servegen.engine import Engine
 from servegen.fit import fit_log
 from servegen.logs import Log
 from servegen.pool import Pool
-from servegen.size import SizeOptions, fewest_instances, pooled, pooled_cv
+from servegen.size import Load, SizeOptions, fewest_instances, pooled, pooled_cv
 from servegen.workload import Slo, Workload
 
 #: Requests per second on average over the day.
@@ -35,7 +35,7 @@ ENGINE = Engine(
     fixed_s=0.012, per_sequence_s=0.0004, per_prefill_token_s=0.00005, sequences=12, batch_tokens=1024, blocks=16_384
 )
 OPTIONS = SizeOptions(ENGINE, Slo(ttft_s=4.0, tbt_s=0.1, quantile=0.99))
-Load = tuple[np.ndarray, np.ndarray, np.ndarray]
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 NAMES = ("truth", "servegen", "poisson", "gamma", "servegen, lengths shuffled", "servegen, beside")
 
 
@@ -59,7 +59,7 @@ def slots(times: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> int:
     return high
 
 
-def generated(source: Pool, **fields: object) -> Load:
+def generated(source: Pool, **fields: object) -> Arrays:
     table = pa.concat_tables(stream(plan(Workload(**fields), source)))  # type: ignore[arg-type]
     return table["time_us"].to_numpy() / 1e6, table["input_tokens"].to_numpy(), table["output_tokens"].to_numpy()
 
@@ -78,7 +78,7 @@ def one(pool: Pool, beside: Pool, hour: int, seed: int) -> dict[str, object]:
     fields: dict[str, object] = {"hours": 1, "seed": seed, "rate": steps}
     ours = generated(fitted, **fields)
     shuffled = np.random.default_rng(seed).permutation(np.stack(ours[1:], 1)).T
-    loads: dict[str, Load] = {
+    loads: dict[str, Arrays] = {
         "truth": (real[0], real[2], real[3]),
         "servegen": ours,
         "poisson": generated(pooled(fitted), **fields),
@@ -89,7 +89,7 @@ def one(pool: Pool, beside: Pool, hour: int, seed: int) -> dict[str, object]:
     result: dict[str, object] = {"hour": hour, "seed": seed, "pooled_cv": cv, "requests": len(real[0])}
     for name, load in loads.items():
         if "shuffled" not in name and ("beside" not in name or seed == 0):
-            found = fewest_instances((load[0], load[1].tolist(), load[2].tolist()), OPTIONS, {})
+            found = fewest_instances(Load(load[0], load[1].tolist(), load[2].tolist()), OPTIONS)[0]
             result[f"{name}: instances"] = found
         result[f"{name}: slots"] = slots(*load)
     print(result, flush=True)

@@ -1,9 +1,10 @@
 """The simulator against two instances of a real engine: `transformers serve` with a tiny model of random weights.
 
-    python benchmarks/real_engine.py [--seconds 20] [--rate 6]
+    python benchmarks/real_engine.py [--rounds 4] [--seconds 15] [--rate 6]
 
-One workload calibrates the engine, two others of other rates check it. Both servers and the sender share this machine's
-cores, so run it while nothing else does (`flock`).
+Requests go to the two instances in turn. Those of the first calibrate the engine, those of the second check it: other
+requests, at the same moments. Both servers and the sender share this machine's cores, and so may other programs, which
+then slow both instances alike. Stretches of two rates are replayed in turn.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from servegen.calibrate import agreement, calibrate
 from servegen.compose import plan, stream
 from servegen.engine import Engine
 from servegen.pool import read_pool
-from servegen.replay import ReplayOptions, replay_requests, summarize, write_records
+from servegen.replay import Record, ReplayOptions, replay_requests, summarize, write_records
 from servegen.workload import Slo, Workload
 
 sys.path.insert(0, str(HERE.parent / "examples"))
@@ -41,34 +42,47 @@ def workload(rate: float, seconds: float, seed: int) -> pa.Table:
     return table.set_column(1, "client", table["client"].cast(pa.string()))
 
 
+#: Seconds between two stretches of a workload in the joined records; the simulated engine is idle then.
+PAUSE_S = 600.0
+#: Rates of the stretches, as parts of --rate. The engine is calibrated on both together and checked on each.
+FACTORS = (1.0, 0.6)
+
+
+def later(record: Record, seconds: float) -> Record:
+    """The record with all its moments moved."""
+    moments = {name: getattr(record, name) for name in ("planned_s", "sent_s", "first_s", "last_s")}
+    moved = {name: None if moment is None else moment + seconds for name, moment in moments.items()}
+    return msgspec.structs.replace(record, **moved)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--rate", type=float, default=6)
     arguments = parser.parse_args()
-    records = {}
-    lateness = {}
-    runs = {
-        "calibration": (arguments.rate, 1),
-        "check": (arguments.rate, 2),
-        "check, rate x 0.6": (0.6 * arguments.rate, 3),
-    }
+    records: dict[str, list[Record]] = {}
+    late = []
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_server.make_model(Path(folder))
         with tiny_server.serve(model, 2) as urls:
             options = ReplayOptions(tuple(urls), str(model))
             replay_requests(workload(2, 5, 0), options)  # warms both servers
-            for name, (rate, seed) in runs.items():
-                replay = replay_requests(workload(rate, arguments.seconds, seed), options)
-                records[name] = replay.records
-                summary = summarize(replay, Slo())
-                lateness[name] = {"failed": summary["all"]["failed"], "sender": summary["sender"]}
-                write_records(replay.records, HERE / "results" / f"real_engine_{name.split(',')[0]}_{seed}.parquet")
-    engine, found = calibrate(records["calibration"], Engine(batch_tokens=512, blocks=512, block_tokens=32))
-    result = {"engine": msgspec.to_builtins(engine), "runs": {}}
+            for turn in range(arguments.rounds * len(FACTORS)):
+                factor = FACTORS[turn % len(FACTORS)]
+                replay = replay_requests(workload(factor * arguments.rate, arguments.seconds, turn + 1), options)
+                for record in replay.records:
+                    name = "calibration" if record.url == urls[0] else f"check, rate x {factor:g}"
+                    records.setdefault(name, []).append(later(record, turn * PAUSE_S))
+                late.append(summarize(replay, Slo())["sender"]["lateness_s"]["p99"])
     for name, rows in records.items():
-        agreed = found if name == "calibration" else agreement(engine, rows)
-        result["runs"][name] = {**msgspec.to_builtins(agreed), "errors": agreed.errors(), **lateness[name]}
+        write_records(rows, HERE / "results" / f"real_engine_{name.replace(',', '').replace(' ', '_')}.parquet")
+    engine = calibrate(records["calibration"], Engine(batch_tokens=512, blocks=512, block_tokens=32))
+    result = {"engine": msgspec.to_builtins(engine), "sender_late_p99_s": late, "runs": {}}
+    for name, rows in records.items():
+        agreed = agreement(engine, rows)
+        failed = sum(bool(record.error) for record in rows)
+        result["runs"][name] = {**msgspec.to_builtins(agreed), "errors": agreed.errors(), "failed": failed}
     keep("real_engine", result)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 #: Seconds that a server may take to start.
-START_S = 150
+START_S = 300
 
 
 def make_model(folder: Path, hidden: int = 128, layers: int = 4) -> Path:

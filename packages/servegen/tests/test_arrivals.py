@@ -6,8 +6,8 @@ from scipy import stats
 
 from made import pool_of, requests
 from servegen.arrivals import (
+    STATE_TYPE,
     Block,
-    State,
     client_key,
     draw_gaps,
     enter,
@@ -56,16 +56,16 @@ def test_the_quantile_of_the_residual_time_inverts_it(process: int, shape: float
 
 
 def test_an_unchanged_process_carries_its_open_gap_exactly() -> None:
-    state = State(np.array([3.25]), np.array([GAMMA], np.int8), np.array([0.2]))
-    assert enter(state, block(0, 600, 5.0, GAMMA, 0.2)).residual[0] == 3.25
+    state = np.array([(3.25, GAMMA, 0.2)], STATE_TYPE)
+    assert enter(state, block(0, 600, 5.0, GAMMA, 0.2))["residual"][0] == 3.25
 
 
 def test_an_open_gap_survives_windows_without_an_arrival() -> None:
-    state = State(np.array([3.0]), np.array([POISSON], np.int8), np.array([1.0]))
+    state = np.array([(3.0, POISSON, 1.0)], STATE_TYPE)
     for w in range(2):
         times, state = renewal(0, [1], state, block(600 * w, 600, 1 / 600, POISSON, 1.0))
         assert not len(times[0])
-    assert state.residual[0] == pytest.approx(1.0)
+    assert state["residual"][0] == pytest.approx(1.0)
 
 
 def test_cutting_a_window_into_blocks_leaves_the_process_stationary() -> None:

@@ -69,7 +69,7 @@ def test_fit_and_compare_work_on_what_generate_wrote(work: Path) -> None:
 
 
 def test_filter_and_size(work: Path) -> None:
-    run("filter", "sample", "-o", "big", "--share", 0.05, "--hours", 10, 14)
+    run("filter", "sample", "-o", "big", "--share", 0.05)
     output = run(
         "size",
         "big",
@@ -110,8 +110,8 @@ def test_import_reads_the_published_layout(work: Path) -> None:
         (("generate", "sample", "--sessions", '{"share": 2}', "-o", "w"), "out of range"),
         (("generate", "sample", "--coupling", "tight", "-o", "w"), "use independent, comonotone or rank:RHO"),
         (("generate", "missing.yaml", "-o", "w"), "cannot be read"),
-        (("fit", "missing.csv", "-o", "p"), "no such file"),
-        (("replay", "missing.jsonl", "--url", "http://127.0.0.1:9", "--model", "m"), "not readable"),
+        (("fit", "missing.csv", "-o", "p"), "No such file"),
+        (("replay", "missing.jsonl", "--url", "http://127.0.0.1:9", "--model", "m"), "cannot be read"),
     ],
 )
 def test_a_mistake_is_one_line_and_no_traceback(arguments: tuple[str, ...], message: str, work: Path) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from made import log_of, pool_of, requests
-from servegen.compare import SCHEMA, CompareOptions, compare_log
+from servegen.compare import SCHEMA, compare_log
 from servegen.errors import BadRequest
+from servegen.files import write_json
 from servegen.fit import fit_log
 from servegen.pool import Histogram, Pool
 
@@ -28,7 +29,7 @@ def trial(pool: Pool, seed: int, change: str | None, hour: float = 10.0) -> tupl
     elif change:
         values = getattr(log, change)
         log = replace(log, **{change: np.where(log.client == victim, values * 2, values)})
-    found = compare_log(log, pool, CompareOptions(start_hour=hour))
+    found = compare_log(log, pool, start_hour=hour)
     return name, [(f.client, f.quantity) for f in found.changes]
 
 
@@ -55,7 +56,7 @@ def test_a_change_has_its_size_with_an_interval_and_its_weight(tmp_path: Path) -
     assert change.low < 3 < change.high
     assert change.factor == pytest.approx(3, rel=0.1)
     assert change.extra_tokens_per_s == pytest.approx(4 * 251, rel=0.15)
-    found.write(tmp_path / "c.json")
+    write_json(found, tmp_path / "c.json")
     values = json.loads((tmp_path / "c.json").read_text())
     assert values["schema"] == SCHEMA
     assert values["changes"][0]["client"] == "a"
@@ -84,13 +85,6 @@ def test_a_new_client_and_a_silent_one_are_named() -> None:
     assert named == {("b", False), ("newcomer", True)}
 
 
-def test_a_common_change_is_taken_out_on_request(sample: Pool) -> None:
-    log = log_of(requests(replace(sample, rate=2 * sample.rate), hours=1, seed=1, start_hour=10))
-    assert compare_log(log, sample, CompareOptions(start_hour=10)).changes
-    relative = compare_log(log, sample, CompareOptions(start_hour=10, relative=True))
-    assert relative.verdict == "demand as usual"
-
-
 def test_a_log_lies_on_the_same_time_of_day() -> None:
     pool = replace(pool_of([[1.0] * 72 + [6.0] * 72]), origin="2026-03-01T00:00:00+00:00")
     evening = requests(pool, hours=1, seed=1, start_hour=15)
@@ -106,7 +100,7 @@ def test_a_log_that_does_not_fit_on_the_pool_is_refused() -> None:
     with pytest.raises(BadRequest, match="--to"):
         compare_log(log, pool_of([[1.0] * 3]))
     with pytest.raises(BadRequest, match="--align start"):
-        compare_log(log, pool_of([[1.0] * 12]), CompareOptions(align="time-of-day"))
+        compare_log(log, pool_of([[1.0] * 12]), "time-of-day")
 
 
 def test_a_log_is_as_usual_against_the_pool_that_was_fitted_to_another_one() -> None:

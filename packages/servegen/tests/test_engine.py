@@ -131,7 +131,7 @@ def test_calibration_repeats_latencies_of_an_unknown_engine() -> None:
         fixed_s=0.011, per_sequence_s=0.002, per_prefill_token_s=0.0003, per_cached_token_s=1e-7, overhead_s=0.02
     )
     base = Engine(batch_tokens=512)
-    found, _ = calibrate(records_of(msgspec.structs.replace(real, batch_tokens=512), 1), base)
+    found = calibrate(records_of(msgspec.structs.replace(real, batch_tokens=512), 1), base)
     other = agreement(found, records_of(msgspec.structs.replace(real, batch_tokens=512), 2))
     assert all(abs(error) < 0.12 for error in other.errors().values()), other
 
@@ -143,7 +143,7 @@ def test_a_calibration_needs_requests() -> None:
 
 def test_a_bad_engine_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text("fixed_s: -1\n")
-    with pytest.raises(BadFile, match=r"\$.fixed_s"):
+    with pytest.raises(BadFile, match="fixed_s"):
         read_engine(tmp_path / "e.yaml")
     (tmp_path / "e.yaml").write_bytes(msgspec.yaml.encode(ROOMY))
     assert read_engine(tmp_path / "e.yaml") == ROOMY

@@ -11,7 +11,7 @@ from made import log_of, pool_of, requests
 from servegen.arrivals import draw_gaps, gap_cv
 from servegen.errors import BadRequest
 from servegen.families import Gaps, choose_family, ks_distance, log_likelihood, shape_of_cv
-from servegen.fit import FitOptions, fit_log, write_fit
+from servegen.fit import fit_log, write_fit
 from servegen.logs import read_log
 from servegen.pool import GAMMA, POISSON, WEIBULL, read_pool
 
@@ -115,7 +115,7 @@ def test_a_fitted_pool_generates_the_same_rate_cv_and_lengths() -> None:
 
 def test_small_clients_are_merged_and_told() -> None:
     table = requests(pool_of([[5.0] * 3, [0.004] * 3, [0.004] * 3]), hours=0.5, seed=1)
-    found = fit_log(log_of(table), FitOptions(rest_share=0.01))
+    found = fit_log(log_of(table), rest_share=0.01)
     assert found.pool.clients == ("a", "rest")
     assert any("merged" in note for note in found.notes)
 
@@ -144,7 +144,7 @@ def test_a_log_shorter_than_half_a_window_is_fitted_and_told(tmp_path: Path) -> 
 
 def test_a_fit_is_the_same_on_two_processes_and_keeps_its_evidence(tmp_path: Path) -> None:
     log = log_of(requests(pool_of([[2.0] * 3, [1.0] * 3]), hours=0.5, seed=1))
-    one, two = fit_log(log), fit_log(log, FitOptions(processes=2))
+    one, two = fit_log(log), fit_log(log, processes=2)
     assert one.windows == two.windows
     write_fit(one, tmp_path / "pool")
     assert read_pool(tmp_path / "pool").clients == ("a", "b")

@@ -86,5 +86,5 @@ def test_a_bad_trace_is_refused_with_row_and_field(tmp_path: Path, trace: str, r
 def test_deep_json_is_refused(tmp_path: Path) -> None:
     layout(tmp_path, TRACE, {})
     (tmp_path / "chunk-0-dataset.json").write_text("[" * 100_000)
-    with pytest.raises(BadFile, match="not JSON"):
+    with pytest.raises(BadFile, match="Expected `object`"):
         import_published(tmp_path)

@@ -37,5 +37,5 @@ def test_a_real_engine_is_replayed_and_calibrated(tmp_path: Path) -> None:
     assert all(r.output_counted == r.output_asked for r in replay.records)
     assert set(summary["clients"]) == {"c0", "c1"}
     assert 0 < summary["all"]["ttft_s"]["p50"] < 30
-    engine, _ = calibrate(replay.records, Engine(batch_tokens=512, blocks=512, block_tokens=32))
+    engine = calibrate(replay.records, Engine(batch_tokens=512, blocks=512, block_tokens=32))
     assert all(abs(error) < 1 for error in agreement(engine, replay.records).errors().values())

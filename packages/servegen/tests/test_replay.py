@@ -17,8 +17,9 @@ import pytest
 from made import requests_table
 from servegen.errors import BadFile, BadRequest, ServerError
 from servegen.export import write_requests
+from servegen.files import read_rows
 from servegen.prompts import ALPHABETS, PromptMaker, learn_prompts
-from servegen.replay import ReplayOptions, read_records, replay_requests, summarize, write_records
+from servegen.replay import Record, ReplayOptions, replay_requests, summarize, write_records
 from servegen.workload import Slo
 from servers import Behaviour, server
 
@@ -28,14 +29,17 @@ def evenly(count: int, rate: float, inputs: int = 30, outputs: int = 4):  # type
 
 
 def test_each_request_leaves_at_its_planned_moment() -> None:
-    """3,000 requests at 300/s: delays must not add up. The limit is loose, since the machine is shared."""
+    """3,000 requests at 300/s: delays do not add up, unless others hold the cores, which the result then says."""
     with server(Behaviour()) as url:
         replay = replay_requests(evenly(3000, 300.0, outputs=1), ReplayOptions((url,), "m"))
     late = np.array([r.sent_s - r.planned_s for r in replay.records])
     assert len(late) == 3000
     assert late.min() > -0.005
-    assert late[-30:].mean() < 0.5  # a sender that sleeps gap by gap would be a second late by now
-    assert summarize(replay, Slo())["sender"]["lateness_s"]["p99"] == pytest.approx(np.quantile(late, 0.99))
+    sender = summarize(replay, Slo())["sender"]
+    starved = sender["loop_lag_s"]["p99"] > 0.1
+    # A sender that sleeps gap by gap would be a second late by now, with a loop that is on time.
+    assert sender["was_the_limit"] if starved else late[-30:].mean() < 0.5
+    assert sender["lateness_s"]["p99"] == pytest.approx(np.quantile(late, 0.99))
 
 
 def test_a_frozen_server_shows_in_the_requests_that_were_planned_meanwhile() -> None:
@@ -147,9 +151,12 @@ def test_ctrl_c_ends_with_the_results_so_far_and_metrics_are_served(tmp_path: Pa
         process = subprocess.Popen(
             command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
         )
-        metrics = scrape(int(command[-1]), at_least=20)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            metrics = scrape(int(command[-1]), at_least=20)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 0, err
     assert "servegen_time_to_first_token_seconds_bucket" in metrics
     assert "servegen_requests_failed_total 0.0" in metrics
@@ -158,7 +165,7 @@ def test_ctrl_c_ends_with_the_results_so_far_and_metrics_are_served(tmp_path: Pa
     assert 20 <= summary["all"]["sent"] < 4000
     assert summary["all"]["failed"] == 0
     assert "stopped before its end" in out
-    assert len(read_records(tmp_path / "r.parquet")) == summary["all"]["sent"]
+    assert len(read_rows(tmp_path / "r.parquet", Record)) == summary["all"]["sent"]
 
 
 def free_port() -> int:
@@ -171,7 +178,7 @@ def free_port() -> int:
 
 def scrape(port: int, at_least: int) -> str:
     """Return the metrics once so many requests were sent."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
@@ -182,17 +189,17 @@ def scrape(port: int, at_least: int) -> str:
         except OSError:
             pass
         time.sleep(0.1)
-    raise AssertionError("no metrics after a minute")
+    raise AssertionError("no metrics after two minutes")
 
 
 def test_records_read_back_and_others_are_refused(tmp_path: Path) -> None:
     with server(Behaviour()) as url:
         replay = replay_requests(evenly(5, 50.0), ReplayOptions((url,), "m"))
     write_records(replay.records, tmp_path / "r.parquet")
-    assert read_records(tmp_path / "r.parquet") == replay.records
+    assert tuple(read_rows(tmp_path / "r.parquet", Record)) == replay.records
     write_requests([evenly(3, 1.0)], tmp_path / "w.parquet", "parquet")
-    with pytest.raises(BadFile, match="no file of replay records"):
-        read_records(tmp_path / "w.parquet")
+    with pytest.raises(BadFile, match="missing required field"):
+        read_rows(tmp_path / "w.parquet", Record)
 
 
 def test_a_word_tokeniser_gets_words() -> None:

@@ -1,6 +1,6 @@
 """Share of its time that a job trains while one of its members is moved every 60, 30 and 10 seconds.
 
-    python benchmarks/efficiency.py --every 60,30,10 --moves 2,3,6 --out docs/measured/efficiency.jsonl
+    python benchmarks/efficiency.py --every 60,30,10 --moves 2,3,6 --out docs/figures/efficiency.jsonl
 
 The share is iterations done, times the median iteration before the first move, over the time that passed. Standbys are
 warm before it begins: on one machine their warming would take cores from the training, which a machine of their own
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.rehearsal import rehearsal
+from tests.jobs import running_job
 
 from benchmarks.pause import lines
 
@@ -47,7 +47,7 @@ def main() -> None:
 def measure(every_s: float, n_moves: int, given: argparse.Namespace) -> float:
     """The share with so many moves in so long."""
     folder = Path(tempfile.mkdtemp(prefix="trainmover-efficiency-"))
-    with rehearsal(folder, 4, *SHAPE, pace_s=given.pace, times='{"beat_s": 20}') as job:
+    with running_job(folder, 4, *SHAPE, pace_s=given.pace, timeouts='{"heartbeat_timeout_s": 20}') as job:
         job.until_step(5)
         for move in range(n_moves):
             job.standby(f"spare-{move}")

@@ -1,6 +1,6 @@
 """1,000 iterations with 20 random moves and losses (seeded), compared bit by bit with the same job without.
 
-    python benchmarks/equality.py --events 20 --iterations 1000 --out docs/measured/equality.jsonl
+    python benchmarks/equality.py --events 20 --iterations 1000 --out docs/figures/equality.jsonl
 
 A record for each event (what, rank, seconds that the training lost), then one for the whole: equal or not, and the
 share of its time that the disturbed job spent training (1 - lost / total). Memory of rank 2, which stays, is sampled
@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.rehearsal import WAITING_S, losses, rehearsal, states
+from tests.jobs import WAITING_S, losses, running_job, states
 
 from benchmarks.pause import lines, lost_s
 
@@ -69,9 +69,9 @@ def main() -> None:  # noqa: PLR0915 - one run from beginning to end
         with given.out.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
-    with rehearsal(folder / "plain", 4, *shape) as plain:
+    with running_job(folder / "plain", 4, *shape) as plain:
         assert plain.finish(500) == 0
-    with rehearsal(folder / "moved", 4, *shape, pace_s=0.25, times='{"beat_s": 10}') as job:
+    with running_job(folder / "moved", 4, *shape, pace_s=0.25, timeouts='{"heartbeat_timeout_s": 10}') as job:
         job.until_step(5)
         moments = []
         for event in range(given.events):

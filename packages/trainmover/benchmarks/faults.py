@@ -1,6 +1,6 @@
 """Random faults at random moments in a real job of four processes, compared bit by bit with the same job without.
 
-    python benchmarks/faults.py --faults 25 --seed 0 --out docs/measured/faults.jsonl
+    python benchmarks/faults.py --faults 25 --seed 0 --out docs/figures/faults.jsonl
 
 What happens, to whom and when is drawn from the seed. After each fault training has to go on on all four ranks, each
 held by one process, within `LIMIT_S`. A record for each fault (what, rank, seconds until every rank is two iterations
@@ -10,7 +10,7 @@ further), then one for the whole.
     cut                   all connections between two members end (`ss -K`, for which the kernel has to be willing)
     two                   two members at once; without copies left everybody goes back to the checkpoint
     controller            the controller is killed
-    newcomer              a move is ordered, and the newcomer dies at some stage
+    joiner              a move is ordered, and the joiner dies at some stage
     kill in move          a move is ordered, and a member dies within the next second
     controller in move    likewise the controller
 """
@@ -32,9 +32,9 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.rehearsal import Rehearsal, losses, rehearsal, states
+from tests.jobs import RunningJob, losses, running_job, states
 
-KINDS = ("kill", "stop", "cut", "two", "controller", "newcomer", "kill in move", "controller in move")
+KINDS = ("kill", "stop", "cut", "two", "controller", "joiner", "kill in move", "controller in move")
 STAGES = ("shadow", "prepare", "hold", "state", "switch", "restore")
 LIMIT_S = 90.0
 PACE_S = 0.1
@@ -59,9 +59,9 @@ def main() -> None:
             file.write(json.dumps(record) + "\n")
 
     counts: Counter[str] = Counter()
-    times = '{"beat_s": 3}'
+    times = '{"heartbeat_timeout_s": 3}'
     saved = ["--checkpoint", str(folder / "saved")]
-    with rehearsal(folder / "hit", 4, *shape, *saved, pace_s=PACE_S, times=times) as job:
+    with running_job(folder / "hit", 4, *shape, *saved, pace_s=PACE_S, timeouts=times) as job:
         job.until_step(12)
         began = time.monotonic()
         while counts.total() < given.faults and time.monotonic() - began < given.seconds:
@@ -77,14 +77,14 @@ def main() -> None:
             write({"seed": given.seed, "what": kind, "rank": rank, "on_after_s": round(time.monotonic() - since, 2)})
         job.pace(0.0)
         assert job.finish(250) == 0, job.log()
-    with rehearsal(folder / "plain", 4, *shape) as plain:
+    with running_job(folder / "plain", 4, *shape) as plain:
         assert plain.finish(250) == 0
     equal = losses(job.out) == losses(plain.out), states(job.out) == states(plain.out)
     record = {"seed": given.seed, "faults": counts.total(), "kinds": dict(counts), "iterations": given.iterations}
     write({**record, "losses_equal": equal[0], "states_equal": equal[1]})
 
 
-def happen(job: Rehearsal, kind: str, rank: int, chance: random.Random) -> None:
+def happen(job: RunningJob, kind: str, rank: int, chance: random.Random) -> None:
     """Let one fault happen."""
     if kind == "kill":
         job.hit(rank)
@@ -97,7 +97,7 @@ def happen(job: Rehearsal, kind: str, rank: int, chance: random.Random) -> None:
             job.hit(one)
     elif kind == "controller":
         kill_controller(job)
-    elif kind == "newcomer":
+    elif kind == "joiner":
         name = f"dies-{len(job.others)}"
         child = job.standby(name, TRAINMOVER_FAULT=f"kill@{chance.choice(STAGES)}")
         deadline = time.monotonic() + LIMIT_S
@@ -131,23 +131,23 @@ def cut(one: int, other: int) -> None:
         subprocess.run(["ss", "-K", "src", near, "dst", far], capture_output=True, check=True)
 
 
-def standbys(job: Rehearsal) -> list[dict]:
+def standbys(job: RunningJob) -> list[dict]:
     return job.status()["standbys"]
 
 
-def order(job: Rehearsal, rank: int, target: str) -> None:
+def order(job: RunningJob, rank: int, target: str) -> None:
     """Order a move; whether it comes about is not the question."""
     hosts = [one["host"] for one in job.status()["members"] if one["rank"] == rank]
     with contextlib.suppress(Exception):
         job.move(hosts[0], target)
 
 
-def kill_controller(job: Rehearsal) -> None:
+def kill_controller(job: RunningJob) -> None:
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         os.kill(json.loads((job.folder / "controller.json").read_text())["pid"], signal.SIGKILL)
 
 
-def whole(job: Rehearsal, step: int) -> None:
+def whole(job: RunningJob, step: int) -> None:
     """Every rank is held by one process, and two iterations further than `step`."""
 
     def on(now: dict) -> bool:

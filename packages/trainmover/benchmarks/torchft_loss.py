@@ -1,16 +1,17 @@
 """The loss of one data-parallel member under torchft, TrainMover and torchrun, on one model in one command.
 
     python -m venv /tmp/torchft && /tmp/torchft/bin/pip install torchft      # torch of the same version as here
-    python benchmarks/torchft_loss.py --torchft /tmp/torchft/bin/python --out docs/measured/torchft.jsonl
+    python benchmarks/torchft_loss.py --torchft /tmp/torchft/bin/python --out docs/figures/torchft.jsonl
 
-The interpreter given needs `trainmover` too. Four members, each with the whole model of demo/train.py, compute paced by
-sleeping, gloo where it is not TrainMover; one member is killed (SIGKILL by pid). One record a loss:
+The interpreter given needs `trainmover` too. Four members, each with the whole model of examples/train.py, compute
+paced by sleeping, gloo where it is not TrainMover; one member is killed (SIGKILL by pid). One record a loss:
 
 - "torchft": four replica groups of one rank, lighthouse with the values of torchft's README; the benchmark starts a
   replacement at once. "torchft, short time-outs": heartbeats and joins time out after 1 s. "torchft, spare": a fifth
   group and `WorldSizeMode.FIXED_WITH_SPARES`, short time-outs. "torchft, ddp": torchft's own DistributedDataParallel
   in place of one `Manager.allreduce` of all gradients: its survivors raise, so their number is what is recorded.
-- "trainmover, standby" and "trainmover, alone": the replacement is a warm standby, or a process that the seat starts.
+- "trainmover, standby" and "trainmover, alone": the replacement is a warm standby, or a process that the supervisor
+  starts.
 - "restart under torchrun": pause.py's.
 
 `pause_s`: the longest time between two iterations that each brought the job further than before, less a normal one.
@@ -53,7 +54,8 @@ def replica(given: argparse.Namespace) -> None:
     import torchft
     from torchft.manager import WorldSizeMode
 
-    from trainmover.demo.train import Stage, Text, run_iteration
+    sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+    from train import Stage, Text, run_iteration
 
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -87,7 +89,7 @@ def replica(given: argparse.Namespace) -> None:
     loader = torch.utils.data.DataLoader(Text(1024, 16, seed=given.replica), 2, shuffle=True)
     ended = time.time()
     while True:
-        for batch in loader:
+        for _, batch in loader:
             optimizer.zero_grad()
             time.sleep(given.pace)
             loss = run_iteration(wrapped, batch, None, 0, 1, ())
@@ -232,13 +234,13 @@ def by_ddp(given: argparse.Namespace, write: Callable) -> None:
 
 def ours(given: argparse.Namespace, write: Callable, what: str, *, standby: bool) -> None:
     """Kill one rank after another of one job."""
-    from tests.rehearsal import rehearsal
+    from tests.jobs import running_job
 
     from benchmarks.pause import lines
 
     folder = Path(tempfile.mkdtemp(prefix="trainmover-loss-"))
     arguments = [*shape(given), "--iterations", "100000"]
-    with rehearsal(folder, N_MEMBERS, *arguments, pace_s=given.pace, times='{"beat_s": 20}') as job:
+    with running_job(folder, N_MEMBERS, *arguments, pace_s=given.pace, timeouts='{"heartbeat_timeout_s": 20}') as job:
         job.until_step(10, 120)
         for run in range(given.runs):
             if standby:
@@ -259,7 +261,7 @@ def ours(given: argparse.Namespace, write: Callable, what: str, *, standby: bool
 
 
 def shape(given: argparse.Namespace) -> list[str]:
-    """The arguments of demo/train.py."""
+    """The arguments of examples/train.py."""
     arguments = ["--dp", str(N_MEMBERS), "--pp", "1", "--tp", "1", "--width", str(given.width)]
     return [*arguments, "--layers", str(given.layers), "--length", "16", "--batch", "2"]
 

@@ -14,7 +14,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
     """Losses and final states of the tests' job of four when nothing happens to it."""
-    from tests.rehearsal import SHAPE
+    from tests.jobs import SHAPE
 
     return _left_alone(tmp_path_factory.getbasetemp().parent / f"undisturbed-{testrun_uid}", 4, SHAPE)
 
@@ -22,14 +22,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> P
 @pytest.fixture(scope="session")
 def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
     """The same of the job of two."""
-    from tests.rehearsal import PAIR
+    from tests.jobs import PAIR
 
     return _left_alone(tmp_path_factory.getbasetemp().parent / f"undisturbed-pair-{testrun_uid}", 2, PAIR)
 
 
 def _left_alone(place: Path, n_ranks: int, shape: tuple[str, ...]) -> Path:
     """Run a job once for all test processes; where it wrote its losses and states."""
-    from tests.rehearsal import alone
+    from tests.jobs import alone
 
     place.mkdir(exist_ok=True)
     with (place / "lock").open("w") as lock:
@@ -47,7 +47,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
 
 
-def torchrun(program: str, n_ranks: int, *arguments: str, timeout_s: float = 120) -> str:
+def torchrun(program: str, n_ranks: int, *arguments: str, timeout_s: float = 400) -> str:
     """Run one of the test programs under torchrun; its output."""
     assert shutil.which(sys.executable)
     command = [*TORCHRUN, "--standalone", "--nproc-per-node", str(n_ranks), str(PROGRAMS / program), *arguments]

@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import environment
-from tests.rehearsal import certificate
-from trainmover.cli import Beside, ask
+from tests.jobs import certificate
+from trainmover.cli import ControllerProcess, ask, main
 from trainmover.errors import UsageError, WireError
-from trainmover.private import check_folder, read_token, write_token
+from trainmover.job_folder import check_folder, read_token, write_token
 
 TOKEN = "secret" * 5
 FEW_FILES = 256
@@ -96,10 +97,10 @@ GUESSES = {
     "a blob of a terabyte": line({"blob": 10**12}) + b"\0" * 60_000,
     "deep nesting": b"[" * 60_000,
     "an endless line": b"x" * 60_000,
-    "a wrong token": line({"kind": "operator", "token": "guess", "version": 2}),
+    "a wrong token": line({"kind": "operator", "token": "guess", "version": 3}),
     "an odd token": b'{"token": "\xc3\xbc"}\n',
     "half of a pair": b'{"token": "\\ud800"}\n',
-    "a list of tokens": line({"kind": "operator", "token": [TOKEN], "version": 2}),
+    "a list of tokens": line({"kind": "operator", "token": [TOKEN], "version": 3}),
     "TLS that ends": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     "another protocol": b"GET / HTTP/1.1\r\n\r\n",
 }
@@ -122,10 +123,20 @@ def crowd(port: int, words: bytes) -> list[socket.socket]:
     return calls
 
 
-@pytest.mark.parametrize("words", GUESSES.values(), ids=GUESSES.keys())
+def test_no_first_words_end_the_controller(controller: Running) -> None:
+    for words in GUESSES.values():
+        with socket.create_connection(("127.0.0.1", controller.port), timeout=5) as call, contextlib.suppress(OSError):
+            call.sendall(words)
+    assert controller.answers()
+
+
+@pytest.mark.parametrize(
+    "name", ["silence", "a blob of a terabyte", "an endless line", "a wrong token", "TLS that ends"]
+)
 def test_strangers_cost_the_controller_nothing_that_grows_and_it_goes_on_answering(
-    words: bytes, controller: Running
+    name: str, controller: Running
 ) -> None:
+    words = GUESSES[name]
     assert controller.answers()
     before, most = controller.cost(), controller.cost()
     calls = crowd(controller.port, words)
@@ -154,7 +165,7 @@ def test_a_wrong_token_within_tls_is_refused_with_the_reason_and_hung_up_on(tmp_
             socket.create_connection(("127.0.0.1", one.port), timeout=20) as plain,
             context.wrap_socket(plain, server_hostname="x") as call,
         ):
-            call.sendall(line({"kind": "operator", "token": "guess", "version": 2}))
+            call.sendall(line({"kind": "operator", "token": "guess", "version": 3}))
             assert b"token is not this job's" in call.recv(1000)
             with contextlib.suppress(OSError):
                 assert call.recv(1000) == b""
@@ -169,10 +180,10 @@ def test_a_controller_without_a_token_does_not_start(tmp_path: Path) -> None:
 
 def test_the_log_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainmover import controller as module
-    from trainmover.machine import Times
+    from trainmover.state_machine import Timeouts
 
     monkeypatch.setattr(module, "MOST_LOG_BYTES", 1000)
-    one = module.Controller(tmp_path, TOKEN, Times())
+    one = module.Controller(tmp_path, TOKEN, Timeouts())
     for _ in range(1000):
         one._say("something happened")
     assert (tmp_path / "controller.log").stat().st_size < 1200
@@ -222,18 +233,17 @@ def test_a_folder_that_another_user_has_planted_is_refused(tmp_path: Path) -> No
     token.chmod(0o666)
     for path in (folder, token):
         os.chown(path, 1501, 1501)
-    command = [sys.executable, "-m", "trainmover.cli", "run", "--folder", str(folder), "torchrun", "train.py"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1 and "belongs to user 1501" in done.stderr
+    done = CliRunner().invoke(main, ("run", "--folder", str(folder), "torchrun", "train.py"))
+    assert done.exit_code == 1 and "belongs to user 1501" in done.output
     assert token.read_bytes() == b"" and sorted(folder.iterdir()) == [token]
     os.chown(folder, 0, 0)
     folder.chmod(0o755)
-    with pytest.raises(Exception, match="belongs to user 1501"), Beside(folder, "127.0.0.1", 0):
+    with pytest.raises(Exception, match="belongs to user 1501"), ControllerProcess(folder, "127.0.0.1", 0):
         pass
     assert token.read_bytes() == b""
 
 
 def test_a_folder_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    with pytest.raises(UsageError, match="everybody may write"):
+    with pytest.raises(UsageError, match="all users may write"):
         check_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""Faults inside moves, and members without a twin: training goes on, or falls back, and says why."""
+"""Faults inside moves, and members without a replica: training goes on, or falls back, and says why."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from typing import Any
 
 import pytest
 
-from tests.rehearsal import PAIR, SHAPE, Rehearsal, rehearsal
+from tests.jobs import PAIR, SHAPE, RunningJob, running_job
 from tests.test_moves import PACE_S, same
 from trainmover.errors import TrainmoverError
 
 pytestmark = pytest.mark.jobs
 
 
+@pytest.mark.thorough
 def test_whatever_fails_inside_a_move_training_goes_on(tmp_path: Path, undisturbed: Path) -> None:
-    """A newcomer that dies at a stage, has the wrong role, code or version; a leaver that dies while it is moved."""
+    """A joiner that dies at a stage, has the wrong role, code or version; a leaver that dies while it is moved."""
 
-    def fails(job: Rehearsal, name: str) -> None:
+    def fails(job: RunningJob, name: str) -> None:
         answer = job.move("node-1", name)
         assert not answer["done"], answer
         assert "training goes on" in answer["text"]
 
-    with rehearsal(tmp_path, 4, *SHAPE, pace_s=PACE_S) as job:
+    with running_job(tmp_path, 4, *SHAPE, pace_s=PACE_S) as job:
         job.until_step(3)
         turned_away = [job.standby("old", TRAINMOVER_FAULT="other-version")]
         turned_away.append(job.standby("edited", TRAINMOVER_FAULT="other-code"))
@@ -69,9 +70,9 @@ def test_a_standby_that_is_slower_than_the_job_is_given_up_or_waited_for_and_tra
 ) -> None:
     """It has too little time for another role, then says nothing at all, then is slow in each later stage."""
     slow = "slow@shadow,slow@prepare,slow@state"
-    times = json.dumps({"become_s": 1.5, "beat_s": 3.0})
+    timeouts = json.dumps({"become_s": 1.5, "heartbeat_timeout_s": 3.0})
 
-    def ordered(job: Rehearsal) -> tuple[dict[str, Any], float]:
+    def ordered(job: RunningJob) -> tuple[dict[str, Any], float]:
         """The answer, and how long it took; meanwhile training went on."""
         step, began = min(one["step"] for one in job.status()["members"]), time.monotonic()
         answer = job.move("node-0", "slow")
@@ -79,7 +80,7 @@ def test_a_standby_that_is_slower_than_the_job_is_given_up_or_waited_for_and_tra
         job.until_step(step + int(took_s), 1.0)  # three would be possible in each second
         return answer, took_s
 
-    with rehearsal(tmp_path, 2, *PAIR, pace_s=PACE_S, times=times) as job:
+    with running_job(tmp_path, 2, *PAIR, pace_s=PACE_S, timeouts=timeouts) as job:
         spare = job.standby("slow", TRAINMOVER_FAULT=slow)
         assert job.until_ready()["standbys"][0]["rank"] == 1
         answer, took_s = ordered(job)
@@ -105,8 +106,8 @@ def test_a_standby_that_is_slower_than_the_job_is_given_up_or_waited_for_and_tra
 def test_a_controller_that_is_killed_in_a_move_gives_it_up_and_a_later_move_works(
     tmp_path: Path, undisturbed_pair: Path
 ) -> None:
-    """Once while a slow newcomer prepares connections, once while everybody stands at the boundary and waits for it."""
-    with rehearsal(tmp_path, 2, *PAIR, pace_s=PACE_S) as job:
+    """Once while a slow joiner prepares connections, once while everybody stands at the boundary and waits for it."""
+    with running_job(tmp_path, 2, *PAIR, pace_s=PACE_S) as job:
         job.standby("spare", TRAINMOVER_FAULT="slow@prepare,slow@state")
         job.until_ready()
         holders = [job.pid_of(0), job.pid_of(1)]
@@ -130,7 +131,7 @@ def test_a_controller_that_is_killed_in_a_move_gives_it_up_and_a_later_move_work
     assert all(len(set(one["owners"].values())) == 2 for one in decisions)
 
 
-def _order(job: Rehearsal) -> None:
+def _order(job: RunningJob) -> None:
     """The connection of whoever ordered the move ends with the controller."""
     with contextlib.suppress(TrainmoverError, OSError):
         job.move("node-0", "spare")
@@ -142,13 +143,13 @@ def counted(out: Path) -> dict[int, list[int]]:
     return {rank: [json.loads(line)["step"] for line in lines] for rank, lines in files.items()}
 
 
-def test_members_without_a_twin_send_their_shards_and_two_losses_at_once_fall_back_to_the_checkpoint(
+def test_members_without_a_replica_send_their_shards_and_two_losses_at_once_fall_back_to_the_checkpoint(
     tmp_path: Path, undisturbed_pair: Path
 ) -> None:
     """FSDP2: nobody has the same shard, so the buddy holds all of it; when both are gone, there is the checkpoint."""
     saved = tmp_path / "saved"
     options = ("--checkpoint-every", "20", "--checkpoint", str(saved))
-    with rehearsal(tmp_path / "hit", 2, *PAIR, *options, pace_s=0.1) as job:
+    with running_job(tmp_path / "hit", 2, *PAIR, *options, pace_s=0.1) as job:
         job.until_step(25)
         job.hit(1)
         job.until(lambda now: now["generation"] == 1 and not now["under_way"])
@@ -164,13 +165,20 @@ def test_members_without_a_twin_send_their_shards_and_two_losses_at_once_fall_ba
     assert "states come from {0: -1, 1: -1}" in said
 
 
-def test_parts_of_a_move_that_are_left_out_to_measure_them_change_no_bit(
+def test_a_member_that_is_killed_at_once_after_a_move_is_replaced_from_the_copies_of_the_boundary(
     tmp_path: Path, undisturbed_pair: Path
 ) -> None:
-    """All connections are made anew and the newcomer has run no iteration: slower, and the same."""
-    with rehearsal(tmp_path, 2, *PAIR, pace_s=PACE_S, TRAINMOVER_FAULT="rebuild") as job:
-        job.standby("cold", TRAINMOVER_FAULT="rebuild,cold")
-        job.until_ready()
-        answer = job.move("node-1", "cold")
+    """Nobody has the same shard and there is no checkpoint: the leaver held the only other copy of the victim's."""
+    with running_job(tmp_path, 2, *PAIR, pace_s=PACE_S) as job:
+        for host in ("spare-1", "spare-2"):
+            job.standby(host)
+        job.until_ready(2)
+        victim = job.pid_of(1)
+        answer = job.move("node-0", "spare-1")
+        os.kill(victim, signal.SIGKILL)
         assert answer["done"], (answer, job.log())
+        job.until(lambda now: now["generation"] > 1 and not now["under_way"])
         same(job, undisturbed_pair)
+    said = (tmp_path / "controller.log").read_text()
+    boundary = answer["text"].rpartition(" ")[2]
+    assert f"all members go back to iteration {boundary}" in said

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.rehearsal import SHAPE, Rehearsal, alone, certificate, losses, rehearsal, states
+from tests.jobs import SHAPE, RunningJob, alone, certificate, losses, running_job, states
 
 pytestmark = pytest.mark.jobs
 PACE_S = 0.3
 
 
-def same(job: Rehearsal, undisturbed: Path) -> None:
+def same(job: RunningJob, undisturbed: Path) -> None:
     job.pace(0.0)
     assert job.finish() == 0, job.log()
     assert losses(job.out) == losses(undisturbed)
@@ -25,14 +25,16 @@ def test_two_moved_at_once_one_killed_one_stopped_and_a_killed_controller_change
 ) -> None:
     """Parameters, optimizer, random numbers, data position and every loss are those of the undisturbed job.
 
-    Two machines move at the same boundary; they are each other's twins, so newcomers connect to each other, too. One of
-    two newcomers that dies in its shadow calls the next order off. No standby is there for the stopped member, so its
-    seat starts another process. The control channel is TLS.
+    Two machines move at the same boundary. They are replicas of each other, so joiners connect to each other, too. One
+    of two joiners that dies in its shadow calls the next order off. No standby is there for the stopped member, so its
+    supervisor starts another process. The control channel is TLS.
     """
     secure = certificate(tmp_path, "own")
     for name, value in secure.items():
         monkeypatch.setenv(name, value)
-    with rehearsal(tmp_path, 4, *SHAPE, pace_s=PACE_S, times=json.dumps({"beat_s": 3.0}), **secure) as job:
+    with running_job(
+        tmp_path, 4, *SHAPE, pace_s=PACE_S, timeouts=json.dumps({"heartbeat_timeout_s": 10.0}), **secure
+    ) as job:
         for host in ("spare-1", "spare-2"):
             job.standby(host, **secure)
         job.until_ready(2)
@@ -53,7 +55,7 @@ def test_two_moved_at_once_one_killed_one_stopped_and_a_killed_controller_change
         job.hit(3)
         now = job.until(lambda now: now["generation"] > 1 and not now["under_way"])
         assert hosts(now) == ["spare-1", "node-1", "spare-2", "good"]
-        job.hit(2, signal.SIGSTOP)  # not the newcomer's twin, whose copy may not be there yet
+        job.hit(2, signal.SIGSTOP)  # not the joiner's replica, whose copy may not be there yet
         now = job.until(lambda later: later["generation"] > now["generation"] and not later["under_way"])
         assert hosts(now) == ["spare-1", "node-1", "node-2", "good"]
         same(job, undisturbed)
@@ -68,7 +70,7 @@ def test_a_tensor_parallel_job_moves_members_of_two_stages_one_after_another(tmp
     """A standby runs the script once in each role; what torch keeps of one role's groups must not serve the next."""
     shape = ("--dp", "1", "--tp", "2", "--pp", "2", "--layers", "1", "--iterations", "40")
     undisturbed = alone(tmp_path / "undisturbed", 4, *shape)
-    with rehearsal(tmp_path / "moved", 4, *shape, pace_s=PACE_S) as job:
+    with running_job(tmp_path / "moved", 4, *shape, pace_s=PACE_S) as job:
         for rank in (0, 3):
             job.standby(f"spare-{rank}")
         job.until_ready(2)

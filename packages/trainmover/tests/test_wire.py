@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import environment
-from tests.rehearsal import certificate
+from tests.jobs import certificate
 from trainmover import wire
 from trainmover.agent import Agent
 from trainmover.cli import ask
+from trainmover.context import Context
 from trainmover.control_port import bound
 from trainmover.controller import Controller
 from trainmover.errors import RefusedError, TrainmoverError
-from trainmover.fabric import Fabric
-from trainmover.machine import Times
+from trainmover.state_machine import Timeouts
 
 TALK = 400
 
@@ -68,7 +68,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     """Welcome, then everything back as it comes."""
     hello = await reader.readline()
     assert json.loads(hello)["token"] == "secret"
-    writer.write(wire.encode({"do": "welcome"}))
+    writer.write(wire.encode({"command": "welcome"}))
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
@@ -113,36 +113,36 @@ def test_one_thread_may_read_while_another_writes() -> None:
 def test_where_a_member_stands_in_a_recovery_is_said_until_it_goes_on_also_over_a_new_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10)
-        agent = Agent(f"127.0.0.1:{server.getsockname()[1]}", {"key": "m0"}, Fabric("secret", "127.0.0.1"))
+        agent = Agent(f"127.0.0.1:{server.getsockname()[1]}", {"key": "m0"}, Context("secret", "127.0.0.1"))
         threading.Thread(target=agent.start, daemon=True).start()
 
         def connected() -> wire.Channel:
             channel = wire.Channel(server.accept()[0])
             channel.receive()
-            channel.send({"do": "welcome", "generation": 0})
+            channel.send({"command": "welcome", "generation": 0})
             return channel
 
         first = connected()
-        agent.stand("stopped", generation=3)
+        agent.report_status("stopped", generation=3)
         first.close()  # it may never have been read
         second = connected()
         said = [second.receive()[0] for _ in range(4)]
-        assert {"say": "stopped", "generation": 3} in said
-        agent.stand("recovered", generation=3)
+        assert {"event": "stopped", "generation": 3} in said
+        agent.report_status("recovered", generation=3)
         agent.go_on()
         later = [second.receive()[0] for _ in range(4)]
-        assert later.count({"say": "recovered", "generation": 3}) == 1
+        assert later.count({"event": "recovered", "generation": 3}) == 1
         for generation in (3, 3, 2):
-            second.send({"do": "recover", "generation": generation})
+            second.send({"command": "recover", "generation": generation})
         agent.wait(lambda: agent.recover is not None, 10, "an order")
         agent.recover = None
-        second.send({"do": "leave", "reason": "the end"})
+        second.send({"command": "leave", "reason": "the end"})
         agent.wait(lambda: agent.leave is not None, 10, "the end")
         assert agent.recover is None  # said again, it is no second order
 
 
 def test_an_error_in_the_controller_is_in_its_log_and_ends_only_that_connection(tmp_path: Path) -> None:
-    controller = Controller(tmp_path, "secret", Times())
+    controller = Controller(tmp_path, "secret", Timeouts())
 
     def raising(*_: object) -> list[object]:
         raise KeyError(1)
@@ -161,7 +161,7 @@ def test_an_error_in_the_controller_is_in_its_log_and_ends_only_that_connection(
         }  # fmt: skip
         writer.write(wire.encode(hello))
         await reader.readline()
-        writer.write(wire.encode({"say": "beat"}))
+        writer.write(wire.encode({"event": "heartbeat"}))
         end = await reader.read()
         serving.cancel()
         writer.close()

@@ -20,7 +20,7 @@ from eroica.agent.inspector import InspectorFiles
 from eroica.agent.roster import LocalWorker
 from eroica.agent.witnesses import io_bytes, kernel_view
 from eroica.hardware.network import PortTotals, read_rdma_ports
-from eroica.hardware.sockets import SocketReader
+from eroica.hardware.tcp import SocketReader
 from eroica.model.communication import HostCommunication, PortCount, WorkerOperations
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings

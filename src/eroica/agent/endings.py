@@ -16,7 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
-from eroica.hardware.cgroup import parse_membership, parse_mounts, stat_files
+from eroica.hardware.limits import parse_membership, parse_mounts, stat_files
 from eroica.model.look import Ending
 
 _INFO_REQUEST = 0xC000_0000 | 64 << 16 | 0xFF << 8 | 11  # PIDFD_GET_INFO with the first version's 64 bytes

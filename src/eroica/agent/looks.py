@@ -25,7 +25,7 @@ from eroica.agent.witnesses import (
     with_kernel_view,
 )
 from eroica.errors import UnavailableError
-from eroica.hardware.processes import Target, descendants
+from eroica.hardware.cpu import Target, descendants
 from eroica.model.look import HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.worker import Worker
 

@@ -20,7 +20,7 @@ from eroica.agent.roster import LocalWorker, Roster
 from eroica.agent.scratch import Scratch
 from eroica.agent.stacks import available
 from eroica.agent.window import HostWindow
-from eroica.hardware.processes import is_alive
+from eroica.hardware.cpu import is_alive
 from eroica.model.look import HostLooks
 from eroica.settings import Settings
 from eroica.wire import beat

@@ -27,8 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 from eroica.errors import UnavailableError
-from eroica.hardware.cpu import parse_schedstat
-from eroica.hardware.processes import Target, descendants, threads_of
+from eroica.hardware.cpu import Target, descendants, parse_schedstat, threads_of
 
 STACKS_FILE = "stacks.json"
 META_FILE = "stacks.meta.json"

@@ -21,9 +21,9 @@ from eroica.agent.splitting import split_at_rise
 from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
 from eroica.agent.unfinished_windows import leave_capture
 from eroica.errors import EroicaError
+from eroica.model.setup import SETUP_FILE
 from eroica.settings import Settings
 from eroica.start import isolated
-from eroica.summarize.setup import SETUP_FILE
 from eroica.wire import beat, patience
 from eroica.wire.messages import OrderMessage
 from eroica.wire.places import PROBE_FILE, private_directory, write_private

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import sys
 from importlib.metadata import EntryPoint, entry_points
 
@@ -11,7 +12,6 @@ import click
 
 from eroica import __version__
 from eroica.errors import EroicaError, UnavailableError, UsageError
-from eroica.report.charset import write_what_the_locale_can
 
 _COMMANDS = {
     "run": "Run a training command and watch it.",
@@ -101,12 +101,14 @@ def group() -> None:
 
 def main() -> None:
     """Entry point: errors raised on purpose become one line and an exit status."""
-    write_what_the_locale_can()
+    for stream in (sys.stdout, sys.stderr):  # not every locale has all characters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         group(prog_name="eroica")
     except EroicaError as error:
         from eroica.cli.output import say_error
-        from eroica.report.words import line
+        from eroica.model.words import line
 
         say_error(line(f"eroica: {error}"))  # it may quote names from the job
         sys.exit(2 if isinstance(error, UsageError) else 1)

@@ -16,10 +16,10 @@ from eroica.archive.load import SavedRun, SavedWindow
 from eroica.errors import UsageError
 from eroica.model.comparison import Comparison
 from eroica.model.verdict import Finding, Verdict
-from eroica.report.excerpts import named_first
+from eroica.model.words import line
 from eroica.report.masking import mask_code, told
+from eroica.report.prompt import named_first
 from eroica.report.source import SourceTree
-from eroica.report.words import line
 
 Answer = dict[str, Any]
 

@@ -23,8 +23,8 @@ from eroica.demo.expected import EXPECTED, Judgement, judge
 from eroica.demo.rehearsal import MIDDLE, SETTINGS, Rehearsal, running
 from eroica.errors import UnavailableError, UsageError
 from eroica.model.verdict import Verdict
+from eroica.model.words import clean, milliseconds, sentence
 from eroica.report.text import render_verdict
-from eroica.report.words import clean, milliseconds, sentence
 from eroica.wire.messages import JobStatus
 
 TIME_LIMIT_S = 120.0

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from eroica.offline.examine import Examination
-    from eroica.offline.part import Part
+    from eroica.offline.jobs import Examination, Part
 
 _INTERRUPTED = 130
 _MOST_OTHERS = 20
@@ -60,9 +59,8 @@ def diagnose(  # noqa: PLR0913 - one for each option
         raise UsageError("--json - and --html - both print; give one of them a file")
     check_new_directory(out)
     try:
-        from eroica.offline.examine import examine
-        from eroica.offline.names import compile_rule
-        from eroica.offline.progress import Bar
+        from eroica.offline.examine import Bar, examine
+        from eroica.trace.names import compile_rule
 
         rule = compile_rule(rank_regex) if rank_regex is not None else None
         with Bar(not quiet) as bar:
@@ -71,7 +69,7 @@ def diagnose(  # noqa: PLR0913 - one for each option
             _keep(examination, out)
         results = {"--json": (json_file, examination.verdict.to_json())} if json_file is not None else {}
         if html_file is not None:
-            from eroica.offline.page import page_of
+            from eroica.offline.output import page_of
 
             results["--html"] = (html_file, page_of(examination))
         for option, (file, data) in sorted(results.items(), key=lambda one: str(one[1][0]) == "-"):
@@ -86,7 +84,7 @@ def diagnose(  # noqa: PLR0913 - one for each option
 
 
 def _keep(examination: Examination, out: Path) -> None:
-    from eroica.offline.keeping import keep
+    from eroica.offline.output import keep
 
     try:
         keep(examination, out)
@@ -112,8 +110,8 @@ def _show_others(others: Sequence[Part], console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from eroica.report.layout import draw
-    from eroica.report.words import clean, worker_list
+    from eroica.model.words import clean, worker_list
+    from eroica.report.text import draw
 
     if not others:
         return
@@ -130,8 +128,8 @@ def _show_others(others: Sequence[Part], console: Console) -> None:
 
 
 def _rule(console: Console, at: int, title: str) -> None:
-    from eroica.report.layout import draw_rule
-    from eroica.report.words import clean
+    from eroica.model.words import clean
+    from eroica.report.text import draw_rule
 
     if at:
         console.print()

@@ -13,7 +13,7 @@ from eroica.cli.saved import choose_window, open_place, split_window
 from eroica.compare import Run, compare
 from eroica.errors import UsageError
 from eroica.offline.saved import usable_patterns
-from eroica.report.comparison import render_comparison
+from eroica.report.text import render_comparison
 from eroica.settings import Settings
 
 _INTERRUPTED = 130
@@ -89,12 +89,11 @@ def _load_traces(name: str, path: Path, settings: Settings) -> Run:
     Raises:
         InputError: No trace can be used.
     """
-    from eroica.offline.examine import read_spans
-    from eroica.offline.progress import Bar
+    from eroica.offline.examine import Bar, read_spans
     from eroica.offline.soundness import damage_note
 
     with Bar() as bar:
-        spans, losses = read_spans([path], settings, progress=bar)
+        spans, losses = read_spans([path], settings, bar=bar)
     span = max(enumerate(spans), key=lambda item: (len(item[1].summaries), item[0]))[1]
     notes = [*span.notes, *losses]
     if len(spans) > 1:

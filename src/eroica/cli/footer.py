@@ -47,7 +47,8 @@ def fits(environ: Mapping[str, str]) -> bool:
     """Standard output and standard error are one terminal, ours, of a kind that is known to bear it."""
     if environ.get("CI", "0").lower() not in ("", "0", "false") or environ.get("INSIDE_EMACS"):
         return False
-    if not environ.get("TERM", "").startswith(_KNOWN):
+    locale = next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), "").lower()
+    if not environ.get("TERM", "").startswith(_KNOWN) or ("." in locale and "utf" not in locale):
         return False
     try:
         os.tcgetpgrp(1)
@@ -179,12 +180,10 @@ class Keeper:
 
     def __init__(self, where: Places, environ: Mapping[str, str], alive: int, terminal: int) -> None:
         from eroica.cli.bottom_line import BottomLine
-        from eroica.report.charset import speaks_utf8
 
         self._where = where
         self._alive = alive
         self._line = BottomLine(terminal)
-        self._utf8 = speaks_utf8(environ)
         self._colored = not environ.get("NO_COLOR")
         self._links = not environ.get("TERM", "").startswith(_WITHOUT_LINKS)
         self._due = 0.0
@@ -262,5 +261,5 @@ class Keeper:
             return ""
         address = read_address(self._where.run, self._where.host)
         short = "" if address is None else address.url.removeprefix("http://")
-        pieces = footer(glance, self._line.room, short, silence_s, self._utf8)
+        pieces = footer(glance, self._line.room, short, silence_s)
         return drawn(pieces, self._colored, page_link(address) if address is not None and self._links else "")

@@ -167,6 +167,8 @@ class Launch:
         self._guarded(self._footer.start)
         while process.poll() is None:
             self._guarded(self._tend)  # first: a helper's end before signals were blocked told us nothing
+            if os.getpid() == 1:
+                self._bury_orphans(process.pid)
             caught = self._next_signal(watched)
             if caught is not None and not self._holds_back(caught):
                 self._pass_on(caught, process)
@@ -250,6 +252,13 @@ class Launch:
         self._footer.tend()
         for helper in self._helpers:
             helper.tend(time.monotonic())
+
+    def _bury_orphans(self, command: int) -> None:
+        """Take the status of ended processes that came to us as the first process of a container, as a shell would."""
+        ours = {command, *(helper.pid for helper in self._helpers)}
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in ours:
+                os.waitpid(ended.si_pid, 0)
 
     def _pass_on(self, caught: signal.struct_siginfo, process: subprocess.Popen[bytes]) -> None:
         if caught.si_signo == signal.SIGCHLD:

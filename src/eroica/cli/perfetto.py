@@ -14,8 +14,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
 from eroica.views.chrome_trace import OnAxis
-from eroica.views.kept_traces import Whereabouts, draw_kept, read_sources
-from eroica.views.lanes import Drawn
+from eroica.views.lanes import Drawn, Whereabouts, draw_kept, read_sources
 from eroica.views.material import Material, of_run, of_window
 from eroica.views.perfetto import Alignment, Written, choose_workers, write_perfetto
 

@@ -63,7 +63,7 @@ def _await_verdict(run: Path, window_id: int) -> Verdict:
     from rich.console import Console
     from rich.text import Text
 
-    from eroica.report.words import sentence
+    from eroica.model.words import sentence
 
     path = run / "windows" / str(window_id) / "verdict.json"
     with Console(stderr=True).status(f"window {window_id}") as spinner:

@@ -19,13 +19,11 @@ from eroica.collector.recurrence import with_recurrence
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.report.layout import draw, draw_rule
+from eroica.model.words import clean, sentence
 from eroica.report.phrases import in_short
 from eroica.report.prompt import build_prompt
 from eroica.report.source import SourceTree
-from eroica.report.text import render_verdict
-from eroica.report.why import build_why
-from eroica.report.words import clean, sentence
+from eroica.report.text import build_why, draw, draw_rule, render_verdict
 from eroica.settings import Settings
 
 #: Something to be drawn once all files are written.
@@ -128,7 +126,7 @@ def report(  # noqa: PLR0913 - one for each option
     lines: tuple[str, ...] = ()
     if html_file is not None:
         from eroica.views.material import gather_saved
-        from eroica.views.write import build_report
+        from eroica.views.page import build_report
 
         results.append(("--html", html_file, build_report(gather_saved(saved, number, verdict))))
         lines = () if str(html_file) == "-" else (f"Report: {html_file.absolute().as_uri()}",)

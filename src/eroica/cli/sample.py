@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from eroica.hardware.processes import Target
+from eroica.hardware.cpu import Target, parse_target
 from eroica.hardware.sampler import HZ, sample_until_stopped
-from eroica.hardware.targets import parse_target
 
 
 def _targets(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[Target, ...]:

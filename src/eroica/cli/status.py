@@ -9,8 +9,8 @@ import click
 from eroica.cli.jobs import job_status, running_jobs
 from eroica.cli.output import say
 from eroica.errors import UnavailableError
-from eroica.report.words import line
-from eroica.views.workers import facts
+from eroica.model.words import line
+from eroica.views.live_page import facts
 from eroica.wire.address import page_link, read_address
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 

@@ -7,7 +7,7 @@ from signal import SIGTERM
 
 from eroica.demo.expected import EXPECTED, Expectation
 from eroica.demo.rehearsal import MIDDLE
-from eroica.report.words import milliseconds
+from eroica.model.words import milliseconds
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 STILL_S = 2.0

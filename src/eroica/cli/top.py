@@ -24,9 +24,8 @@ from eroica.cli.jobs import ask, running_jobs
 from eroica.cli.output import make_console
 from eroica.errors import EroicaError, InputError, UnavailableError, UsageError
 from eroica.model.history import IterationHistory
-from eroica.report.charset import speaks_utf8
+from eroica.model.words import line
 from eroica.report.top import View, build_screen
-from eroica.report.words import line
 from eroica.wire.address import Address, page_link, read_address
 from eroica.wire.codec import decode_message
 from eroica.wire.messages import JobStatus, ProfileAnswer, ProfileRequest
@@ -56,7 +55,7 @@ def top(job: str | None, out: Path | None, once: bool) -> None:
     if not live:
         view = source.view()
         width = console.width if console.is_terminal or "COLUMNS" in os.environ else _PIPED_WIDTH
-        for text in build_screen(view, width, utf8=speaks_utf8(os.environ)):
+        for text in build_screen(view, width):
             console.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     Screen(source, console).run()
@@ -208,7 +207,6 @@ class Screen:
     def __init__(self, source: Source, console: Console) -> None:
         self._source = source
         self._console = console
-        self._utf8 = speaks_utf8(os.environ)
         self._answer = ("", 0.0)
         self._last: View | None = None
 
@@ -249,7 +247,7 @@ class Screen:
         answer = self._answer[0] if time.monotonic() - self._answer[1] < _ANSWER_S else ""
         assert self._last is not None
         view = msgspec.structs.replace(self._last, keys=True, answer=answer)
-        yield from build_screen(view, size.width, size.height, self._utf8)
+        yield from build_screen(view, size.width, size.height)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from eroica.collector.intake import MAX_WORKERS, clean_text
 from eroica.collector.participants import AGENT_SILENT_S, WorkerKey
-from eroica.report.words import plural, worker_list
+from eroica.model.words import plural, worker_list
 from eroica.wire.messages import AgentReport, WorkerStatus
 from eroica.wire.places import read_private
 

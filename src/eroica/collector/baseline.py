@@ -12,10 +12,10 @@ import numpy as np
 from eroica.collector.resume import History
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
+from eroica.model.series import decode_series
 from eroica.model.shares import percent
 from eroica.model.window import FAR_SLOWER, SLOWER_INSIDE
 from eroica.settings import Settings
-from eroica.summarize.series import decode_series
 from eroica.wire.messages import WorkerStatus
 
 #: Windows opened for a baseline; a job in which so many came to nothing goes without.

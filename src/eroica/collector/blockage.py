@@ -24,7 +24,7 @@ from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
-from eroica.report.words import worker_list
+from eroica.model.words import worker_list
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, JobStatus, WorkerStatus
 

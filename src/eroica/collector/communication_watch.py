@@ -20,10 +20,8 @@ from eroica.collector.participants import Roll
 from eroica.collector.windows import Windows
 from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
 from eroica.communication.hang import Scene, find_hang, is_suspended
-from eroica.communication.ledger import Ledger, Second
-from eroica.communication.matrix import build_matrix
 from eroica.communication.slow import Slow, Usual, find_slow, is_slow, usual_of
-from eroica.communication.stretch import Stretch, stretch_of
+from eroica.communication.stretch import Ledger, Second, Stretch, build_matrix, stretch_of
 from eroica.model.communication import DelayMatrix, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, Verdict
 from eroica.model.window import Window

@@ -14,7 +14,7 @@ from eroica.collector.recurrence import believe, courses_in, recurrence_of
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, NO_FUNCTION, Coverage, Finding, Hypothesis, IterationTimes, Recurrence, Verdict
-from eroica.report.words import history, plural, window_list, worker_list
+from eroica.model.words import history, plural, window_list, worker_list
 
 #: Last means that are so many times the lowest one are not called healthy, though nobody looked: the lowest of many
 #: lies far below what a job does for long.

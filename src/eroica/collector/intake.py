@@ -18,9 +18,9 @@ from eroica.model.communication import HostCommunication, PortCount, WorkerOpera
 from eroica.model.look import Ending, FlightState, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import RowTable
+from eroica.model.setup import bounded_setup
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.summarize.setup import bounded_setup
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
 
 MAX_WORKERS = 200_000

@@ -18,7 +18,7 @@ import msgspec
 
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, Verdict, VerdictWord
-from eroica.report.words import clean, line, sentence, worker_list
+from eroica.model.words import clean, line, sentence, worker_list
 
 MOST_PER_JOB = 20
 MOST_PER_HOUR = 10

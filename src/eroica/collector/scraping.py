@@ -36,7 +36,7 @@ from eroica.collector.participants import AGENT_SILENT_S
 from eroica.collector.service import Collector
 from eroica.errors import InputError
 from eroica.model.verdict import Verdict
-from eroica.report.words import clean
+from eroica.model.words import clean
 from eroica.settings import Settings
 from eroica.wire.address import read_shared
 from eroica.wire.files import write_whole

@@ -40,7 +40,7 @@ from opentelemetry.trace import set_span_in_context
 from eroica import __version__
 from eroica.model.history import IterationHistory
 from eroica.model.verdict import Verdict
-from eroica.report.words import clean, sentence
+from eroica.model.words import clean, sentence
 from eroica.wire.messages import JobStatus
 
 #: Seconds between two looks at the status, and between two exports of metrics.

@@ -27,7 +27,7 @@ import httpx
 
 from eroica import __version__
 from eroica.model.verdict import Verdict
-from eroica.report.words import clean, sentence, worker_list
+from eroica.model.words import clean, sentence, worker_list
 from eroica.wire.messages import JobStatus
 
 log = logging.getLogger("eroica.collector")

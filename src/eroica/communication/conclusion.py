@@ -1,4 +1,4 @@
-"""From class and place to a verdict: the same record as a window's, found by communication."""
+"""Verdicts found by communication, from class and place."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable
 
 from eroica import __version__
 from eroica.communication.hang import Hang
-from eroica.communication.matrix import build_matrix
 from eroica.communication.slow import Slow, Usual
-from eroica.communication.stretch import Stretch
+from eroica.communication.stretch import Stretch, build_matrix
 from eroica.model.communication import Communication, CommunicationClass, Place
 from eroica.model.shares import percent
 from eroica.model.verdict import (
@@ -21,7 +20,7 @@ from eroica.model.verdict import (
     VerdictWindow,
 )
 from eroica.model.window import Window
-from eroica.report.words import worker_list
+from eroica.model.words import worker_list
 
 _WORDS: dict[CommunicationClass, str] = {
     "communication-hang": "hangs in communication",
@@ -50,7 +49,7 @@ _SURE_AT = 6.0
 
 
 def place_in_words(place: Place) -> str:
-    """Where it is, as part of a sentence."""
+    """Return a place as part of a sentence."""
     host = place.hosts[0] if place.hosts else ""
     if place.kind == "worker":
         return worker_list(place.workers) + (f" on {host}" if host else "")
@@ -64,7 +63,7 @@ def place_in_words(place: Place) -> str:
 
 
 def stretch_in_words(stretch: Stretch) -> str:
-    """Some seconds of communication in one line; empty without any."""
+    """Return a stretch of communication in one line."""
     said = []
     if stretch.operations_per_s:
         said.append(f"{stretch.operations_per_s:.3g} collectives/s")
@@ -78,12 +77,7 @@ def stretch_in_words(stretch: Stretch) -> str:
 
 
 def ports_in_words(stretch: Stretch, hosts: Collection[str]) -> tuple[str, ...]:
-    """Trouble of these hosts' RDMA ports, a sentence each, the worst first, four at most; and who else has some.
-
-    Args:
-        stretch: The seconds that are told of.
-        hosts: Those that are named.
-    """
+    """Return sentences on these hosts' RDMA ports with trouble, the four worst first, and on other hosts'."""
     worst = sorted(
         ((sum(counts.values()), host, device, counts) for (host, device), counts in stretch.trouble.items()),
         key=lambda one: (-one[0], one[1:3]),
@@ -99,7 +93,7 @@ def ports_in_words(stretch: Stretch, hosts: Collection[str]) -> tuple[str, ...]:
 
 
 def last_in_words(stretch: Stretch) -> tuple[str, ...]:
-    """Who comes last as NCCL's Inspector tells it, a sentence for each communicator, the longest waits first, three."""
+    """Return sentences on the workers that come last in the three communicators with the longest waits."""
     longest = sorted(stretch.last.items(), key=lambda item: -item[1][1])[:3]
     return tuple(
         f"NCCL's Inspector: worker {worker} mostly comes last in communicator {communicator}; the others' kernels take "
@@ -117,16 +111,16 @@ def hang_verdict(
     coverage: Coverage,
     since: Stretch | None = None,
 ) -> Verdict:
-    """The verdict on a job that stands still.
+    """Return the verdict on a job that stands still.
 
     Args:
         job: Name of the job.
-        window: Under which it is kept.
-        hang: What was found.
-        waited_s: For how long nothing has moved.
-        usual: The job as long as it moved.
+        window: Window under which it is kept.
+        hang: The hang.
+        waited_s: Seconds without any movement.
+        usual: The job while it moved.
         coverage: Who was heard.
-        since: The seconds in which nothing moved, for what RDMA ports counted meanwhile.
+        since: The seconds without movement, for counters of RDMA ports.
     """
     rate = usual.operations_per_s if usual is not None else 0.0
     operation_s = 1 / rate if rate else 0.0
@@ -169,7 +163,7 @@ def hang_verdict(
 def slow_verdict(
     job: str, window: Window, slow: Slow, now: Stretch, usual: Usual | None, coverage: Coverage
 ) -> Verdict:
-    """The verdict on a job that is slow; arguments as of `hang_verdict`."""
+    """Return the verdict on a slow job; arguments as in `hang_verdict`."""
     before_ms = usual.iteration_s * 1000 if usual is not None else None
     current_ms = (now.iteration_s or 0.0) * 1000
     where = " and ".join(place_in_words(place) for place in slow.places[:3])

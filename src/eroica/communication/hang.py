@@ -1,7 +1,7 @@
-"""A job in which nothing moves: who has not entered, or what does not arrive.
+"""A job in which nothing moves: the worker that has not entered, or the data that does not arrive.
 
-Who is stopped inside an operation is told from who is stopped outside by what waits unread at its sockets: peers only
-send data for a receive that has been announced. Before that come notices of some dozen bytes.
+A process is stopped inside an operation if data waits unread at its sockets: peers only send data for a receive that
+was announced.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_fields
 
-from eroica.communication.ledger import Cell, Matched
-from eroica.communication.matrix import read_places
+from eroica.communication.stretch import Cell, Matched, read_places
 from eroica.model.communication import CommunicationClass, GroupCount, Place, WorkerOperations
 from eroica.model.worker import ProcessGroup
 
-#: Unread bytes of one connection that are data, not notices.
+#: Least unread bytes of one connection that are data, not notices.
 _DATA_BYTES = 4096
 _STOPPED = "tT"
-#: Who sleeps outside for the first time may still wake up: not sure enough for an order; looks say more.
+#: Confidence in workers that sleep outside, few or many of them: they may still wake up.
 _ASLEEP, _MANY_ASLEEP = 0.75, 0.6
-#: Below what is told: others see more.
+#: Confidence that is too low to be told.
 _UNTOLD = 0.3
-#: Of so many workers it is said that it may be either; of more, nothing.
+#: Maximum workers of which "it may be either" is told.
 _MOST_EITHER = 3
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A job that stands still, as records tell it.
+    """Records of a job that stands still.
 
     Attributes:
         operations: Global rank -> its last record.
@@ -37,12 +36,12 @@ class Scene:
         hosts: Global rank -> host.
         matched: Connections of the last records.
         busy: Workers that compute, read or write while the job stands still.
-        unheard: Hosts whose agents have fallen silent meanwhile.
-        used: Cells with traffic as long as the job moved.
-        home: The collector's host, which hears the others.
-        busiest: Global rank -> name of the group in which it communicated most often as long as the job moved.
-        at_work: Workers that go on, as something else than their own use of a core tells: hooks that fire, files, other
-            threads, what they have started, connections with others than workers.
+        unheard: Hosts whose agents fell silent meanwhile.
+        used: Cells with traffic while the job moved.
+        home: The collector's host.
+        busiest: Global rank -> group in which it communicated most while the job moved.
+        at_work: Workers that go on by other signs than their use of a core: hooks, files, other threads, children,
+            connections with others than workers.
     """
 
     operations: Mapping[int, WorkerOperations]
@@ -59,19 +58,19 @@ class Scene:
 
 @dataclass(frozen=True)
 class Hang:
-    """What hangs, and where.
+    """A hang and its place.
 
     Attributes:
         kind: The class.
-        places: Where; empty where communication cannot tell.
-        operation: The collective that waits, in words.
-        group: Its group, which is the same for each collective of it.
+        places: Empty if communication cannot tell.
+        operation: The collective that waits.
+        group: Its group.
         waiting: Workers that wait in it.
         confidence: 0-1.
         evidence: Sentences with numbers.
-        is_busy: Who is named moves on by itself as far as its process tells: it may only be late.
-        is_expected: Nobody who has not entered is at work on something else, and the job has done such a collective
-            before. Else communication cannot say how long this one may take.
+        is_busy: Whether a named worker's process is active: it may only be late.
+        is_expected: Whether the job has done such a collective before, and no missing worker is at work on something
+            else. Otherwise this one may take any time.
     """
 
     kind: CommunicationClass
@@ -86,9 +85,9 @@ class Hang:
 
 
 def find_hang(scene: Scene) -> Hang | None:
-    """Read a standstill; None if nobody waits in any collective, as far as is known.
+    """Read a standstill; None if nobody waits in a collective.
 
-    Of those who are lost, stopped or have not come, the group that waits for them with most members inside is told.
+    Of workers that are lost, stopped or missing, it names the group that waits for them with most members inside.
     """
     meetings = [meeting for name, counts in _counts(scene).items() if (meeting := _meeting(scene, name, counts)).inside]
     if not meetings or is_suspended(scene.operations.values()):
@@ -121,19 +120,18 @@ class _Meeting:
 
 
 def _meeting_of(meetings: Sequence[_Meeting], workers: Collection[int]) -> _Meeting:
-    """The largest meeting with any of these workers among its members."""
+    """Return the largest meeting with any of these workers."""
     return next(meeting for meeting in meetings if set(workers) & set(meeting.members))
 
 
 def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
-    """Tell who has not entered, and is not held up itself.
+    """Return the workers that have not entered and are not held up themselves.
 
-    Whoever waits in one group is absent from others because of that. Messages leave no counters, so a worker that waits
-    for one is absent and waits in no group. But whoever hangs by itself is missed at once in the group in which it
-    communicates most often; whoever is not missed there is held up along with its mates. So if nobody is, a collective
-    that all have entered is what does not end. Whoever stands in a message with a worker that hangs is missed as well:
-    then either may be the one, and the place says so. So may one whose mates have gone on without it, for a message.
-    Where nobody is missed directly, and no one group misses all who have not come, they cannot be told apart.
+    A worker that waits in one group is absent from others because of that. Messages leave no counters, so a worker that
+    waits for one is absent and waits in no group. A worker that hangs by itself is missed in the group in which it
+    communicates most; one that is not missed there is held up with its mates. If nobody is missed directly, a
+    collective that all have entered does not end. A worker in a message with a hanging one is missed as well, and so is
+    one whose mates went on without it: then either may be the one, and the place says so.
     """
     waiting = {worker for meeting in meetings for worker in meeting.inside}
     owing = {worker for meeting in meetings for worker in meeting.absent} - waiting
@@ -160,7 +158,7 @@ def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
 
 
 def _in_another(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
-    """Tell of workers that wait for each other in different collectives: the few may be who went another way."""
+    """Return workers that wait for each other in different collectives: the few may have gone another way."""
     most = meetings[0]
     found = replace(_not_entered(scene, most), confidence=_UNTOLD)
     if not len(most.absent) < len(most.inside):
@@ -173,7 +171,7 @@ def _in_another(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
 
 
 def _are_owed_data(scene: Scene, workers: Collection[int]) -> bool:
-    """Data waits on a connection of these workers: a message to or from them may be what does not end."""
+    """Return whether data waits on a connection of these workers, as in a message that does not end."""
     return any(
         max(one.flow.queued_bytes, one.flow.unread_bytes) >= _DATA_BYTES
         for one in scene.matched
@@ -182,7 +180,7 @@ def _are_owed_data(scene: Scene, workers: Collection[int]) -> bool:
 
 
 def _either(scene: Scene, direct: Mapping[int, _Meeting]) -> Hang:
-    """Tell of a few workers that are missed by different groups, and of whom one waits for another."""
+    """Return a few workers that different groups miss, of which one waits for another."""
     first, *others = direct
     found = _not_entered(scene, replace(direct[first], absent=(first,)))
     instead = tuple(
@@ -195,10 +193,7 @@ def _either(scene: Scene, direct: Mapping[int, _Meeting]) -> Hang:
 
 
 def _counts(scene: Scene) -> dict[str, dict[int, GroupCount]]:
-    """Groups by name -> worker -> its counters; a group that its worker has not named yet is left out.
-
-    Such a one has a number of that worker's own.
-    """
+    """Return the counters of each worker by name of the group, without groups that have no name yet."""
     found: dict[str, dict[int, GroupCount]] = {}
     for worker, one in scene.operations.items():
         for count in one.counts:
@@ -208,9 +203,9 @@ def _counts(scene: Scene) -> dict[str, dict[int, GroupCount]]:
 
 
 def _meeting(scene: Scene, name: str, counts: Mapping[int, GroupCount]) -> _Meeting:
-    """The newest collective of a group, from its members' counters; a name may stand for several disjoint groups.
+    """Return the newest collective of a group; a name may stand for several disjoint groups.
 
-    Who tells no counters is accused only where nobody who does is behind.
+    A worker without counters is absent only if no worker with counters is behind.
     """
     group = scene.groups.get(name)
     members = (
@@ -244,7 +239,7 @@ def is_suspended(operations: Iterable[WorkerOperations]) -> bool:
 
 
 def _place(scene: Scene, workers: tuple[int, ...]) -> tuple[Place, ...]:
-    """One place a worker; a host where all of its workers are named, and there are others."""
+    """Return a place per worker, or a host if all of its workers are named and there are others."""
     found = []
     left = set(workers)
     on: dict[str, set[int]] = {scene.hosts[worker]: set() for worker in workers if worker in scene.hosts}
@@ -262,7 +257,7 @@ def _place(scene: Scene, workers: tuple[int, ...]) -> tuple[Place, ...]:
 
 
 def _of_stopped(scene: Scene, meeting: _Meeting, stopped: tuple[int, ...]) -> Hang:
-    """Processes that the kernel says are stopped; whether inside the operation is read from data waiting for them."""
+    """Return stopped processes, inside the operation if data waits for them."""
     unread = {
         worker: max((one.flow.unread_bytes for one in scene.matched if one.flow.worker == worker), default=0)
         for worker in stopped
@@ -300,7 +295,7 @@ def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
 
 
 def _is_first(scene: Scene, meeting: _Meeting) -> bool:
-    """The job has not done any such collective before, as those who wait in it tell: its loop is left or begins."""
+    """Return whether the job has not done such a collective before: its loop begins or ends."""
     told = [
         count.before
         for worker in meeting.inside
@@ -311,7 +306,7 @@ def _is_first(scene: Scene, meeting: _Meeting) -> bool:
 
 
 def _cut_off(scene: Scene, meeting: _Meeting, lost: tuple[int, ...]) -> Hang:
-    """Hosts that neither their workers' peers nor we can reach; where only some peers cannot, the ways there."""
+    """Return hosts that neither peers nor the collector can reach, or the ways there if some peers can."""
     hosts = sorted({scene.hosts[worker] for worker in lost})
     ways = [place for host in hosts for place in _ways_to(scene, host)]
     if ways:
@@ -327,7 +322,7 @@ def _cut_off(scene: Scene, meeting: _Meeting, lost: tuple[int, ...]) -> Hang:
 
 
 def _ways_to(scene: Scene, host: str) -> list[Place]:
-    """The way to a host that is not heard, if only the collector's host cannot reach it: no other's data waits."""
+    """Return the way to a silent host if only the collector's host cannot reach it."""
     talking = {i for i, j in scene.used if j == host and i not in scene.unheard}
     stuck = {i for i, j in _stuck(scene) if j == host} | {scene.home}
     if len(stuck) > 1 or len(talking) < 2:
@@ -336,7 +331,7 @@ def _ways_to(scene: Scene, host: str) -> list[Place]:
 
 
 def _under_way(scene: Scene, meeting: _Meeting) -> Hang:
-    """All have entered, and no byte moves: connections on which data waits."""
+    """Return the connections on which data waits in a collective that all have entered."""
     stuck = _stuck(scene)
     places = read_places({cell: float(waiting) for cell, waiting in stuck.items()}, scene.used | frozenset(stuck))
     if len(places) > 1:
@@ -356,7 +351,7 @@ def _under_way(scene: Scene, meeting: _Meeting) -> Hang:
 
 
 def _stuck(scene: Scene) -> dict[Cell, int]:
-    """Host to host: bytes that are not acknowledged while nothing moves."""
+    """Return the unacknowledged bytes from host to host."""
     stuck: dict[Cell, int] = {}
     for one in scene.matched:
         if one.host != one.peer_host and one.flow.queued_bytes:
@@ -366,7 +361,7 @@ def _stuck(scene: Scene) -> dict[Cell, int]:
 
 
 def _common(stuck: Mapping[Cell, int]) -> tuple[Place, ...]:
-    """The one host, or the one pair, that all stuck connections have in common."""
+    """Return the one host, or the one pair, that all stuck connections share."""
     pairs = {frozenset(cell) for cell in stuck}
     if len(pairs) == 1:
         sender, receiver = max(stuck, key=lambda cell: stuck[cell])

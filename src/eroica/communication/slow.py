@@ -1,7 +1,6 @@
-"""A job that is slow: by own work of some workers, by some connections, or by both at once.
+"""A slow job: by own work of some workers, by some connections, or by both.
 
-Nothing is called slow in a job whose iterations take no longer than they used to. Where there is no healthy past, the
-differences among peers must be larger and surer.
+A job whose iterations take no longer than usual is not slow.
 """
 
 from __future__ import annotations
@@ -12,57 +11,47 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, median
 
-from eroica.communication.ledger import Cell
-from eroica.communication.matrix import read_places
-from eroica.communication.stretch import CellReading, Stretch
+from eroica.communication.stretch import Cell, CellReading, Stretch, read_places
 from eroica.model.communication import CommunicationClass, Place
 
-#: Moments of each worker that a reading of own work needs.
+#: Least moments of a worker for its own work.
 _LEAST_MOMENTS = 8
-#: Others are told only if nobody is so nearly, by standard errors, one for whom its mates wait.
+#: Workers held up with their mates are named only if nobody else is late by this part of their standard errors.
 _NEARLY = 0.5
-#: Standard errors of a share that a difference must exceed: alone, and beside a slow way that explains the slowdown
-#: already.
+#: Least standard errors of a difference: alone, and beside a slow way that explains the slowdown.
 _SURE, _SURE_BESIDE = 2.6, 3.5
-#: Of many workers one is an outlier by chance: the limit rises so far that this is as seldom as this, in one reading.
+#: Probability of a chance outlier among all workers of one reading, from which the limit rises.
 _WRONG = 0.01
 #: The standard error of a median is larger than that of a mean by this factor.
 _OF_MEDIAN = 1.25
 _MAYBE = 1.5
-#: All ways but this share of them, the quickest, are nearly all.
+#: Share of the quickest ways that may be faster than "nearly all".
 _NEARLY_ALL = 0.1
-#: A cell is hot if its bytes wait so many times as long as usual, and as on nearly all ways...
+#: A cell is hot if its bytes wait this many times as long as usual, and as on nearly all ways ...
 _HOT = 2.5
-#: ... and so much longer, seconds: less is the noise of acknowledgements.
+#: ... and this much longer, seconds: less is the noise of acknowledgements.
 _LEAST_DELAY_S = 0.002
-#: A delay below this is none: a cell is not hot by being ten times as slow as a microsecond.
+#: Floor of the usual delay, seconds.
 _NO_DELAY_S = 2e-4
-#: Cells that cost less than this share of what the hottest costs are not hot: a few late bytes are soon an outlier.
+#: Least cost of a hot cell, as a share of the hottest one's.
 _SAME_LOSS = 0.1
-#: Of a slow way less comes out while data is under way, by this factor; more to carry makes bytes wait as well.
+#: On a slow way, throughput while data is under way falls by this factor; with more data only the delay rises.
 _LESS_COMES = 0.7
-#: What unsent and arriving data weigh beside the delay: late acknowledgements reach twice the delay of a slow way.
+#: Weight of unsent and arriving data: late acknowledgements reach twice the delay of a slow way.
 _SIGNS = 6.0
-#: Share of the waiting bytes that are unsent, from which on a sender does not keep up.
+#: Share of unsent bytes from which a sender does not keep up.
 _LINGERING = 0.1
 _BINOMIAL_FLOOR = 0.05
 #: Own work below this share of an iteration is next to none.
 _LITTLE_WORK = 0.1
-#: A host is late as a whole if each of its workers is so late, as a share of the latest one; a worker is late by itself
-#: if it is so late beyond its mates, as a share of how late it is beyond all.
+#: A host is late if each of its workers is late by this share of the latest one; a worker is late by itself if it is
+#: late beyond its mates by this share of its lateness beyond all.
 _ALIKE = 0.5
 
 
 @dataclass(frozen=True)
 class Usual:
-    """What a job's healthy past was like.
-
-    Attributes:
-        iteration_s: Mean iteration.
-        work_s: Global rank -> own work in an iteration.
-        cells: Readings of each cell.
-        moments: Global rank -> moments that its own work was read from.
-    """
+    """The job's healthy past: mean iteration, own work in it and moments by global rank, and readings of cells."""
 
     iteration_s: float
     work_s: Mapping[int, float] = field(default_factory=dict)
@@ -72,16 +61,16 @@ class Usual:
 
 @dataclass(frozen=True)
 class Slow:
-    """What a stretch shows.
+    """The slowdown of a stretch.
 
     Attributes:
         kind: The class.
         places: The heaviest first.
         gain: Share of the iteration that the place costs.
-        sureness: Standard errors (own work), or how many times as hot as what counts (cells).
-        late: Global rank -> more own work in an iteration than usual, seconds.
-        hot: Cell -> more delay than usual, seconds.
-        doubtful: Somebody else may be late as well; more moments would tell.
+        sureness: Standard errors (own work), or the multiple of the usual delay (cells).
+        late: Global rank -> own work in an iteration above the usual, seconds.
+        hot: Cell -> delay above the usual, seconds.
+        doubtful: Whether another worker may be late, too.
     """
 
     kind: CommunicationClass
@@ -94,14 +83,14 @@ class Slow:
 
     @property
     def key(self) -> tuple[str, Place]:
-        """What two readings must agree on: a host, and one of its workers alone, are as good as the same."""
+        """What two readings must agree on; a host and one of its workers count as equal."""
         place = self.places[0]
         of_workers = place.kind in ("worker", "host") and bool(place.hosts)
         return self.kind, Place(kind="host", hosts=place.hosts) if of_workers else place
 
 
 def usual_of(stretches: Sequence[Stretch]) -> Usual | None:
-    """The middle of some healthy stretches; None without any in which iterations ended."""
+    """Return the median of healthy stretches; None if no iteration ended in them."""
     known = [one for one in stretches if one.iteration_s]
     if not known:
         return None
@@ -118,7 +107,7 @@ def usual_of(stretches: Sequence[Stretch]) -> Usual | None:
 
 
 def is_slow(now: Stretch, usual: Usual, least_share: float) -> bool:
-    """Iterations take longer than usual by this share, even if one more had ended."""
+    """Return whether iterations take longer than usual by this share, even if one more had ended."""
     least_s = now.least_iteration_s
     return least_s is not None and least_s >= usual.iteration_s * (1 + least_share)
 
@@ -130,14 +119,14 @@ def _middle(readings: Sequence[CellReading]) -> CellReading:
 def find_slow(
     now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], hosts: Mapping[int, str], least_share: float
 ) -> Slow | None:
-    """What makes the job slow in this stretch, as far as communication tells; None if nothing sure does.
+    """Return what makes the job slow in this stretch; None if nothing is sure.
 
     Args:
         now: The stretch.
-        usual: The job's healthy past, None where there is none yet.
-        peers: Workers that may be compared with each other.
+        usual: The job's healthy past.
+        peers: Groups of workers that may be compared.
         hosts: Global rank -> host.
-        least_share: Share of an iteration that counts.
+        least_share: Least share of an iteration that counts.
     """
     if not now.iteration_s:
         return None
@@ -164,9 +153,6 @@ def find_slow(
     return None
 
 
-# ---------------------------------------------------------------------- own work
-
-
 def _late(
     now: Stretch,
     usual: Usual | None,
@@ -174,22 +160,13 @@ def _late(
     hosts: Mapping[int, str],
     limits: tuple[float, float],
 ) -> tuple[dict[int, float], float, bool]:
-    """Workers whose own work has grown beyond that of their peers, seconds in an iteration.
+    """Return the workers whose own work has grown beyond their peers', seconds in an iteration.
 
-    Where all have more to do, who had more to do than others before has more of that as well: in seconds and as a
-    factor their work must have grown more.
-
-    Nobody without a healthy past: who logs, saves or evaluates has always had more to do than others.
-
-    Args:
-        now: As of `find_slow`; so are `usual`, `peers` and `hosts`.
-        usual: The healthy past.
-        peers: Who may be compared.
-        hosts: Where each is: moments of all workers of a host are taken together as well.
-        limits: Share of an iteration that counts, and standard errors that a difference must exceed.
+    The growth must be larger in seconds and as a factor: where all have more to do, a worker with more to do before has
+    more of that as well. Without a healthy past nobody is late, because a worker that logs or saves always does more.
 
     Returns:
-        They; how sure the least sure one is; whether others may be late, too.
+        The workers; the sureness of the least sure one; whether others may be late, too.
     """
     late: dict[int, float] = {}
     sureness, doubtful = math.inf, False
@@ -218,17 +195,11 @@ def _late(
 def _waited_for(
     late: Mapping[int, float], now: Stretch, usual: Usual | None, *, is_explained: bool
 ) -> dict[int, float]:
-    """Of late workers, those whose mates wait for them; all of them where there is nobody like that, not even nearly.
+    """Return the late workers whose mates wait for them; all of them if there is nobody like that.
 
-    Mates share the group in which a worker communicates most often. Whoever is late by itself makes them wait there at
-    once. Whoever is late along with its mates may be held up with them, by a message: those are in no collective, so
-    that waiting for them looks like own work.
-
-    Args:
-        late: Global rank -> more own work than peers, seconds in an iteration.
-        now: As of `find_slow`; so is `usual`.
-        usual: The healthy past.
-        is_explained: A slow way explains that workers are held up: then only those count whose mates wait.
+    Mates share the group in which a worker communicates most. A worker that is late by itself makes them wait there.
+    One that is late along with its mates may be held up by a message, which looks like own work. If a slow way explains
+    that (`is_explained`), only workers whose mates wait count.
     """
     if not late:
         return {}
@@ -242,10 +213,7 @@ def _waited_for(
 
 
 def _beyond_mates(now: Stretch, usual: Usual | None) -> dict[int, float]:
-    """How much more the own work of workers has grown than that of their mates, seconds.
-
-    Without those whose mates are all others: they have been compared with them.
-    """
+    """Return how much more workers' own work has grown than their mates', seconds, if not all others are mates."""
     mates: dict[str, dict[int, float]] = {}
     for worker, name in now.busiest.items():
         grown = _grown(now, usual, worker)
@@ -261,7 +229,7 @@ def _beyond_mates(now: Stretch, usual: Usual | None) -> dict[int, float]:
 
 
 def medians_without(values: Sequence[float]) -> list[float]:
-    """For each value the median of all others; two values at least."""
+    """Return for each of two or more values the median of all others."""
     ordered, count = sorted(values), len(values) - 1
 
     def at(number: int, left_out: int) -> float:
@@ -275,7 +243,7 @@ def medians_without(values: Sequence[float]) -> list[float]:
 
 
 def _factor(now: Stretch, usual: Usual | None, workers: Collection[int]) -> float:
-    """By which the own work of these workers has grown, in the middle; of next to none, hardly at all."""
+    """Return the median factor by which workers' own work has grown."""
     floor_s = _LITTLE_WORK * (usual.iteration_s if usual is not None else 0.0)
     if not floor_s or usual is None:
         return 1.0
@@ -285,7 +253,7 @@ def _factor(now: Stretch, usual: Usual | None, workers: Collection[int]) -> floa
 
 
 def _alike(usual: Usual | None, worker: int, factor: float) -> float:
-    """Growth of a worker's own work that is like its peers'."""
+    """Return the growth of a worker's own work that its peers' factor explains."""
     return 0.0 if usual is None else usual.work_s.get(worker, 0.0) * max(0.0, factor - 1)
 
 
@@ -296,7 +264,7 @@ def _late_hosts(
     hosts: Mapping[int, str],
     limits: tuple[float, float],
 ) -> dict[int, float]:
-    """Workers of hosts of which all are late, none of them as surely as all together; seconds in an iteration."""
+    """Return the workers of hosts whose workers are all late; seconds in an iteration."""
     late: dict[int, float] = {}
     period_s, names = now.iteration_s or 1.0, sorted({hosts[worker] for worker in grown if worker in hosts})
     for host in names:
@@ -325,12 +293,12 @@ def _grown(now: Stretch, usual: Usual | None, worker: int) -> float | None:
 
 
 def _limit(errors: float, count: int) -> float:
-    """Standard errors that one of so many must exceed."""
+    """Return the least standard errors of one of so many."""
     return max(errors, NormalDist().inv_cdf(1 - _WRONG / max(count, 1)))
 
 
 def _error(now: Stretch, usual: Usual | None, worker: int) -> float:
-    """Standard error of how much more a worker does than usual, as a share of an iteration of now."""
+    """Return the standard error of a worker's growth, as a share of an iteration of now."""
     error = _standard_error(now.moments[worker], now.outside[worker])
     count = usual.moments.get(worker, 0) if usual is not None else 0
     if usual is None or not count:
@@ -401,7 +369,7 @@ def _hot(
 
 
 def _alike_on_all_ways(now: Stretch, known: Mapping[Cell, CellReading]) -> float:
-    """How many times as long bytes wait on nearly all ways: what is slow everywhere has no place. 1 for two hosts."""
+    """Return the factor by which bytes wait longer on nearly all ways; 1 for two hosts."""
     if len({host for cell in known for host in cell}) < 3:
         return 1.0
     factors = sorted(now.cells[cell].delay_s / max(before.delay_s, _NO_DELAY_S) for cell, before in known.items())
@@ -409,18 +377,18 @@ def _alike_on_all_ways(now: Stretch, known: Mapping[Cell, CellReading]) -> float
 
 
 def _less_comes(reading: CellReading, before: CellReading) -> bool:
-    """While data is under way, fewer bytes arrive in a second than did before."""
+    """Return whether the throughput while data is under way fell."""
     return reading.bytes_per_s * before.busy < _LESS_COMES * before.bytes_per_s * reading.busy or before.busy == 0
 
 
 def _weight(reading: CellReading, ordinary: CellReading) -> float:
-    """How much the way itself is slow: more delay, weighed by what only a slow way does; only to be compared."""
+    """Return the excess delay, weighed by signs that only a slow way shows."""
     sure = reading.unsent + max(reading.arriving - ordinary.arriving, 0.0)
     return (reading.delay_s - ordinary.delay_s) * (1 + _SIGNS * sure)
 
 
 def _ordinary(cell: Cell, now: Stretch, usual: Usual | None) -> CellReading | None:
-    """What the cell should be like: as it was, its shares of time in proportion. Without a past nobody knows."""
+    """Return the expected reading of a cell: as it was, its shares of time in proportion."""
     before = usual.cells.get(cell) if usual is not None else None
     if before is None or usual is None:
         return None

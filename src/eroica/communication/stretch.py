@@ -1,39 +1,209 @@
-"""A stretch of a job's communication: own work of each worker, and what each host sends to each, added up.
+"""Records of hosts, matched to workers, their sums over a stretch of time, and the matrix of delays between hosts.
 
-Pauses between iterations (a checkpoint, an evaluation, a host that was suspended) are taken out first: one pause makes
-no iteration slower, and who works in it works on something else.
+A slow connection is a hot cell of the matrix, slow sending a hot row, slow receiving a hot column. A row of one cell
+cannot be told from a connection; the place says so. Acknowledgements share the way of data in the other direction, so a
+slow direction also warms the host's other direction; the hotter one is named.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median, median_low
 
-from eroica.communication.ledger import Cell, CellSum, Second
-from eroica.model.communication import KernelTime
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.model.communication import (
+    DelayMatrix,
+    Flow,
+    HostCommunication,
+    KernelTime,
+    Place,
+    PortCount,
+    WorkerOperations,
+)
+from eroica.model.worker import ProcessGroup
 from eroica.trace.inspector import last_to_arrive
 
+_MOST_ENDS = 500_000
+_MOST_GROUPS = 4096
+#: Seconds of records that are kept.
+KEPT_S = 64.0
+Cell = tuple[str, str]
 _LEAST_BYTES_PER_S = 20_000.0
-#: A pause is at least so many times as long as iterations usually are apart in the same stretch, and so long, seconds.
+#: Least length of a pause, as a multiple of the usual gap between iterations, and in seconds.
 _PAUSE, _LEAST_PAUSE_S = 3.0, 1.5
+#: Hosts of a matrix; of larger jobs those with the hottest cells.
+_MOST_HOSTS = 64
+#: A row or column is hot if each cell has this part of the hottest cell's excess, in seconds or as a factor: on one
+#: slow way large messages wait longer than small ones, by one factor.
+_AS_HOT, _BY_ONE_FACTOR = 0.1, 0.5
+#: A direction is named alone if the host's other direction has at most this part of its excess.
+_OTHER_DIRECTION = 0.6
+
+
+@dataclass
+class CellSum:
+    """What one host sent to another; times of the busiest connection. The receiver's agent saw `arriving_s`."""
+
+    arriving_s: float = 0.0
+    unsent_byte_s: float = 0.0
+    sent_bytes: int = 0
+    waiting_byte_s: float = 0.0
+    busy_s: float = 0.0
+    held_s: float = 0.0
+    retransmits: int = 0
+
+    def add(self, other: CellSum) -> None:
+        """Add another record of the same cell."""
+        self.arriving_s += other.arriving_s
+        self.unsent_byte_s += other.unsent_byte_s
+        self.sent_bytes += other.sent_bytes
+        self.waiting_byte_s += other.waiting_byte_s
+        self.busy_s += other.busy_s
+        self.held_s += other.held_s
+        self.retransmits += other.retransmits
+
+    def beside(self, flow: Flow) -> None:
+        """Add another connection of the same record."""
+        self.sent_bytes += flow.sent_bytes
+        self.waiting_byte_s += flow.waiting_byte_s
+        self.unsent_byte_s += flow.unsent_byte_s
+        self.retransmits += flow.retransmits
+        if flow.busy_s > self.busy_s:
+            self.busy_s, self.held_s = flow.busy_s, flow.held_s
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A connection between two workers."""
+
+    flow: Flow
+    host: str
+    peer_host: str
+    peer: int
+
+
+@dataclass(frozen=True)
+class Second:
+    """One record of one host, with its connections matched.
+
+    Attributes:
+        at: Time of arrival, the collector's seconds.
+        interval_s: Seconds that the record covers.
+        operations: Collectives of each worker.
+        cells: What the host sent to others.
+        matched: Connections between workers, also inside the host.
+        iterations: Global rank -> iterations completed.
+        kernels: NCCL's collectives of its workers.
+        elsewhere: Global rank -> bytes exchanged with others than workers.
+    """
+
+    at: float
+    host: str
+    interval_s: float
+    operations: tuple[WorkerOperations, ...]
+    cells: Mapping[Cell, CellSum]
+    matched: tuple[Matched, ...]
+    iterations: Mapping[int, int]
+    ports: tuple[PortCount, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()
+    elsewhere: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Ledger:
+    """All records of the last minute: communicators by name, host of each worker, last record of each host."""
+
+    groups: dict[str, ProcessGroup] = field(default_factory=dict)
+    hosts: dict[int, str] = field(default_factory=dict)
+    latest: dict[str, Second] = field(default_factory=dict)
+    _seconds: deque[Second] = field(default_factory=deque)
+    _ends: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def take(self, now: float, host: str, record: HostCommunication, iterations: Mapping[int, int]) -> Second:
+        """Match and keep another record."""
+        for group in record.groups:
+            if len(self.groups) < _MOST_GROUPS or group.name in self.groups:
+                self._add_group(group)
+        for one in record.workers:
+            self.hosts[one.worker] = host
+        if len(self._ends) < _MOST_ENDS:
+            self._ends.update({flow.local: (host, flow.worker) for flow in record.flows})
+        matched = tuple(self._matched(host, record.flows))
+        cells = cells_of(matched)
+        second = Second(
+            now, host, record.interval_s, record.workers, cells, matched, dict(iterations), record.ports,
+            record.kernels, self._elsewhere(record.flows),
+        )  # fmt: skip
+        self._seconds.append(second)
+        self.latest[host] = second
+        while self._seconds and self._seconds[0].at < now - KEPT_S:
+            self._seconds.popleft()
+        return second
+
+    def _add_group(self, group: ProcessGroup) -> None:
+        """Keep the largest group of a name: subgroups may carry one name on different workers."""
+        known = self.groups.get(group.name)
+        if known is None or len(group.ranks) > len(known.ranks) or set(group.ranks) == set(known.ranks):
+            self.groups[group.name] = group
+
+    def _elsewhere(self, flows: Iterable[Flow]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for flow in flows:
+            if flow.remote not in self._ends:
+                found[flow.worker] = found.get(flow.worker, 0) + flow.sent_bytes + flow.received_bytes
+        return found
+
+    def _matched(self, host: str, flows: Iterable[Flow]) -> Iterator[Matched]:
+        for flow in flows:
+            peer = self._ends.get(flow.remote)
+            if peer is not None and peer[1] != flow.worker:
+                yield Matched(flow, host, peer[0], peer[1])
+
+    def between(self, first: float, last: float) -> list[Second]:
+        """Return the records that came after `first`, up to `last`."""
+        return [second for second in self._seconds if first < second.at <= last]
+
+    def forget(self) -> None:
+        """Forget everything, because the job was started again."""
+        self._seconds.clear()
+        self._ends.clear()
+        self.latest.clear()
+        self.hosts.clear()
+        self.groups.clear()
+
+
+def cells_of(matched: Iterable[Matched]) -> dict[Cell, CellSum]:
+    """Add up a host's connections with other hosts."""
+    cells: dict[Cell, CellSum] = {}
+    for one in matched:
+        if one.host != one.peer_host:
+            cells.setdefault((one.host, one.peer_host), CellSum()).beside(one.flow)
+            back = cells.setdefault((one.peer_host, one.host), CellSum())
+            back.arriving_s = max(back.arriving_s, one.flow.arriving_s)
+    return cells
+
+
+# --- sums ---
 
 
 @dataclass(frozen=True)
 class CellReading:
-    """One host to another.
+    """Traffic from one host to another.
 
     Attributes:
         delay_s: Mean time that a byte waits.
-        bytes_per_s: Sent.
-        busy: Share of time with data under way on the busiest connection, what the receiver held back left out.
-        held: Share of time in which the receiver held it back.
-        arriving: Share of time in which data was just arriving, as the receiver sees it.
-        unsent: Share of the waiting bytes that the sender has not sent yet.
+        bytes_per_s: Bytes sent.
+        busy: Share of time with data under way on the busiest connection, without `held`.
+        held: Share of time in which the receiver's window held data back.
+        arriving: Share of time in which data arrived at the receiver.
+        unsent: Share of the waiting bytes that are not sent yet.
     """
 
     delay_s: float
@@ -46,19 +216,19 @@ class CellReading:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What some seconds say.
+    """Readings of some seconds.
 
     Attributes:
-        seconds: How long it is, of the host that told least.
-        iteration_s: Mean iteration; None where none ended, or where those that did cannot tell a pause from long ones.
-        iterations: How many ended; infinite where that is not known.
-        busiest: Global rank -> name of the group in which it entered most collectives, of those that others are in.
+        seconds: Length without pauses, of the host with least records.
+        iteration_s: Mean iteration; None if none ended, or if a pause cannot be told from long iterations.
+        iterations: Iterations that ended; infinite if unknown.
+        busiest: Global rank -> group in which it entered most collectives, of those shared with others.
         outside: Global rank -> share of moments in no collective.
-        moments: Global rank -> moments.
-        cells: (sender, receiver) -> reading; only cells with traffic that counts.
+        moments: Global rank -> number of moments.
+        cells: (sender, receiver) -> reading, of cells with traffic that counts.
         operations_per_s: Collectives of the busiest worker.
-        last: NCCL's communicator -> who mostly comes last in it, and for how long the others wait, seconds.
-        trouble: (host, RDMA port) -> counter -> by how much it grew; only ports with trouble.
+        last: NCCL's communicator -> worker that mostly comes last in it, and how long the others wait, seconds.
+        trouble: (host, RDMA port) -> counter -> its growth, of ports with trouble.
     """
 
     seconds: float
@@ -74,23 +244,19 @@ class Stretch:
 
     @property
     def least_iteration_s(self) -> float | None:
-        """What an iteration takes at least, seconds: another one may have been as good as over. None as above."""
+        """Least mean iteration, seconds, if another one was nearly over."""
         if self.iteration_s is None or math.isinf(self.iterations):
             return self.iteration_s
         return self.iteration_s * self.iterations / (self.iterations + 1)
 
     def work_s(self, worker: int) -> float | None:
-        """Own work of a worker in each iteration; None where that is not known."""
+        """Return a worker's own work in each iteration; None if unknown."""
         share = self.outside.get(worker)
         return None if share is None or self.iteration_s is None else share * self.iteration_s
 
 
 def stretch_of(seconds: Iterable[Second]) -> Stretch:
-    """Add records up, pauses left out.
-
-    Args:
-        seconds: Of one stretch, in the order in which they came.
-    """
+    """Add up records in order of arrival, without pauses."""
     records = tuple(seconds)
     pauses = _Pauses(records)
     answered: dict[int, int] = {}
@@ -142,9 +308,9 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
 
 
 def _busiest(groups: Mapping[int, Mapping[str, tuple[int, int]]]) -> dict[int, str]:
-    """Of each worker's groups, with the first and last number seen, that in which most happened; those alone left out.
+    """Return the shared group in which each worker entered most collectives.
 
-    A group that its worker has not named yet ("#" and a number) is that worker's own.
+    A group without a name yet ("#" and a number) is its worker's own.
     """
     members = Counter(name for known in groups.values() for name in known if not name.startswith("#"))
     found = {}
@@ -156,13 +322,9 @@ def _busiest(groups: Mapping[int, Mapping[str, tuple[int, int]]]) -> dict[int, s
 
 
 class _Pauses:
-    """Stretches of time in which no iteration of the job ended for far longer than is usual among the same records.
+    """Spans in which no iteration ended for far longer than usual (a checkpoint, an evaluation, a suspended host).
 
-    Args:
-        records: In the order in which they came.
-
-    Attributes:
-        is_unsure: It may be pausing at the end, and too little came before to tell what is usual.
+    `is_unsure`: the job may be pausing at the end, and too few iterations ended before to tell.
     """
 
     def __init__(self, records: Sequence[Second]) -> None:
@@ -188,7 +350,7 @@ class _Pauses:
                 self._cut.append((self._cut[-1] if self._cut else 0.0) + later - earlier - usual_s)
 
     def cover(self, second: Second) -> bool:
-        """Most of what a record tells of is a pause."""
+        """Return whether most of a record lies in a pause."""
         number = bisect_right(self._spans, (second.at, -math.inf)) - 1
         if number < 0:
             return False
@@ -196,7 +358,7 @@ class _Pauses:
         return min(second.at, end) - max(second.at - second.interval_s, begin) > second.interval_s / 2
 
     def without(self, at: float) -> float:
-        """The time on a clock that stood still in pauses."""
+        """Return the time on a clock that stands still in pauses."""
         number = bisect_right(self._spans, (at, -math.inf)) - 1
         if number < 0:
             return at
@@ -226,6 +388,130 @@ def _rate(points: list[tuple[float, int]]) -> float:
 
 
 def _iteration_s(iterations: Mapping[int, list[tuple[float, int]]]) -> float | None:
-    """Of the middle worker: all of a job that keeps step take the same."""
+    """Return the mean iteration of the median worker."""
     rates = [rate for points in iterations.values() if (rate := _rate(points)) > 0]
     return 1 / median(rates) if rates else None
+
+
+# --- the matrix ---
+
+
+def build_matrix(now: Stretch, usual: Mapping[Cell, CellReading]) -> DelayMatrix | None:
+    """Return the matrix of a stretch beside the usual delays; None if no two hosts talk."""
+    if not now.cells:
+        return None
+    hosts = sorted({host for cell in (*now.cells, *usual) for host in cell})
+    if len(hosts) > _MOST_HOSTS:
+        heat = {
+            host: max((one.delay_s for cell, one in now.cells.items() if host in cell), default=0) for host in hosts
+        }
+        hosts = sorted(sorted(hosts, key=lambda host: -heat[host])[:_MOST_HOSTS])
+
+    def rows(of: Mapping[Cell, CellReading], name: str, empty: float | None) -> tuple[tuple[float | None, ...], ...]:
+        return tuple(tuple(getattr(of[i, j], name) if (i, j) in of else empty for j in hosts) for i in hosts)
+
+    return DelayMatrix(
+        hosts=tuple(hosts),
+        delay_s=rows(now.cells, "delay_s", None),
+        bytes_per_s=rows(now.cells, "bytes_per_s", 0.0),  # type: ignore[arg-type]
+        busy=rows(now.cells, "busy", 0.0),  # type: ignore[arg-type]
+        held=rows(now.cells, "held", 0.0),  # type: ignore[arg-type]
+        usual_s=rows(usual, "delay_s", None) if usual else (),
+        arriving=rows(now.cells, "arriving", 0.0),  # type: ignore[arg-type]
+        unsent=rows(now.cells, "unsent", 0.0),  # type: ignore[arg-type]
+    )
+
+
+def read_places(
+    excess: Mapping[Cell, float],
+    used: frozenset[Cell],
+    prompt: frozenset[Cell] = frozenset(),
+    factors: Mapping[Cell, float] | None = None,
+) -> tuple[Place, ...]:
+    """Return the places of excess delay, the hottest first.
+
+    Args:
+        excess: Hot cells -> excess above 0, in any unit.
+        used: All cells with traffic.
+        prompt: Cells whose sender sends all its data at once: if all of a host's cells do, its sending is not slow.
+        factors: Hot cells -> delay as a multiple of the usual one.
+    """
+    hosts = sorted({host for cell in used for host in cell})
+    number = {host: at for at, host in enumerate(hosts)}
+    left = np.zeros((len(hosts), len(hosts)))
+    there = np.zeros_like(left, dtype=bool)
+    lingers = np.zeros_like(left, dtype=bool)
+    times = np.zeros_like(left)
+    for i, j in used:
+        there[number[i], number[j]] = True
+        lingers[number[i], number[j]] = (i, j) not in prompt
+    for (i, j), hot in excess.items():
+        left[number[i], number[j]] = hot
+        times[number[i], number[j]] = (factors or {}).get((i, j), 0.0)
+    places: list[Place] = []
+    while left.max(initial=0.0) > 0 and len(places) < len(hosts):
+        places.append(_hottest((left, times), there, lingers, hosts))
+    return tuple(places)
+
+
+def _hottest(
+    heat: tuple[NDArray[np.float64], NDArray[np.float64]],
+    there: NDArray[np.bool_],
+    lingers: NDArray[np.bool_],
+    hosts: list[str],
+) -> Place:
+    """Return the place of the hottest cell, and remove what it explains from the first of `heat`."""
+    left, times = heat
+    i, j = map(int, np.unravel_index(int(left.argmax()), left.shape))
+    hottest = left[i, j]
+    rows, columns = (
+        (values >= _AS_HOT * hottest) | ((values > 0) & (factors > 0) & (factors >= _BY_ONE_FACTOR * times[i, j]))
+        for values, factors in ((left[i, :], times[i, :]), (left[:, j], times[:, j]))
+    )
+    row = _line(left[i, :], there[i, :], rows, _echoes(left[:, i], there[:, i], without=j))
+    column = _line(left[:, j], there[:, j], columns, _echoes(left[j, :], there[j, :], without=i))
+    if row is None and column is None:
+        instead = _instead(there, i, j, hosts)
+        if left[j, i] > _OTHER_DIRECTION * hottest:
+            instead = (*instead, f"the way back from {hosts[j]} to {hosts[i]}, or both")
+        left[i, j] = left[j, i] = 0.0  # acknowledgements of the way back take this way
+        return Place(kind="connection", hosts=(hosts[i], hosts[j]), instead=instead)
+    sends = row is not None and (column is None or row >= column)
+    host = i if sends else j
+    mean = (row if sends else column) or 0.0
+    other = left[:, host] if sends else left[host, :]
+    used = there[:, host] if sends else there[host, :]
+    back = float(other[used].mean()) if used.any() else 0.0
+    both = back > _OTHER_DIRECTION * mean and (sends or bool(lingers[host, :].any()))
+    left[host, :] = 0.0
+    left[:, host] = 0.0
+    kind = "link" if both else ("sending" if sends else "receiving")
+    return Place(kind=kind, hosts=(hosts[host],))  # type: ignore[arg-type]
+
+
+def _line(
+    values: NDArray[np.float64], used: NDArray[np.bool_], as_hot: NDArray[np.bool_], echoes: bool
+) -> float | None:
+    """Return the mean excess of a hot row or column, else None.
+
+    A single cell, as in a ring, is the host's only if the host's other direction echoes it.
+    """
+    if (used.sum() < 2 and not echoes) or not as_hot[used].all():
+        return None
+    return float(values[used].mean())
+
+
+def _echoes(values: NDArray[np.float64], used: NDArray[np.bool_], without: int) -> bool:
+    """Return whether the host's other direction is hot, too, because its acknowledgements take the slow way."""
+    others = used.copy()
+    others[without] = False
+    return bool(others.any()) and bool((values[others] > 0).all())
+
+
+def _instead(there: NDArray[np.bool_], i: int, j: int, hosts: list[str]) -> tuple[str, ...]:
+    said = []
+    if there[i, :].sum() == 1:
+        said.append(f"all that {hosts[i]} sends: it sends to no other host")
+    if there[:, j].sum() == 1:
+        said.append(f"all that {hosts[j]} receives: no other host sends to it")
+    return tuple(said)

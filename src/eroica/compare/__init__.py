@@ -1,10 +1,10 @@
-"""Two runs side by side: patterns of both to one comparison, function by function.
+"""Compare two runs function by function.
 
-    patterns ─▶ matching (which function is which) ─▶ table (the same functions and units) ─▶ changes (beyond noise)
-             ─▶ reasons (more work, slower, contention, waiting) ─▶ conclusion (word and sentence)
+    patterns ─▶ matching (which function is which) ─▶ table (the same functions and units)
+             ─▶ changes (beyond noise, and why) ─▶ conclusion (word, sentence, doubts)
 
-Workers are compared with themselves by global rank, or roles with roles where the runs have different workers. Waiting
-in collectives is told, but never counts as a regression of the collective: it follows from something else.
+Workers are compared with themselves by global rank, or roles with roles. Waiting in collectives never counts as a
+regression: it follows from something else.
 """
 
 from __future__ import annotations
@@ -15,40 +15,37 @@ import msgspec
 import numpy as np
 
 from eroica import __version__
-from eroica.compare.changes import Change, Deltas, find_changes, subtract
-from eroica.compare.conclusion import FEWEST_ITERATIONS, Told, choose_word, explained_share, summarize
-from eroica.compare.doubt import blind_note, find_doubt
-from eroica.compare.likeness import unseen_device, without_unlike
-from eroica.compare.matching import match_functions
-from eroica.compare.reasons import explain, measure
+from eroica.compare.changes import Change, Deltas, explain, find_changes, measure, subtract
+from eroica.compare.conclusion import (
+    FEWEST_ITERATIONS,
+    Told,
+    blind_note,
+    choose_word,
+    describe,
+    explained_share,
+    find_doubt,
+    summarize,
+)
+from eroica.compare.matching import match_functions, unseen_device, without_unlike
 from eroica.compare.table import Table, align, mean_iteration
-from eroica.compare.wording import describe
 from eroica.errors import InputError
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.model.comparison import ChangeReason, Comparison, FunctionChange, Side
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import IterationTimes
-from eroica.report.words import clean
+from eroica.model.words import clean
 from eroica.settings import Settings
 
 __all__ = ["Run", "compare"]
 
 _HALF_STRENGTH = 2.5
 _HIGHEST = 0.99
-#: Rows must explain at least this part of a changed iteration, or smaller changes are told as well.
+#: Part of a changed iteration below which smaller changes are told as well.
 _WELL_EXPLAINED = 0.5
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a comparison.
-
-    Attributes:
-        name: Path or name, as given.
-        patterns: One per worker.
-        job: Name of the job.
-        notes: What is missing.
-        damage: Why nobody knows what its recording held; "" where it is whole. Such a run is equal to none.
-    """
+    """One side of a comparison; `damage`: why its recording is not whole, "" if it is."""
 
     name: str
     patterns: Sequence[WorkerPattern]
@@ -58,16 +55,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(before: Run, after: Run, settings: Settings = Settings()) -> Comparison:  # noqa: B008 (frozen)
-    """What got slower or faster from one run to the other.
-
-    Args:
-        before: The first run.
-        after: The second one.
-        settings: `min_gain`, `utilization_floor`, `one_off_fraction`.
-
-    Returns:
-        The comparison; "undetermined" where a side has too few iterations for what seems to have changed, or they share
-        no function. Equal input gives an equal comparison.
+    """Compare two runs; "undetermined" if a side has too few iterations, or they share no function.
 
     Raises:
         InputError: One side has no pattern at all.
@@ -111,7 +99,7 @@ def compare(before: Run, after: Run, settings: Settings = Settings()) -> Compari
     )
 
 
-#: What differs between the runs as such, and what it is called.
+#: Setup facts that may differ between the runs, and their names.
 _SETTINGS = {
     "device": "the device",
     "torch": "torch",
@@ -123,7 +111,7 @@ _SETTINGS = {
 
 
 def _setting(fleets: tuple[Fleet, Fleet]) -> list[str]:
-    """Devices, versions and sizes that differ: a clause each; they may be all that makes one run slower."""
+    """Return devices, versions and sizes that differ, a clause each."""
     found = []
     for name, title in _SETTINGS.items():
         sides = [sorted({p.setup[name] for p in fleet.patterns if p.setup.get(name)}) for fleet in fleets]
@@ -137,7 +125,7 @@ def _setting(fleets: tuple[Fleet, Fleet]) -> list[str]:
 
 
 def _with_setting(summary: str, fleets: tuple[Fleet, Fleet]) -> str:
-    """The sentence behind what differs as such."""
+    """Return the sentence behind the setup facts that differ."""
     found = _setting(fleets)
     if not found:
         return summary
@@ -166,14 +154,14 @@ def _side(run: Run, table: Table) -> Side:
 def _tell(
     deltas: Deltas, changes: Sequence[Change], ranks: Sequence[tuple[int, ...]], settings: Settings
 ) -> list[Told]:
-    """Changes with reasons, the largest first, waits last."""
+    """Return changes with reasons, the largest first, waits last."""
     waits = _waits(deltas)
     rows = [_told(change, deltas, ranks, waits, settings) for change in _with_collectives(changes, deltas, waits)]
     return sorted(rows, key=lambda row: (row.reason == "waiting", -abs(row.change_ms), row.name))
 
 
 def _with_collectives(changes: Sequence[Change], deltas: Deltas, waits_U: Sequence[bool]) -> list[Change]:
-    """Collectives whose own time grew as the operators' did belong to the same finding: their kernels suffer alike."""
+    """Add collectives whose own time grew as the operators' did to the change of all operators."""
     told = list(changes)
     for alike in [change for change in changes if change.alike and change.change_us.mean() > 0]:
         most = 2.0 * (measure(alike, deltas).length_ratio - 1.0)
@@ -225,7 +213,7 @@ def _told(
 
 
 def _waits(deltas: Deltas) -> list[bool]:
-    """Units whose change in critical collective time is mostly waiting for other members, or cannot be told from it."""
+    """Return the units whose change in critical collective time is mostly waiting, or may be."""
     collectives = np.asarray([pair.key.kind == "collective" for pair in deltas.pairs], dtype=np.bool_)
     total_U = deltas.change_us[collectives].sum(axis=0)
     own_U = deltas.after.transfer_us - deltas.before.transfer_us
@@ -274,7 +262,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _confidence(row: Told, deltas: Deltas, settings: Settings) -> float:
-    """Noise and size doubt it: a change is believed by half at 2.5 standard errors, and less near the least gain."""
+    """Return the confidence: half at 2.5 standard errors, and less near the least gain."""
     effect = row.change.strength**2 / (row.change.strength**2 + _HALF_STRENGTH**2)
     share = abs(row.change_ms) * 1e3 / max(deltas.before.iteration_us, 1e-9)
     size = 1 - 0.5 * float(np.exp(-share / max(settings.min_gain, 1e-9)))
@@ -282,7 +270,7 @@ def _confidence(row: Told, deltas: Deltas, settings: Settings) -> float:
 
 
 def _too_little(deltas: Deltas) -> str:
-    """Why the runs cannot be compared, "" if they can."""
+    """Return why the runs cannot be compared, "" if they can."""
     iterations = [side.fleet.iteration_us.shape[1] for side in (deltas.before, deltas.after)]
     if min(iterations) < FEWEST_ITERATIONS:
         which = ["the first run", "the second run"][iterations.index(min(iterations))]
@@ -294,7 +282,7 @@ def _too_little(deltas: Deltas) -> str:
 
 
 def _notes(deltas: Deltas, by_rank: bool) -> Iterator[str]:
-    """What differs between the runs as such, and what was not seen."""
+    """Yield notes on what differs between the runs, and on what is missing."""
     fleets = deltas.before.fleet, deltas.after.fleet
     devices = [sorted({p.worker.device.partition(":")[0] for p in fleet.patterns}) for fleet in fleets]
     if devices[0] != devices[1]:

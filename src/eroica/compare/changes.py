@@ -1,10 +1,11 @@
-"""Which functions changed on which units, beyond what is worth telling and beyond noise.
+"""Functions that changed beyond noise and beyond the least gain, and why: more work, slower, contention.
 
 Array suffixes: F functions, U units. All times are microseconds per iteration.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -13,30 +14,40 @@ from numpy.typing import NDArray
 
 from eroica.compare.matching import Pair
 from eroica.compare.table import Table
+from eroica.model.comparison import ChangeReason
 from eroica.settings import Settings
 
+Places = tuple[NDArray[np.intp], ...]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-#: A change must exceed so many standard errors, and more where so many are looked at that chance alone makes some.
+#: Least standard errors of a change; more where so many functions are compared that chance alone exceeds it.
 _LEAST_ERRORS = 3.0
-#: Operators count as changed alike if those that show at least half of the typical factor hold this share of the time,
-AGREEING = 0.6
-#: and if there are so many of them, with this share of the time in which no collective is waited for.
+#: Operators changed alike if those with at least half of the typical factor hold this share of their time, are at least
+#: so many, and hold this share of the time outside collectives.
+_AGREEING = 0.6
 _FEWEST_OPERATORS = 3
 _LEAST_SHARE = 0.2
-#: What is not worth telling alone, but helps to explain an iteration that changed: this part of the least gain.
+#: Part of the least gain from which changes are told where large ones do not explain the iteration.
 _DETAIL = 0.25
+#: Least part of a factor that the number of executions explains, to be "more work".
+_MOST_OF_IT = 0.5
+#: Contention from outside affects all operators: at least so many, or all there are.
+_FEWEST_ALIKE = 3
+#: Relative difference below which executions and lengths are equal.
+_EQUAL = 0.02
+#: Difference below which utilizations are equal, fraction.
+_SAMPLING_NOISE = 0.03
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One row before it has words.
+    """A change of functions on some units.
 
     Attributes:
-        functions: Which (indices of pairs); several where operators changed alike.
-        units: On which.
-        change_us: After less before, without what another row already tells. float64, one for each of `units`.
-        strength: In standard errors, of all units together.
-        alike: All operators changed alike.
+        functions: Indices of pairs; several where operators changed alike.
+        units: Indices of units.
+        change_us: After minus before, without the parts of other changes. float64, one per unit.
+        strength: Standard errors, of all units together.
+        alike: Whether all operators changed alike.
     """
 
     functions: tuple[int, ...]
@@ -47,14 +58,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Deltas(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Differences of two tables.
+    """Differences of two tables: after minus before, and its standard error with lasting differences of workers.
 
-    Attributes:
-        pairs: The functions.
-        before: First run.
-        after: Second run.
-        change_us: After less before. float64 [F, U].
-        error_us: Standard error of it, lasting differences of workers included. float64 [F, U].
+    float64 [F, U] each.
     """
 
     pairs: Sequence[Pair]
@@ -65,7 +71,7 @@ class Deltas(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def subtract(before: Table, after: Table, pairs: Sequence[Pair]) -> Deltas:
-    """The second run less the first."""
+    """Return the second run minus the first."""
     lasting = np.sqrt(2.0) * np.minimum(before.lasting_us, after.lasting_us)
     return Deltas(
         pairs=pairs,
@@ -77,13 +83,7 @@ def subtract(before: Table, after: Table, pairs: Sequence[Pair]) -> Deltas:
 
 
 def find_changes(deltas: Deltas, settings: Settings, detailed: bool = False) -> list[Change]:
-    """All changes worth telling: operators that changed alike as one, then single functions beyond that.
-
-    Args:
-        deltas: The difference of the runs.
-        settings: `min_gain`, as a fraction of the iteration before.
-        detailed: Tell smaller ones too; for iterations whose change is not explained by large ones.
-    """
+    """Return operators that changed alike as one change, then single functions; `detailed`: small ones, too."""
     least_us = settings.min_gain * deltas.before.iteration_us * (_DETAIL if detailed else 1.0)
     rest_FU = deltas.change_us.copy()
     found = list(_alike(deltas, rest_FU, settings.min_gain * deltas.before.iteration_us))
@@ -99,7 +99,7 @@ def find_changes(deltas: Deltas, settings: Settings, detailed: bool = False) -> 
 def _single(
     function: int, change_U: Floats, error_U: Floats, least_us: float, errors: float, shared: int
 ) -> Iterator[Change]:
-    """Units on which one function changed, or all of them if only their mean says so; longer and shorter apart."""
+    """Yield the units on which a function changed, longer and shorter apart."""
     for sign in (1.0, -1.0):
         own_U = sign * change_U
         strength_U = own_U / np.maximum(error_U, 1e-9)
@@ -140,7 +140,7 @@ def _alike(deltas: Deltas, rest_FU: Floats, least_us: float) -> Iterator[Change]
     change_U = np.where(operators[:, None], alike_FU, 0.0).sum(axis=0)
     strength_U = np.abs(change_U) / np.maximum(_error_together(deltas), 1e-9)
     enough_U = weight_FU.sum(axis=0) >= _LEAST_SHARE * np.nan_to_num(deltas.before.busy_us, nan=0.0)
-    enough_U &= (agreeing_FU.sum(axis=0) >= _FEWEST_OPERATORS) & (share_U >= AGREEING)
+    enough_U &= (agreeing_FU.sum(axis=0) >= _FEWEST_OPERATORS) & (share_U >= _AGREEING)
     broad_U = enough_U & (np.abs(change_U) >= least_us) & (strength_U >= _LEAST_ERRORS)
     rest_FU -= np.where(broad_U, alike_FU, 0.0)
     for sign in (1.0, -1.0):
@@ -184,3 +184,127 @@ def weighted_median(values_FU: Floats, weight_FU: Floats) -> Floats:
     middle = np.argmax(share >= share[-1] / 2, axis=0)
     found = np.take_along_axis(np.take_along_axis(values_FU, order, axis=0), middle[None], axis=0)[0]
     return np.asarray(np.where(share[-1] > 0, found, 1.0))
+
+
+# --- reasons ---
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of a change before and after: mean over its units, sum over its functions.
+
+    Attributes:
+        time_ms: Critical time per iteration.
+        count: Executions per iteration.
+        length_ms: Mean length of an execution.
+        mu: Utilization of the resource, None if it was not sampled.
+        counted: Whether executions were counted, not guessed from samples.
+        count_ratio: Executions after per execution before, mean by time; 1 if unknown.
+        length_ratio: The same of the length.
+    """
+
+    time_ms: tuple[float, float]
+    count: tuple[float, float]
+    length_ms: tuple[float, float]
+    mu: tuple[float | None, float | None]
+    resource: str
+    counted: bool
+    count_ratio: float
+    length_ratio: float
+
+
+def measure(change: Change, deltas: Deltas) -> Figures:
+    """Return the numbers of a change."""
+    rows, units = list(change.functions), list(change.units)
+    at = np.ix_(rows, units)
+    sides = deltas.before, deltas.after
+    total = [float(side.total_us[at].sum(axis=0).mean()) / 1e3 for side in sides]
+    count = [float(side.count[at].sum(axis=0).mean()) for side in sides]
+    key = deltas.pairs[rows[0]].key
+    sampled = key.kind == "python" and any(p.samples_used for side in sides for p in side.fleet.patterns)
+    names = (side.resource[row] for side in reversed(sides) for row in rows)
+    count_ratio, length_ratio = _ratios(deltas, at)
+    return Figures(
+        time_ms=_pair([float(side.time_us[at].sum(axis=0).mean()) / 1e3 for side in sides]),
+        count=_pair(count),
+        length_ms=_pair([time / number if number > 0 else 0.0 for time, number in zip(total, count, strict=True)]),
+        mu=(_utilization(sides[0], at), _utilization(sides[1], at)),
+        resource=next(filter(None, names), ""),
+        counted=not sampled,
+        count_ratio=1.0 if sampled else count_ratio,
+        length_ratio=length_ratio * count_ratio if sampled else length_ratio,
+    )
+
+
+def _pair(values: list[float]) -> tuple[float, float]:
+    return values[0], values[1]
+
+
+def _ratios(deltas: Deltas, at: Places) -> tuple[float, float]:
+    """Executions, and the length of one, after per before: means by time over functions and units; 1 if unknown."""
+    totals = deltas.before.total_us[at], deltas.after.total_us[at]
+    counts = deltas.before.count[at], deltas.after.count[at]
+    known = (totals[0] > 0) & (totals[1] > 0) & (counts[0] > 0) & (counts[1] > 0)
+    if not known.any():
+        return 1.0, 1.0
+    more = counts[1][known] / counts[0][known]
+    longer = totals[1][known] / totals[0][known] / more
+    weights = totals[0][known]
+    return float(np.average(more, weights=weights)), float(np.average(longer, weights=weights))
+
+
+def _utilization(side: Table, at: Places) -> float | None:
+    mu, weight = side.mu[at], side.total_us[at]
+    known = ~np.isnan(mu) & (weight > 0)
+    return float(np.average(mu[known], weights=weight[known])) if known.any() else None
+
+
+def explain(change: Change, figures: Figures, deltas: Deltas, settings: Settings) -> ChangeReason:
+    """Return the reason of a change that is no waiting.
+
+    More executions are more work if they account for most of it. Equally many that last longer at lower utilization
+    got slower. At equal utilization, contention from outside affects most operators alike (the paper's failed case 5,
+    EROICA, appendix B, was a neighbor on the same GPUs); a single operator's input or implementation changed.
+    """
+    pairs = [deltas.pairs[row] for row in change.functions]
+    if not any(pair.before for pair in pairs):
+        return "new"
+    if not any(pair.after for pair in pairs):
+        return "gone"
+    grew = float(np.sum(change.change_us)) > 0
+    of_count, of_length = math.log(figures.count_ratio), math.log(figures.length_ratio)
+    together = of_count + of_length
+    if abs(together) > math.log1p(_EQUAL) and (together > 0) == grew and of_count / together >= _MOST_OF_IT:
+        return "more-work" if grew else "less-work"
+    if not grew:
+        return "faster"
+    if uses_less(figures, settings) is not False:
+        return "slower"
+    return "outside-contention" if change.alike or _is_typical(change, deltas, figures.length_ratio) else "slower"
+
+
+def uses_less(figures: Figures, settings: Settings) -> bool | None:
+    """Return whether utilization fell; None if it was not sampled on both sides.
+
+    Work that is held up does the same in more time, so its utilization falls by the factor of its length. Half of that
+    counts, beyond the noise of the samples and up to `utilization_floor`.
+    """
+    before, after = figures.mu
+    if before is None or after is None:
+        return None
+    expected = before * (1.0 - 1.0 / max(figures.length_ratio, 1.0))
+    return after < before - min(max(expected / 2, _SAMPLING_NOISE), settings.utilization_floor)
+
+
+def _is_typical(change: Change, deltas: Deltas, factor: float) -> bool:
+    """Return whether most operators on these units got longer as this function did, by number and by time."""
+    operators = [row for row, pair in enumerate(deltas.pairs) if pair.is_operator]
+    if change.functions[0] not in operators:
+        return False
+    at = np.ix_(operators, list(change.units))
+    before, after = deltas.before.time_us[at], deltas.after.time_us[at]
+    alike = after >= before * (1.0 + (factor - 1.0) / 2)
+    there = before.any(axis=1)
+    number = int((2 * (alike & (before > 0)).sum(axis=1) >= np.maximum((before > 0).sum(axis=1), 1))[there].sum())
+    if number < min(_FEWEST_ALIKE, int(there.sum())):
+        return False
+    return bool(before[alike].sum() >= _AGREEING * before.sum())

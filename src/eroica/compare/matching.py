@@ -8,24 +8,25 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from eroica.model.pattern import FunctionKey
+from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.rows import RowTable
+from eroica.model.trace import NO_KERNELS
 
 Identity = Callable[[FunctionKey], Hashable]
 _LINE = re.compile(r":(\d+)\)$")
 _INNERMOST_BRACKETS = re.compile(r"<[^<>]*>")
 _LOADER = re.compile(r"_(Single|Multi)Process(ing)?DataLoaderIter\b")
 _DEEPEST = 30
-#: Names that many unrelated functions bear: the name alone matches nothing.
+#: Names of many unrelated functions: the name alone matches nothing.
 _COMMON = frozenset({"backward", "call", "fn", "forward", "get", "inner", "main", "run", "step", "wrapped", "wrapper"})
+#: Kinds whose names depend on whether Python stacks were recorded.
+_HOST_KINDS = ("python", "other")
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """The same function on both sides, as indices into each side's keys.
 
-    Attributes:
-        before: One, none (a new function), or several that cannot be told apart.
-        after: The same on the other side; none for a function that is gone.
-        key: How it is called: the later key, else the earlier one.
+    A side has no index if the function is new or gone, several if they cannot be separated. `key` is the later one.
     """
 
     before: tuple[int, ...]
@@ -34,7 +35,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_operator(self) -> bool:
-        """On both sides, and the model's own computation."""
+        """Whether it is the model's own computation, on both sides."""
         return bool(self.before and self.after) and self.key.kind in ("compute", "memory") and self.key.phase != "input"
 
 
@@ -42,8 +43,7 @@ def match_functions(before: Sequence[FunctionKey], after: Sequence[FunctionKey])
     """Pair the functions of two runs; every index occurs in exactly one pair.
 
     First by the whole stack without line numbers (several of one stack: in the order of their lines), then by name,
-    file and phase under whatever callers, then by name alone where it is unique and says something, last by a kernel's
-    name without return type, template and call arguments, where that is unique. A loader's next is a loader's next.
+    file and phase, then by a unique name, last by a kernel's unique name without return type and arguments.
     """
     left_before, left_after = list(range(len(before))), list(range(len(after)))
     pairs: list[Pair] = []
@@ -89,7 +89,7 @@ def _name(key: FunctionKey) -> Hashable:
 
 
 def _loader(key: FunctionKey) -> Hashable:
-    """The data loader's next is another class with and without loader processes."""
+    """Match the data loader's `__next__` with and without loader processes."""
     return (key.kind, key.phase) if _LOADER.search(key.name) else None
 
 
@@ -102,7 +102,7 @@ def _without_line(frame: str) -> str:
 
 
 def plain_name(kernel: str) -> str:
-    """A kernel's name without return type, template and call arguments."""
+    """Return a kernel's name without return type, template and call arguments."""
     name = kernel
     for _ in range(_DEEPEST):
         shorter = _INNERMOST_BRACKETS.sub("", name)
@@ -119,7 +119,7 @@ def plain_name(kernel: str) -> str:
 def _in_order(
     mine: Sequence[int], theirs: Sequence[int], before: Sequence[FunctionKey], after: Sequence[FunctionKey]
 ) -> list[Pair]:
-    """As many on both sides: in order of their lines. Else those that are exactly alike, and the rest together."""
+    """Pair equally many in order of their lines; else those that are equal, and the rest together."""
     if len(mine) == len(theirs):
         first = sorted(mine, key=lambda index: _lines(before[index]))
         second = sorted(theirs, key=lambda index: _lines(after[index]))
@@ -149,3 +149,44 @@ def _if_unique(
 
 
 _STEPS = ((_whole, _in_order), (_leaf, _together), (_name, _if_unique), (_loader, _if_unique), (_kernel, _if_unique))
+
+
+# --- runs that were recorded differently ---
+
+
+def without_unlike(
+    before: Sequence[WorkerPattern], after: Sequence[WorkerPattern]
+) -> tuple[Sequence[WorkerPattern], Sequence[WorkerPattern], str]:
+    """Return both runs without Python if only one has Python stacks, and a note ("" if nothing is left out)."""
+    shown = _has_stacks(before), _has_stacks(after)
+    if shown[0] == shown[1]:
+        return before, after, ""
+    which = "first" if shown[0] else "second"
+    note = f"only the {which} run has Python stacks: Python and the host's own time are not compared"
+    return _without_host(before), _without_host(after), note
+
+
+def _has_stacks(patterns: Sequence[WorkerPattern]) -> bool:
+    every = (RowTable.of(pattern.functions).keys for pattern in patterns)
+    return any(key.kind == "python" and key.stack for keys in every for key in keys)
+
+
+def unseen_device(before: Sequence[WorkerPattern], after: Sequence[WorkerPattern]) -> str:
+    """Return why functions cannot be compared if only one run holds the kernels of its devices; else ""."""
+    lacks = [all(NO_KERNELS in pattern.notes for pattern in patterns) for patterns in (before, after)]
+    if lacks[0] == lacks[1]:
+        return ""
+    which = "first" if lacks[0] else "second"
+    return (
+        f"the {which} run used an accelerator and its recording holds no kernels of it; record it with the device's "
+        "activities"
+    )
+
+
+def _without_host(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
+    return [
+        msgspec.structs.replace(
+            pattern, functions=tuple(row for row in pattern.functions if row.key.kind not in _HOST_KINDS)
+        )
+        for pattern in patterns
+    ]

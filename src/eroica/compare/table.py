@@ -1,7 +1,7 @@
-"""Both runs as arrays on the same functions and the same units.
+"""Both runs as arrays on the same functions and units.
 
-A unit is a worker, compared with itself, or, where the runs have different workers, a role, as the median of its
-workers. Array suffixes: F functions, U units, W workers, I iterations. All times are microseconds per iteration.
+A unit is a worker, or the median of a role's workers where the runs have different workers. Array suffixes: F functions
+and U units, W workers, I iterations. All times are microseconds per iteration.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from eroica.localize.fleet import Fleet
 from eroica.model.pattern import WorkerPattern
 
 Floats = NDArray[np.float64]
-#: From so many workers of one role on their own differences tell how much workers differ for good.
+#: Least workers of a role whose differences show how much workers differ for good.
 _FEWEST_TO_SPREAD = 4
 _MAD_TO_DEVIATION = 1.4826
-#: Standard error of what was seen once, as a fraction.
+#: Standard error of a single iteration, as a fraction.
 _GUESSED_ERROR = 0.1
 
 
@@ -29,24 +29,16 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One run on the units.
 
     Attributes:
-        fleet: What it was made of.
         iteration_us: Mean iteration.
-        iteration_error_us: Standard error of it.
         time_us: Critical time. float64 [F, U].
-        error_us: Standard error of it. float64 [F, U].
-        lasting_us: By how much workers of the same role differ for good (robust standard deviation); 0 where too few
-            workers tell. float64 [F, U].
-        together_error_us: Standard error, and
-        together_lasting_us: lasting deviation, of the time of all operators together: on one worker they are slow in
-            the same iterations. float64 [U] each.
+        lasting_us: Robust standard deviation of workers of the same role; 0 for few workers. float64 [F, U].
+        together_error_us: Standard error of the time of all operators together, which are slow in the same iterations.
+            float64 [U].
+        together_lasting_us: Lasting deviation of that time. float64 [U].
         total_us: Time over all executions. float64 [F, U].
-        count: Executions. float64 [F, U].
-        mu: Utilization of its resource; NaN where none was sampled. float64 [F, U].
-        resource: Name of that resource for each function, "" if none.
+        mu: Utilization of its resource; NaN if not sampled. float64 [F, U].
         busy_us: Iteration without critical collective time. float64 [U].
-        transfer_us: Critical collective time that is no waiting for other members; NaN where it cannot be told. float64
-            [U].
-        transfer_error_us: Standard error of it. float64 [U].
+        transfer_us: Critical collective time without waiting for other members; NaN if unknown. float64 [U].
     """
 
     fleet: Fleet
@@ -72,12 +64,12 @@ def lay_out(
     operators: Sequence[int],
     units: Sequence[Sequence[int]],
 ) -> Table:
-    """One run as a table.
+    """Return one run as a table.
 
     Args:
         fleet: Its workers.
-        functions: Rows of the fleet that each function is made of, () for one that it does not have.
-        operators: Which of the functions are the model's own computation.
+        functions: Rows of the fleet of each function, () for one that it does not have.
+        operators: Functions that are the model's own computation.
         units: Workers (indices) of each unit.
     """
     together = tuple(row for function in operators for row in functions[function])
@@ -109,7 +101,7 @@ def lay_out(
 
 
 def mean_iteration(fleet: Fleet) -> float:
-    """Mean over the iterations that all workers captured, else over each worker's own."""
+    """Return the mean over the iterations that all workers captured, else over each worker's own."""
     if fleet.iteration_us.size:
         return fleet.mean_iteration_us
     own = [1e6 * p.duration_s / max(p.last_iteration - p.first_iteration, 1) for p in fleet.patterns]
@@ -117,7 +109,7 @@ def mean_iteration(fleet: Fleet) -> float:
 
 
 def inflation(iterations: int) -> float:
-    """By how much a standard error from so few iterations is too small; ours, near Student's factor."""
+    """Return the factor by which a standard error from few iterations is too small, near Student's."""
     return 1.0 + 4.0 / (iterations - 1) ** 2 if iterations > 1 else 1.0
 
 
@@ -126,7 +118,7 @@ def _mean(values_WI: Floats) -> Floats:
 
 
 def _error(values_WI: Floats) -> Floats:
-    """Standard error of each row's mean; from a single iteration a guess, which decides nothing."""
+    """Return the standard error of each row's mean; a guess for a single iteration."""
     iterations = values_WI.shape[1]
     if iterations < 2:
         return np.asarray(_GUESSED_ERROR * values_WI.sum(axis=1))
@@ -134,7 +126,7 @@ def _error(values_WI: Floats) -> Floats:
 
 
 def _times(fleet: Fleet, functions: Sequence[tuple[int, ...]]) -> tuple[Floats, Floats]:
-    """Mean critical time of each function on each worker and its standard error. float64 [F, W] each."""
+    """Return the mean critical time of each function on each worker, and its standard error. float64 [F, W] each."""
     shape = (len(functions), len(fleet.ranks))
     time_FW, error_FW = np.zeros(shape), np.zeros(shape)
     iterations = fleet.iteration_us.shape[1]
@@ -159,13 +151,13 @@ def _times(fleet: Fleet, functions: Sequence[tuple[int, ...]]) -> tuple[Floats, 
 
 
 def _missed_us(pattern: WorkerPattern) -> float:
-    """Critical time per iteration that stack samples miss easily: a sample and a half; 0 where nothing was sampled."""
+    """Return the critical time per iteration that stack samples may miss: a sample and a half."""
     iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
     return 1.5e6 * pattern.duration_s / pattern.samples_used / iterations if pattern.samples_used > 0 else 0.0
 
 
 def _merge(fleet: Fleet, rows: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
-    """Total time, executions and utilization of rows that count as one function. float64 [W] each."""
+    """Return total time, executions and utilization of rows that count as one function. float64 [W] each."""
     at = list(rows)
     total_RW, mu_RW = fleet.total_us[at], fleet.pattern[at, :, 1]
     present_RW = (fleet.count[at] > 0) | (total_RW > 0)
@@ -183,10 +175,9 @@ def _resource(fleet: Fleet, rows: tuple[int, ...]) -> str:
 
 
 def _transfer(fleet: Fleet) -> Floats:
-    """Critical collective time without waiting for members. float64 [W, I], NaN where it cannot be told.
+    """Return the critical collective time without waiting for members. float64 [W, I], NaN if unknown.
 
-    Where executions pair, waiting is what an execution lasts beyond its shortest member; else the least that any worker
-    spends in an iteration is the most that nobody can be waited for.
+    Without paired executions, it is the least that any worker spends in an iteration.
     """
     arrivals = read_arrivals(fleet)
     if arrivals.executions:
@@ -203,7 +194,7 @@ def _nan_mean(values: Floats, axis: int) -> Floats:
 
 
 def _over(how: object, values_FW: Floats, units: Sequence[Sequence[int]]) -> Floats:
-    """Each unit's workers as one. float64 [F, U]."""
+    """Combine the workers of each unit. float64 [F, U]."""
     assert callable(how)
     if not units:
         return np.zeros((values_FW.shape[0], 0))
@@ -211,13 +202,13 @@ def _over(how: object, values_FW: Floats, units: Sequence[Sequence[int]]) -> Flo
 
 
 def _unit_error(error_FW: Floats, units: Sequence[Sequence[int]]) -> Floats:
-    """Standard error of each unit's mean. float64 [F, U]."""
+    """Return the standard error of each unit's mean. float64 [F, U]."""
     columns = [np.sqrt((error_FW[:, list(unit)] ** 2).sum(axis=1)) / len(unit) for unit in units]
     return np.stack(columns, axis=1) if columns else np.zeros((error_FW.shape[0], 0))
 
 
 def _lasting(time_FW: Floats, roles_W: NDArray[np.intp], units: Sequence[Sequence[int]]) -> Floats:
-    """Robust deviation among workers of each unit's role, of the unit's mean. float64 [F, U]."""
+    """Return the robust deviation among workers of each unit's role. float64 [F, U]."""
     spread_FW = np.zeros_like(time_FW)
     for role in np.unique(roles_W):
         members = np.flatnonzero(roles_W == role)
@@ -230,12 +221,7 @@ def _lasting(time_FW: Floats, roles_W: NDArray[np.intp], units: Sequence[Sequenc
 
 
 def choose_units(before: Fleet, after: Fleet) -> tuple[list[list[int]], list[list[int]], list[tuple[int, ...]], str]:
-    """What is compared with what.
-
-    Returns:
-        Workers of each unit before and after, global ranks of each unit, and a note, "" where workers are compared with
-        themselves.
-    """
+    """Return the workers of each unit before and after, its global ranks, and a note on units that are roles."""
     shared = [rank for rank in after.ranks if rank in set(before.ranks)]
     sizes = [_world_size(fleet) for fleet in (before, after)]
     if shared and (sizes[0] == sizes[1] or 0 in sizes):
@@ -257,13 +243,13 @@ def choose_units(before: Fleet, after: Fleet) -> tuple[list[list[int]], list[lis
 
 
 def _world_size(fleet: Fleet) -> int:
-    """Workers of the whole job, 0 if the patterns do not know."""
+    """Return the workers of the whole job, 0 if unknown."""
     stated = max(pattern.worker.world_size for pattern in fleet.patterns)
     return stated if stated > 1 or len(fleet.ranks) == 1 else 0
 
 
 def align(before: Fleet, after: Fleet, pairs: Sequence[Pair]) -> tuple[Table, Table, list[tuple[int, ...]], str]:
-    """Both runs on the same functions and units; their ranks, and a note on how units were chosen."""
+    """Return both runs on the same functions and units, their ranks, and a note on the units."""
     mine, theirs, ranks, note = choose_units(before, after)
     operators = [index for index, pair in enumerate(pairs) if pair.is_operator]
     first = lay_out(before, [pair.before for pair in pairs], operators, mine)

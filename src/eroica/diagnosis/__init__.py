@@ -1,18 +1,28 @@
-"""Turn the suspects of a window into a verdict: causes, their symptoms, what each costs and what to do."""
+"""Turn the suspects of a window into a verdict: causes, what they cost, who waits for them, and what to do.
+
+The algorithm, in six steps:
+
+1. **Cells.** `cells` groups a worker's own time by kind: input, Python under each frame, collections, memory,
+   operators, launches, collectives.
+2. **Blocks.** `search` compares each cell with what is expected (`outliers.expected`: peers of the role, the baseline
+   window, a stated limit) and finds coherent excess: on some workers, on all, on another one each time, now and then.
+3. **Facts.** `facts` and `callers` measure each block; `neighbors`, `setup`, `helpers` and `lock` find culprits beside.
+4. **Labels.** `labels` is a table: the first row whose condition holds gives the block its cause.
+5. **Account.** `selection` takes blocks by what their removal gains, and each only with what is left.
+6. **Gate.** `gate` says how sure each cause is, and withholds those that are rather not real.
+
+Then `conclusion` chooses the word, `findings` and `wording` write the record.
+"""
 
 from __future__ import annotations
 
 from eroica import __version__
-from eroica.diagnosis.call_sites import tell_callers
-from eroica.diagnosis.conclusion import conclude
-from eroica.diagnosis.context import WindowContext
+from eroica.diagnosis import gate
+from eroica.diagnosis.conclusion import conclude, too_little
 from eroica.diagnosis.findings import build_findings
-from eroica.diagnosis.gains import doubt_small_causes, explained_of, settle_gains
 from eroica.diagnosis.hypotheses import list_hypotheses
-from eroica.diagnosis.recomputation import tell_recomputation
-from eroica.diagnosis.rest import with_rest
-from eroica.diagnosis.selection import find_causes, find_doubted, weigh_weak
-from eroica.diagnosis.view import View
+from eroica.diagnosis.selection import explained_us, find_causes
+from eroica.diagnosis.view import View, WindowContext
 from eroica.diagnosis.waits import read_waits
 from eroica.localize.suspects import Suspects
 from eroica.model.causes import CATALOG, CatalogEntry
@@ -23,12 +33,7 @@ __all__ = ["CATALOG", "CatalogEntry", "WindowContext", "diagnose"]
 
 
 def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> Verdict:
-    """Build the verdict on one window.
-
-    A cause is a group of rows with excess time per iteration, whose removal makes the recomputed iteration shorter by
-    at least `min_gain`. The excess is that of workers for which the others wait, or of all workers against the job's
-    baseline window or the expectation. Collectives that are long because of a cause are its symptoms. Without a cause
-    the verdict is "healthy", or "undetermined" where the window is slow or says too little.
+    """Return the verdict on one window.
 
     Args:
         suspects: Result of localization.
@@ -36,13 +41,11 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         settings: `min_gain` and the expectations.
     """
     view = View(suspects, context, settings)
-    causes = settle_gains(view, with_rest(view, find_causes(view))) if view.has_enough else []
-    causes = doubt_small_causes(view, tell_recomputation(view, tell_callers(view, causes)))
+    causes, weighed = find_causes(view) if not too_little(view) else ([], [])
+    causes, withheld = gate.admit(view, causes)
+    weighed = [*withheld, *weighed]
     findings = build_findings(view, causes)
-    doubted = find_doubted(view, causes) if view.has_enough else None
-    word, summary, notes = conclude(view, causes, findings, doubted)
-    if word == "undetermined" and view.iterations >= view.fewest_iterations:
-        weigh_weak(view)
+    word, summary, notes = conclude(view, causes, weighed, findings)
     window = context.window
     return Verdict(
         eroica_version=__version__,
@@ -59,7 +62,7 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         iteration=IterationTimes(
             baseline_ms=round(view.baseline_us / 1e3, 3) if view.baseline_us else None,
             current_ms=round(view.iteration_us / 1e3, 3),
-            rest_ms=None if view.loss is None else round(view.loss.rest(explained_of(view, causes)) / 1e3, 3),
+            rest_ms=None if view.loss is None else round(view.loss.rest(explained_us(view, causes)) / 1e3, 3),
         ),
         coverage=Coverage(
             workers_expected=context.expected_workers,
@@ -70,5 +73,5 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         findings=findings,
         cost=context.cost,
         waits=read_waits(suspects),
-        considered=list_hypotheses(view, causes, word == "undetermined"),
+        considered=list_hypotheses(view, causes, weighed),
     )

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.block import Block
 from eroica.diagnosis.view import View
 from eroica.localize.suspects import SuspectRow
 from eroica.model.shares import percent
 
-#: Share of the accused on which the rule must flag one of the candidate's functions.
+#: Share of the accused on which the rule must flag one of the block's functions.
 _MOST = 0.5
 
 
-def flagged_row(view: View, candidate: Candidate) -> SuspectRow | None:
+def flagged_row(view: View, block: Block) -> SuspectRow | None:
     """Find the candidate's row that the rule flags most clearly; None if it flags none on most of the accused."""
-    keys = {view.fleet.keys[row] for row in (*candidate.functions, *candidate.focus.functions)}
-    accused = {view.fleet.ranks[worker] for worker in candidate.workers}
+    keys = {view.fleet.keys[row] for row in (*block.rows, *block.focus.functions)}
+    accused = {view.fleet.ranks[worker] for worker in block.workers}
     found = [
         row
         for row in view.suspects.abnormal
@@ -37,10 +37,10 @@ def describe_row(row: SuspectRow) -> str:
     return f"equation 11 flags {where}: its pattern differs from {percent(row.distance)} of its peers'"
 
 
-def is_read_by_rule(view: View, candidate: Candidate) -> bool:
+def is_read_by_rule(view: View, block: Block) -> bool:
     """True if the rule can judge a candidate: it reads rows by their share of the window, on known workers."""
-    rows = list(candidate.functions)
-    if not rows or candidate.scope == "rotating" or not candidate.workers:
+    rows = list(block.rows)
+    if not rows or block.scope == "rotating" or not block.workers:
         return False
-    beta_F = view.fleet.pattern[rows][:, list(candidate.workers), 0].max(axis=1)
+    beta_F = view.fleet.pattern[rows][:, list(block.workers), 0].max(axis=1)
     return bool(np.nanmax(beta_F, initial=0.0) > view.settings.beta_gate)

@@ -1,99 +1,172 @@
-"""Causes and the symptoms they explain, as findings of a verdict."""
+"""Findings of a verdict: its causes, and the collectives that are long because of them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from eroica.diagnosis.arbiter import Cause
-from eroica.diagnosis.communication import Waiting, find_waiting
-from eroica.diagnosis.confidence import estimate_confidence
-from eroica.diagnosis.placement import host_step
-from eroica.diagnosis.rows import summarize_durations, summarize_pattern, summarize_resource
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.block import Block
+from eroica.diagnosis.operators import weighted_mean
+from eroica.diagnosis.placement import host_step, name_accused
+from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import describe_evidence
 from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.families import likeness_of_groups
+from eroica.localize.rule import expected_beta
 from eroica.model.causes import CATALOG
-from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary
+from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary, ResourceUse
 
+Floats = NDArray[np.float64]
 #: A recording should hold at least so many iterations, and the next one twice as many as this one.
 _FEW_STEPS = 5
-#: What a machine can have brought about; work and code go where they are sent.
+#: Collectives that take less than this share of the cause's excess are not worth a line; at most so many are named.
+_LEAST_SHARE, _MOST_SYMPTOMS = 0.1, 3
+#: Fewer samples are too few to say how much of a resource is used.
+_FEWEST_SAMPLES = 5
+#: What a machine can have brought about. Work and code go where they are sent.
 _OF_HOSTS = frozenset(
     {
-        "compute-slow",
-        "cpu-contention",
-        "sibling-process",
-        "misconfiguration",
-        "slow-link",
-        "link-fallback",
-        "slow-storage-read",
-        "slow-data-loading",
-        "unknown",
+        "compute-slow", "cpu-contention", "sibling-process", "misconfiguration", "slow-link", "slow-storage-read",
+        "slow-data-loading", "unknown",
     }
-)
+)  # fmt: skip
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective that is long because some worker is late.
+
+    Attributes:
+        rows: Its rows (indices into the fleet's keys).
+        name: Name of the collective.
+        group: What its process groups have in common.
+        workers: Workers (indices) that wait in it.
+        mean_us: Critical time per iteration on them.
+        accused_us: The same on the accused; NaN where nobody is accused.
+    """
+
+    rows: tuple[int, ...]
+    name: str
+    group: str
+    workers: tuple[int, ...]
+    mean_us: float
+    accused_us: float
+
+    @property
+    def extra_us(self) -> float:
+        """Time beyond that of the accused."""
+        return self.mean_us - (0.0 if np.isnan(self.accused_us) else self.accused_us)
 
 
 def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
-    """Build the findings: causes by falling gain, then symptoms, each under the largest cause that explains it."""
-    waits = [_waiting_of(view, cause) for cause in causes]
+    """Return the findings: causes by falling gain, then symptoms, each under the first cause that explains it."""
     symptoms: list[tuple[int, Waiting]] = []
-    for at, found in enumerate(waits):
+    for at, cause in enumerate(causes):
         known = {(wait.name, wait.group) for _, wait in symptoms}
-        if view.is_trace:
-            waits[at] = [wait for wait in found if (wait.name, wait.group) not in known]
-        symptoms += [(at, wait) for wait in found if (wait.name, wait.group) not in known]
+        symptoms += [(at, wait) for wait in find_waiting(view, cause.block) if (wait.name, wait.group) not in known]
     first = len(causes) + 1
-    explained = [[first + n for n, (owner, _) in enumerate(symptoms) if owner == at] for at in range(len(causes))]
-    findings = [
-        _cause(view, order, cause, waits[order - 1], explained[order - 1])
-        for order, cause in enumerate(causes, start=1)
-    ]
+    findings = []
+    for at, cause in enumerate(causes):
+        explains = tuple(first + n for n, (owner, _) in enumerate(symptoms) if owner == at)
+        findings.append(_cause(view, at + 1, cause, [wait for owner, wait in symptoms if owner == at], explains))
     findings += [_symptom(view, first + n, causes[owner], wait) for n, (owner, wait) in enumerate(symptoms)]
     return tuple(findings)
 
 
-def _waiting_of(view: View, cause: Cause) -> list[Waiting]:
-    found = cause.candidate
-    if found.scope == "all" or (found.kind == "collective" and found.agreement is None) or found.is_remark:
+def find_waiting(view: View, block: Block) -> list[Waiting]:
+    """Return the collectives in which the others wait for a block's workers, longest first."""
+    others = np.setdiff1d(np.arange(view.workers), np.asarray(block.workers, dtype=np.intp))
+    if block.scope == "all" or block.cell == "collectives" or not others.size:
         return []
-    return find_waiting(view, found.workers, max(found.excess_us, 0.0))
+    like, groups = likeness_of_groups(view.fleet.patterns), dict[tuple[str, str], list[int]]()
+    for row, key in enumerate(view.fleet.keys):
+        if key.kind == "collective" and view.fleet.critical_us[row].max() > 0:
+            # like groups wait alike: in a recording all of one name are one, online those that do the same job
+            kind = "" if view.is_trace else str(like.get(key.group, key.group))
+            groups.setdefault((key.name, kind), []).append(row)
+    waits = [_waiting(view, name, rows, others, block) for name, rows in sorted(groups.items())]
+    worth = [wait for wait in waits if wait is not None and wait.extra_us >= _LEAST_SHARE * max(block.excess_us, 0.0)]
+    return sorted(worth, key=lambda wait: -wait.extra_us)[:_MOST_SYMPTOMS]
+
+
+def _waiting(
+    view: View, name: tuple[str, str], rows: list[int], others: NDArray[np.intp], block: Block
+) -> Waiting | None:
+    time_W = view.fleet.critical_us[rows].sum(axis=0)
+    accused = list(block.workers)
+    least = view.settings.beta_gate * view.iteration_us
+    usual = float(time_W[accused].mean()) if accused else np.nan
+    own_W = time_W if view.is_trace else _beyond_shortest(view.fleet.critical_us[rows])
+    own_usual = float(own_W[accused].mean()) if accused else 0.0
+    longer_W = (time_W - np.nan_to_num(usual) >= least) & (own_W - own_usual >= least)
+    waiters = others[longer_W[others]]
+    if not waiters.size:
+        return None
+    return Waiting(
+        rows=tuple(rows),
+        name=name[0],
+        group=name[1],
+        workers=tuple(waiters.tolist()),
+        mean_us=float(time_W[waiters].mean()),
+        accused_us=usual,
+    )
+
+
+def _beyond_shortest(time_GW: Floats) -> Floats:
+    """Return the collective time of several groups beyond that of the group's shortest member. float64 [W]."""
+    there_GW = time_GW > 0
+    shortest_G1 = np.where(there_GW, time_GW, np.inf).min(axis=1, keepdims=True)
+    return np.asarray(np.where(there_GW, time_GW - shortest_G1, 0.0).sum(axis=0))
 
 
 def _hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
-    return tuple(sorted({view.fleet.patterns[worker].worker.host for worker in workers} - {""}))
+    names = dict.fromkeys(view.fleet.patterns[worker].worker.host for worker in workers)
+    return tuple(name for name in names if name)
 
 
 def _ranks(view: View, workers: Sequence[int]) -> tuple[int, ...]:
     return tuple(view.fleet.ranks[worker] for worker in workers)
 
 
-def _cause(view: View, order: int, cause: Cause, waiting: Sequence[Waiting], explains: Sequence[int]) -> Finding:
-    found = cause.candidate
+def _cause(view: View, order: int, cause: Cause, waits: Sequence[Waiting], explains: tuple[int, ...]) -> Finding:
+    block = cause.block
+    told = [_tell_wait(view, block, wait) for wait in waits]
+    at_host = host_step(view, block.workers) if block.scope == "some" and cause.cause in _OF_HOSTS else ""
+    advice = block.culprit.next_step if block.culprit is not None else ""
     return Finding(
         order=order,
         role="cause",
-        cause=found.cause,
-        function=FindingFunction(name=found.focus.name, kind=found.kind, stack=found.focus.stack),
-        workers=_ranks(view, found.workers),
-        scope=found.scope,
-        hosts=found.hosts or _hosts(view, found.workers),
-        resource=found.resource or summarize_resource(view, found),
-        pattern=summarize_pattern(view, found) if found.functions else None,
-        duration=summarize_durations(view, found),
+        cause=cause.cause,
+        function=FindingFunction(name=block.focus.name, kind=block.kind, stack=_stack(block)),
+        workers=_ranks(view, block.workers),
+        scope=block.scope,
+        hosts=_hosts(view, block.workers),
+        resource=summarize_resource(view, block),
+        pattern=summarize_pattern(view, block) if block.rows else None,
+        duration=summarize_durations(view, block),
         gain=round(cause.gain, 4),
-        confidence=estimate_confidence(view, found, cause.gain),
-        explains=tuple(explains),
-        evidence=describe_evidence(view, cause, waiting),
-        next_step=(host_step(view, found.workers) if found.scope == "some" and found.cause in _OF_HOSTS else "")
-        + (found.next_step or _next_step(view, found.cause)),
+        confidence=round(cause.probability, 3),
+        explains=explains,
+        evidence=describe_evidence(view, cause, told),
+        next_step=at_host + (advice or _next_step(view, cause.cause)),
     )
 
 
-def _awaited(cause: Cause, whom: str) -> str:
-    """Name the function that is waited for; where no function is to blame, the workers."""
-    focus = cause.candidate.focus
-    return f"{focus.label} on {whom}" if focus.functions else whom
+def _stack(block: Block) -> tuple[str, ...]:
+    """Return the stack of the named function; of operators without one, that of their caller."""
+    caller = block.facts.caller
+    return block.focus.stack or (caller.stack if caller is not None else ())
+
+
+def _tell_wait(view: View, block: Block, wait: Waiting) -> str:
+    who = name_workers(_ranks(view, wait.workers))
+    text = f"{wait.name} takes {format_ms(wait.mean_us)} per iteration on {who}"
+    if not block.workers:
+        return f"{text}."
+    return f"{text} and {format_ms(wait.accused_us)} on {name_accused(view, block.workers)[0]}."
 
 
 def _next_step(view: View, cause: str) -> str:
@@ -103,18 +176,19 @@ def _next_step(view: View, cause: str) -> str:
 
 
 def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:
-    found = cause.candidate
-    whom = name_workers(_ranks(view, found.workers)) if found.workers else "a different worker each time"
-    fleet, rows, members = view.fleet, list(wait.functions), list(wait.workers)
+    block = cause.block
+    whom = name_workers(_ranks(view, block.workers)) if block.workers else "a different worker each time"
+    awaited = f"{block.focus.label} on {whom}" if block.focus.functions else whom
+    fleet, rows, members = view.fleet, list(wait.rows), list(wait.workers)
     count = float(fleet.count[rows][:, members].sum(axis=0).mean())
     total = float(fleet.total_us[rows][:, members].sum(axis=0).mean())
     return Finding(
         order=order,
         role="symptom",
-        cause=found.cause,
+        cause=cause.cause,
         function=FindingFunction(name=wait.name, kind="collective"),
         workers=_ranks(view, wait.workers),
-        scope="rotating" if found.scope == "rotating" else "some",
+        scope="rotating" if block.scope == "rotating" else "some",
         hosts=_hosts(view, wait.workers),
         pattern=PatternSummary(
             beta=round(float(fleet.pattern[rows][:, members, 0].sum(axis=0).mean()), 4),
@@ -124,11 +198,89 @@ def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:
         ),
         duration=DurationSummary(
             per_iteration_ms=round(wait.mean_us / 1e3, 3),
-            peers_ms=None if math.isnan(wait.accused_us) else round(wait.accused_us / 1e3, 3),
+            peers_ms=None if np.isnan(wait.accused_us) else round(wait.accused_us / 1e3, 3),
             mean_ms=round(total / count / 1e3, 4) if count else 0.0,
             count_per_iteration=round(count, 3),
         ),
-        confidence=estimate_confidence(view, found, cause.gain),
-        evidence=(f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {_awaited(cause, whom)}.",),
+        confidence=round(cause.probability, 3),
+        evidence=(f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {awaited}.",),
         next_step="Nothing: it goes away with its cause.",
+    )
+
+
+def _sides(view: View, block: Block) -> tuple[list[int], list[int]]:
+    """Split workers (indices) into accused and others; a rotating cause counts all workers as accused."""
+    accused = list(block.workers) or list(range(view.workers))
+    own = set(accused)
+    return accused, [worker for worker in range(view.workers) if worker not in own]
+
+
+def summarize_pattern(view: View, block: Block) -> PatternSummary:
+    """Return (beta, mu, sigma) of the block's rows on the accused and on everybody else."""
+    rows = list(block.rows)
+    accused, others = _sides(view, block)
+    own = _pattern(view, rows, accused)
+    highest = min((expected_beta(view.fleet.keys[row], view.settings) for row in rows), default=1.0)
+    names = ("beta", "mu", "sigma")
+    return PatternSummary(
+        beta=round(own[0], 4),
+        mu=round(own[1], 4),
+        sigma=round(own[2], 4),
+        peers={n: round(x, 4) for n, x in zip(names, _pattern(view, rows, others), strict=True)} if others else None,
+        expected={"beta": (0.0, highest)},
+    )
+
+
+def _pattern(view: View, rows: list[int], workers: list[int]) -> tuple[float, float, float]:
+    """Return beta summed over rows, mu and sigma weighted by beta; 0 where never sampled."""
+    part = view.fleet.pattern[np.ix_(rows, workers)]
+    beta = part[:, :, 0]
+    mu, sigma = (weighted_mean(part[:, :, axis].ravel(), beta.ravel()) for axis in (1, 2))
+    return float(beta.sum(axis=0).mean()), float(np.nan_to_num(mu)), float(np.nan_to_num(sigma))
+
+
+def summarize_resource(view: View, block: Block) -> ResourceUse | None:
+    """Return the use of the resource that bounds the rows; None if it was sampled too seldom to tell.
+
+    Where the training thread only waits for another thread, the rows of that thread count.
+    """
+    if block.culprit is not None and block.culprit.resource is not None:
+        return block.culprit.resource
+    if block.culprit is not None and block.culprit.kind == "thread":
+        return ResourceUse(name="interpreter lock", mean=round(block.facts.core, 4))
+    fleet, rows = view.fleet, list(block.focus.functions if block.is_elsewhere else block.rows)
+    samples_FW, which_FW = fleet.samples[rows], fleet.resource[rows]
+    counts = np.bincount(which_FW[samples_FW > 0], minlength=len(fleet.resources))
+    if not counts.any():
+        return None
+    name = min(fleet.resources, key=lambda one: (-counts[fleet.resources.index(one)], one))
+    used_FW = (which_FW == fleet.resources.index(name)) & (samples_FW > 0)
+    accused, others = _sides(view, block)
+    if (samples_FW * used_FW)[:, accused].sum() < _FEWEST_SAMPLES:
+        return None
+    mu_FW, time_FW = fleet.pattern[rows, :, 1], (fleet.total_us if block.is_elsewhere else fleet.critical_us)[rows]
+    own, usual = (
+        weighted_mean(mu_FW[:, side][used_FW[:, side]], time_FW[:, side][used_FW[:, side]])
+        for side in (accused, others)
+    )
+    if np.isnan(own):
+        return None
+    unit = "fraction of one core" if name == "cpu" else "fraction"
+    return ResourceUse(
+        name=name, mean=round(own, 4), peers_mean=None if np.isnan(usual) else round(usual, 4), unit=unit
+    )
+
+
+def summarize_durations(view: View, block: Block) -> DurationSummary:
+    """Return how long and how often a block's rows run, against the reference."""
+    accused, others = _sides(view, block)
+    rows = list(block.rows)
+    count = float(view.fleet.count[rows][:, accused].sum(axis=0).mean())
+    total = float(view.fleet.total_us[rows][:, accused].sum(axis=0).mean())
+    return DurationSummary(
+        per_iteration_ms=round(block.mean_us / 1e3, 3),
+        peers_ms=None if block.cell == "late" and not block.focus.functions else round(block.reference_us / 1e3, 3),
+        mean_ms=round(total / count / 1e3, 4) if count > 0 else 0.0,
+        count_per_iteration=round(count, 3),
+        peers_count=round(float(view.fleet.count[rows][:, others].sum(axis=0).mean()), 3) if others else None,
     )

@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.limits import MOST
 from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 
+#: Share of an excess that a frame must hold to account for it.
+_MOST = 0.6
 #: Packages whose frames are nobody's own code. Others that are installed count as the user's: naming a frame too
 #: high or too deep in them still names the right place.
 _PACKAGES = frozenset(
@@ -196,7 +197,7 @@ def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: 
     if total <= 0:
         return None
     nodes = _nodes(keys, functions, excess_R, time_R)
-    most = {name: node for name, node in nodes.items() if node.excess >= MOST * total}
+    most = {name: node for name, node in nodes.items() if node.excess >= _MOST * total}
     specific = {name: node for name, node in most.items() if node.excess >= _SPECIFIC * node.time}
     own = {name: node for name, node in specific.items() if is_own_frame(name[0])}
     for choice in (own, specific, {name: node for name, node in most.items() if is_own_frame(name[0])}):

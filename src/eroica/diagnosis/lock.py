@@ -1,7 +1,6 @@
 """A thread beside the training thread that computes in Python: the two share one interpreter lock.
 
-The training thread then takes longer for everything it does, whatever that is, and uses little of a core meanwhile
-though it is not waiting for one. Rules that look at single functions see a bit of it in each.
+The training thread then takes longer for everything it does, and uses little of a core though it waits for none.
 
 Array suffixes: W workers, I iterations, R rows.
 """
@@ -10,54 +9,43 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
-from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.block import Block, Culprit, Facts
 from eroica.diagnosis.frames import Focus
-from eroica.diagnosis.lateness import Lateness, accuse, late_against_baseline, late_against_peers, measure
-from eroica.diagnosis.limits import HELD
-from eroica.diagnosis.loader_children import OWN_THREADS, frame_in_threads
-from eroica.diagnosis.speed import held_share, queued_share
+from eroica.diagnosis.loaders import busy_in_threads
+from eroica.diagnosis.operators import HELD, held_share, queued_share
+from eroica.diagnosis.outliers import Outliers, find_outliers
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, name_workers
+from eroica.diagnosis.words import name_workers
 from eroica.localize.fleet import Fleet
 from eroica.model.shares import percent
-from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
-CAUSE = "python-on-critical-path"
 _KINDS = frozenset({"python", "compute", "memory", "other"})
 #: Beside a device operators only launch, and what they take is the device's.
 _KINDS_BESIDE_DEVICE = frozenset({"python", "other"})
-#: A thread that keeps so much of a core busy leaves the lock only when it is made to, every few milliseconds.
-_BUSY = 0.3
-#: And it must be so much busier than on the peers or than before: one that was always there has no news.
-_BUSIER = 0.25
-#: Less is enough where the training thread waits longer by about what the other one computes: native code that keeps
-#: the lock (pickling) does so until it is done.
-_SOME, _SOME_MORE = 0.15, 0.12
-_ABOUT = 1.5
-#: If one row holds more of the excess it is that function, not the lock; unless threads only wait longer than before
-#: while another one keeps a core busy.
+#: The other thread uses this share of a core, and more than on peers or before by so much.
+_BUSY, _BUSIER = 0.3, 0.25
+#: Less is enough where the training thread waits longer by at most so many times what the other one computes: native
+#: code that keeps the lock (pickling) does so until it is done.
+_SOME, _SOME_MORE, _ABOUT = 0.15, 0.12, 1.5
+#: If one row holds more of the excess, it is that function and not the lock.
 _MOST_IN_ONE = 0.5
 #: What stacks show that waits for something else than the lock.
 _WAITS = frozenset({"network", "file", "sync", "thread", "save", "log", "service", "program"})
-#: The training thread runs for at most this share of its own time (what waits for a core taken off), where it would
-#: compute for more.
+#: The training thread runs for at most this share of its own time, waits for a core taken off.
 _STARVED = 0.5
-#: Or it computes as long as elsewhere, and this share of what it takes longer it waits, for the lock or for a core.
+#: Or it computes as long as elsewhere, and this share of what it takes longer it waits.
 _WAITS_LONGER = 0.75
-#: Being starved of the lock is evidence of its own: standard errors of the time lost need be fewer, and count for more.
-_LEAST_STRENGTH = 1.5
-_LEAST_RATIO = 0.25
-_CORROBORATION = 4.0
-#: What rules for single functions make of it.
-_SLOWER_TOO = frozenset({"compute-slow", "python-on-critical-path", "slow-data-loading"})
+#: Being starved of the lock is evidence of its own, so the time lost may be less sure; and it counts for so many more
+#: standard errors.
+_LEAST_STRENGTH, _LEAST_RATIO, _CORROBORATION = 1.5, 0.25, 4.0
 #: Where threads begin.
 _STARTS = re.compile(r"\((?:threading|concurrent/futures/thread|multiprocessing/pool)\.py:")
 _NEXT_STEP = (
@@ -66,35 +54,64 @@ _NEXT_STEP = (
 )
 
 
-def find_lock_contention(view: View) -> list[Candidate]:
-    """Accuse workers, or all, whose training thread takes longer for everything while another computes in Python."""
+def find_lock_holders(view: View) -> Iterator[Block]:
+    """Yield workers whose training thread takes longer for everything while another thread computes in Python."""
     busy_W = _busy_beside(view.fleet)
-    if not (busy_W >= _SOME).any():
-        return []
-    rows = _own_rows(view)
-    busier_W = busy_W - _usual(view, busy_W)
+    if view.is_trace or not (busy_W >= _SOME).any():
+        return
+    rows = [row for row in _would_run(view.fleet) if view.fleet.critical_us[row].any()]
+    busier_W = busy_W - np.fmin(view.fleet.usual(busy_W), view.then(_busy_beside))
     only_waits_W = _only_waits_longer(view)
     starved_W = (_running(view, rows) <= _STARVED) | only_waits_W
     starved_W &= (busy_W >= _BUSY) & (busier_W >= _BUSIER)
     starved_W |= (busy_W >= _SOME) & (busier_W >= _SOME_MORE) & only_waits_W & _waits_about_as_long(view, busy_W)
     starved_W &= held_share(view.fleet) <= HELD
     if not starved_W.any():
-        return []
-    spent = measure(view, rows)
-    found = [
-        *late_against_peers(view, spent, _LEAST_STRENGTH, excused=False, least_ratio=_LEAST_RATIO),
-        *late_against_baseline(view, spent, _LEAST_STRENGTH, excused=False, least_ratio=_LEAST_RATIO),
-    ]
-    return [
-        candidate
-        for late in found
-        if starved_W[list(late.workers)].all() and (candidate := _candidate(view, rows, late, busy_W)) is not None
-    ]
+        return
+    for late in find_outliers(view, rows, strength=_LEAST_STRENGTH, ratio=_LEAST_RATIO):
+        members = list(late.workers)
+        waits = bool(only_waits_W[members].all() and (busy_W[members] >= _BUSY).all())
+        holder = _holder(view, late) if starved_W[members].all() and (waits or _is_spread(view, rows, late)) else None
+        if holder is not None:
+            yield _block(view, rows, late, holder, busy_W)
 
 
-def _own_rows(view: View) -> list[int]:
-    """List rows with critical time in which the training thread would run, not those in which it is known to wait."""
-    return [row for row in _would_run(view.fleet) if view.fleet.critical_us[row].any()]
+def _block(view: View, rows: list[int], late: Outliers, holder: Focus, busy_W: Floats) -> Block:
+    members = list(late.workers)
+    busy, running = percent(float(busy_W[members].mean())), float(_running(view, rows)[members].mean())
+    whose = name_workers([view.fleet.ranks[worker] for worker in late.workers])
+    each = "each of " if len(members) > 1 else ""
+    culprit = Culprit(
+        kind="thread",
+        subject=f"Another thread of {each}{whose} computes in {holder.label} and holds Python's interpreter lock",
+        evidence=(
+            f"Another thread computes in {holder.label} and uses {busy} of a core; it and the training thread share "
+            "one interpreter lock.",
+            f"The training thread runs for {percent(running)} of its own time, waits for a core taken off.",
+        ),
+        next_step=_NEXT_STEP,
+    )
+    return Block(
+        cell="python",
+        rows=tuple(rows),
+        focus=msgspec.structs.replace(holder, share=1.0),
+        workers=late.workers,
+        scope="some" if late.agreement is not None else "all",
+        reference=late.reference,
+        removed_us=late.removed_us,
+        mean_us=late.mean_us,
+        reference_us=late.reference_us,
+        strength=float(np.hypot(late.strength, _CORROBORATION)),
+        agreement=late.agreement,
+        facts=Facts(core=running),
+        culprit=culprit,
+    )
+
+
+def _holder(view: View, late: Outliers) -> Focus | None:
+    """Find the function that the other thread computes in: the user's, else a library's, as in a pool's threads."""
+    ways = (busy_in_threads(view, late.workers, late.reference, {"background"}, way) for way in (False, True))
+    return next((found for found in ways if found is not None), None)
 
 
 def _only_waits_longer(view: View) -> NDArray[np.bool_]:
@@ -137,13 +154,7 @@ def _idle_us(fleet: Fleet) -> Floats:
     return np.asarray(_own_us(fleet) - used_W)
 
 
-def _usual(view: View, busy_W: Floats) -> Floats:
-    """Return the core use of such a thread on the peers or in the baseline window, whichever is less. float64 [W]."""
-    peers_W = view.fleet.usual(busy_W)
-    return np.asarray(np.fmin(peers_W, view.then(_busy_beside)))
-
-
-def _is_spread(view: View, rows: list[int], late: Lateness) -> bool:
+def _is_spread(view: View, rows: list[int], late: Outliers) -> bool:
     """True if no single row holds most of the excess: a thread that shares the lock is slower at everything."""
     source = view.suspects.peers_us if late.reference == "peers" else view.suspects.before_us
     excess_R = np.nan_to_num(view.fleet.critical_us[rows] - np.nan_to_num(source[rows]))[:, list(late.workers)].mean(
@@ -179,46 +190,3 @@ def _running(view: View, rows: Sequence[int]) -> Floats:
     used_W = 1e-9 + (time_RW * np.nan_to_num(mu_RW)).sum(axis=0)  # of what nobody sampled nobody knows that it waits
     queued_W = np.nan_to_num(queued_share(view.fleet)) * view.fleet.iteration_us.mean(axis=1)
     return np.asarray(used_W / np.maximum(time_RW.sum(axis=0) - queued_W, used_W))
-
-
-def _candidate(view: View, rows: list[int], late: Lateness, busy_W: Floats) -> Candidate | None:
-    inside, members = _inside(view, late), list(late.workers)
-    if inside is None:
-        return None
-    waits = bool(_only_waits_longer(view)[members].all() and (busy_W[members] >= _BUSY).all())
-    if not waits and not _is_spread(view, rows, late):
-        return None
-    running_W = _running(view, rows)
-    running, busy = float(running_W[members].mean()), percent(float(busy_W[members].mean()))
-    evidence = (
-        f"Another thread computes in {inside.label} and uses {busy} of a core; it and the training thread share one "
-        "interpreter lock.",
-        f"The training thread runs for {percent(running)} of its own time, waits for a core taken off.",
-    )
-    whole = msgspec.structs.replace(inside, share=1.0)
-    found = accuse(late, CAUSE, "python", whole, rows, view.settings.min_gain, evidence)
-    return msgspec.structs.replace(
-        found,
-        sentence=_sentence(view, late, inside),
-        next_step=_NEXT_STEP,
-        corroboration=_CORROBORATION,
-        stands_for=_SLOWER_TOO,
-        resource=ResourceUse(name="interpreter lock", mean=round(running, 4)),
-    )
-
-
-def _inside(view: View, late: Lateness) -> Focus | None:
-    """Find the frame that the other thread computes in: the user's code, else a library's, as in a pool's threads."""
-    ways = (frame_in_threads(view, late.workers, late.reference, OWN_THREADS, way) for way in (False, True))
-    return next((found for found in ways if found is not None), None)
-
-
-def _sentence(view: View, late: Lateness, inside: Focus) -> str:
-    whose = name_workers([view.fleet.ranks[worker] for worker in late.workers])
-    each = "each of " if len(late.workers) > 1 else ""
-    now, usual, iteration = map(format_ms, (late.mean_us, late.reference_us, view.iteration_us))
-    compared = f"took {usual} before" if late.reference == "baseline" else f"takes {usual} elsewhere"
-    return (
-        f"Another thread of {each}{whose} computes in {inside.label} and holds Python's interpreter lock: what "
-        f"{compared} takes the training thread {now} of each {iteration} iteration."
-    )

@@ -8,13 +8,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.arbiter import Cause
-from eroica.diagnosis.communication import common_wait, with_missing
-from eroica.diagnosis.lateness import LEAST_STRENGTH
-from eroica.diagnosis.limits import MOST
+from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.excess import mean_error
+from eroica.localize.excess import SURE, mean_error
 from eroica.model.shares import percent
 
 #: What would tell.
@@ -43,6 +40,11 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
     is_most: bool
 
 
+def common_wait(wait_WI: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return an iteration's collective time that even the last to arrive spends. float64 [1, I]."""
+    return np.asarray(wait_WI.min(axis=0)[None])
+
+
 def common_share(view: View) -> float:
     """Return the share of the iteration that even the worker that waits least spends in collectives."""
     return float(common_wait(view.fleet.wait_us).mean()) / max(view.iteration_us, 1e-9)
@@ -58,13 +60,13 @@ def find_absence(view: View) -> Absence | None:
         return Absence(us=worst * view.iteration_us, is_longer=False, is_most=True) if is_most else None
     now_I, past = common_wait(view.fleet.wait_us), view.suspects.baseline
     those = [] if past is None else [at for at, rank in enumerate(past.ranks) if rank in view.fleet.known_ranks]
-    if past is not None and those and with_missing(view):
+    if past is not None and those:
         then_I = common_wait(past.wait_us[those])  # of fewer workers the least wait is longer
         longer_us = float(now_I.mean() - then_I.mean())
         error_us = float(np.hypot(mean_error(now_I)[0], mean_error(then_I)[0]))
         least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else _LEAST_CHANGE
-        if longer_us >= max(least * view.iteration_us, LEAST_STRENGTH * view.noise_factor * error_us):
-            is_most = longer_us >= MOST * (view.iteration_us - past.mean_iteration_us) > 0
+        if longer_us >= max(least * view.iteration_us, SURE * error_us):
+            is_most = longer_us >= 0.6 * (view.iteration_us - past.mean_iteration_us) > 0
             return Absence(us=longer_us, is_longer=True, is_most=is_most)
     share = common_share(view)
     if share < _ALL_WAIT:
@@ -82,7 +84,7 @@ def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
     """
     if absence is None or not absence.is_most:
         return False
-    if any(cause.candidate.kind == "collective" for cause in causes):
+    if any(cause.block.kind == "collective" for cause in causes):
         return False
     gained_us = sum(cause.gain for cause in causes) * view.iteration_us
     return not causes or (absence.is_longer and absence.us > gained_us)

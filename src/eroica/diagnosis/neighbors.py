@@ -1,306 +1,329 @@
-"""Culprits outside the job: processes of the same host or device that take what slow workers lack.
+"""Processes beside the job that take what slow workers lack: cores, a virtual machine's time, memory, or a device.
 
-A rule of computing accuses workers of an excess. This module asks what they lacked, in cores or in a device's time, and
-whether processes beside the job took at least half of that: more than on hosts that are not slow, and more than in the
-baseline window. A process that is busy while nobody is slow is of no interest.
+Such a process is a culprit if it took at least half of what the workers lack, and more than on hosts that are not slow
+or in the baseline window. A process that is busy while nobody is slow is of no interest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.hosts import Compared, Hosts, Others, fact, name_use
-from eroica.diagnosis.lateness import accuse_growth
-from eroica.diagnosis.limits import HELD, LISTED
-from eroica.diagnosis.neighbor_use import (
-    LARGE,
-    LEAST_CORES,
-    Taken,
-    device_taken,
-    host_taken,
-    lack_of,
-    usual_devices,
-)
-from eroica.diagnosis.reading import INPUT_CAUSES
-from eroica.diagnosis.speed import host_fact
+from eroica.diagnosis.block import Block, Culprit
+from eroica.diagnosis.operators import HELD, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import name_workers
-from eroica.model.pattern import WorkerPattern
+from eroica.model.pattern import Neighbor, WorkerPattern
+from eroica.model.shares import percent
 
-CAUSE = "sibling-process"
-#: Causes that somebody else may have brought about.
-_ATTRIBUTABLE = frozenset({"cpu-contention", "compute-slow", "unknown"})
+#: Share of what the workers lack that others must have taken, and the fewest cores that count.
+_LEAST_TAKEN, LEAST_CORES = 0.5, 0.2
+#: Cores were short if waiting for one is this share of the loss, or the host is this full. Otherwise a process must
+#: take this share of the host to be in the way, by its use of memory and caches.
+_LEAST_QUEUED, _FULL, LARGE = 0.3, 0.85, 0.25
+_DOUBT_UNSURE = 0.8
+#: Share of the time in which tasks wait for memory, and shares of the host's memory held by others, together and each.
+_LEAST_PRESSURE, _LEAST_MEMORY, _MUCH_EACH = 0.1, 0.2, 0.1
+#: Cores of processes that cannot be seen from here; interrupts and brief processes are such, too.
+_LEAST_UNSEEN = 0.5
 _MOST_FACTOR = 10.0
-#: What a lower clock of the device leaves of the slowness must be at least this share of it.
-_LEAST_BY_OTHERS = 0.5
-_LEAST_CLOCK = 0.01
-#: Share of the iteration that has come since the baseline window from which turns are told as others' doing.
-_LEAST_LOST = 0.1
-#: Somebody else on the same cores makes a job's own work take longer, but not by more than this.
+#: The job's own processes on the host may compute so many times as much as before: others make them compute longer.
 _OWN_WORK = 2.0
+#: What a lower clock of the device leaves of the slowness must be at least this share of it.
+_NOT_BY_CLOCK = 0.5
+_MOST_NAMED = 3
+#: A wait for a core in nearly all of the time cannot be compared.
+_ALWAYS = 0.95
 
 
-def attribute_to_neighbors(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Name in candidates the processes beside the job that account for them; candidates of one host become one."""
-    if view.is_trace or not any(pattern.host_facts for pattern in view.fleet.patterns):
-        return list(candidates)
-    hosts = Hosts(view)
-    return _merged(view, [part for candidate in candidates for part in _attributed(hosts, candidate)])
+class _Taken(NamedTuple):
+    """The share that others took on one host: a sentence, a few words, the share, and a factor for doubt."""
+
+    what: str
+    short: str
+    share: float
+    doubt: float = 1.0
 
 
-def is_concealing(candidate: Candidate) -> bool:
-    """True if a candidate is how a lack of cores may show on everybody, besides as no cause at all.
-
-    A function that is only as large as the slowdown, without any reference, may be that, too. Collectives that carry
-    more, or are more, than in the baseline window are the job's own doing.
-    """
-    contention = candidate.cause == "cpu-contention" and candidate.scope == "rotating"
-    longer = candidate.cause == "slow-collective-everywhere" and not candidate.is_own_doing
-    return contention or longer or candidate.reference == "slowdown"
+def fact(pattern: WorkerPattern, name: str, default: float = 0.0) -> float:
+    """Return one fact of a worker's host."""
+    return pattern.host_facts.get(name, default)
 
 
-def find_sibling_processes(view: View) -> list[Candidate]:
-    """Accuse processes that filled hosts since the baseline window, where the job got slower and nobody stands out.
+class _Host:
+    """One host against the hosts of workers that are not accused, and against itself in the baseline window."""
 
-    The whole time lost is theirs then: what a thread without a core delays, all others wait for. Without a healthy
-    window it is what iterations take beyond what the user expects, and all that others take counts.
-    """
+    def __init__(self, view: View, host: str, accused: Sequence[int], reference: str) -> None:
+        guilty, patterns = set(accused), view.fleet.patterns
+        past = view.suspects.baseline
+        self.view, self.name, self.members = view, host or "its host", [at for at in view.homes[host] if at in guilty]
+        self.own = patterns[self.members[0]]
+        self.before = [one for one in past.patterns if one.worker.host == host] if past is not None else []
+        self.peers = [one for at, one in enumerate(patterns) if at not in guilty] if reference == "peers" else []
+        theirs = {patterns[at].worker.host for at in accused}
+        elsewhere = [at[0] for name, at in view.homes.items() if name not in theirs] if reference == "peers" else []
+        self.elsewhere = [patterns[at] for at in elsewhere]
+
+    @property
+    def is_compared(self) -> bool:
+        return bool(self.elsewhere or self.before)
+
+    def more(self, name: str) -> float:
+        """Return the excess of a fact over the other hosts and over the baseline window."""
+        here = float(
+            np.mean([fact(self.view.fleet.patterns[at], name) for at in self.view.homes[self.own.worker.host]])
+        )
+        return here - max([*_median(self.elsewhere, name), *_mean(self.before, name)], default=0.0)
+
+    def queued(self) -> float:
+        """Return the share of the time to run in that is lost to a longer wait for a core than usual; the worst's."""
+        lost = []
+        for at in self.members:
+            now = min(fact(self.view.fleet.patterns[at], "run_queue_wait"), 1.0)
+            rank = self.view.fleet.ranks[at]
+            then = [fact(one, "run_queue_wait") for one in self.before if one.worker.global_rank == rank]
+            usual = min(max([*then, *_median(self.peers, "run_queue_wait")], default=0.0), _ALWAYS)
+            lost.append(max(1 - (1 - now) / (1 - usual), 0.0))
+        return max(lost, default=0.0)
+
+    def newcomers(self) -> list[Neighbor]:
+        """Return the processes that use more than their like elsewhere or before, the heaviest first."""
+        grown = [(one.cpu_cores - self._like(one), one) for one in self.own.neighbors]
+        most = max((more for more, _ in grown), default=0.0)
+        kept = [(more, one) for more, one in grown if more >= max(0.1, 0.1 * most)]
+        return [one for _, one in sorted(kept, key=lambda pair: -pair[0])]
+
+    def grown(self) -> float:
+        """Return the cores that processes use beyond their like; others may have left meanwhile."""
+        return sum(max(one.cpu_cores - self._like(one), 0.0) for one in self.own.neighbors)
+
+    def _like(self, one: Neighbor) -> float:
+        before = [other.cpu_cores for past in self.before[:1] for other in past.neighbors if other.pid == one.pid]
+        elsewhere = [sum(o.cpu_cores for o in there.neighbors if o.name == one.name) for there in self.elsewhere]
+        return max([*before, float(np.median(elsewhere)) if elsewhere else 0.0])
+
+    def usual(self, name: str) -> str:
+        """Return what a fact is on the other hosts and in the baseline window, as a clause."""
+        parts = [f"on the hosts of its peers such processes use {value:.1f}" for value in _median(self.elsewhere, name)]
+        parts += [
+            f"in the {self.view.past_window} such processes used {value:.1f}" for value in _mean(self.before, name)
+        ]
+        return " and ".join(parts) or f"there is no other host and no {self.view.past_window} to compare with"
+
+
+def _median(patterns: Sequence[WorkerPattern], name: str) -> list[float]:
+    return [float(np.median([fact(one, name) for one in patterns]))] if patterns else []
+
+
+def _mean(patterns: Sequence[WorkerPattern], name: str) -> list[float]:
+    return [float(np.mean([fact(one, name) for one in patterns]))] if patterns else []
+
+
+def find_process(view: View, block: Block) -> Culprit | None:
+    """Find the processes beside the job that took what a block's workers lack, on all of their hosts; else None."""
+    members = block.workers
+    if view.is_trace or not members or block.reference_us <= 0 or not _has_facts(view) or block.facts.held > HELD:
+        return None
+    factor = min(block.mean_us / block.reference_us, _MOST_FACTOR)
+    found = []
+    for host in sorted({view.fleet.patterns[at].worker.host for at in members}):
+        here = _Host(view, host, members, block.reference)
+        if view.fleet.has_accelerator and block.kind == "compute":
+            taken = _on_device(here, block, factor)
+        else:
+            cores = sum(fact(view.fleet.patterns[at], "cores_worker", 1.0) * (factor - 1) for at in here.members)
+            taken = _on_host(here, cores, 1 - 1 / factor)
+        if taken is None:
+            return None
+        found.append(taken)
+    ranks = [view.fleet.ranks[at] for at in members]
+    times = f"{block.mean_us / max(block.reference_us, 1e-9):.1f} times"
+    who = f"{name_workers(ranks, capital=True)} compute{'s' if len(ranks) == 1 else ''} {times} as slowly"
+    return _culprit(who, found)
+
+
+def find_newcomers(view: View) -> Culprit | None:
+    """Find processes that filled all hosts of the job since the baseline window, if nobody stands out; else None."""
     past, before_us = view.suspects.baseline, view.baseline_us
-    told = past is not None or view.context.window.purpose == "expected"
-    if view.is_trace or not told or not view.is_slow or not before_us or before_us >= view.iteration_us:
-        return []
-    lost = 1 - before_us / view.iteration_us
-    hosts = Hosts(view)
-    taken = [one for host in hosts.workers if (one := _taken_since(hosts, host, lost)) is not None]
-    members = tuple(sorted(at for one in taken for at in hosts.workers[one.host]))
-    if not taken:
-        return []
-    return [_job_candidate(view, taken, members, lost)]
+    is_told = past is not None or view.context.window.purpose == "expected"
+    if view.is_trace or not is_told or not view.is_slow or not before_us or before_us >= view.iteration_us:
+        return None
+    lost, found = 1 - before_us / view.iteration_us, []
+    for host, members in view.homes.items():
+        here = _Host(view, host, members, "baseline")
+        taken = _since(here, lost)
+        if taken is None:
+            return None
+        found.append(taken)
+    return _culprit("", found) if found else None
+
+
+def _culprit(who: str, found: Sequence[_Taken]) -> Culprit:
+    beside = " and ".join(one.short for one in found[:2])
+    return Culprit(
+        kind="process",
+        subject=f"{who} beside {beside}".strip(),
+        evidence=tuple(one.what for one in found[:_MOST_NAMED]),
+        doubt=min(one.doubt for one in found) * min(min(one.share for one in found) + 0.5, 1.0),
+    )
+
+
+def _has_facts(view: View) -> bool:
+    return any(pattern.host_facts for pattern in view.fleet.patterns)
+
+
+def _since(here: _Host, lost: float) -> _Taken | None:
+    """Find what others have taken on a host since the baseline window, if the job's own work has not grown."""
+    past, view = here.view.suspects.baseline, here.view
+    if past is None:
+        cores = fact(here.own, "cores_job", float(len(here.members))) * lost / (1 - lost)
+        return _on_host(here, cores, lost)
+    if not here.before:
+        return None
+    before = max(fact(one, "cores_job") for one in here.before)
+    if fact(here.own, "cores_job") * view.iteration_us > _OWN_WORK * (before or np.inf) * past.mean_iteration_us:
+        return None
+    return _on_host(here, (before or float(len(here.members))) * lost, lost)
+
+
+def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
+    """Find what took cores, time of the whole machine, or memory of a host; None where nothing did.
+
+    Args:
+        here: The host.
+        cores: Cores that its workers would use in addition at full speed.
+        lost: Share of their time that they lose, 0-1.
+    """
+    steal = here.more("steal")
+    if steal >= max(_LEAST_TAKEN * lost, HELD):
+        what = f"{here.name} is a virtual machine, and others take {percent(steal)} more of its CPU time than usual."
+        return _Taken(what, f"other virtual machines on the hardware of {here.name}", min(steal / lost, 1.0))
+    is_queued = here.queued() >= _LEAST_QUEUED * lost
+    is_full = here.is_compared and fact(here.own, "host_busy") >= _FULL
+    more, unseen = here.more("cores_outside"), here.more("cores_unseen")
+    if is_queued and is_full:
+        more = max(more, here.grown())
+    more += unseen if unseen >= _LEAST_UNSEEN else 0.0
+    is_large = here.is_compared and more >= LARGE * max(fact(here.own, "cpu_count"), 1.0)
+    if more >= max(_LEAST_TAKEN * cores, LEAST_CORES) and (is_queued or is_full or is_large):
+        total = fact(here.own, "cpu_count")
+        clause = name_use(here.newcomers(), fact(here.own, "cores_outside"), total)
+        if unseen > more / 2 and unseen >= _LEAST_UNSEEN:
+            clause = (
+                f"processes that cannot be seen from here use {fact(here.own, 'cores_unseen'):.1f} of {total:.0f} cores"
+            )
+        what = (
+            f"On {here.name} {clause}, and do not belong to the job; {here.usual('cores_outside')}; the workers lack "
+            f"about {cores:.1f} cores."
+        )
+        sure = (is_queued and here.is_compared) or is_full
+        short = f"others on {here.name}: {clause}"
+        return _Taken(what, short, min(more / max(cores, 1e-9), 1.0), 1.0 if sure else _DOUBT_UNSURE)
+    return _in_memory(here)
+
+
+def _in_memory(here: _Host) -> _Taken | None:
+    """Find processes that hold much of a host's memory while tasks wait for memory."""
+    pressure, total = here.more("memory_pressure"), max(fact(here.own, "memory_bytes"), 1.0)
+    large = sorted(
+        (one for one in here.own.neighbors if one.memory_bytes >= _MUCH_EACH * total), key=lambda o: -o.memory_bytes
+    )
+    held = min(sum(one.memory_bytes for one in large), total * (1 - fact(here.own, "memory_available")))
+    if pressure < _LEAST_PRESSURE or held < _LEAST_MEMORY * total:
+        return None
+    hold = "holds" if len(large) == 1 else "hold"
+    short = f"{list_processes(large)}, which {hold} {held / 2**30:.1f} GiB of memory on {here.name}"
+    what = (
+        f"On {here.name} {list_processes(large)} {hold} {held / 2**30:.1f} of {total / 2**30:.0f} GiB of memory, and "
+        f"tasks wait for memory {percent(pressure)} more of the time than where nobody is slow."
+    )
+    return _Taken(what, short, _LEAST_TAKEN)
+
+
+def _on_device(here: _Host, block: Block, factor: float) -> _Taken | None:
+    """Find processes on the devices of all accused workers of a host, and not on the reference's.
+
+    A device whose lower clock explains the slowness is slow by itself.
+    """
+    view = here.view
+    clock_W = host_fact(view.fleet, "gpu_sm_clock")
+    usual_W = view.fleet.usual(clock_W)
+    if block.reference == "baseline":
+        usual_W = view.then(lambda past: host_fact(past, "gpu_sm_clock"))
+    ratio_W = usual_W[here.members] / np.maximum(clock_W[here.members], 0.01)
+    left = factor / (1.0 if np.isnan(ratio_W).all() else max(float(np.nanmedian(ratio_W)), 1.0))
+    if left - 1 < _NOT_BY_CLOCK * (factor - 1):
+        return None
+    beside = [[one for one in view.fleet.patterns[at].neighbors if one.device] for at in here.members]
+    others = here.before if block.reference == "baseline" else here.peers
+    usual = float(np.median([_device_share(one.neighbors) for one in others])) if others else 0.0
+    if not all(beside):
+        return None
+    more, lost = min(map(_device_share, beside)) - usual, 1 - 1 / left
+    if more < _LEAST_TAKEN * lost:
+        return None
+    named = sorted({one.pid: one for some in beside for one in some}.values(), key=lambda one: -one.device_utilization)
+    devices = " and ".join(sorted({one.device for one in named}))
+    text = ", ".join(
+        f"{list_processes([one])} uses {percent(one.device_utilization)} of {one.device}'s time"
+        for one in named[:_MOST_NAMED]
+    )
+    what = (
+        f"On {here.name} {text}; the job's own processes aside, devices of workers that are not slow give others "
+        f"{percent(usual)} of their time."
+    )
+    return _Taken(what, f"{list_processes(named)} on {devices} of {here.name}", min(more / max(lost, 1e-9), 1.0))
+
+
+def _device_share(neighbors: Iterable[Neighbor]) -> float:
+    return sum(one.device_utilization for one in neighbors if one.device)
 
 
 def unexplained_neighbors(view: View) -> Iterator[str]:
-    """Name other processes that are busy on the hosts of a job that is slow for no known reason."""
-    for host, members in Hosts(view).workers.items():
+    """Yield notes on other processes that are busy on the hosts of a job that is slow for no known reason."""
+    for host, members in view.homes.items():
         worker = view.fleet.patterns[members[0]]
-        heavy = [one for one in worker.neighbors if one.cpu_cores >= LEAST_CORES or one.device]
-        cores = worker.host_facts.get("cpu_count", 0)
-        heavy.sort(key=lambda one: -one.cpu_cores)
-        if heavy and sum(one.cpu_cores for one in heavy) >= LARGE * cores:
-            total = fact(worker, "cores_outside")
-            yield f"On {host or 'its host'} {name_use(heavy, total, cores)}, and do not belong to the job."
-
-
-# --- one candidate ---
-
-
-def _attributed(hosts: Hosts, candidate: Candidate) -> Iterator[Candidate]:
-    """Attribute a candidate to neighbors; in two parts where only some of its hosts have such neighbors."""
-    view = hosts.view
-    accused = [view.fleet.patterns[worker] for worker in candidate.workers]
-    if candidate.cause in INPUT_CAUSES:  # their own function is named: loader processes need cores, too
-        yield _beside_loading(hosts, candidate)
-        return
-    if candidate.scope == "rotating" and candidate.cause in _ATTRIBUTABLE:
-        yield _instead_of_turns(hosts, candidate)
-        return
-    held = any(fact(one, "stopped") + fact(one, "throttled") > HELD for one in accused)  # itself, not by what it lacks
-    if candidate.cause not in _ATTRIBUTABLE or not accused or candidate.reference_us <= 0 or held:
-        yield candidate
-        return
-    if candidate.is_one_operator:
-        yield candidate
-        return
-    factor = min(candidate.mean_us / candidate.reference_us, _MOST_FACTOR)
-    theirs = sorted({one.worker.host for one in accused})
-    take = _taken_by_device if view.fleet.has_accelerator and candidate.kind == "compute" else _taken_by_host
-    taken = take(hosts, candidate, theirs, factor)
-    unseen = tuple(one.what for one in taken if not one.is_seen)
-    if unseen:
-        candidate = msgspec.structs.replace(candidate, evidence=(*candidate.evidence, *unseen[:LISTED]))
-        taken = [one for one in taken if one.is_seen]
-    if len(taken) < len(theirs) and (not taken or candidate.scope == "all"):
-        yield candidate
-        return
-    noisy = {one.host for one in taken}
-    mine = [at for at, one in zip(candidate.workers, accused, strict=True) if one.worker.host in noisy]
-    rest = sorted(set(candidate.workers) - set(mine))
-    yield _blaming(view, _of_workers(candidate, mine), taken)
-    if rest:
-        yield _of_workers(candidate, rest)
-
-
-def _instead_of_turns(hosts: Hosts, candidate: Candidate) -> Candidate:
-    """Replace a rotating candidate by what other processes have taken of all hosts since the baseline window."""
-    view, past = hosts.view, hosts.view.suspects.baseline
-    if past is None or view.fleet.has_accelerator:
-        return candidate
-    lost = 1 - past.mean_iteration_us / max(view.iteration_us, 1e-9)
-    if lost < _LEAST_LOST:
-        return candidate
-    taken = [_taken_since(hosts, host, lost) for host in hosts.workers]
-    known = [one for one in taken if one is not None]
-    if len(known) < len(taken):
-        return candidate
-    found = _job_candidate(view, known, tuple(range(view.workers)), lost)
-    if (found.gain or 0.0) < _LEAST_LOST:
-        return candidate
-    return msgspec.structs.replace(found, evidence=(*found.evidence, *candidate.evidence))
-
-
-def _beside_loading(hosts: Hosts, candidate: Candidate) -> Candidate:
-    """Add a sentence on each host of which others take more cores than elsewhere or before."""
-    theirs = sorted({hosts.view.fleet.patterns[worker].worker.host for worker in candidate.workers})
-    others, beside = Others(hosts, candidate.workers, candidate.reference), []
-    for host in theirs:
-        compared = Compared(others, host)
-        worker = hosts.view.fleet.patterns[hosts.workers[host][0]]
+        heavy = sorted(
+            (o for o in worker.neighbors if o.cpu_cores >= LEAST_CORES or o.device), key=lambda o: -o.cpu_cores
+        )
         cores = fact(worker, "cpu_count")
-        if compared.is_compared and compared.more_on_host("cores_outside") >= max(LEAST_CORES, LARGE * cores):
-            clause = name_use(compared.newcomers(worker.neighbors), fact(worker, "cores_outside"), cores)
-            usual = compared.usual("cores_outside")
-            beside.append(f"On {host or 'its host'} {clause}, and may slow the loading down; {usual}.")
-    return msgspec.structs.replace(candidate, evidence=(*candidate.evidence, *beside[:LISTED]))
+        if heavy and sum(one.cpu_cores for one in heavy) >= LARGE * cores:
+            use = name_use(heavy, fact(worker, "cores_outside"), cores)
+            yield f"On {host or 'its host'} {use}, and do not belong to the job."
 
 
-def _of_workers(candidate: Candidate, workers: Sequence[int]) -> Candidate:
-    """Take the part of a candidate that is these workers'."""
-    removed_WI = np.zeros_like(candidate.removed_us)
-    removed_WI[list(workers)] = candidate.removed_us[list(workers)]
-    return msgspec.structs.replace(candidate, workers=tuple(workers), removed_us=removed_WI)
+def list_processes(neighbors: Sequence[Neighbor], *more: str) -> str:
+    """Return processes by name and id, those of one name together; then `more`."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for one in neighbors:
+        groups[one.name].append(one.pid)
+    names = [*(f"{name} ({_ids(pids)})" for name, pids in list(groups.items())[:_MOST_NAMED]), *more]
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
-def _blaming(view: View, candidate: Candidate, taken: Sequence[Taken]) -> Candidate:
-    told = candidate.told_as(CAUSE, _subject(view, candidate, taken), tuple(one.what for one in taken))
-    return msgspec.structs.replace(told, doubt=candidate.doubt * min(one.doubt for one in taken))
+def _ids(pids: Sequence[int]) -> str:
+    if len(pids) == 1:
+        return f"pid {pids[0]}"
+    listed = [str(pid) for pid in sorted(pids)]
+    if len(listed) > _MOST_NAMED:
+        return f"pids {', '.join(listed[:_MOST_NAMED])}, ..."
+    return f"pids {', '.join(listed[:-1])} and {listed[-1]}"
 
 
-def _subject(view: View, candidate: Candidate, taken: Sequence[Taken]) -> str:
-    ranks = [view.fleet.ranks[worker] for worker in candidate.workers]
-    ending = "s" if len(ranks) == 1 else ""
-    times = f"{candidate.mean_us / max(candidate.reference_us, 1e-9):.1f} times"
-    beside = " and ".join(one.short for one in taken[:2])
-    return f"{name_workers(ranks, capital=True)} compute{ending} {times} as slowly beside {beside}"
+def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
+    """Return which processes use how many of a host's cores, as a clause.
 
-
-def _taken_by_device(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], factor: float) -> list[Taken]:
-    """Find what others take of devices, if these do not run more slowly by themselves, with a lower clock."""
-    left = factor / _clock_ratio(hosts.view, candidate)
-    if left - 1 < _LEAST_BY_OTHERS * (factor - 1):
-        return []
-    usual, members = usual_devices(hosts.view, candidate), _members(hosts, candidate)
-    found = (device_taken(hosts.view, usual, host, members[host], left) for host in theirs)
-    return [one for one in found if one is not None]
-
-
-def _clock_ratio(view: View, candidate: Candidate) -> float:
-    """Return the ratio of the reference devices' clock to that of the accused; at least 1, also where unknown."""
-    own_W = host_fact(view.fleet, "gpu_sm_clock")
-    usual_W = view.fleet.usual(own_W)
-    if candidate.reference == "baseline":
-        usual_W = view.then(lambda past: host_fact(past, "gpu_sm_clock"))
-    members = list(candidate.workers)
-    ratio_W = usual_W[members] / np.maximum(own_W[members], _LEAST_CLOCK)
-    return 1.0 if np.isnan(ratio_W).all() else max(float(np.nanmedian(ratio_W)), 1.0)
-
-
-def _taken_by_host(hosts: Hosts, candidate: Candidate, theirs: Sequence[str], factor: float) -> list[Taken]:
-    others, members = Others(hosts, candidate.workers, candidate.reference), _members(hosts, candidate)
-    patterns, found = hosts.view.fleet.patterns, []
-    for host in theirs:
-        compared, here = Compared(others, host), members[host]
-        lacked = sum(fact(patterns[at], "cores_worker", 1.0) * (factor - 1) for at in here)
-        found.append(host_taken(compared, patterns[here[0]], lack_of(compared, here, lacked, 1 - 1 / factor)))
-    return [one for one in found if one is not None]
-
-
-def _members(hosts: Hosts, candidate: Candidate) -> dict[str, list[int]]:
-    """Return a candidate's workers by host."""
-    found: dict[str, list[int]] = {}
-    for worker in candidate.workers:
-        found.setdefault(hosts.view.fleet.patterns[worker].worker.host, []).append(worker)
-    return found
-
-
-def _taken_since(hosts: Hosts, host: str, lost: float) -> Taken | None:
-    """Find what others have taken on a host since the baseline window, if its workers lack it now; else None."""
-    members, before = hosts.workers[host], hosts.before.get(host)
-    if not before and hosts.view.suspects.baseline is not None:
-        return None
-    compared = Compared(Others(hosts, members, "baseline"), host)
-    if before and _work_of_job(hosts, members) > _OWN_WORK * _work_then(hosts, before):
-        return None
-    if before:
-        lacked = max(fact(one, "cores_job", float(len(members))) for one in before) * lost
-    else:
-        lacked = fact(hosts.view.fleet.patterns[members[0]], "cores_job", float(len(members))) * lost / (1 - lost)
-    return host_taken(compared, hosts.view.fleet.patterns[members[0]], lack_of(compared, members, lacked, lost))
-
-
-def _work_of_job(hosts: Hosts, members: Sequence[int]) -> float:
-    """Return the core time of the job's processes on a host in an iteration, microseconds."""
-    return fact(hosts.view.fleet.patterns[members[0]], "cores_job") * hosts.view.iteration_us
-
-
-def _work_then(hosts: Hosts, before: Sequence[WorkerPattern]) -> float:
-    """Return the core time of the job's processes in the baseline window; infinite where nobody looked."""
-    past = hosts.view.suspects.baseline
-    cores = max(fact(one, "cores_job") for one in before)
-    return cores * past.mean_iteration_us if past is not None and cores > 0 else np.inf
-
-
-def _job_candidate(view: View, taken: Sequence[Taken], members: tuple[int, ...], lost: float) -> Candidate:
-    beside = f"beside {' and '.join(one.short for one in taken[:2])}"
-    share, what = min(one.share for one in taken), [one.what for one in taken]
-    found = accuse_growth(view, CAUSE, members, lost, share, what, beside)
-    return msgspec.structs.replace(found, doubt=min(one.doubt for one in taken))
-
-
-# --- merging ---
-
-
-def _merged(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Merge candidates that blame processes of the same hosts, and contention that rotates with one of all workers."""
-    merged: list[Candidate] = []
-    everybodys = any(candidate.cause == CAUSE and candidate.scope == "all" for candidate in candidates)
-    for candidate in candidates:
-        if everybodys and is_concealing(candidate):
-            continue
-        at = next((at for at, other in enumerate(merged) if _is_same(view, candidate, other)), None)
-        if at is None:
-            merged.append(candidate)
-        else:
-            merged[at] = _together(view, merged[at], candidate)
-    return merged
-
-
-def _is_same(view: View, one: Candidate, two: Candidate) -> bool:
-    if one.cause != CAUSE or two.cause != CAUSE or (one.reference, one.scope) != (two.reference, two.scope):
-        return False
-    hosts = [{view.fleet.patterns[worker].worker.host for worker in found.workers} for found in (one, two)]
-    return bool(hosts[0] & hosts[1])
-
-
-def _together(view: View, one: Candidate, two: Candidate) -> Candidate:
-    first, second = len(one.workers), len(two.workers)
-    weights = np.asarray([first, second]) / (first + second)
-    known = [found.agreement for found in (one, two) if found.agreement is not None]
-    joined = msgspec.structs.replace(
-        one,
-        workers=tuple(sorted({*one.workers, *two.workers})),
-        functions=tuple(sorted({*one.functions, *two.functions})),
-        removed_us=np.maximum(one.removed_us, two.removed_us),
-        mean_us=float(weights @ [one.mean_us, two.mean_us]),
-        reference_us=float(weights @ [one.reference_us, two.reference_us]),
-        strength=min(one.strength, two.strength),
-        coverage=min(one.coverage, two.coverage),
-        agreement=min(known, default=None),
-        evidence=tuple(dict.fromkeys((*one.evidence, *two.evidence))),
-        doubt=min(one.doubt, two.doubt),
-    )
-    _, beside, rest = one.subject.partition(" beside ")
-    subject, _, _ = _subject(view, joined, ()).partition(" beside ")
-    return msgspec.structs.replace(joined, subject=f"{subject}{beside}{rest}")
+    Args:
+        neighbors: Processes to name.
+        total: Cores of all processes beside the job.
+        cores: Cores of the host, 0 if unknown.
+    """
+    named, of_all = sum(one.cpu_cores for one in neighbors), f" of {cores:.0f}" if cores else ""
+    if not neighbors:
+        return f"many small processes use {total:.1f}{of_all} cores"
+    if named < 0.6 * total:
+        return f"{list_processes(neighbors, 'smaller processes')} use {total:.1f}{of_all} cores"
+    return f"{list_processes(neighbors)} use{'s' if len(neighbors) == 1 else ''} {named:.1f}{of_all} cores"

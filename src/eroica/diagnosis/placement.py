@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from eroica.diagnosis.candidate import Candidate
+from eroica.diagnosis.block import Block
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import list_numbers, name_workers
-from eroica.localize.coordinates import coordinates_of, shared_coordinate
+from eroica.localize.roles import coordinates_of, shared_coordinate
 
 #: A host is accused as a whole if so many of its workers are, and hosts are named if they hold so many of the accused.
 _NEARLY_ALL = 0.85
@@ -120,7 +120,7 @@ def host_step(view: View, workers: Sequence[int]) -> str:
     return f"Check {'host' if one else 'hosts'} {listed} first, and {shared}; train without {'it' if one else 'them'}. "
 
 
-def is_extra_duty(view: View, found: Candidate) -> bool:
+def is_extra_duty(view: View, found: Block) -> bool:
     """True if rank 0 alone runs a function that no peer runs at all: a progress bar, a checkpoint, metrics."""
     if found.kind not in ("python", "other") or [view.fleet.ranks[worker] for worker in found.workers] != [0]:
         return False

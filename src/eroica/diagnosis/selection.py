@@ -1,231 +1,379 @@
-"""Select the causes among candidates: those whose removal makes iterations shorter."""
+"""Choose the causes among blocks: one account, in which each cause books the time that it explains.
+
+Blocks are taken by what they gain. One counts only with what those taken before have left, so no way to find blocks
+needs to know of the others.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from eroica.diagnosis.accumulation import find_exchange_per_pass
-from eroica.diagnosis.affinity import find_narrow_affinity
-from eroica.diagnosis.arbiter import MOST_DOUBTED, Cause, drop, is_believed, is_told_by, select_causes
-from eroica.diagnosis.blocking import find_blocking
-from eroica.diagnosis.callers import name_callers
-from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.communication import find_slow_communication
-from eroica.diagnosis.compute import find_compute
-from eroica.diagnosis.confidence import believed_strength
-from eroica.diagnosis.denormals import find_denormals
-from eroica.diagnosis.fragmented import find_fragmented
-from eroica.diagnosis.fragmented_messages import find_cut_up
-from eroica.diagnosis.gains import MINOR, growth_of
-from eroica.diagnosis.garbage import find_collections
-from eroica.diagnosis.host import find_host_bound
-from eroica.diagnosis.inside import put_operators_inside
-from eroica.diagnosis.latecomers import find_latecomers
-from eroica.diagnosis.launching import find_slow_launching
-from eroica.diagnosis.link import find_slow_links
-from eroica.diagnosis.loading import find_slow_loading
-from eroica.diagnosis.lock import find_lock_contention
-from eroica.diagnosis.memory import find_memory_storms
-from eroica.diagnosis.micro_batches import find_fewer_micro_batches
-from eroica.diagnosis.neighbors import attribute_to_neighbors, find_sibling_processes, is_concealing
-from eroica.diagnosis.oversubscription import blame_loading, find_oversubscription
-from eroica.diagnosis.paths import find_group_transfers
-from eroica.diagnosis.pauses import find_pauses
-from eroica.diagnosis.python_code import find_python
-from eroica.diagnosis.reading import INPUT_CAUSES
-from eroica.diagnosis.recomputation import find_recomputation
-from eroica.diagnosis.rotating import find_rotating
-from eroica.diagnosis.routing_imbalance import tell_routed
-from eroica.diagnosis.rows import waits_rather
-from eroica.diagnosis.saturated import find_saturated_loading
-from eroica.diagnosis.seldom import find_seldom
-from eroica.diagnosis.setup import attribute_to_setup, find_misconfiguration
-from eroica.diagnosis.single_operators import find_slow_operators
-from eroica.diagnosis.smaller_pieces import find_smaller_pieces
-from eroica.diagnosis.stages import find_long_stages
-from eroica.diagnosis.synchronization import find_synchronization
-from eroica.diagnosis.uneven import find_uneven_work
-from eroica.diagnosis.unexplained import find_unexplained
+from eroica.diagnosis.block import Block, Culprit
+from eroica.diagnosis.callers import find_grown_function
+from eroica.diagnosis.facts import with_facts
+from eroica.diagnosis.frames import NOTHING
+from eroica.diagnosis.helpers import find_helpers
+from eroica.diagnosis.labels import NO_FAULT, UNKNOWN, label_of
+from eroica.diagnosis.lock import find_lock_holders
+from eroica.diagnosis.neighbors import find_newcomers, find_process
+from eroica.diagnosis.operators import held_share
+from eroica.diagnosis.recordings import is_believed
+from eroica.diagnosis.search import COLLECTIONS_GAIN, find_blocks
+from eroica.diagnosis.setup import find_changed_setting, find_setting
 from eroica.diagnosis.view import View
-from eroica.diagnosis.without_core import find_without_core
+from eroica.localize.excess import SURE
+from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
+from eroica.model.shares import percent
+from eroica.model.window import SLOWER
 
-#: Causes of some workers that hold less than this share of what the others wait for these do not explain it.
-_ACCOUNTS = 0.5
-#: What fails for few iterations alone is worth a doubt from this share of the standard errors and of the iteration on,
-#: in iterations that leave doubt.
-_DOUBTED = 1 / 3
-_LEAST_DOUBTED_GAIN = 0.06
-_RULES = (
-    find_slow_loading,
-    find_blocking,
-    find_lock_contention,
-    find_python,
-    find_recomputation,
-    find_smaller_pieces,
-    find_collections,
-    find_rotating,
-    find_pauses,
-    find_seldom,
-    find_compute,
-    find_denormals,
-    find_slow_operators,
-    find_memory_storms,
-    find_synchronization,
-    find_fragmented,
-    find_cut_up,
-    find_exchange_per_pass,
-    find_fewer_micro_batches,
-    find_slow_links,
-    find_group_transfers,
-    find_slow_communication,
-    find_host_bound,
-    find_slow_launching,
-    find_long_stages,
-)
+Floats = NDArray[np.float64]
+#: What takes longer everywhere counts half: specific causes bring it about, too.
+_GENERAL = 0.5
+#: A recording's iterations are too few to tell a gain of this from noise.
+LEAST_DOUBTED = 0.06
+#: Least gain of collectives of all, and of a worker that wanders; on devices nothing wanders by luck.
+_LEAST_OF_COLLECTIVES, _LEAST_OF_TURNS, _LEAST_OF_TURNS_ON_DEVICE = 0.05, 0.07, 0.04
+#: In a job that nobody finds slow: functions differ by so much between baseline windows, and between workers.
+_LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
+#: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
+_SURE_AGREEMENT, _STRONGER, _AS_LARGE, _HELD_AS_LARGE = 0.7, 1.5, 0.75, 0.5
+#: A deeper cell stands for the one around it if it gains this share of it.
+_HOLDS = 0.9
+#: Causes that a process beside the job may have brought about.
+_BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
+#: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
+_FEW_ITERATIONS, _LENIENT = 9, 1 / 3
+#: What a slow processor runs takes longer by its factor, or a little more.
+_AS_SLOWLY = 1.25
+#: Causes that explain less of the growth leave something to be found.
+_HALF = 0.5
+#: Share of a slowdown from which a cause accounts for it, and of all gains from which it leads.
+_ACCOUNTS, _LEADS = 0.6, 0.8
+#: Busy times show about half of what a lack of cores costs.
+_ACCOUNTS_FOR_CORES = 0.35
+_OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
 
 
-def find_causes(view: View) -> list[Cause]:
-    """Find all causes of a window in order of falling gain; empty if nothing costs enough."""
-    causes = select_causes(view, _of_all_rules(view))
-    if view.is_trace:
-        causes = _with_lateness(view, causes)
-    explained = {worker for cause in causes for worker in cause.candidate.workers}
-    if not any(cause.candidate.scope == "some" for cause in causes):
-        late = find_without_core(view, explained) or find_unexplained(view, explained)
-        causes += select_causes(view, with_culprits(view, late))
-    plain = [cause for cause in causes if not is_concealing(cause.candidate)]
-    # where cores are short, some function is always slower, too
-    if not plain or sum(cause.gain for cause in plain) < MINOR * growth_of(view)[0]:
-        beside = select_causes(view, find_sibling_processes(view) or find_misconfiguration(view))
-        kept = [one for one in causes if not beside or waits_rather(view, one.candidate)]
-        drop(view, causes, kept, "it accounts for little of the slowdown, and what runs beside the job for more")
-        causes = [*beside, *kept]
-    if all(cause.candidate.cause in INPUT_CAUSES for cause in causes):
-        widest = _widest(causes, select_causes(view, find_saturated_loading(view)))
-        drop(view, causes, widest, "the limit that the loaders of all set is wider, and gains more")
-        causes = widest
-    return [*causes, *(_remarks(view, causes) if view.is_trace else _smaller(view, causes))]
+class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A block that counts.
 
-
-def _with_lateness(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """Add to a recording's causes what others wait for: on workers that nothing accuses, and beyond their causes.
-
-    A host's function that its device hides holds a worker up for longer than it is on the critical path. What accounts
-    for less than half of the waiting is not what the worker is late by.
+    Attributes:
+        block: The block.
+        cause: Its slug in the catalog.
+        gain: Share of the iteration that its removal saves, 0-1.
+        is_growth: The gain is by how much the iteration has grown, not what the replay shows.
+        why: What decided for it, a clause.
+        probability: That it is real and named rightly, 0-1 (`gate`).
     """
-    found = list(causes)
-    for late in select_causes(view, find_latecomers(view)):
-        accused = set(late.candidate.workers)
-        same = [one for one in found if one.candidate.scope == "some" and accused & set(one.candidate.workers)]
-        raised = [_with_hidden(view, one, late) for one in same]
-        if sum(one.gain for one in raised) < _ACCOUNTS * late.gain:
-            for one in same:
-                view.refuse(one.candidate, "the others wait far longer for these workers than that takes", one.gain)
-            raised = [_as_known(view, late)]
-        found = [one for one in found if one not in same] + raised
-    return sorted(found, key=lambda one: one.weight, reverse=True)
+
+    block: Block
+    cause: str
+    gain: float
+    is_growth: bool = False
+    why: str = ""
+    probability: float = 1.0
+
+    @property
+    def weight(self) -> float:
+        """The gain; half of it for what takes longer everywhere."""
+        return self.gain * (_GENERAL if self.block.is_general else 1.0)
 
 
-def _as_known(view: View, late: Cause) -> Cause:
-    """Replace a latecomer of unknown cause by a weighed cause of the same function: rerun, that may show no gain."""
-    found = late.candidate
-    for one in view.weighed if found.cause == "unknown" else ():
-        known = one.candidate
-        if known.workers == found.workers and set(known.functions) & set(found.functions) and known.cause != "unknown":
-            return Cause(candidate=known, gain=late.gain)
-    return late
+class Weighed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A cause that was considered and not named.
 
-
-def _with_hidden(view: View, cause: Cause, late: Cause) -> Cause:
-    """Raise the gain of a host's function by its time beside the device, as far as others wait for that."""
-    found, most = cause.candidate, late.gain
-    if cause.gain >= most:
-        return cause
-    if set(found.functions) & set(late.candidate.functions):  # what keeps the late by either reading
-        return msgspec.structs.replace(cause, gain=most)
-    if found.kind != "python" or not found.functions:
-        return cause
-    rows, workers = list(found.functions), list(found.workers)
-    hidden_W = np.maximum(view.fleet.total_us - view.fleet.critical_us, 0.0)[rows].sum(axis=0)
-    own_us = float(np.nan_to_num(hidden_W - view.fleet.usual(hidden_W))[workers].mean())
-    gain = min(most, cause.gain + max(own_us, 0.0) / max(view.iteration_us, 1e-9))
-    return msgspec.structs.replace(cause, gain=gain)
-
-
-def _widest(causes: list[Cause], limit: list[Cause]) -> list[Cause]:
-    """Return the limit that loaders set if causes are none, or narrower and smaller in gain; else the causes."""
-    wider = any(one.candidate.scope == "all" for one in limit) and all(one.candidate.scope == "some" for one in causes)
-    dearer = sum(cause.gain for cause in limit) > sum(cause.gain for cause in causes)
-    return limit if limit and (not causes or (wider and dearer)) else causes
-
-
-def _of_all_rules(view: View) -> list[Candidate]:
-    """Collect the candidates of all rules."""
-    suspected = put_operators_inside(view, [candidate for rule in _RULES for candidate in rule(view)])
-    candidates = tell_routed(view, name_callers(view, with_culprits(view, suspected)))
-    crowd = [one for one in (*find_oversubscription(view), *find_narrow_affinity(view)) if is_believed(view, one)][:1]
-    by_few = blame_loading(view, crowd[0], [one for one in candidates if is_believed(view, one)]) if crowd else []
-    return by_few or [*crowd, *candidates]
-
-
-def _smaller(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """Add causes that cost less than `min_gain`: on all workers beyond what is expected, by the paper's 1 %.
-
-    With an accelerator only: on busy cores one per cent is noise. By itself it makes no job slow.
+    Attributes:
+        cause: The cause.
+        decision: Why it is not named, a clause.
+        is_doubted: Only because a recording holds too few iterations.
     """
-    if not causes or not view.fleet.has_accelerator:
-        return []
-    settings = dataclasses.replace(view.settings, min_gain=min(view.settings.beta_gate, view.settings.min_gain))
-    fine = View(view.suspects, view.context, settings)
-    candidates = [candidate for rule in (find_slow_loading, find_python) for candidate in rule(fine)]
-    common = [each for each in candidates if each.scope == "all" and each.reference == "expectation"]
-    known = [cause.candidate for cause in causes]
-    return select_causes(fine, [one for one in common if not _is_told(one, known)])
+
+    cause: Cause
+    decision: str
+    is_doubted: bool = False
 
 
-def with_culprits(view: View, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Name in candidates the setting, or the process beside the job, that accounts for them."""
-    return attribute_to_setup(view, attribute_to_neighbors(view, candidates))  # measured culprits before settings
+def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
+    """Return the causes in order of falling weight, and what was considered besides."""
+    helpers = sorted(find_helpers(view), key=lambda one: -(one.gain or 0.0))[:1]
+    blocks = _settled(view, [*helpers, *find_lock_holders(view), *find_blocks(view)])
+    named = [one for block in blocks if (one := _named(view, block)) is not None]
+    ranked = _weighed(view, named)
+    causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
+    few = f"{view.iterations} iterations are too few to be sure of it"
+    weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
+    if not causes and view.iterations <= _FEW_ITERATIONS and view.strictness == 1:
+        weighed = [*_doubted(view), *weighed]
+    if sum(one.gain for one in causes) < _HALF * growth_of(view)[0]:
+        causes = _rest(view, causes)
+    return settle_gains(view, causes), weighed
 
 
-def find_doubted(view: View, causes: Sequence[Cause]) -> Cause | None:
-    """Find the costliest candidate of a window without causes, if iterations are too few to tell it from noise.
+def _doubted(view: View) -> list[Weighed]:
+    """Return what a lenient search finds in a window of few iterations, the largest first."""
+    lenient = View(view.suspects, view.context, view.settings, _LENIENT)
+    causes, _ = find_causes(lenient)
+    why = f"{view.iterations} iterations are too few to tell it from noise"
+    large = [one for one in causes if one.gain >= LEAST_DOUBTED]
+    return [Weighed(cause=one, decision=why, is_doubted=True) for one in sorted(large, key=lambda one: -one.weight)]
 
-    In a running job's window with causes, it must seem to cost more than those together.
-    """
-    is_asked = not causes if view.is_trace else view.context.window.purpose != "baseline"
-    if view.iterations > MOST_DOUBTED or not is_asked:
+
+def _rest(view: View, causes: list[Cause]) -> list[Cause]:
+    """Return the causes after what may explain a slowdown that they leave mostly unexplained."""
+    function = find_grown_function(view)
+    if function is not None:
+        found = _weighed(view, [Cause(block=with_facts(view, function), cause="python-on-critical-path", gain=0.0)])
+        return [*found, *(one for one in causes if not is_same_time(one.block, found[0]))]
+    return causes or _by_surroundings(view)
+
+
+def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
+    """Drop blocks whose time a deeper cell holds, or a surer block of some workers instead of all."""
+    gains = {id(block): _gain(view, block) for block in blocks}
+
+    def is_beaten(block: Block) -> bool:
+        if any(_holds(other, block) and gains[id(other)] >= _HOLDS * gains[id(block)] for other in blocks):
+            return True
+        if block.scope != "all" or block.reference == "peers":
+            return False
+        for other in blocks:
+            if other.scope != "some":
+                continue
+            share = gains[id(other)] / max(gains[id(block)], 1e-9)
+            if other.cell == "process" and share >= _HELD_AS_LARGE:
+                return True
+            is_sure = (other.agreement or 0.0) >= _SURE_AGREEMENT and other.strength >= _STRONGER * block.strength
+            if is_sure and share >= _AS_LARGE and not set(other.rows).isdisjoint(block.rows):
+                return True
+        return False
+
+    return [block for block in blocks if not is_beaten(block)]
+
+
+def _holds(inner: Block, outer: Block) -> bool:
+    """Return True if a block is a deeper cell of another one of the same workers, whose name says less."""
+    same = inner.workers == outer.workers and inner.scope == outer.scope and outer.cell == "operators"
+    return same and set(inner.rows) < set(outer.rows)
+
+
+def _gain(view: View, block: Block) -> float:
+    return block.gain if block.gain is not None else simulated_gain(view.fleet, block.removed_us)
+
+
+def _named(view: View, block: Block) -> Cause | None:
+    """Return a block with its cause, its culprit found; None if it is no fault."""
+    block = _by_caller(block)
+    cause = label_of(block, view.is_slow or view.fleet.has_accelerator)
+    if cause == NO_FAULT:
         return None
-    suspects = view.suspects
-    if view.is_pipeline:  # with some sends unmatched, a pipeline run again may show no gain
-        suspects = msgspec.structs.replace(suspects, fleet=msgspec.structs.replace(view.fleet, replay=None))
-    lenient = View(suspects, view.context, view.settings, strictness=_DOUBTED)
-    candidates = [candidate for rule in _RULES for candidate in rule(lenient)]
-    found = select_causes(lenient, [*candidates, *find_latecomers(lenient)])
-    least = max(_LEAST_DOUBTED_GAIN, 2 * view.settings.min_gain, sum(cause.gain for cause in causes))
-    known = [cause.candidate for cause in causes]
-    large = [one for one in found if one.gain >= least and not _is_told(one.candidate, known)]
-    return max(large, key=lambda one: one.weight, default=None)
+    if block.culprit is None and block.scope != "rotating":
+        culprit = find_process(view, block) if cause in _BY_NEIGHBORS else None
+        culprit = culprit or find_setting(view, block, cause)
+        if culprit is not None:
+            block = msgspec.structs.replace(block, culprit=culprit)
+            cause = label_of(block, view.is_slow or view.fleet.has_accelerator)
+    return Cause(block=block, cause=cause, gain=0.0)
 
 
-def weigh_weak(view: View) -> None:
-    """Note in an undetermined window what its rules see, with what it would gain, and how sure that is."""
-    lenient = View(view.suspects, view.context, view.settings, strictness=_DOUBTED)
-    for cause in select_causes(lenient, [candidate for rule in _RULES for candidate in rule(lenient)]):
-        strength = believed_strength(view, cause.candidate)
-        view.refuse(cause.candidate, f"{strength:.1f} standard errors may be an accident", cause.gain)
+def _by_caller(block: Block) -> Block:
+    """Return more work of all workers as a block of the function that calls it, if that is new."""
+    caller, facts = block.facts.caller, block.facts
+    if caller is None or block.cell not in ("operators", "launches"):
+        return block
+    if block.cell == "launches":
+        return msgspec.structs.replace(block, focus=msgspec.structs.replace(caller, functions=block.rows))
+    more_work = (UNKNOWN, "load-imbalance") if block.scope == "some" and not facts.has_more_data else (UNKNOWN,)
+    if label_of(block, True) not in more_work or facts.caller_usual_us > facts.caller_us / 3:
+        return block
+    return msgspec.structs.replace(block, cell="python", focus=msgspec.structs.replace(caller, functions=block.rows))
 
 
-def _remarks(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """List uneven work that costs nothing by itself, beside causes that do, unless one of them says it already."""
-    known = {cause.candidate.cause for cause in causes}
-    found = find_uneven_work(view) if known else []
-    return [Cause(candidate=remark, gain=0.0) for remark in found if remark.cause not in known]
+def _weighed(view: View, named: Sequence[Cause]) -> list[Cause]:
+    """Return the causes with their gains, each with and beside the others, in order of falling weight."""
+    inside = [one for one in named if one.block.gain is None]
+    removed = [Removal(one.block.removed_us, _held(view, one.block)) for one in inside]
+    gains = share_gains(view.fleet, removed, _slow_transfers(named))
+    found = [msgspec.structs.replace(one, gain=gain) for one, gain in zip(inside, gains, strict=True)]
+    found += [msgspec.structs.replace(one, gain=one.block.gain) for one in named if one.block.gain is not None]
+    return sorted(found, key=lambda one: -one.weight)
 
 
-def _is_told(candidate: Candidate, known: Sequence[Candidate]) -> bool:
-    return any(is_told_by(candidate, other) for other in known)
+def _slow_transfers(causes: Sequence[Cause]) -> Floats | None:
+    """Return the excess of transfers over slow links, which hides other causes; None without any. float64 [W, I]."""
+    found = [one.block.removed_us for one in causes if one.cause == "slow-link"]
+    return np.max(found, axis=0) if found else None
+
+
+def _held(view: View, block: Block) -> Floats | None:
+    """Return the share of the time in which a stopped or throttled process holds up its transfers, too. float64 [W]."""
+    if block.cell != "process" or view.fleet.has_accelerator:
+        return None
+    return np.where(np.isin(np.arange(view.workers), block.workers), held_share(view.fleet), 0.0)
+
+
+def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Weighed]]:
+    """Take causes by weight, each with what those before have left."""
+    taken: list[Cause] = []
+    refused: list[Weighed] = []
+    booked_WI, held_W, quicker_WI = np.zeros_like(view.fleet.iteration_us), None, _slow_transfers(ranked)
+    gained = 0.0 if quicker_WI is None else simulated_gain(view.fleet, booked_WI, quicker_WI)
+    for at, one in enumerate(ranked):
+        block = one.block
+        least = least_gain(view, block)
+        same = next((other for other in taken if is_same_time(block, other)), None)
+        if one.gain < least:
+            refused.append(Weighed(cause=one, decision=f"it gains less than the {percent(least)} from which it counts"))
+        elif same is not None:
+            refused.append(Weighed(cause=one, decision=f"{_name(same)} tells the same time"))
+        elif block.gain is None:
+            together = booked_WI + block.removed_us
+            most_W = most_held([held_W, _held(view, block)])
+            adds = simulated_gain(view.fleet, together, quicker_WI, most_W) - gained
+            if taken and adds < (view.settings.beta_gate if view.fleet.has_accelerator else view.settings.min_gain):
+                refused.append(Weighed(cause=one, decision=f"beside {_name(taken[0])} it gains nothing more"))
+                continue
+            booked_WI, held_W, gained = together, most_W, gained + adds
+            taken.append(msgspec.structs.replace(one, why=_why(one, taken, ranked[at + 1 :])))
+        else:
+            taken.append(msgspec.structs.replace(one, why=_why(one, taken, ranked[at + 1 :])))
+    return taken, refused
+
+
+def least_gain(view: View, block: Block) -> float:
+    """Return the gain from which a block counts; more of it in a job on CPUs that nobody finds slow."""
+    least = view.settings.min_gain
+    if block.cell == "collections":
+        least = max(least, COLLECTIONS_GAIN)
+    elif block.cell == "collectives":
+        least = max(least, _LEAST_OF_COLLECTIVES)
+    elif block.scope == "rotating" and block.gain is None:
+        least = max(least, _LEAST_OF_TURNS_ON_DEVICE if view.fleet.has_accelerator else _LEAST_OF_TURNS)
+    if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
+        return view.settings.beta_gate  # the paper's 1 %
+    if view.is_slow or view.is_trace or view.fleet.has_accelerator:
+        return least
+    if block.reference == "baseline":
+        return max(least, _LEAST_CHANGE)
+    return max(least, _LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
+
+
+def is_same_time(block: Block, other: Cause) -> bool:
+    """Return True if a cause tells the time of a block, too, or explains it.
+
+    It does if it shares rows on workers that overlap. A lack of cores, a slow processor, a held process, or a
+    thread with the interpreter lock makes everything of its workers slower; links stand beside each other.
+    """
+    one = other.block
+    if block.workers and one.workers and set(block.workers).isdisjoint(one.workers):
+        return False
+    if block.culprit is not None and one.culprit is not None and block.culprit.kind == one.culprit.kind == "link":
+        return set(block.workers) == set(one.workers)
+    kind = one.culprit.kind if one.culprit is not None else ""
+    explains = one.cell == "process" or kind in ("helpers", "thread") or other.cause == "cpu-contention"
+    if other.cause == "compute-slow" and block.cell in ("python", "launches", "memory", "collections"):
+        explains = block.mean_us <= _AS_SLOWLY * one.mean_us / max(one.reference_us, 1e-9) * block.reference_us
+    within = not block.workers or not one.workers or set(block.workers) <= set(one.workers)
+    return (explains and within) or not set(block.rows).isdisjoint(one.rows)
+
+
+def _name(cause: Cause) -> str:
+    return f"{cause.cause} ({cause.block.focus.label})"
+
+
+def _why(cause: Cause, taken: Sequence[Cause], later: Sequence[Cause]) -> str:
+    if taken:
+        return f"beside {_name(taken[0])} it gains {percent(cause.gain)} of the iteration"
+    rival = f"; next is {_name(later[0])} with {percent(later[0].gain)}" if later and later[0].gain else ""
+    return f"it gains most, {percent(cause.gain)} of the iteration{rival}"
+
+
+def _by_surroundings(view: View) -> list[Cause]:
+    """Return what has changed around a job in which no block stands out: processes beside it, or a setting."""
+    before_us = view.baseline_us
+    culprit = find_newcomers(view) or find_changed_setting(view)
+    if culprit is None or not before_us or before_us >= view.iteration_us:
+        return []
+    block = _grown(view, culprit, before_us)
+    cause = label_of(block, view.is_slow or view.fleet.has_accelerator)
+    return [Cause(block=block, cause=cause, gain=block.gain or 0.0, why="nothing of the job itself stands out")]
+
+
+def _grown(view: View, culprit: Culprit, before_us: float) -> Block:
+    return Block(
+        cell="operators",
+        rows=(),
+        focus=NOTHING,
+        workers=tuple(range(view.workers)),
+        scope="all",
+        reference="baseline" if view.suspects.baseline is not None else "expectation",
+        removed_us=np.maximum(view.fleet.iteration_us - before_us, 0.0),
+        mean_us=view.iteration_us,
+        reference_us=before_us,
+        strength=SURE,
+        culprit=culprit,
+        gain=1 - before_us / view.iteration_us,
+    )
+
+
+def growth_of(view: View) -> tuple[float, float]:
+    """Return the growth of the iteration as a share of itself, where somebody finds the job slow; else 0.
+
+    Returns:
+        Inside windows, from the baseline to this one; and as the job itself saw it, outside of windows.
+    """
+    before = view.baseline_us
+    if view.is_trace or not view.is_slow or not before or view.iteration_us <= 0:
+        return 0.0, 0.0
+    inside = max(1 - before / view.iteration_us, 0.0)
+    current_s = view.context.window.current_iteration_s
+    told = view.slowdown_us / (current_s * 1e6) if current_s and view.shows_slowdown else inside
+    return inside, told
+
+
+def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
+    """Give the first cause the growth of the iteration as its gain, if it accounts for most of that and leads.
+
+    The replay knows nothing of what hangs on a cause: stages that wait in turn, threads that find their cores cold.
+    """
+    inside, growth = growth_of(view)
+    if not causes or inside <= 0:
+        return list(causes)
+    first, block = causes[0], causes[0].block
+    held = block.facts.held if first.cause in ("compute-slow", "misconfiguration") else 0.0
+    seen = max(first.gain, min(max(block.excess_us / max(view.iteration_us, 1e-9), held), inside))
+    left = inside - seen if seen >= _ACCOUNTS * inside else inside
+    rest = [_within(one, left) for one in causes[1:]]
+    kept = [one for one in rest if one.gain >= least_gain(view, one.block) or not _is_longer_everywhere(one)]
+    others = sum(one.gain for one in kept)
+    rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
+    share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
+    accounts = _ACCOUNTS_FOR_CORES if first.cause in _OF_CORES else _ACCOUNTS
+    is_minor = seen < max(accounts * inside, _ACCOUNTS / 2 * growth)
+    if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
+        return [first, *kept]
+    return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]
+
+
+def _within(cause: Cause, left: float) -> Cause:
+    """Bound the gain of collectives that take longer on everybody by what the first cause leaves of the growth."""
+    return msgspec.structs.replace(cause, gain=min(cause.gain, left)) if _is_longer_everywhere(cause) else cause
+
+
+def _is_longer_everywhere(cause: Cause) -> bool:
+    return cause.block.cell == "collectives" and cause.block.is_general
+
+
+def explained_us(view: View, causes: Sequence[Cause]) -> float:
+    """Return what all causes together account for: their gains, or the added time of those of all workers."""
+    return sum(max(one.gain * view.iteration_us, _added_us(one)) for one in causes)
+
+
+def _added_us(cause: Cause) -> float:
+    block = cause.block
+    if block.reference == "expectation":
+        return block.mean_us
+    return max(block.excess_us, 0.0) if block.agreement is None else 0.0

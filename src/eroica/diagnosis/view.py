@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.candidate import Candidate, Weighed
-from eroica.diagnosis.context import WindowContext
-from eroica.diagnosis.cores import Cores, cores_of_host
-from eroica.diagnosis.speed import (
-    BACKWARD,
-    FORWARD,
-    WITH_DATA,
-    WITHOUT_DATA,
+from eroica.diagnosis.operators import (
     Speed,
+    larger_tensors,
     operators,
     queued_share,
     speed_against_baseline,
@@ -26,27 +22,18 @@ from eroica.diagnosis.speed import (
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
-from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost, noise_factor
-from eroica.model.pattern import FunctionKey
-from eroica.model.verdict import Hypothesis
-from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE
+from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
+from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.verdict import Cost
+from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE, Window
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
 _CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 
-#: Share of a function's time in the baseline window that something else ran beside, from which that is no noise.
-_BESIDE = 0.2
-
 #: Fewer workers than this share of the job, or fewer iterations, do not tell which worker is late.
 LEAST_REPORTED = 0.5
 FEWEST_ITERATIONS = 2
-
-
-def _hidden_us(fleet: Fleet) -> Floats:
-    """Return the time of collectives that nobody waits for. float64 [W]."""
-    rows = [at for at, key in enumerate(fleet.keys) if key.kind == "collective"]
-    return np.asarray(np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0).sum(axis=0))
 
 
 class View:
@@ -57,8 +44,6 @@ class View:
         context: The window asked for.
         settings: All tunables.
         strictness: Share of the standard errors that rules ask for otherwise; below 1 to see what may be there.
-        weighed: Candidates that were considered and not named, as selection met them.
-        holders: Code that may hold the slowdown (`holders`); None where nobody has looked.
     """
 
     def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings, strictness: float = 1.0) -> None:
@@ -66,18 +51,6 @@ class View:
         self.suspects = suspects
         self.context = context
         self.settings = settings
-        self.weighed: list[Weighed] = []
-        self.holders: tuple[Hypothesis, ...] | None = None
-
-    def refuse(self, candidate: Candidate, decision: str, gain: float | None = None) -> None:
-        """Note why a candidate is not named.
-
-        Args:
-            candidate: The candidate.
-            decision: Why it is not named, a clause.
-            gain: Gain of its removal; None where it was not worked out.
-        """
-        self.weighed.append(Weighed(candidate=candidate, gain=gain, decision=decision))
 
     @property
     def fleet(self) -> Fleet:
@@ -100,14 +73,9 @@ class View:
         return self.context.window.kind == "trace"
 
     @property
-    def sees_callers(self) -> bool:
-        """True if stacks were sampled while operators ran, on no device; recorded traces have stacks of their own."""
-        return not (self.fleet.has_accelerator or self.is_trace)
-
-    @property
     def knows_callers(self) -> bool:
         """True if stacks tell who called operators, or launched what a device runs; recorded traces have their own."""
-        return self.sees_callers or (not self.is_trace and self.fleet.knows_launchers)
+        return not self.is_trace and (not self.fleet.has_accelerator or self.fleet.knows_launchers)
 
     @property
     def iterations(self) -> int:
@@ -118,15 +86,6 @@ class View:
     def fewest_iterations(self) -> int:
         """Iterations that a verdict needs; a recording may hold one, and then claims less."""
         return 1 if self.is_trace else FEWEST_ITERATIONS
-
-    @property
-    def noise_factor(self) -> float:
-        """By how much a standard error over few iterations understates the doubt.
-
-        The quotient of Student's and the normal quantile at three standard errors: two iterations that happen to be
-        alike look like certainty.
-        """
-        return noise_factor(self.iterations - 1)
 
     @property
     def has_enough(self) -> bool:
@@ -150,43 +109,29 @@ class View:
         return speed_against_peers(self.fleet)
 
     @cached_property
+    def larger_than_peers(self) -> NDArray[np.bool_]:
+        """Workers whose operators take longer than their peers' as with larger tensors. bool [W]."""
+        return larger_tensors(self.suspects, self.speed, "peers")
+
+    @cached_property
+    def larger_than_before(self) -> NDArray[np.bool_]:
+        """Workers whose operators take longer than in the baseline window as with larger tensors. bool [W]."""
+        return larger_tensors(self.suspects, self.speed_change, "baseline")
+
+    @cached_property
     def speed_change(self) -> Speed:
         """Operators against the baseline window's."""
         return speed_against_baseline(self.suspects)
 
     @cached_property
-    def factors_by_data(self) -> tuple[Floats, Floats]:
-        """Factors against peers of operators that take longer with more data, and of the others. float64 [W] each."""
-        with_data, without = (speed_against_peers(self.fleet, phases) for phases in (WITH_DATA, WITHOUT_DATA))
-        return with_data.factor, without.factor
-
-    @cached_property
-    def speed_by_pass(self) -> tuple[Speed, Speed]:
-        """Operators of forward, and of backward, against the peers'."""
-        return speed_against_peers(self.fleet, FORWARD), speed_against_peers(self.fleet, BACKWARD)
-
-    @cached_property
     def is_crowded(self) -> NDArray[np.bool_]:
-        """Workers that take turns: more than cores, for which most wait longer than health varies, or may. bool [W]."""
+        """Workers of hosts with more workers than cores, most of which wait for a core. bool [W]."""
         waited_W = queued_share(self.fleet) * self.fleet.iteration_us.mean(axis=1)
         few_W = waited_W < LEAST_OWN * self.fleet.critical_us[operators(self.fleet)].sum(axis=0)
         crowded = {
             host: len(at) > self.cores[host].allowed and not np.median(few_W[at]) for host, at in self.homes.items()
         }
         return np.asarray([crowded[pattern.worker.host] for pattern in self.fleet.patterns], dtype=np.bool_)
-
-    @cached_property
-    def shares_device(self) -> NDArray[np.bool_]:
-        """Workers whose accelerator other workers of the job use, too: they take turns on it. bool [W].
-
-        Only where devices are known by what the driver calls them: every process counts those that it may see from 0.
-        """
-        where = [
-            (one.worker.host, one.worker.device_uuid) if one.has_accelerator and one.worker.device_uuid else None
-            for one in self.fleet.patterns
-        ]
-        users = Counter(where)
-        return np.asarray([place is not None and users[place] > 1 for place in where], dtype=np.bool_)
 
     @cached_property
     def cores(self) -> dict[str, Cores]:
@@ -265,11 +210,6 @@ class View:
     def is_pipeline(self) -> bool:
         """True if workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
         return len({*self.stages} - {None}) > 1
-
-    @cached_property
-    def alone(self) -> NDArray[np.bool_]:
-        """Workers that have a role of their own in a job of several: nobody is their peer. bool [W]."""
-        return np.asarray(np.bincount(self.fleet.roles)[self.fleet.roles] == 1, dtype=np.bool_) & (self.workers > 1)
 
     @property
     def baseline_us(self) -> float | None:
@@ -394,14 +334,6 @@ class View:
         past = self.suspects.baseline
         return {key: place for place, key in enumerate(past.keys)} if past is not None else {}
 
-    @cached_property
-    def _workers_before(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Workers (indices) that were in the baseline window, too, and their indices in it."""
-        past = self.suspects.baseline
-        columns = {rank: column for column, rank in enumerate(past.ranks)} if past is not None else {}
-        known = [worker for worker, rank in enumerate(self.fleet.ranks) if rank in columns]
-        return np.asarray(known, np.intp), np.asarray([columns[self.fleet.ranks[one]] for one in known], np.intp)
-
     def rows_before(self, functions: Sequence[int]) -> list[int]:
         """List rows of the baseline window for some functions of this one, as far as it has them."""
         places = (self._places_before.get(self.fleet.keys[index], -1) for index in functions)
@@ -421,53 +353,6 @@ class View:
                 found += share_W[:, None] * self._of_these(past, past.series(list(one.then)))
         return found
 
-    def uncovered(self, functions: Sequence[int]) -> Floats:
-        """Return how much longer functions hold workers up only because nothing runs beside them any more.
-
-        On the critical path Python comes last (eq. 1): what a collective runs beside is not on it. Once the collective
-        runs after it instead, the function takes as long as ever and is on the critical path for all of that. Operators
-        run beside Python, too: no more is told than collectives have moved. Not told with an accelerator, where Python
-        is beside what the device does.
-
-        Args:
-            functions: Rows of this window.
-
-        Returns:
-            Microseconds per iteration, 0 where that cannot be told. float64 [W].
-        """
-        past, found_W = self.suspects.baseline, np.zeros(self.workers)
-        known, columns = self._workers_before
-        if past is None or self.is_trace or self.fleet.has_accelerator or not known.size:
-            return found_W
-        longer_W, bared_W = np.zeros(known.size), np.zeros(known.size)
-        for row in functions:
-            place = self._places_before.get(self.fleet.keys[row], -1)
-            if place < 0 or self.fleet.keys[row].kind != "python":
-                continue
-            now_W, then_W = self.fleet.critical_us[row, known], past.critical_us[place, columns]
-            total_W = past.total_us[place, columns]
-            beside_W = np.maximum(total_W - then_W, 0.0)
-            if beside_W.mean() >= _BESIDE * total_W.mean():
-                bared_W += beside_W - np.maximum(self.fleet.total_us[row, known] - now_W, 0.0)
-                longer_W += now_W - then_W
-        found_W[known] = np.clip(np.minimum(bared_W, longer_W), 0.0, None)
-        return np.minimum(found_W, self._cover_lost_us)
-
-    @cached_property
-    def _cover_lost_us(self) -> Floats:
-        """Most cover that Python can have lost to collectives since the baseline window. float64 [W].
-
-        It is 0 where collectives are hidden as before and waited for no longer: operators run beside Python, too.
-        """
-        bared_W = self.then(_hidden_us) - _hidden_us(self.fleet)
-        return np.asarray(np.nan_to_num(np.maximum(bared_W, self.wait_rise_us)).clip(0.0))
-
-    @cached_property
-    def uncovered_us(self) -> Floats:
-        """Time by which workers' own work is longer only because no collective runs beside it now. float64 [W]."""
-        keys = self.fleet.keys
-        return self.uncovered([at for at, key in enumerate(keys) if key.kind == "python" and key.thread == "training"])
-
     def busy_before(self) -> Floats:
         """Return the busy time in the baseline window, by iteration; NaN without one. float64 [W, J]."""
         past = self.suspects.baseline
@@ -478,3 +363,89 @@ class View:
         columns = {rank: column for column, rank in enumerate(past.ranks)}
         missing = np.full(series_VJ.shape[1], np.nan)
         return np.stack([series_VJ[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])
+
+
+# --- cores that a job may use on each host: all there are, or those that its processes are bound to ---
+
+
+_MOST_RANGE = 4096
+_LONGEST_PART = 16
+
+
+class Cores(msgspec.Struct, frozen=True, kw_only=True):
+    """The cores of one host.
+
+    Attributes:
+        total: Cores of the host; NaN if nobody looked.
+        allowed: Cores that the job's workers there may use together; NaN if nobody knows.
+        busy: Share of `allowed` that is in use, 0-1; NaN if nobody looked.
+    """
+
+    total: float
+    allowed: float
+    busy: float
+
+    @property
+    def idle(self) -> float:
+        """Cores that the workers may use and nobody does."""
+        return self.allowed * (1 - self.busy)
+
+
+def cores_of_host(patterns: Iterable[WorkerPattern]) -> Cores:
+    """Count the cores of one host that its workers may use: an affinity, a cpuset, or all.
+
+    Where the workers may not use all, their cores are as busy as the job keeps them, or as the host if that is more.
+    """
+    here = list(patterns)
+    facts = here[0].host_facts
+    total, busy = facts.get("cpu_count", math.nan), facts.get("host_busy", math.nan)
+    bound = bound_to(here)
+    if not bound or not len(bound) < total:
+        return Cores(total=total, allowed=total, busy=busy)
+    used = min(facts.get("cores_job", math.nan) / len(bound), 1.0)
+    return Cores(total=total, allowed=float(len(bound)), busy=used if math.isnan(busy) else max(used, busy))
+
+
+def bound_to(patterns: Iterable[WorkerPattern]) -> frozenset[int]:
+    """Unite the cores that some workers of a host may run on; none where one worker does not say."""
+    told = [listed_cores(one.setup.get("affinity", "")) for one in patterns]
+    return frozenset[int]().union(*told) if all(told) else frozenset()
+
+
+@lru_cache(maxsize=4096)
+def listed_cores(listed: str) -> frozenset[int]:
+    """Read the cores of a list like "0-3,8"; none where it cannot be read."""
+    found: set[int] = set()
+    for part in filter(None, listed.split(",")):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _LONGEST_PART:
+            return frozenset()
+        found.update(range(int(first), min(int(last or first), int(first) + _MOST_RANGE) + 1))
+    return frozenset(found)
+
+
+# --- facts on a window that diagnosis needs beside the patterns ---
+
+
+class WindowContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The window, and the workers that answered.
+
+    Attributes:
+        job: Name of the job.
+        window: The window that was ordered.
+        expected_workers: Workers of the whole job.
+        missing: Global ranks that did not answer.
+        left_out: Ranks among them that answered with patterns that cannot be compared.
+        notes: Notes of the collector and the workers.
+        is_past_doubted: The job may not have been healthy in the baseline window: no sentence says that it was.
+        cost: Cost of the window to the job.
+    """
+
+    job: str
+    window: Window
+    expected_workers: int
+    missing: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_past_doubted: bool = False
+    cost: Cost = Cost()

@@ -1,234 +1,315 @@
-"""Sentences of a verdict: the summary, and evidence with numbers that a person can check."""
+"""Sentences of a verdict, made from facts: the summary of a cause, and its evidence with one number each."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from eroica.diagnosis.arbiter import Cause
-from eroica.diagnosis.candidate import Candidate
-from eroica.diagnosis.communication import Waiting
-from eroica.diagnosis.lateness import LEAST_AGREEMENT
-from eroica.diagnosis.loader_children import where_it_runs
+from eroica.diagnosis.block import Block
+from eroica.diagnosis.labels import UNKNOWN
+from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.placement import describe_place, is_extra_duty, name_accused
-from eroica.diagnosis.rows import WAITS_RATHER
-from eroica.diagnosis.speed import queued_share
+from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, name_workers
+from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.model.shares import percent
-from eroica.model.verdict import ResourceUse
 
-__all__ = ["describe_evidence", "format_ms", "name_workers", "summarize_cause"]
-
-#: In a recording with many groups, blame stays with workers that pass the waiting on: a small share tells nothing then.
-_MOSTLY_THEIRS = 0.15
-#: A function that holds a smaller share of what is longer is not all that is meant.
-_SPECIFIC = 0.5
+#: Use of a core below which a function waits rather than computes, and from which it computes.
+WAITS_RATHER, _COMPUTES = 0.3, 0.7
 #: A thread that waits this long for a core, and uses so much of the rest, is computing.
-_OFTEN_QUEUED = 0.2
-_ALLOWED = 0.6
-#: A function took so much of its time beside collectives then that the sentence on what it took says so.
-_HIDDEN = 0.1
+_OFTEN_QUEUED, _ALLOWED = 0.2, 0.6
 #: Less than this is told as nothing, microseconds.
 _NOTHING_US = 10.0
+_MEANINGS = {
+    "compile": "That is a compiler: code is compiled again while the job trains.",
+    "program": "That waits for another program that this function started.",
+    "thread": "That waits for another thread.",
+    "service": "That waits for the answer of a service.",
+    "sync": "That waits until the device has done all that it was given.",
+}
 _REFERENCES = {
     "peers": "{whose} peers spend {}",
     "baseline": "in the {window} it was {}",
     "expectation": "at most {} is expected",
-    "stages": "the other stages spend {}",
     "slowdown": "it may have been {} before the job got slower",
 }
 
 
-def summarize_cause(view: View, cause: Cause, resource: ResourceUse | None) -> str:
-    """Write the sentence on a cause that a person can act on."""
-    found = cause.candidate
-    who_waits = "" if found.sentence else _who_waits(view, found)
-    parts = [_what(view, found), who_waits, _limit(view, found, resource), _gain(cause)]
+def summarize_cause(view: View, cause: Cause) -> str:
+    """Return the sentences on a cause that a person can act on."""
+    block = cause.block
+    parts = [_what(view, cause), _who_waits(view, block), _limit(view, block), _gain(cause)]
     return " ".join(part for part in parts if part)
 
 
-def _subject(view: View, found: Candidate) -> tuple[str, str]:
+def _what(view: View, cause: Cause) -> str:
+    block, iteration = cause.block, format_ms(view.pace_us)
+    if block.culprit is not None:
+        return _culprit(view, block, iteration)
+    if block.cell == "process":
+        return _held(view, block)
+    if block.cell == "collectives":
+        return _collectives(view, block, iteration)
+    if block.scope == "rotating":
+        return _in_turn(view, cause, iteration)
+    if not math.isnan(block.facts.batch_us):
+        return _pace(view, block)
+    return _does(view, cause, iteration) + _duty(view, block) + _rest(view, block)
+
+
+def _subject(view: View, block: Block) -> tuple[str, str]:
     """Return the subject of the sentence, and the ending of its verb."""
-    ranks = [view.fleet.ranks[worker] for worker in found.workers]
-    if found.scope == "all" and len(ranks) == view.workers and not (view.is_trace and view.context.missing):
+    ranks = [view.fleet.ranks[worker] for worker in block.workers]
+    if block.scope == "all" and len(ranks) == view.workers and not (view.is_trace and view.context.missing):
         together = {1: ("The worker", "s"), 2: ("Both workers", "")}
         return together.get(len(ranks), (f"All {len(ranks)} workers", ""))
-    who, is_one = name_accused(view, found.workers, capital=True)
+    who, is_one = name_accused(view, block.workers, capital=True)
     return who, "s" if is_one else ""
 
 
-def _what(view: View, found: Candidate) -> str:
-    iteration = format_ms(view.pace_us)
-    if found.sentence:
-        return found.sentence
-    if found.subject and not found.focus.functions:
-        return f"{found.subject}; that is {format_ms(found.excess_us)} of each {iteration} iteration."
-    if found.subject and found.coverage < _SPECIFIC:
-        more = format_ms(found.excess_us)
-        return f"{found.subject}; that is {more} of each {iteration} iteration, most of all in {found.focus.name}."
-    if found.subject:
-        return f"{found.subject}; {found.focus.name} takes {format_ms(found.mean_us)} of each {iteration} iteration."
-    if found.scope == "rotating":
-        lost = format_ms(float(found.removed_us.max(axis=0).mean()))
+def _culprit(view: View, block: Block, iteration: str) -> str:
+    culprit = block.culprit
+    assert culprit is not None
+    now, before = format_ms(block.mean_us), format_ms(block.reference_us)
+    if culprit.kind == "helpers":
+        return f"{culprit.subject}: iterations take {now} instead of {before}."
+    if culprit.kind == "thread":
+        compared = f"took {before} before" if block.reference == "baseline" else f"takes {before} elsewhere"
+        return f"{culprit.subject}: what {compared} takes the training thread {now} of each {iteration} iteration."
+    if culprit.kind == "link":
+        return f"{culprit.subject}; the others wait in each {iteration} iteration."
+    if culprit.kind == "stage":
+        return f"{culprit.subject}: the stages are cut unequally, and no worker is to blame."
+    if culprit.kind == "late":
+        return f"{culprit.subject}."
+    if not block.rows:
+        return f"Iterations take {now} instead of {before} {culprit.subject}."
+    more = format_ms(block.excess_us)
+    inside = f", most of all in {block.focus.name}" if block.focus.functions else ""
+    return f"{culprit.subject}; that is {more} of each {iteration} iteration{inside}."
+
+
+def _held(view: View, block: Block) -> str:
+    whose, be = ("The process", "is") if len(block.workers) == 1 else ("The processes", "are")
+    how = "stopped" if block.facts.stopped >= block.facts.held / 2 else "held back by a CPU quota"
+    whom = name_workers([view.fleet.ranks[at] for at in block.workers])
+    return f"{whose} of {whom} {be} {how} {percent(block.facts.held)} of the time, and the others wait."
+
+
+def _collectives(view: View, block: Block, iteration: str) -> str:
+    time, name = format_ms(block.mean_us), block.focus.name
+    if block.calls_more:
+        calls = f"{block.facts.calls:.0f} times per iteration, {block.facts.calls_before:.0f} before"
+        return f"{name} runs {calls}: all workers spend {time} of each {iteration} iteration in collectives."
+    return f"{name} takes {time} of each {iteration} iteration on all workers although nobody arrives late."
+
+
+def _in_turn(view: View, cause: Cause, iteration: str) -> str:
+    block = cause.block
+    lost = format_ms(float(block.removed_us.max(axis=0).mean()) if block.gain is None else block.mean_us)
+    if block.cell == "collections":
         return f"Python's garbage collector pauses one worker after another, {lost} of each {iteration} iteration."
-    if found.cause == "slow-collective-everywhere":
-        what = f"{found.focus.name} takes {format_ms(found.mean_us)} of each {iteration} iteration on all workers"
-        return f"{what} although nobody arrives late."
-    return _does(view, found, iteration) + _duty(view, found) + _rest(view, found)
+    what = {
+        "cpu-contention": "waits for a core",
+        "load-imbalance": "has more to compute",
+        "compute-slow": "computes more slowly",
+    }.get(cause.cause, f"spends longer in {block.focus.label}")
+    return f"Another worker each time {what}: waiting for it takes {lost} of each {iteration} iteration."
 
 
-def _duty(view: View, found: Candidate) -> str:
-    """Mark a cause as rank 0's extra duty, which is often meant to be so; "" for any other cause."""
-    return ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, found) else ""
+def _pace(view: View, block: Block) -> str:
+    whose = f"all {view.workers} workers" if block.scope == "all" else name_accused(view, block.workers)[0]
+    then = f", {format_ms(block.facts.batch_before_us)} {view.back_then}" if block.facts.batch_before_us > 0 else ""
+    now, before = format_ms(block.mean_us), format_ms(block.reference_us)
+    need = f"{format_ms(block.facts.batch_us)} for a batch, most of it in {block.focus.label}{then}"
+    return f"The loader processes of {whose} need {need}: iterations take {now} instead of {before}."
 
 
-def _does(view: View, found: Candidate, iteration: str) -> str:
-    """Say what the accused do, without the end of the sentence."""
-    who, ending = _subject(view, found)
-    time, more = f"{format_ms(found.mean_us)} of each {iteration} iteration", format_ms(found.excess_us)
-    name = found.focus.label
-    in_other = found.is_elsewhere
-    where = where_it_runs(view, found.focus.functions)
+def _does(view: View, cause: Cause, iteration: str) -> str:
+    """Return what the workers do, without the end of the sentence."""
+    block, (who, ending) = cause.block, _subject(view, cause.block)
+    each = (
+        f", {format_ms(block.facts.each_us)} every {block.facts.every:.0f} iterations" if block.facts.every > 1 else ""
+    )
+    time, more = f"{format_ms(block.mean_us)} of each {iteration} iteration{each}", format_ms(block.excess_us)
+    name, there = block.focus.label, block.facts.elsewhere
     data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
-        "slow-data-loading": f"{data} makes in {where}"
-        if in_other
+        "slow-data-loading": f"{data} makes in {there}"
+        if there
         else f"{who} spend{ending} {time} in {name} loading data",
-        "slow-storage-read": f"{data} reads in {where}"
-        if in_other
+        "slow-storage-read": f"{data} reads in {there}"
+        if there and block.cell == "input"
         else f"{who} wait{ending} {time} for data to be read in {name}",
-        "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector{_while(found)}",
-        "python-on-critical-path": f"{who} wait{ending} {time} for {name}, which runs in {where}"
-        if in_other
+        "blocking-checkpoint": f"{who} save{ending} state for {time} in {name}",
+        "blocking-logging": f"{who} spend{ending} {time} on logging in {name}",
+        "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector{_while(block)}",
+        "memory-operation-storm": f"{who} spend{ending} {time} on copies, fills and allocations{_by(block)}",
+        "host-bound": f"The device of {who[0].lower()}{who[1:]} waits {time} for launches{_from(block)}",
+        "python-on-critical-path": f"{who} wait{ending} {time} for {name}, which runs in {there}"
+        if there
         else f"{who} spend{ending} {time} in the Python function {name}",
-        "compute-slow": f"{who} compute{ending} the same operators {_times(found)} as slowly",
-        "cpu-contention": f"{who} compute{ending} {_times(found)} as slowly, with threads that wait for a core",
-        "load-imbalance": f"{who} run{ending} {more} more work per {iteration} iteration, at full speed",
+        "compute-slow": f"{who} compute{ending} the same operators {_times(block)} as slowly{_by(block)}",
+        "cpu-contention": f"{who} compute{ending} {_times(block)} as slowly, with threads that wait for a core",
+        "load-imbalance": f"{who} run{ending} {more} more work per {iteration} iteration, at full speed{_by(block)}",
     }
-    if found.is_one_operator and found.kind == "compute":
-        return f"{who} spend{ending} {time} in {name}{_by(found)}, {_times(found)} as long as elsewhere"
+    if cause.cause == UNKNOWN and block.cell == "operators":
+        return f"{who} compute{ending} {more} more per {iteration} iteration{_by(block)}"
     late = f"{who} {'is' if ending else 'are'} {more} late in each {iteration} iteration"
-    return sentences.get(found.cause, f"{late}, most of all in {name}{_by(found)}")
+    return sentences.get(cause.cause, f"{late}, most of all in {name}{_by(block)}")
 
 
-def _while(found: Candidate) -> str:
-    return f", most of it while {found.caller} runs" if found.caller else ""
+def _while(block: Block) -> str:
+    return f", most of it while {block.facts.caller.label} runs" if block.facts.caller is not None else ""
 
 
-def _by(found: Candidate) -> str:
-    return f", which {found.caller} calls" if found.caller else ""
+def _by(block: Block) -> str:
+    operator = f", most of all {short_name(block.facts.operator)}" if block.facts.operator else ""
+    caller = f", which {block.facts.caller.label} calls" if block.facts.caller is not None else ""
+    return f"{operator}{caller}"
 
 
-def _times(found: Candidate) -> str:
-    return f"{found.mean_us / max(found.reference_us, 1e-9):.1f} times"
+def _from(block: Block) -> str:
+    return f" from {block.focus.label}" if block.focus.stack else ""
 
 
-def _rest(view: View, found: Candidate) -> str:
-    """End the sentence: with the workers that wait, or with the time when the job was healthy."""
-    others = view.workers - len(found.workers)
-    if found.scope == "some" and others > 0:
-        whom = "it" if name_accused(view, found.workers)[1] else "them"
-        waiting = _waiting_for(view, found)
-        if found.is_hidden and (np.delete(view.wait_us, found.workers) < LEAST_AGREEMENT * found.excess_us).all():
-            return f"; the other {f'{others} workers are' if others > 1 else 'worker is'} late by other work."
+def _times(block: Block) -> str:
+    return f"{block.mean_us / max(block.reference_us, 1e-9):.1f} times"
+
+
+def _duty(view: View, block: Block) -> str:
+    """Mark a cause as rank 0's extra duty, which is often meant to be so."""
+    return ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, block) else ""
+
+
+def _rest(view: View, block: Block) -> str:
+    """Return the end of the sentence: the workers that wait, or the time in the baseline window."""
+    others = view.workers - len(block.workers)
+    if block.scope == "some" and others > 0:
+        whom = "it" if name_accused(view, block.workers)[1] else "them"
+        waited_W = np.delete(view.suspects.arrivals.waited_us.mean(axis=1), list(block.workers))
+        waiting = int((waited_W >= LEAST_AGREEMENT * block.excess_us).sum())
         if 0 < waiting < others:
             return f"; {waiting} of the other {others} workers wait{'s' if waiting == 1 else ''} for {whom}."
         return f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}."
-    if found.reference == "baseline":
-        before = format_ms(found.reference_us) if found.reference_us >= _NOTHING_US else "nothing"
+    if block.reference == "baseline":
+        before = format_ms(block.reference_us) if block.reference_us >= _NOTHING_US else "nothing"
         return f", against {before} {view.back_then}."
     return "."
 
 
-def _waiting_for(view: View, found: Candidate) -> int:
-    """Count the other workers that wait for somebody for a good part of the accused's lateness."""
-    waited_W = view.suspects.arrivals.waited_us.mean(axis=1)
-    others = np.setdiff1d(np.arange(view.workers), found.workers)
-    return int((waited_W[others] >= LEAST_AGREEMENT * found.excess_us).sum())
+def _who_waits(view: View, block: Block) -> str:
+    return "All others wait each time." if block.scope == "rotating" and view.workers > 1 else ""
 
 
-def _who_waits(view: View, found: Candidate) -> str:
-    return "All others wait each time." if found.scope == "rotating" and view.workers > 1 else ""
-
-
-def _limit(view: View, found: Candidate, resource: ResourceUse | None) -> str:
-    """Say whether the function computes or waits; a thread that is often without a core computes less than it would."""
-    if resource is None or resource.name != "cpu" or found.kind != "python" or _is_mostly_operators(view, found):
+def _limit(view: View, block: Block) -> str:
+    """Return whether the function computes or waits; a thread that lacks a core computes less than it would."""
+    core = block.facts.core
+    if block.cell not in ("input", "python") or math.isnan(core) or block.culprit is not None:
         return ""
-    waits_W = np.nan_to_num(queued_share(view.fleet))  # of training threads
-    queued = 0.0 if found.is_elsewhere else float(waits_W[list(found.workers) or slice(None)].mean())
-    if resource.mean < 0.7 and queued >= _OFTEN_QUEUED and resource.mean >= _ALLOWED * (1 - queued):
+    queued = 0.0 if block.is_elsewhere else 1 - block.facts.allowed
+    if core < _COMPUTES and queued >= _OFTEN_QUEUED and core >= _ALLOWED * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
-    if resource.mean < WAITS_RATHER:
-        return f"It waits rather than computes ({percent(resource.mean)} of a core)."
-    return f"It keeps a core busy ({percent(resource.mean)})." if resource.mean > 0.7 else ""
-
-
-def _is_mostly_operators(view: View, found: Candidate) -> bool:
-    """True if most of a function's time is that of operators which it calls: its own use of a core says little then."""
-    if found.is_elsewhere or found.scope == "rotating":
-        return False
-    own_W = view.fleet.critical_us[list(found.focus.functions)].sum(axis=0)
-    return float(own_W[list(found.workers)].mean()) < _SPECIFIC * found.mean_us
+    if core < WAITS_RATHER:
+        return f"It waits rather than computes ({percent(core)} of a core)."
+    return f"It keeps a core busy ({percent(core)})." if core > _COMPUTES else ""
 
 
 def _gain(cause: Cause) -> str:
     share = max(round(cause.gain * 100), 1)
-    if cause.candidate.cause == "stage-imbalance":
+    if cause.cause == "stage-imbalance":
         return f"Balanced stages would make iterations about {share} % shorter."
-    if cause.candidate.cause == "host-bound" and cause.candidate.reference == "expectation":
+    if cause.cause == "host-bound" and cause.block.reference == "expectation":
         return f"Brought down to what is expected, iterations would be about {share} % shorter."
     return f"Removing it would make iterations about {share} % shorter."
 
 
-def describe_evidence(view: View, cause: Cause, waiting: Sequence[Waiting]) -> tuple[str, ...]:
-    """List the evidence for a cause, one fact a sentence."""
-    found = cause.candidate
-    now = view.pace_us
-    sentences = [] if found.sentence else _amount(view, found)
-    sentences += found.evidence
-    if found.scope == "some" and not found.hosts:
-        sentences += describe_place(view, found.workers)
-    if found.is_remark:
-        return tuple(sentences)
-    sentences += _waiting_evidence(view, found)
-    sentences += [
-        f"{wait.name} takes {format_ms(wait.mean_us)} per iteration on {_waiters(view, wait.workers)}"
-        + (f" and {format_ms(wait.accused_us)} on {_ranks(view, found.workers)}." if found.workers else ".")
-        for wait in waiting
-        if found.scope != "all"
-    ]
+def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[str, ...]:
+    """Return the evidence for a cause, one fact a sentence.
+
+    Args:
+        view: The window.
+        cause: The cause.
+        waits: Sentences on collectives in which the others wait for it.
+    """
+    block, now = cause.block, view.pace_us
+    sentences = [_amount(view, block), *_of_function(block), *_of_operators(view, block)]
+    sentences += block.culprit.evidence if block.culprit is not None else ()
+    if block.culprit is None or block.culprit.kind != "setting":
+        sentences += tell_settings(view, block, cause.cause)
+    if block.scope == "some":
+        sentences += describe_place(view, block.workers)
+        sentences += _waiting(view, block)
+    sentences += waits
     without = format_ms(now * (1 - cause.gain))
-    how = "By what it took before, an iteration" if cause.is_growth else "Recomputed without it, an iteration"
-    sentences.append(f"{how} takes {without}{' without it' if cause.is_growth else ''} instead of {format_ms(now)}.")
-    return tuple(sentences)
+    if cause.is_growth:
+        sentences.append(
+            f"By what it took before, an iteration takes {without} without it instead of {format_ms(now)}."
+        )
+    else:
+        sentences.append(f"Recomputed without it, an iteration takes {without} instead of {format_ms(now)}.")
+    return tuple(one for one in sentences if one)
 
 
-def _amount(view: View, found: Candidate) -> list[str]:
-    """State the time, its reference, the excess and its noise; and the share that the named function holds."""
-    whose = "its" if len(found.workers) == 1 else "their"
-    usual = _REFERENCES[found.reference].format(format_ms(found.reference_us), whose=whose, window=view.past_window)
-    if found.reference == "baseline" and found.workers:
-        hidden_us = float(view.uncovered(found.functions)[list(found.workers)].mean())
-        if hidden_us >= max(_HIDDEN * found.reference_us, _NOTHING_US):
-            usual += f", {format_ms(hidden_us)} of it beside collectives that run at another time now"
-    if found.hosts and found.reference == "peers":
-        usual = f"at the rate of the other links it would be about {format_ms(found.reference_us)}"
-    noise = _noise(view, found)
-    excess = f"(excess {format_ms(found.excess_us)}, {noise})"
-    where = f"{found.focus.name} on all workers" if found.hosts else _where(view, found)
-    sentences = [f"{where}: {format_ms(found.mean_us)} per iteration; {usual} {excess}."]
-    if found.focus.stack and not found.caller:
-        sentences.append(f"{found.focus.label} holds {percent(found.focus.share)} of the excess.")
-    return sentences
-
-
-def _noise(view: View, found: Candidate) -> str:
+def _amount(view: View, block: Block) -> str:
+    """State the time, its reference, the excess and its noise."""
+    whose = "its" if len(block.workers) == 1 else "their"
+    usual = _REFERENCES[block.reference].format(format_ms(block.reference_us), whose=whose, window=view.past_window)
+    noise = f"{min(block.strength, 999):.0f} standard errors over {view.iterations} iterations"
     if view.iterations == 1:
-        return "one iteration only: its noise is unknown"
-    return f"{min(found.strength, 999):.0f} standard errors over {view.iterations} iterations"
+        noise = "one iteration only: its noise is unknown"
+    where = "Mean over all workers" if not block.workers else _ranks(view, block.workers)
+    where = where[0].upper() + where[1:]
+    return f"{where}: {format_ms(block.mean_us)} per iteration; {usual} (excess {format_ms(block.excess_us)}, {noise})."
+
+
+def _of_function(block: Block) -> list[str]:
+    facts = block.facts
+    told: list[str] = []
+    if block.focus.stack and block.focus.share < 1:
+        told.append(f"{block.focus.label} holds {percent(block.focus.share)} of the excess.")
+    leaf = block.focus.stack[-1] if block.focus.stack else ""
+    if leaf and block.cell in ("input", "python") and not leaf.startswith(f"{block.focus.name} ("):
+        told.append(f"Its heaviest stack ends in {leaf}.")
+    if facts.elsewhere:
+        told.append(f"It runs in {facts.elsewhere}.")
+    if facts.activity in _MEANINGS:
+        told.append(_MEANINGS[facts.activity])
+    if facts.waits_for_read and facts.activity in ("network", "service", "file"):
+        where = "a file" if facts.activity == "file" else "a socket"
+        told.append(f"Its stacks end in library code that reads {where}.")
+    if facts.on_disk >= 0.1:
+        told.append(f"The kernel had its thread in the wait for a disk for {percent(facts.on_disk)} of that time.")
+    return told
+
+
+def _of_operators(view: View, block: Block) -> list[str]:
+    facts = block.facts
+    told: list[str] = []
+    if block.cell not in ("operators", "memory", "launches", "collections"):
+        return told
+    if facts.more_work >= 0.05:
+        told.append(
+            f"{percent(facts.more_work)} of the operators' time is executions that the reference does not have."
+        )
+    if facts.factor > 1.05:
+        told.append(f"An execution takes {facts.factor:.2f} times as long as the reference's.")
+    if facts.has_more_data:
+        told.append("Forward and backward take longer, the optimizer does not: the tensors are larger.")
+    if facts.held > 0.05:
+        told.append(f"The processes are stopped or throttled {percent(facts.held)} of the time.")
+    if facts.queued >= 0.2:
+        told.append(f"Waiting longer for a core accounts for {percent(facts.queued)} of the excess.")
+    if facts.caller is not None:
+        usual = "before" if block.reference == "baseline" else "on the peers"
+        own, other = format_ms(facts.caller_us), format_ms(facts.caller_usual_us)
+        told.append(f"What {facts.caller.label} calls takes {own}; {usual} {other}.")
+    if facts.together >= 0:
+        told.append(f"{percent(facts.together)} of the pauses are in iterations in which the other workers pause, too.")
+    return told
 
 
 def _ranks(view: View, workers: Sequence[int]) -> str:
@@ -237,29 +318,16 @@ def _ranks(view: View, workers: Sequence[int]) -> str:
     return name_accused(view, workers)[0]
 
 
-def _waiters(view: View, workers: Sequence[int]) -> str:
-    return name_workers([view.fleet.ranks[worker] for worker in workers])
-
-
-def _where(view: View, found: Candidate) -> str:
-    if not found.workers:
-        return "Mean over all workers"
-    where = _ranks(view, found.workers)
-    return where[0].upper() + where[1:]
-
-
-def _waiting_evidence(view: View, found: Candidate) -> list[str]:
-    if found.scope != "some" or view.workers < 2 or found.hosts:
-        return []
-    accused = list(found.workers)
+def _waiting(view: View, block: Block) -> list[str]:
+    """State who waits: time in collectives on both sides, and the share of the blame."""
+    accused = list(block.workers)
     others = sorted(set(range(view.workers)).difference(accused))
-    sentences = []
-    if others and not found.sentence:
-        theirs, own = (format_ms(float(view.wait_us[side].mean())) for side in (others, accused))
-        sentences.append(f"The others spend {theirs} per iteration in collectives, {_ranks(view, accused)} {own}.")
+    if not others:
+        return []
+    theirs, own = (format_ms(float(view.wait_us[side].mean())) for side in (others, accused))
+    told = [f"The others spend {theirs} per iteration in collectives, {_ranks(view, accused)} {own}."]
     arrivals = view.suspects.arrivals
-    share_of_blame = arrivals.blame_share(accused)
-    if share_of_blame and (share_of_blame >= _MOSTLY_THEIRS or not view.is_trace):
+    if arrivals.blame_share(accused):
         share = f"{percent(arrivals.waiting_for(accused))} of all critical waiting"
-        sentences.append(f"{share} in {arrivals.executions} matched collectives is for {_ranks(view, accused)}.")
-    return sentences
+        told.append(f"{share} in {arrivals.executions} matched collectives is for {_ranks(view, accused)}.")
+    return told

@@ -1,7 +1,4 @@
-"""`python -m eroica.hardware --pid PID[:TID] ... --out DIR [--seconds S] [--hz N]`, what the agent starts.
-
-The same as `eroica sample`, without the imports of a command line: it begins in a fraction of the time.
-"""
+"""`python -m eroica.hardware`: `eroica sample` without the imports of a command line, for the agent."""
 
 from __future__ import annotations
 
@@ -10,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eroica.errors import EroicaError, UsageError
-from eroica.hardware.processes import Target
+from eroica.hardware.cpu import Target, parse_target
 from eroica.hardware.sampler import HZ, sample_until_stopped
-from eroica.hardware.targets import parse_target
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[list[Target], Path, int, float | None]:
-    """(workers, directory, samples per second, longest time in seconds).
+    """Return workers, directory, samples per second and the longest time in seconds.
 
     Raises:
         UsageError: An option is unknown, has no value or the wrong one, or a needed one is missing.
@@ -45,7 +41,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[list[Target], Path, int, 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0 sampled, 1 it could not write, 2 the call was wrong."""
+    """Return 0 if it sampled, 1 if it could not write, 2 for wrong usage."""
     try:
         targets, directory, hz, seconds = parse_arguments(arguments)
         sample_until_stopped(targets, directory, hz, seconds)

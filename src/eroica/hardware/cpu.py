@@ -1,29 +1,37 @@
-"""CPU channels from /proc: what each thread uses, how long it waits for a CPU, and its state.
+"""CPU channels from /proc: threads and processes of workers, and the cores of the host.
 
-Thread clocks come from `schedstat`. They move when the thread leaves its CPU and at the scheduler's tick, so a busy
-thread shows a new value every tick (4 ms at 250 Hz) however often the file is read.
+Thread clocks come from `schedstat`. They move when the thread leaves its CPU and at the scheduler's tick (4 ms at
+250 Hz).
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+from eroica.errors import UsageError
 from eroica.hardware.writer import Channel, SampleWriter, Track
 
 _JIFFY_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MONOTONIC_COARSE = 6
 _SHORTEST_PLACE = 2
-ASLEEP = ord("S")
-NAPPING = ord("N")
-"""State, beside the kernel's letters: asleep, but not until another thread wakes it (a timer, a pipe, a socket)."""
-HIDDEN = ord("H")
-"""Asleep, and the kernel does not tell on what."""
+#: States: asleep until another thread wakes it; asleep on something else (a timer, a pipe, a socket); asleep on
+#: something that the kernel does not tell. The last two are not letters of the kernel.
+ASLEEP, NAPPING, HIDDEN = map(ord, "SNH")
+#: Threads sampled per process, and descendants per worker.
+MAX_THREADS, MAX_CHILDREN = 128, 64
+_GENERATIONS = 3
+_GONE = frozenset(b"ZXx")
+_STRANGERS = frozenset({os.getpid(), os.getppid()})
+
+_Probe = TypeVar("_Probe")
 
 
 def parse_state(stat: bytes) -> int:
-    """Code of the state letter in `/proc/<pid>/task/<tid>/stat`, also where the name holds brackets or is all we read.
+    """Return the code of the state letter in `/proc/<pid>/task/<tid>/stat`.
 
     Raises:
         ValueError: There is no state in it.
@@ -35,19 +43,19 @@ def parse_state(stat: bytes) -> int:
 
 
 def parse_schedstat(schedstat: bytes) -> tuple[int, int]:
-    """(nanoseconds on a CPU, nanoseconds runnable but waiting for one) of a thread, both totals."""
+    """Return nanoseconds on a CPU and nanoseconds waiting for one, both totals."""
     running, waiting, _ = schedstat.split()
     return int(running), int(waiting)
 
 
 def parse_stat_clock(stat: bytes) -> tuple[int, int]:
-    """The same from `stat`, in steps of a jiffy (10 ms); it does not know the waiting."""
+    """Return the same from `stat`, in steps of a jiffy (10 ms) and without the waiting."""
     fields = stat[stat.rfind(b")") + 2 :].split(None, 13)
     return (int(fields[11]) + int(fields[12])) * _JIFFY_NS, 0
 
 
 def parse_host_cpus(stat: bytes) -> dict[str, tuple[int, int]]:
-    """Core name -> (busy, stolen by the hypervisor), totals in nanoseconds, from `/proc/stat`."""
+    """Return busy and stolen nanoseconds of each core, totals, from `/proc/stat`."""
     cores: dict[str, tuple[int, int]] = {}
     for line in stat.splitlines():
         fields = line.split()
@@ -60,12 +68,12 @@ def parse_host_cpus(stat: bytes) -> dict[str, tuple[int, int]]:
 
 
 def tick_ns() -> int:
-    """Length of the scheduler's tick, the pace at which a busy thread's clock moves."""
+    """Return the length of the scheduler's tick."""
     return int(time.clock_getres(_MONOTONIC_COARSE) * 1e9)
 
 
 def schedstat_counts() -> bool:
-    """Whether this kernel keeps thread clocks in nanoseconds; ours cannot be zero."""
+    """Return whether this kernel keeps thread clocks in nanoseconds."""
     try:
         return parse_schedstat(Path("/proc/self/schedstat").read_bytes())[0] > 0
     except (OSError, ValueError):
@@ -73,10 +81,9 @@ def schedstat_counts() -> bool:
 
 
 def _kind_of_sleep(place: bytes) -> int:
-    """Whether a thread that sleeps in this function of the kernel waits for another thread.
+    """Return the state of a thread that sleeps in this function of the kernel.
 
-    Locks and gloo wait by futexes; who polls with pauses naps. The kernel says "0" where it does not tell, or the
-    thread is awake by now.
+    Locks and gloo wait in futexes. The kernel says "0" if it does not tell, or if the thread is awake by now.
     """
     if len(place) < _SHORTEST_PLACE:
         return HIDDEN
@@ -84,14 +91,7 @@ def _kind_of_sleep(place: bytes) -> int:
 
 
 class ThreadProbe:
-    """One thread's clock, and its state if wanted; file descriptors stay open.
-
-    Args:
-        writer: Where to.
-        pid: Its process.
-        tid: Kernel thread id.
-        period_ns: How often `read` is going to be called.
-        state: Also sample the state, which costs more than the clocks: the kernel's letter, `NAPPING` or `HIDDEN`.
+    """One thread's clock every `period_ns`, and its state if wanted.
 
     Raises:
         OSError: The thread is gone, or /proc does not show it to us.
@@ -131,7 +131,7 @@ class ThreadProbe:
         return descriptor
 
     def _open_if_shown(self, pid: int, tid: int, name: str) -> int:
-        """-1 where the kernel does not show it to us."""
+        """Return a descriptor, -1 where the kernel does not show the file."""
         try:
             descriptor = self._open(pid, tid, name)
             os.pread(descriptor, 32, 0)
@@ -142,12 +142,12 @@ class ThreadProbe:
     def _kind_of_sleep(self) -> int:
         try:
             return _kind_of_sleep(os.pread(self._place, 32, 0)) if self._place >= 0 else HIDDEN
-        except OSError:  # it is no longer shown to us; whether the thread is gone, the clocks tell
+        except OSError:  # hidden now, or the thread is gone, which the clocks tell
             self._place = -1
             return HIDDEN
 
     def read(self) -> None:
-        """Sample; raises OSError or ValueError once the thread is gone."""
+        """Sample; raise OSError or ValueError once the thread is gone."""
         now_ns = time.monotonic_ns()
         if self._state >= 0:
             state = parse_state(os.pread(self._state, 96, 0))
@@ -167,13 +167,13 @@ class ThreadProbe:
             self._waiting.put(now_ns, waited)
 
     def mark(self) -> None:
-        """Write down how long unchanged clocks have held."""
+        """Write how long unchanged clocks have held."""
         self._cpu.mark()
         if self._waiting is not None:
             self._waiting.mark()
 
     def close(self) -> None:
-        """Mark and give the descriptors back."""
+        """Mark and close."""
         self.mark()
         self._close_descriptors()
 
@@ -198,7 +198,7 @@ class ProcessProbe:
         self._track = Track(writer, self._number)
 
     def read(self) -> None:
-        """Sample; raises OSError once the process is gone."""
+        """Sample; raise OSError once the process is gone."""
         used = time.clock_gettime_ns(self._clock)
         self._track.put(time.monotonic_ns(), used)
 
@@ -208,7 +208,7 @@ class ProcessProbe:
 
 
 class HostProbe:
-    """Busy and stolen time of every core of the host, channels "cpu_host" and "cpu_steal", device "cpu<n>".
+    """Busy and stolen time of every core, channels "cpu_host" and "cpu_steal", device "cpu<n>".
 
     The totals move in steps of a jiffy (10 ms); hosts with many cores are read less often.
     """
@@ -238,3 +238,170 @@ class HostProbe:
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self._descriptor)
+
+
+# --- workers ---
+
+
+class Target(NamedTuple):
+    """A worker to sample: its process, and the kernel's id of its training thread."""
+
+    pid: int
+    tid: int
+
+
+def parse_target(text: str) -> Target:
+    """Read `1234` (the training thread is the main thread) or `1234:1250`.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    pid, colon, tid = text.partition(":")
+    if not pid.isdecimal() or (colon and not tid.isdecimal()) or not 0 < int(pid) < 1 << 31:
+        raise UsageError(f"--pid takes PID or PID:TID, not {text!r}")
+    return Target(pid=int(pid), tid=int(tid) if colon else int(pid))
+
+
+def threads_of(pid: int) -> list[int]:
+    """Return the kernel thread ids of a process; empty once it is gone."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - asked for five times a second
+    except OSError:
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether the process exists and is not a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            return parse_state(file.read(96)) not in _GONE
+    except (OSError, ValueError):
+        return False
+
+
+def children_of(pid: int, threads: tuple[int, ...]) -> list[int]:
+    """Return the children that these threads started; [] without PROC_CHILDREN in the kernel."""
+    found: list[int] = []
+    for tid in threads:
+        try:
+            with open(f"/proc/{pid}/task/{tid}/children", "rb") as file:  # noqa: PTH123
+                found += map(int, file.read().split())
+        except OSError:
+            continue
+    return found
+
+
+def descendants(target: Target, strangers: frozenset[int] = frozenset()) -> list[int]:
+    """Return the children of the worker's training and main thread, and theirs, at most `MAX_CHILDREN`.
+
+    `strangers` and their children do not count: a worker may have started the agent.
+    """
+    found: list[int] = []
+    layer = children_of(target.pid, tuple({target.pid, target.tid}))
+    for _ in range(_GENERATIONS):
+        layer = [pid for pid in layer if pid not in strangers]
+        found += layer
+        if not layer or len(found) >= MAX_CHILDREN:
+            break
+        layer = [grandchild for child in layer for grandchild in children_of(child, (child,))]
+    return found[:MAX_CHILDREN]
+
+
+class WorkerProbe:
+    """Samples one worker: `read_fast` its training thread every `fast_ns`, `read` all other threads and processes."""
+
+    period_ns = 10_000_000
+
+    def __init__(self, writer: SampleWriter, target: Target, fast_ns: int) -> None:
+        self.target = target
+        self.alive = is_alive(target.pid)
+        self._fast_reads = 0
+        self._reads = 0
+        self._since_ns = time.monotonic_ns()
+        self._writer = writer
+        self._fast: ThreadProbe | None = None
+        self._fast_channels: list[int] = []
+        self._channels: list[int] = []
+        self._threads: dict[tuple[int, int], ThreadProbe] = {}
+        self._processes: dict[int, ProcessProbe] = {}
+        if self.alive:
+            self._fast = self._thread(target.pid, target.tid, fast_ns, state=True)
+            self._fast_channels = self._fast.clock_channels if self._fast else []
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Find new threads and children."""
+        self.alive = is_alive(self.target.pid)
+        if not self.alive:
+            return
+        for pid in (self.target.pid, *descendants(self.target, _STRANGERS)):
+            self._refresh_process(pid)
+
+    def _refresh_process(self, pid: int) -> None:
+        if pid not in self._processes:
+            process = self._probe(lambda: ProcessProbe(self._writer, pid, self.period_ns), f"process {pid}")
+            if process is not None:
+                self._processes[pid] = process
+        for tid in sorted(threads_of(pid))[:MAX_THREADS]:
+            if (pid, tid) not in self._threads and tid != self.target.tid:
+                thread = self._thread(pid, tid, self.period_ns, state=tid == pid)
+                if thread is not None:
+                    self._threads[pid, tid] = thread
+                    self._channels += thread.clock_channels
+
+    def _thread(self, pid: int, tid: int, period_ns: int, state: bool) -> ThreadProbe | None:
+        return self._probe(lambda: ThreadProbe(self._writer, pid, tid, period_ns, state), f"thread {pid}/{tid}")
+
+    def _probe(self, make: Callable[[], _Probe], what: str) -> _Probe | None:
+        try:
+            return make()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except OSError as error:
+            self._writer.note(f"{what} left out: {error.strerror}")
+            return None
+
+    def read_fast(self) -> None:
+        """Sample the training thread."""
+        if self._fast is None:
+            return
+        try:
+            self._fast.read()
+            self._fast_reads += 1
+        except (OSError, ValueError):
+            self._fast.close()
+            self._fast = None
+
+    def read(self) -> None:
+        """Sample all other threads and the processes."""
+        self._reads += 1
+        gone: list[tuple[int, int]] = []
+        for key, thread in self._threads.items():
+            try:
+                thread.read()
+            except (OSError, ValueError):
+                gone.append(key)
+        for key in gone:
+            self._threads.pop(key).close()
+        for pid, process in tuple(self._processes.items()):
+            try:
+                process.read()
+            except OSError:
+                self._processes.pop(pid).close()
+
+    def mark(self) -> None:
+        """Write down how long unchanged clocks have held."""
+        for thread in (*self._threads.values(), *((self._fast,) if self._fast else ())):
+            thread.mark()
+
+    def close(self) -> None:
+        """Write down the last moment and the pace achieved, and give all descriptors back."""
+        elapsed_ns = time.monotonic_ns() - self._since_ns
+        for channels, reads in ((self._fast_channels, self._fast_reads), (self._channels, self._reads)):
+            if channels and reads:
+                self._writer.achieved(channels, elapsed_ns // reads)
+        for probe in (*self._threads.values(), *self._processes.values(), *((self._fast,) if self._fast else ())):
+            probe.close()
+        self._threads.clear()
+        self._processes.clear()
+        self._fast = None

@@ -1,39 +1,265 @@
-"""What other processes of the host take while a window is open: surveys of /proc from its start to its end.
-
-A process that stays below a twentieth of a core and a tenth of the memory is not followed, and nothing is asked of it
-but one file. Children that
-lived too briefly to be seen count for the parent that waited for them (a build, a shell loop).
-"""
+"""Other processes of the host: whose they are, and what they take while a window is open."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from eroica.hardware.household import Household, Process, hidden_because, read_processes
-from eroica.hardware.processes import threads_of
+from eroica.hardware.cpu import threads_of
 from eroica.hardware.writer import Channel, SampleWriter, Track
 
-LEAST_CORES = 0.05
-"""Cores from which a process is followed..."""
-LEAST_MEMORY = 0.1
-"""...or share of the host's memory, though it sleeps."""
-MOST_FOLLOWED = 48
-MOST_THREADS = 32
-"""Threads whose waiting for a core is read, of each process followed."""
+_JIFFY_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_KERNEL_THREAD = 0x0020_0000
+_INITIAL_NAMESPACE = "pid:[4026531836]"
+_INTERPRETERS = re.compile(r"(python[\d.]*|pypy[\d.]*|perl|ruby|node|bash|dash|sh|pt_main_thread)$")
+_PYTHON = re.compile(r"(python[\d.]*|pypy[\d.]*|pt_main_thread)$")
+#: Python's options before a script, alone and with a value; others may carry a secret.
+_ALONE = frozenset({"-u", "-B", "-E", "-I", "-s", "-S", "-P", "-O", "-OO"})
+_WITH_VALUE = frozenset({"-W", "-X"})
+_SCRIPT = re.compile(r"[\w.+-]{1,45}\.(py|pl|rb|js|sh)", re.ASCII)
+_MODULE = re.compile(r"[\w.]{1,48}", re.ASCII)
+#: Least cores, or share of the host's memory, of a process that is followed.
+LEAST_CORES, LEAST_MEMORY = 0.05, 0.1
+#: Processes that are followed, and threads of each whose waiting for a core is read.
+MOST_FOLLOWED, MOST_THREADS = 48, 32
 _FIRST_NS = 250_000_000
 _PERIOD_NS = 2_000_000_000
+#: A survey comes so rarely that all of them cost 1/200 of a core.
 _SHARE_OF_CORE = 200
-_JIFFY_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MUCH_MEMORY = LEAST_MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 Key = tuple[int, int]
 
 
+class Process(NamedTuple):
+    """A process in `/proc/<pid>/stat`.
+
+    Attributes:
+        name: Name of its command, at most 15 characters.
+        kernel: Whether it is a thread of the kernel.
+        used_ns: CPU time of its threads, in steps of a jiffy (10 ms).
+        total_ns: CPU time including children that ended and were waited for.
+        start: Clock ticks since boot when it began; unique together with the id.
+        resident_bytes: Memory it holds.
+    """
+
+    pid: int
+    name: str
+    parent: int
+    kernel: bool
+    used_ns: int
+    total_ns: int
+    start: int
+    resident_bytes: int
+
+
+def parse_process(stat: bytes) -> Process:
+    """Read the text of `/proc/<pid>/stat`.
+
+    Raises:
+        ValueError: It is cut short.
+    """
+    opening, closing = stat.find(b"("), stat.rfind(b")")
+    fields = stat[closing + 2 :].split()
+    if opening < 1 or len(fields) < 22:
+        raise ValueError(f"no process in {stat[:40]!r}")
+    own = (int(fields[11]) + int(fields[12])) * _JIFFY_NS
+    return Process(
+        pid=int(stat[:opening]),
+        name=printable(stat[opening + 1 : closing].decode("utf-8", "replace")),
+        parent=int(fields[1]),
+        kernel=bool(int(fields[6]) & _KERNEL_THREAD),
+        used_ns=own,
+        total_ns=own + (int(fields[13]) + int(fields[14])) * _JIFFY_NS,
+        start=int(fields[19]),
+        resident_bytes=int(fields[21]) * _PAGE_BYTES,
+    )
+
+
+def printable(text: str) -> str:
+    """Return a process's name without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def read_processes(without: Iterable[int] = ()) -> dict[int, Process]:
+    """Return all processes in /proc by id, except those left out."""
+    found: dict[int, Process] = {}
+    left_out = frozenset(without)
+    for name in os.listdir("/proc"):  # noqa: PTH208 - of thousands of processes on a large host
+        if not name.isdecimal() or int(name) in left_out:
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - thousands of processes
+                process = parse_process(file.read(1024))
+        except (OSError, ValueError):
+            continue
+        found[process.pid] = process
+    return found
+
+
+def hidden_because() -> str:
+    """Return why other processes of this host cannot be seen; empty if they can."""
+    try:
+        if not Path("/proc/1/stat").read_bytes():
+            return "/proc shows only our own processes (hidepid)"
+        if str(Path("/proc/self/ns/pid").readlink()) != _INITIAL_NAMESPACE:
+            return "this is a container with process ids of its own"
+    except OSError:
+        return "/proc shows only our own processes (hidepid)"
+    return ""
+
+
+def arguments_of(pid: int) -> list[str]:
+    """Return a command line; empty if the process is gone or hides it."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return []
+
+
+def display_name(name: str, arguments: Sequence[str]) -> str:
+    """Return "python (serve.py)" where an interpreter runs a script, else the command's name.
+
+    Arguments may hold secrets, so it takes only the name of the script or module.
+    """
+    if not arguments:
+        return name
+    program = Path(arguments[0]).name.lstrip("-")
+    script = _script(arguments[1:], bool(_PYTHON.match(program))) if _INTERPRETERS.match(program) else ""
+    return f"{name} ({script})" if script and script != name else name
+
+
+def _script(arguments: Sequence[str], python: bool) -> str:
+    """Return the script or module that an interpreter runs; "" behind unknown options."""
+    rest = iter(arguments)
+    for argument in rest:
+        if python and argument == "-m":
+            module = next(rest, "")
+            return module if _MODULE.fullmatch(module) else ""
+        if python and argument in _WITH_VALUE:
+            next(rest, "")
+        elif not (python and argument in _ALONE):
+            script = Path(argument).name
+            return script if not argument.startswith("-") and _SCRIPT.fullmatch(script) else ""
+    return ""
+
+
+_START = "from eroica.start import"  # the line of Python that `scripts/eroica` runs
+
+
+def is_eroicas(arguments: Sequence[str]) -> bool:
+    """Return whether a command line is one of Eroica's."""
+    return any(argument.startswith("eroica.") or _START in argument for argument in arguments[:8]) or "eroica" in (
+        Path(argument).name for argument in arguments[:5]
+    )
+
+
+class Rank(NamedTuple):
+    """Rank and rendezvous in the environment of a process; empty for a process that is no rank."""
+
+    number: str = ""
+    address: str = ""
+    port: str = ""
+
+    @property
+    def meets_at(self) -> tuple[str, str]:
+        """Address and port."""
+        return self.address, self.port
+
+
+def rank_of(pid: int) -> Rank:
+    """Read a process's rank from its environment."""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return Rank()
+    known: dict[str, str] = {}
+    for pair in data.split(b"\0"):
+        name, _, value = pair.partition(b"=")
+        if name in (b"RANK", b"MASTER_ADDR", b"MASTER_PORT"):
+            known[name.decode()] = value.decode("utf-8", "replace")
+    if "RANK" not in known:
+        return Rank()
+    return Rank(known["RANK"], known.get("MASTER_ADDR", ""), known.get("MASTER_PORT", ""))
+
+
+class Household:
+    """Separates the job's and Eroica's processes from all others.
+
+    The job's processes are the workers, their descendants and their ancestors, but not other children of those: a
+    shell may run a benchmark next to the training. Ranks with our rendezvous are the job's, too, except one with a
+    worker's own rank outside its descendants: a worker left it behind. Eroica's are its agent with its descendants,
+    and its own programs.
+    """
+
+    def __init__(self, workers: Iterable[int]) -> None:
+        self.job: set[int] = set()
+        self.ours: set[int] = set()
+        self._workers = tuple(workers)
+        self._known: dict[tuple[int, int], str] = {}
+        self._ranks: set[Rank] | None = None
+        parent = os.getppid()
+        self._roots = (parent,) if is_eroicas(arguments_of(parent)) else ()
+
+    def sort(self, processes: dict[int, Process]) -> None:
+        """Assign processes to the job and to Eroica."""
+        children: dict[int, list[int]] = {}
+        for process in processes.values():
+            children.setdefault(process.parent, []).append(process.pid)
+        self.ours = _below(self._roots, children) | {os.getpid()}
+        self.job = _below([pid for pid in self._workers if pid in processes], children)
+        self.ours -= set(self._workers)
+        self.job -= self.ours
+        for worker in self._workers:
+            above = processes.get(worker)
+            while above is not None and above.parent > 0 and above.parent not in self.job:
+                above = processes.get(above.parent)
+                if above is not None:
+                    self.job.add(above.pid)
+
+    def is_stranger(self, process: Process) -> bool:
+        """Return whether a process is neither the job's nor Eroica's."""
+        if process.pid in self.job or process.pid in self.ours:
+            return False
+        key = (process.pid, process.start)
+        if key not in self._known:
+            arguments = arguments_of(process.pid)
+            related = is_eroicas(arguments) or self._is_rank(process.pid)
+            self._known[key] = "" if related else display_name(process.name, arguments)
+        return bool(self._known[key])
+
+    def name_of(self, process: Process) -> str:
+        """Return a process's display name."""
+        return self._known.get((process.pid, process.start)) or process.name
+
+    def _is_rank(self, pid: int) -> bool:
+        if self._ranks is None:
+            self._ranks = {rank for rank in map(rank_of, self._workers) if rank.meets_at != ("", "")}
+        rank = rank_of(pid)
+        return rank not in self._ranks and any(rank.meets_at == ours.meets_at for ours in self._ranks)
+
+
+def _below(roots: Iterable[int], children: dict[int, list[int]]) -> set[int]:
+    """Return these processes and all their descendants."""
+    found: set[int] = set()
+    layer = list(roots)
+    while layer:
+        pid = layer.pop()
+        if pid not in found:
+            found.add(pid)
+            layer += children.get(pid, ())
+    return found
+
+
 class _Followed:
-    """Channels of one process."""
+    """Channels of one process that is followed."""
 
     def __init__(self, writer: SampleWriter, process: Process, name: str) -> None:
         self.process = process
@@ -50,7 +276,7 @@ class _Followed:
         self._cpu.put(now_ns, used_ns)
 
     def put(self, now_ns: int, process: Process) -> None:
-        """Its memory, age and waiting."""
+        """Write memory, age and waiting."""
         began_s = process.start / _TICKS
         self._writer.add(self._memory, now_ns, process.resident_bytes)
         self._writer.add(self._age, now_ns, max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s))
@@ -70,7 +296,7 @@ def _channel(name: str, device: str, unit: str) -> Channel:
 
 
 def _waited_ns(pid: int, tid: int) -> int:
-    """Time a thread was ready but without a core so far; 0 where the kernel does not say."""
+    """Return how long a thread was ready but without a core; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:  # noqa: PTH123 - of many threads
             return int(file.read(96).split()[1])
@@ -79,17 +305,12 @@ def _waited_ns(pid: int, tid: int) -> int:
 
 
 class NeighborProbe:
-    """Surveys the host's processes.
+    """Surveys the host's processes while a window is open.
 
     Channels, device "<pid>/<name>": "neighbor_cpu" (cores, ended children included), "neighbor_wait" (seconds per
-    second in which its threads were ready but without a core, summed over them), "neighbor_memory" (resident bytes),
-    "neighbor_age" (seconds since it began). And "survey_cpu" (cores) of all processes seen, device "job", "ours"
-    (Eroica's) or "outside".
-    A survey that takes long comes more rarely, so that all of them together cost half a percent of a core.
-
-    Args:
-        writer: Where to.
-        household: Who belongs to the job and to Eroica.
+    second in which its threads were ready but without a core), "neighbor_memory" (resident bytes), "neighbor_age"
+    (seconds since it began). "survey_cpu" (cores) of all processes, device "job", "ours" (Eroica's) or "outside".
+    Children that lived too briefly to be seen count for the parent that waited for them.
     """
 
     period_ns = _FIRST_NS
@@ -116,12 +337,12 @@ class NeighborProbe:
         self._due_ns = self._before_ns + _FIRST_NS
 
     def read(self) -> None:
-        """Survey, if it is time for it."""
+        """Survey if it is due."""
         if time.monotonic_ns() >= self._due_ns:
             self._survey()
 
     def close(self) -> None:
-        """The last survey."""
+        """Survey for the last time."""
         with contextlib.suppress(OSError, ValueError):
             self._survey()
         for track in self._totals.values():
@@ -160,7 +381,7 @@ class NeighborProbe:
                 self._followed[key].put(now_ns, process)
 
     def _whose(self, process: Process, heavy: bool) -> str:
-        """Whose process it is; the light ones that are no relatives are not looked at closely."""
+        """Return whose process it is; light ones are not looked at closely."""
         if process.pid in self._household.job:
             return "job"
         if process.pid in self._household.ours:
@@ -168,14 +389,14 @@ class NeighborProbe:
         return "outside" if not heavy or self._household.is_stranger(process) else "ours"
 
     def _earlier(self, process: Process) -> int:
-        """CPU time at the last survey, less what is paid for; 0 for one that was not there."""
+        """Return the CPU time at the last survey without ended children; 0 for a new process."""
         before = self._before.get(process.pid)
         if before is None or before.start != process.start:
             return 0
         return before.total_ns - self._paid_before.get((process.pid, process.start), 0)
 
     def _settle_ended(self, processes: dict[int, Process]) -> None:
-        """CPU time of ended children that was seen already does not count again for the parent that waited for them."""
+        """Note the CPU time of ended children, so it does not count again for their parent."""
         self._paid_before = dict(self._paid)
         for process in self._before.values():
             now = processes.get(process.pid)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from eroica.hardware.writer import Channel, SampleWriter
 
+#: InfiniBand counts `port_*_data` in words of four bytes.
 _WORD = 4
-"""InfiniBand counts `port_*_data` in words of four bytes."""
-
+#: Counters of congestion and retransmissions.
 _RDMA_TROUBLE = (
     "np_cnp_sent",
     "rp_cnp_handled",
@@ -25,7 +25,7 @@ _RDMA_TROUBLE = (
 
 
 def parse_interfaces(net_dev: bytes) -> dict[str, tuple[int, int]]:
-    """Interface -> (bytes received, bytes sent), totals, from `/proc/net/dev`."""
+    """Return bytes received and sent of each interface, from `/proc/net/dev`."""
     interfaces: dict[str, tuple[int, int]] = {}
     for line in net_dev.splitlines():
         name, colon, rest = line.rpartition(b":")
@@ -36,7 +36,7 @@ def parse_interfaces(net_dev: bytes) -> dict[str, tuple[int, int]]:
 
 
 def parse_speed(speed: str) -> float:
-    """Bytes per second from `/sys/class/net/<interface>/speed` (Mbit/s); NaN where it is unknown (-1)."""
+    """Return bytes per second from `/sys/class/net/<interface>/speed` (Mbit/s); NaN if unknown (-1)."""
     try:
         megabits = int(speed)
     except ValueError:
@@ -45,7 +45,7 @@ def parse_speed(speed: str) -> float:
 
 
 def parse_rdma_rate(rate: str) -> float:
-    """Bytes per second from a port's `rate` file ("100 Gb/sec (4X EDR)"); NaN where it says nothing."""
+    """Return bytes per second from a port's `rate` file ("100 Gb/sec (4X EDR)"); NaN if unknown."""
     number, _, unit = rate.partition(" ")
     if not unit.startswith("Gb/sec"):
         return math.nan
@@ -56,7 +56,7 @@ def parse_rdma_rate(rate: str) -> float:
 
 
 def interface_speed(name: str, root: Path = Path("/sys/class/net")) -> float:
-    """Stated speed of an interface, bytes per second; NaN for loopback and most virtual ones."""
+    """Return the stated speed, bytes per second; NaN for loopback and most virtual interfaces."""
     try:
         return parse_speed((root / name / "speed").read_text(encoding="ascii"))
     except OSError:
@@ -64,17 +64,14 @@ def interface_speed(name: str, root: Path = Path("/sys/class/net")) -> float:
 
 
 def _traffic_channel(name: str, device: str, capacity: float, period_ns: int) -> tuple[Channel, float]:
-    """The channel and the factor from bytes to its unit."""
+    """Return the channel and the factor from bytes to its unit."""
     if math.isnan(capacity):
         return Channel(name, device, "B/s", resolution_ns=period_ns), 1.0
     return Channel(name, device, "fraction", capacity, resolution_ns=period_ns), 1.0 / capacity
 
 
 class InterfaceProbe:
-    """Traffic of every interface of this network namespace, channel "net", devices "<interface>/rx" and "/tx".
-
-    Interfaces that never carried a byte are left out.
-    """
+    """Traffic of every interface that ever carried a byte, channel "net", devices "<interface>/rx" and "/tx"."""
 
     period_ns = 20_000_000
 
@@ -108,13 +105,7 @@ class InterfaceProbe:
 
 
 class PortTotals(NamedTuple):
-    """Totals of one RDMA port.
-
-    Attributes:
-        sent_bytes: Sent.
-        received_bytes: Received.
-        trouble: Counter -> its total; those that the driver has.
-    """
+    """Totals of one RDMA port; `trouble`: the counters of `_RDMA_TROUBLE` that the driver has."""
 
     sent_bytes: int
     received_bytes: int
@@ -122,7 +113,7 @@ class PortTotals(NamedTuple):
 
 
 def read_rdma_ports(root: Path = Path("/sys/class/infiniband")) -> dict[str, PortTotals]:
-    """Totals of every RDMA port by "<adapter>/<port>"; empty without any. A counter that cannot be read counts 0."""
+    """Return the totals of every RDMA port by "<adapter>/<port>"; counters that cannot be read are 0."""
     found = {}
     for port in sorted(root.glob("*/ports/*")):
         counters, more = port / "counters", port / "hw_counters"
@@ -142,10 +133,7 @@ def _counter(path: Path) -> int | None:
 
 
 class RdmaProbe:
-    """Traffic and trouble counters of every RDMA port.
-
-    Channels: "rdma" (devices "<adapter>/<port>/rx" and "/tx", fraction of the port's rate) and "rdma_<counter>" per
-    second for congestion and retransmission counters that the driver has.
+    """Traffic of every RDMA port, channel "rdma", devices "<adapter>/<port>/rx" and "/tx".
 
     Raises:
         FileNotFoundError: There is no RDMA port.
@@ -170,9 +158,6 @@ class RdmaProbe:
         for way, file in (("rx", "port_rcv_data"), ("tx", "port_xmit_data")):
             channel, scale = _traffic_channel("rdma", f"{device}/{way}", capacity, self.period_ns)
             self._add_counter(port / "counters" / file, channel, scale * _WORD)
-        for name in _RDMA_TROUBLE:
-            channel = Channel(f"rdma_{name}", device, "1/s", resolution_ns=self.period_ns)
-            self._add_counter(port / "hw_counters" / name, channel, 1.0)
 
     def _add_counter(self, path: Path, channel: Channel, scale: float) -> None:
         if path.is_file() and os.access(path, os.R_OK):

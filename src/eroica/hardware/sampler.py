@@ -1,7 +1,7 @@
-"""The sampler: a program of its own that watches workers from outside for one window and writes what it sees.
+"""The sampler: a program that samples workers from outside during one window.
 
-Standard library only, and few modules of it: it is started at every window. It needs no rights; what it may not read it
-leaves out, and writes down why. It runs at low priority and slows itself down where it would cost too much.
+It uses only the standard library, because it starts at every window. It needs no rights, notes what it may not read,
+runs at low priority, and slows down to stay within its budget.
 """
 
 from __future__ import annotations
@@ -14,25 +14,19 @@ from pathlib import Path
 from typing import Protocol
 
 from eroica.errors import UnavailableError
-from eroica.hardware.cgroup import ThrottleProbe
-from eroica.hardware.cpu import HostProbe
-from eroica.hardware.household import Household
-from eroica.hardware.neighbors import NeighborProbe
+from eroica.hardware.cpu import HostProbe, Target, WorkerProbe
+from eroica.hardware.limits import PressureProbe, ThrottleProbe
+from eroica.hardware.neighbors import Household, NeighborProbe
 from eroica.hardware.network import InterfaceProbe, RdmaProbe
-from eroica.hardware.pressure import PressureProbe
-from eroica.hardware.processes import Target, WorkerProbe
-from eroica.hardware.tcp import TcpProbe
+from eroica.hardware.tcp import LinkProbe
 from eroica.hardware.writer import SampleWriter
 
+#: Samples per second of training threads.
 HZ = 1000
-"""Samples per second of training threads, where affordable."""
-BUDGET_PER_WORKER = 0.025
-"""CPU the sampler may use, in cores per worker; above it all its periods are stretched."""
-HOST_SHARE = 0.02
-"""... and as a share of the host's cores, where it has few of them for so many workers."""
-_LEAST_BUDGET = 0.03
-_MOST_STRETCH = 10.0
-_TOLD_AGAIN = 2.0  # a rate is told again once it is so many times lower than the one told
+#: Budget in cores per worker, at most this share of the host's cores, at least so many cores.
+BUDGET_PER_WORKER, HOST_SHARE, _LEAST_BUDGET = 0.025, 0.02, 0.03
+#: Most stretch of all periods, and factor from one note on it to the next.
+_MOST_STRETCH, _TOLD_AGAIN = 10.0, 2.0
 _NICE = 5
 _REFRESH_NS = 200_000_000
 _FLUSH_NS = 250_000_000
@@ -40,12 +34,12 @@ _SECOND_NS = 1_000_000_000
 
 
 def budget_of(workers: int, cores: int) -> float:
-    """Cores that sampling so many workers may take on a host with so many cores."""
+    """Return the cores that the sampler may use."""
     return max(_LEAST_BUDGET, min(BUDGET_PER_WORKER * workers, HOST_SHARE * cores))
 
 
 class Probe(Protocol):
-    """Something read every `period_ns`."""
+    """A source that is read every `period_ns`."""
 
     period_ns: int
 
@@ -53,15 +47,11 @@ class Probe(Protocol):
         """Sample."""
 
     def close(self) -> None:
-        """Write down the last moment and give everything back."""
+        """Write the last moment and close."""
 
 
 class Pace:
-    """How far all periods are stretched so that the sampler stays within its budget.
-
-    Args:
-        budget: Cores it may use on average.
-    """
+    """The factor that stretches all periods to stay within a budget of cores."""
 
     def __init__(self, budget: float) -> None:
         self.stretch = 1.0
@@ -70,7 +60,7 @@ class Pace:
         self._at_ns = 0
 
     def update(self, now_ns: int, used_s: float) -> bool:
-        """Take in the CPU seconds used so far; True if the pace was lowered."""
+        """Take in the CPU seconds used so far; return True if the pace was lowered."""
         before_ns, before_s = self._at_ns, self._used_s
         self._at_ns, self._used_s = now_ns, used_s
         if not before_ns or now_ns <= before_ns:
@@ -83,7 +73,7 @@ class Pace:
 
 
 class _Task:
-    """A call that is due every so often."""
+    """A call that is due every `period_ns`."""
 
     __slots__ = ("call", "due_ns", "period_ns")
 
@@ -94,13 +84,7 @@ class _Task:
 
 
 class Sampler:
-    """Samples workers and their host into a directory.
-
-    Args:
-        targets: The workers.
-        directory: Where the store goes.
-        hz: Samples per second of the training threads.
-    """
+    """Samples workers and their host into a directory, training threads `hz` times a second."""
 
     def __init__(self, targets: Sequence[Target], directory: Path, hz: int = HZ) -> None:
         self._writer = SampleWriter(directory)
@@ -113,12 +97,7 @@ class Sampler:
         self._tasks = self._schedule(time.monotonic_ns())
 
     def run(self, stopped: Callable[[], bool], seconds: float | None = None) -> None:
-        """Sample until told to stop, the time is over, the workers are gone, or the parent is.
-
-        Args:
-            stopped: Asked at every sample.
-            seconds: Longest time, s.
-        """
+        """Sample until told to stop, the time is over, or the workers or the parent are gone."""
         began_ns = time.monotonic_ns()
         end_ns = began_ns + int(seconds * 1e9) if seconds is not None else 1 << 63
         next_ns = began_ns
@@ -134,7 +113,7 @@ class Sampler:
             self.close()
 
     def close(self) -> None:
-        """Write everything down and give everything back."""
+        """Write everything and close."""
         for probe in (*self._workers, *self._probes):
             probe.close()
         self._probes.clear()
@@ -152,7 +131,7 @@ class Sampler:
             lambda: PressureProbe(self._writer),
             lambda: InterfaceProbe(self._writer),
             lambda: RdmaProbe(self._writer),
-            lambda: self._tcp(targets),
+            lambda: LinkProbe(self._writer, [target.pid for target in targets]),
             lambda: _nvidia(self._writer),
             lambda: _nvidia_neighbors(self._writer, household),
         ]
@@ -165,16 +144,10 @@ class Sampler:
         except UnavailableError as error:
             self._writer.note(str(error))
         except FileNotFoundError:
-            return None  # this host has no such device: nothing is missing
-        except Exception as error:  # noqa: BLE001 - the border of one probe: it must not cost the others
+            return None  # the host has no such device
+        except Exception as error:  # noqa: BLE001 - one probe must not cost the others
             self._writer.note(f"left out: {_in_words(error)}")
         return None
-
-    def _tcp(self, targets: Sequence[Target]) -> Probe:
-        probe = TcpProbe(self._writer)
-        for target in targets:
-            probe.watch(target.pid)
-        return probe
 
     def _schedule(self, now_ns: int) -> list[_Task]:
         tasks = [_Task(self._writer.flush, _FLUSH_NS, now_ns + _FLUSH_NS)]
@@ -193,7 +166,7 @@ class Sampler:
                 task.due_ns = max(task.due_ns + int(task.period_ns * self._pace.stretch), now_ns)
 
     def _guarded(self, probe: Probe) -> Callable[[], None]:
-        """The probe's `read`, which ends for good at its first failure."""
+        """Return the probe's `read`, which ends at its first failure."""
         failed = False
 
         def read() -> None:
@@ -202,7 +175,7 @@ class Sampler:
                 return
             try:
                 probe.read()
-            except Exception as error:  # noqa: BLE001 - the same border
+            except Exception as error:  # noqa: BLE001 - see above
                 failed = True
                 self._writer.note(f"{type(probe).__name__} stopped: {_in_words(error)}")
 
@@ -218,7 +191,7 @@ class Sampler:
 
 
 def _in_words(error: Exception) -> str:
-    """What failed; a defect of ours by its kind, too."""
+    """Return the message of an error, with its type for unexpected ones."""
     return str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
 
 
@@ -231,7 +204,7 @@ def _nvidia(writer: SampleWriter) -> Probe:
 
 def _nvidia_neighbors(writer: SampleWriter, household: Household) -> Probe:
     _need_nvidia_driver()
-    from eroica.hardware.nvidia_neighbors import NvidiaNeighborProbe
+    from eroica.hardware.nvidia import NvidiaNeighborProbe
 
     return NvidiaNeighborProbe(writer, household)
 
@@ -244,13 +217,7 @@ def _need_nvidia_driver() -> None:
 def sample_until_stopped(
     targets: Sequence[Target], directory: Path, hz: int = HZ, seconds: float | None = None
 ) -> None:
-    """What the program does: lower its priority, sample, and end cleanly on SIGINT, SIGTERM or SIGHUP.
-
-    Args:
-        targets: The workers.
-        directory: Where the store goes.
-        hz: Samples per second of the training threads.
-        seconds: Longest time, s; None for no limit.
+    """Sample at low priority until the time is over or SIGINT, SIGTERM or SIGHUP comes.
 
     Raises:
         UnavailableError: The directory cannot be written.

@@ -1,22 +1,20 @@
-"""Samples of one window on one host: what the sampler wrote, read back as NumPy arrays.
+"""Samples of one window on one host, read back as NumPy arrays.
 
-Shapes: S samples of a channel, N intervals asked for. Times are CLOCK_MONOTONIC, int64 nanoseconds.
-
-Every value holds over the interval that ends at its time and begins at the previous one. Thread clocks move only when
-the thread leaves its CPU or at the scheduler's tick (4 ms at 250 Hz), so their use is placed as late as the readings
-allow; details shorter than `Channel.resolution_ns` are not in the data.
+Shapes: S samples of a channel, N intervals. Times are CLOCK_MONOTONIC, int64 nanoseconds. A value holds over the
+interval that ends at its time and begins at the previous one. Thread clocks move only when the thread leaves its CPU or
+at the scheduler's tick, so their use is placed as late as the readings allow.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -45,8 +43,8 @@ class Series:
     """The samples of one channel.
 
     Attributes:
-        channel: What it is.
-        start_ns: Where the first value's interval begins.
+        channel: What it measures.
+        start_ns: Start of the first interval.
         t_ns: Ends of the intervals, increasing. int64 [S].
         value: In the channel's unit. float64 [S].
     """
@@ -57,15 +55,15 @@ class Series:
     value: NDArray[np.float64]
 
     def mean_over(self, start_ns: ArrayLike, end_ns: ArrayLike) -> NDArray[np.float64]:
-        """Time-weighted mean over each interval, float64 [N] from int64 [N]; NaN where the series does not reach."""
+        """Return the time-weighted mean over each interval, float64 [N]; NaN where the series does not reach."""
         return _mean_over(self._edges, self.value, start_ns, end_ns)
 
     def share_over(self, value: float, start_ns: ArrayLike, end_ns: ArrayLike) -> NDArray[np.float64]:
-        """Fraction of each interval in which the series had exactly `value`, float64 [N]: `ord("D")` of "state"."""
+        """Return the fraction of each interval with exactly `value`, float64 [N]: `ord("D")` of "state"."""
         return _mean_over(self._edges, (self.value == value).astype(np.float64), start_ns, end_ns)
 
     def share_with(self, bits: int, start_ns: ArrayLike, end_ns: ArrayLike) -> NDArray[np.float64]:
-        """Fraction of each interval in which the series, a bit mask, had any of `bits`, float64 [N]."""
+        """Return the fraction of each interval in which a bit mask had any of `bits`, float64 [N]."""
         return _mean_over(self._edges, (self.value.astype(np.int64) & bits != 0).astype(np.float64), start_ns, end_ns)
 
     @cached_property
@@ -75,39 +73,47 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Everything sampled on one host during one window.
-
-    Attributes:
-        series: One per channel that has at least one value.
-        notes: What was left out and why, in the sampler's words.
-    """
+    """All samples of one host and window, and the sampler's notes on what it left out."""
 
     series: tuple[Series, ...]
     notes: tuple[str, ...] = ()
 
-    def __iter__(self) -> Iterator[tuple[Channel, NDArray[np.int64], NDArray[np.float64]]]:
-        return ((item.channel, item.t_ns, item.value) for item in self.series)
-
     def find(self, name: str, device: str) -> Series | None:
-        """The channel's series, None if it was not sampled."""
+        """Return a channel's series, None if it was not sampled."""
         return self._by_key.get((name, device))
 
     def named(self, name: str) -> tuple[Series, ...]:
-        """All devices of one channel name."""
+        """Return the series of all devices of a channel."""
         return tuple(item for item in self.series if item.channel.name == name)
 
     def devices(self, name: str) -> tuple[str, ...]:
-        """Devices that have this channel."""
+        """Return the devices of a channel."""
         return tuple(item.channel.device for item in self.named(name))
-
-    def threads(self, pid: int) -> tuple[int, ...]:
-        """Kernel thread ids of a process whose CPU use was sampled."""
-        prefix = f"{pid}/"
-        return tuple(int(device[len(prefix) :]) for device in self.devices("cpu") if device.startswith(prefix))
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, str], Series]:
         return {(item.channel.name, item.channel.device): item for item in self.series}
+
+
+_Duration = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """One line of the list of channels; which fields it has tells its kind."""
+
+    format: str = ""
+    version: int = 0
+    note: str | None = None
+    channels: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
+    period_ns: _Duration = 0
+    channel: int = -1
+    name: str = ""
+    device: str = ""
+    unit: str = ""
+    capacity: float | None = None
+    resolution_ns: _Duration = 0
+    kind: Kind = "gauge"
+    scale: float = 1.0
 
 
 class _Declared(NamedTuple):
@@ -117,13 +123,10 @@ class _Declared(NamedTuple):
 
 
 def read_samples(directory: Path) -> Samples:
-    """Read what a sampler wrote, also one that was killed (a record or line cut short at the end is left out).
-
-    Args:
-        directory: The one given to `SampleWriter`.
+    """Read the store in a directory; a record or line cut short at its end is left out.
 
     Raises:
-        InputError: There is no store, or what lies there is not one.
+        InputError: There is no store, or it is damaged.
     """
     declared, notes = _read_channels(directory / CHANNELS_FILE)
     records = _read_records(directory / SAMPLES_FILE)
@@ -142,17 +145,14 @@ def read_samples(directory: Path) -> Samples:
 
 
 def busy_fraction(t_ns: NDArray[np.int64], busy_ns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Fractions of at most 1 from totals of busy time that a source publishes late.
+    """Return the busy fraction of each interval from totals that a source publishes late, float64 [S].
 
-    A total that grew by more than the time since the last reading was stale before; the excess is moved back into the
+    A total that grew by more than the time since the last reading was stale before. The excess moves back into the
     earlier intervals, as late as they have room.
 
     Args:
-        t_ns: Moments of the readings, increasing. int64 [S + 1].
-        busy_ns: Total busy nanoseconds read there, never decreasing. float64 [S + 1].
-
-    Returns:
-        Busy fraction of each interval, 0–1. float64 [S].
+        t_ns: Times of the readings, increasing. int64 [S + 1].
+        busy_ns: Total busy nanoseconds, never decreasing. float64 [S + 1].
     """
     t = (t_ns - t_ns[0]).astype(np.float64)
     used = busy_ns - busy_ns[0]
@@ -225,53 +225,29 @@ def _read_channels(path: Path) -> tuple[list[_Declared], list[str]]:
     if len(lines) > _MAX_LINES:
         raise InputError(f"{path} declares more than {_MAX_LINES} channels")
     try:
-        return _parse_lines([json.loads(line) for line in lines])
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        decoder = msgspec.json.Decoder(_Line)
+        return _parse_lines([decoder.decode(line) for line in lines])
+    except (ValueError, IndexError, RecursionError) as error:
         raise InputError(f"{path} is not a list of channels: {error}") from error
 
 
-def _parse_lines(lines: Sequence[dict[str, Any]]) -> tuple[list[_Declared], list[str]]:
-    if not lines or lines[0].get("format") != FORMAT or lines[0].get("version") != VERSION:
+def _parse_lines(lines: Sequence[_Line]) -> tuple[list[_Declared], list[str]]:
+    if not lines or (lines[0].format, lines[0].version) != (FORMAT, VERSION):
         raise ValueError(f"the first line does not say {FORMAT} {VERSION}")
     declared: list[_Declared] = []
     notes: list[str] = []
     for line in lines[1:]:
-        if "note" in line:
-            notes.append(str(line["note"]))
-        elif "channels" in line:
-            _widen(declared, line)
+        if line.note is not None:
+            notes.append(line.note)
+        elif line.channels is not None:
+            for number in line.channels:
+                channel = declared[number].channel
+                wider = channel._replace(resolution_ns=max(channel.resolution_ns, line.period_ns))
+                declared[number] = declared[number]._replace(channel=wider)
+        elif line.channel != len(declared):
+            raise ValueError(f"channel {line.channel} where {len(declared)} is due")
         else:
-            declared.append(_parse_channel(line, len(declared)))
+            capacity = math.nan if line.capacity is None else line.capacity
+            channel = Channel(line.name, line.device, line.unit, capacity, resolution_ns=line.resolution_ns)
+            declared.append(_Declared(channel, line.kind, line.scale))
     return declared, notes
-
-
-def _widen(declared: list[_Declared], line: dict[str, Any]) -> None:
-    period = _duration(line["period_ns"])
-    for number in line["channels"]:
-        item = declared[number]
-        resolution = max(item.channel.resolution_ns, period)
-        declared[number] = item._replace(channel=item.channel._replace(resolution_ns=resolution))
-
-
-def _duration(value: Any) -> int:
-    if not 0 <= int(value) < _LARGEST:
-        raise ValueError(f"a duration of {value!r}")
-    return int(value)
-
-
-def _parse_channel(line: dict[str, Any], number: int) -> _Declared:
-    if line["channel"] != number:
-        raise ValueError(f"channel {line['channel']} where {number} is due")
-    if line["kind"] not in ("gauge", "counter", "busy"):
-        raise ValueError(f"a channel of kind {line['kind']!r}")
-    scale = float(line["scale"])
-    if not math.isfinite(scale):
-        raise ValueError("a scale that is no number")
-    channel = Channel(
-        name=str(line["name"]),
-        device=str(line["device"]),
-        unit=str(line["unit"]),
-        capacity=math.nan if line["capacity"] is None else float(line["capacity"]),
-        resolution_ns=_duration(line["resolution_ns"]),
-    )
-    return _Declared(channel=channel, kind=line["kind"], scale=scale)

@@ -1,19 +1,20 @@
-"""What the kernel knows of the workers' own TCP connections: `TCP_INFO` of every socket over netlink (sock_diag).
+"""TCP connections of single processes through netlink (sock_diag), and a worker's traffic with each other host.
 
-Loopback and interfaces are shared by everything on a host; these numbers belong to one worker each. No rights are
-needed beyond seeing the worker's /proc/<pid>/fd, and only sockets of our own network namespace are seen.
+This needs no rights beyond reading /proc/<pid>/fd, and sees only sockets of our own network namespace. In a ring of
+hosts every link carries the same bytes at the pace of the slowest one. A connection over the slow link has data under
+way nearly all the time, the others only for a moment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from eroica.hardware.links import Links
 from eroica.hardware.writer import Channel, SampleWriter, Track
 
 _NETLINK_SOCK_DIAG = 4
@@ -34,14 +35,29 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _COOKIE = struct.Struct("=Q")
 _ATTRIBUTE = struct.Struct("=HH")
 _BUFFER_BYTES = 1 << 17
+_PATIENCE_S = 0.2
+#: Requests in one message: their answers must fit into the socket's buffer.
+_AT_ONCE = 64
+#: Load from which data counts as waiting, and links as used, bytes: small messages wait for delayed acknowledgements.
+LEAST_LOAD_BYTES = 4096
+_MOST_LINKS = 256
+#: Name, unit and factor of each channel. The rates of the last two are a mean queue in bytes, and a mean of round trip
+#: times busy time.
+_CHANNELS = (
+    ("link_sent", "B/s", 1.0),
+    ("link_received", "B/s", 1.0),
+    ("link_retransmits", "1/s", 1.0),
+    ("link_busy", "s/s", 1e-6),
+    ("link_queued", "B", 1e-6),
+    ("link_busy_rtt", "s", 1e-12),
+)
 
 
 class Connection(NamedTuple):
-    """One TCP socket's totals; times in microseconds, bytes as acknowledged by and received from the other side.
+    """Totals of one TCP socket; times in microseconds.
 
-    `queued_bytes` is what the other side has not acknowledged yet, sent or not (`unsent_bytes`); `unread_bytes` is what
-    has arrived and the process has not read; `received_ago_ms` says how long ago data arrived last. The kernel counts
-    busy time in ticks (1 to 10 ms), whatever its unit. Addresses have no ports; IPv4 inside IPv6 is written as IPv4.
+    `queued_bytes` are not acknowledged yet, sent or not (`unsent_bytes`); `unread_bytes` have arrived, and the process
+    has not read them. The kernel counts busy time in ticks (1 to 10 ms). IPv4 inside IPv6 is written as IPv4.
     """
 
     inode: int
@@ -66,7 +82,7 @@ class Connection(NamedTuple):
 
 
 def request(family: int) -> bytes:
-    """The netlink message that asks for all connections of an address family with their `TCP_INFO`."""
+    """Return the netlink message that asks for all connections of an address family."""
     body = struct.pack(
         "=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, _ESTABLISHED_AND_CLOSE_WAIT
     )
@@ -74,7 +90,7 @@ def request(family: int) -> bytes:
 
 
 def request_one(known: Connection, sequence: int) -> bytes:
-    """The message that asks for one connection again: 20 µs, where a dump walks through all of the kernel's table."""
+    """Return the netlink message that asks for one known connection."""
     ends = _PORTS.pack(known.local_port, known.remote_port)
     ends += b"".join(_packed(address, known.family) for address in (known.local, known.remote))
     ends += struct.pack("=IQ", 0, known.cookie)
@@ -84,7 +100,7 @@ def request_one(known: Connection, sequence: int) -> bytes:
 
 
 def _packed(address: str, family: int) -> bytes:
-    """16 bytes, as the kernel holds an address of this family."""
+    """Return an address as the kernel's 16 bytes."""
     if ":" in address:
         return socket.inet_pton(socket.AF_INET6, address)
     raw = socket.inet_pton(socket.AF_INET, address)
@@ -92,11 +108,11 @@ def _packed(address: str, family: int) -> bytes:
 
 
 def parse_reply(data: bytes, wanted: Container[int] | None = None) -> tuple[list[Connection], bool]:
-    """(connections in one netlink datagram, whether it was the last).
+    """Return the connections in one netlink datagram, and whether it was the last.
 
     Args:
-        data: As received.
-        wanted: Inodes of the sockets to look at; None for all.
+        data: The datagram.
+        wanted: Inodes of the sockets to return; None for all.
 
     Raises:
         OSError: The kernel refused.
@@ -176,7 +192,7 @@ def _from_info(name: tuple[int, int], info: bytes, ends: tuple[str, str], queued
 
 
 def socket_inodes(pid: int) -> set[int]:
-    """Inodes of the sockets a process holds.
+    """Return the inodes of the sockets that a process holds.
 
     Raises:
         OSError: The process is gone or belongs to somebody else.
@@ -193,64 +209,187 @@ def socket_inodes(pid: int) -> set[int]:
     return inodes
 
 
-class _Totals:
-    """One worker's totals over connections that come and go, and its channels."""
+class SocketReader:
+    """Reads the connections of a few processes again and again.
 
-    _FIELDS = (
-        ("tcp_sent", "B/s", "bytes_acked", 1.0),
-        ("tcp_received", "B/s", "bytes_received", 1.0),
-        ("tcp_retransmits", "1/s", "retransmits", 1.0),
-        ("tcp_busy", "s/s", "busy_us", 1e-6),
-        ("tcp_receiver_limited", "s/s", "receive_limited_us", 1e-6),
-        ("tcp_buffer_limited", "s/s", "send_buffer_limited_us", 1e-6),
-    )
+    A dump finds them: it walks through the kernel's whole table (3 to 7 ms). Reading a known one takes about 20 µs.
 
-    def __init__(self, writer: SampleWriter, pid: int, period_ns: int) -> None:
-        self.inodes: set[int] = set()
+    Raises:
+        OSError: The kernel has no sock_diag, or we may not use it.
+    """
+
+    def __init__(self) -> None:
+        self._socket = self._open()
+
+    @staticmethod
+    def _open() -> socket.socket:
+        made = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
+        made.settimeout(_PATIENCE_S)
+        return made
+
+    def find(self, pids: Iterable[int]) -> dict[int, list[Connection]]:
+        """Return the connections of each process; one that is gone or belongs to another user has none.
+
+        Raises:
+            OSError: The kernel refused or did not answer.
+        """
+        inodes: dict[int, set[int]] = {}
+        for pid in pids:
+            inodes[pid] = set()
+            with contextlib.suppress(OSError):
+                inodes[pid] = socket_inodes(pid)
+        everybody = set().union(*inodes.values())
+        found = self.dump(everybody) if everybody else []
+        return {pid: [one for one in found if one.inode in own] for pid, own in inodes.items()}
+
+    def dump(self, wanted: Container[int]) -> list[Connection]:
+        """Return the connections with these inodes.
+
+        Raises:
+            OSError: The kernel refused or did not answer.
+        """
+        found: list[Connection] = []
+        try:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                self._socket.send(request(family))
+                done = False
+                while not done:
+                    part, done = parse_reply(self._socket.recv(_BUFFER_BYTES), wanted)
+                    found += part
+        except OSError:
+            self._again()
+            raise
+        return found
+
+    def again(self, known: Sequence[Connection]) -> Mapping[int, Connection]:
+        """Return known connections as they are now, by cookie; closed ones are missing.
+
+        Raises:
+            OSError: The kernel did not answer.
+        """
+        found: dict[int, Connection] = {}
+        for first in range(0, len(known), _AT_ONCE):
+            some = known[first : first + _AT_ONCE]
+            try:
+                self._socket.send(b"".join(request_one(one, number) for number, one in enumerate(some)))
+                for _ in some:
+                    data = self._socket.recv(_BUFFER_BYTES)
+                    with contextlib.suppress(FileNotFoundError):  # closed
+                        found.update((one.cookie, one) for one in parse_reply(data)[0])
+            except OSError:
+                self._again()
+                raise
+        return found
+
+    def _again(self) -> None:
+        """Open a new socket, so late answers are not taken for those of later questions."""
+        self._socket.close()
+        self._socket = self._open()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+# --- links ---
+
+
+class _Link:
+    """Totals of one worker with one address."""
+
+    def __init__(self, writer: SampleWriter, device: str, period_ns: int) -> None:
+        made = [(Channel(name, device, unit, resolution_ns=period_ns), scale) for name, unit, scale in _CHANNELS]
         self._writer = writer
-        self._last: dict[int, Connection] = {}
-        self._total = [0] * len(self._FIELDS)
-        channels = [Channel(name, str(pid), unit, resolution_ns=period_ns) for name, unit, _, _ in self._FIELDS]
-        numbers = [writer.declare(one, "counter", row[3]) for one, row in zip(channels, self._FIELDS, strict=True)]
-        self._tracks = [Track(writer, number) for number in numbers]
-        self._links = Links(writer, pid, period_ns)
-        self._rtt = writer.declare(Channel("tcp_rtt", str(pid), "s", resolution_ns=period_ns), scale=1e-6)
+        self._tracks = [Track(writer, writer.declare(channel, "counter", scale)) for channel, scale in made]
+        self._rtt = writer.declare(Channel("link_least_rtt", device, "s", resolution_ns=period_ns), scale=1e-6)
+        self._least_rtt_us = 0
+        self._total = [0] * len(_CHANNELS)
 
-    def update(self, now_ns: int, connections: list[Connection]) -> None:
-        """Add what moved since the last time; a connection first seen counts from now on."""
-        slowest = -1
-        known = self._last
-        self._links.update(now_ns, [(known.get(one.cookie), one) for one in connections])
-        self._last = {}
-        for one in connections:
-            before = known.get(one.cookie)
-            self._last[one.cookie] = one
-            if before is None or one[2:9] == before[2:9]:
-                continue
-            slowest = max(slowest, one.rtt_us)
-            for index, (_, _, field, _) in enumerate(self._FIELDS):
-                self._total[index] += max(0, getattr(one, field) - getattr(before, field))
+    def start(self, at_ns: int) -> None:
+        """Set all totals to 0 at that moment."""
+        for track in self._tracks:
+            track.put(at_ns, 0)
+
+    def put(self, now_ns: int, moves: Sequence[tuple[Connection, Connection]], since_us: int = 0) -> None:
+        """Add what its connections moved; the busiest one counts as the link's busy time."""
+        sent = received = retransmits = queued = 0
+        busiest = (0, 0)
+        for before, one in moves:
+            grown = max(0, one.bytes_acked - before.bytes_acked)
+            sent += grown
+            received += max(0, one.bytes_received - before.bytes_received)
+            retransmits += max(0, one.retransmits - before.retransmits)
+            queued += one.queued_bytes
+            if max(grown, one.queued_bytes) >= LEAST_LOAD_BYTES:
+                held = max(0, one.receive_limited_us - before.receive_limited_us)
+                busiest = max(busiest, (max(0, one.busy_us - before.busy_us - held), one.rtt_us))
+            self._see_rtt(now_ns, one.least_rtt_us)
+        busy, rtt = busiest
+        moved = (sent, received, retransmits, busy, queued * since_us, rtt * busy)
+        self._total = [total + more for total, more in zip(self._total, moved, strict=True)]
         for track, total in zip(self._tracks, self._total, strict=True):
             track.put(now_ns, total)
-        if slowest >= 0:
-            self._writer.add(self._rtt, now_ns, slowest)
+
+    def _see_rtt(self, now_ns: int, rtt_us: int) -> None:
+        if 0 < rtt_us < 1 << 31 and (not self._least_rtt_us or rtt_us < self._least_rtt_us):
+            self._least_rtt_us = rtt_us
+            self._writer.add(self._rtt, now_ns, rtt_us)
 
     def mark(self) -> None:
         for track in self._tracks:
             track.mark()
-        self._links.mark()
 
 
-class TcpProbe:
-    """TCP channels of the workers, device "<pid>".
+class Links:
+    """Channels of one worker, device "<pid>/<local address>/<remote address>", for addresses of other hosts.
 
-    "tcp_sent" and "tcp_received" (bytes per second acknowledged and received), "tcp_retransmits" (segments per second),
-    "tcp_busy", "tcp_receiver_limited", "tcp_buffer_limited" (seconds per second with data under way, held back by the
-    other side's window, held back by our send buffer; summed over connections) and "tcp_rtt" (the slowest smoothed
-    round trip of the connections that moved); and those of `eroica.hardware.links` for each address talked to.
+    "link_sent", "link_received" (bytes per second acknowledged and received), "link_retransmits" (segments per second),
+    "link_busy" (seconds per second in which a connection with a load had data under way and the other side's window
+    did not hold it back), "link_queued" (bytes not yet acknowledged, mean), "link_busy_rtt" (round trip times busy
+    time) and "link_least_rtt". An address appears once data moves.
+    """
 
-    Args:
-        writer: Where to.
+    def __init__(self, writer: SampleWriter, pid: int, period_ns: int) -> None:
+        self._writer = writer
+        self._pid = pid
+        self._period_ns = period_ns
+        self._links: dict[tuple[str, str], _Link] = {}
+        self._at_ns = 0
+
+    def update(self, now_ns: int, seen: Sequence[tuple[Connection | None, Connection]]) -> None:
+        """Add what moved; each connection as it was (None: it is new, and counts from now on) and as it is."""
+        moves: dict[tuple[str, str], list[tuple[Connection, Connection]]] = {key: [] for key in self._links}
+        for before, one in seen:
+            key = (one.local, one.remote)
+            if before is not None and (key in moves or (_moved(before, one) and self._is_new_link(key))):
+                moves.setdefault(key, []).append((before, one))
+        since_us = (now_ns - self._at_ns) // 1000 if self._at_ns else 0
+        for key, pairs in moves.items():
+            if key not in self._links:
+                device = f"{self._pid}/{key[0]}/{key[1]}"
+                self._links[key] = _Link(self._writer, device, self._period_ns)
+                self._links[key].start(self._at_ns)
+            self._links[key].put(now_ns, pairs, since_us)
+        self._at_ns = now_ns
+
+    def _is_new_link(self, key: tuple[str, str]) -> bool:
+        local, remote = key
+        inside = not local or remote in (local, "::1") or remote.startswith("127.")
+        return not inside and len(self._links) < _MOST_LINKS
+
+    def mark(self) -> None:
+        """Write down how long the present values have held."""
+        for link in self._links.values():
+            link.mark()
+
+
+def _moved(before: Connection, one: Connection) -> bool:
+    grown = one.bytes_acked - before.bytes_acked + one.bytes_received - before.bytes_received
+    return max(grown, one.queued_bytes) >= LEAST_LOAD_BYTES
+
+
+class LinkProbe:
+    """Samples the links of workers.
 
     Raises:
         OSError: The kernel has no sock_diag, or we may not use it.
@@ -259,36 +398,18 @@ class TcpProbe:
     period_ns = 50_000_000
     refresh_ns = 1_000_000_000
 
-    def __init__(self, writer: SampleWriter) -> None:
+    def __init__(self, writer: SampleWriter, pids: Sequence[int]) -> None:
         self._writer = writer
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
-        self._socket.settimeout(0.5)
-        self._workers: dict[int, _Totals] = {}
+        self._reader = SocketReader()
+        self._links = {pid: Links(writer, pid, self.period_ns) for pid in pids}
+        self._inodes: dict[int, set[int]] = {pid: set() for pid in pids}
+        self._last: dict[int, Connection] = {}
         self._refresh_due_ns = 0
         try:
-            self.connections()
+            self._reader.dump(())
         except OSError:
-            self._socket.close()
+            self._reader.close()
             raise
-
-    def watch(self, pid: int) -> None:
-        """Also sample this worker's connections."""
-        self._workers[pid] = _Totals(self._writer, pid, self.period_ns)
-
-    def connections(self, wanted: Container[int] | None = None) -> list[Connection]:
-        """TCP connections of this network namespace, of these inodes only if given.
-
-        Raises:
-            OSError: The kernel refused or did not answer.
-        """
-        found: list[Connection] = []
-        for family in (socket.AF_INET, socket.AF_INET6):
-            self._socket.send(request(family))
-            done = False
-            while not done:
-                part, done = parse_reply(self._socket.recv(_BUFFER_BYTES), wanted)
-                found += part
-        return found
 
     def read(self) -> None:
         """Sample every worker."""
@@ -296,21 +417,23 @@ class TcpProbe:
         if now_ns >= self._refresh_due_ns:
             self._refresh_due_ns = now_ns + self.refresh_ns
             self._refresh()
-        connections = self.connections(set().union(*(totals.inodes for totals in self._workers.values())))
-        for totals in self._workers.values():
-            totals.update(now_ns, [one for one in connections if one.inode in totals.inodes])
+        connections = self._reader.dump(set().union(*self._inodes.values()))
+        for pid, links in self._links.items():
+            own = [one for one in connections if one.inode in self._inodes[pid]]
+            links.update(now_ns, [(self._last.get(one.cookie), one) for one in own])
+        self._last = {one.cookie: one for one in connections}
 
     def _refresh(self) -> None:
-        for pid, totals in self._workers.items():
+        for pid in self._inodes:
             try:
-                totals.inodes = socket_inodes(pid)
+                self._inodes[pid] = socket_inodes(pid)
             except (ProcessLookupError, FileNotFoundError):
-                totals.inodes = set()
+                self._inodes[pid] = set()
             except PermissionError:
                 self._writer.note(f"tcp of {pid} left out: its descriptors belong to another user")
 
     def close(self) -> None:
         """Write down the last moment and close."""
-        for totals in self._workers.values():
-            totals.mark()
-        self._socket.close()
+        for links in self._links.values():
+            links.mark()
+        self._reader.close()

@@ -1,9 +1,9 @@
-"""The store's writing half. Standard library only: the sampler starts at every window and must start fast.
+"""The writing half of the store. Standard library only: the sampler must start fast.
 
     channels.jsonl   first {"format": "eroica-samples", "version": 1}, then a line per channel, note or achieved period
     samples.bin      records of 20 bytes, little-endian: channel u32, CLOCK_MONOTONIC i64 (ns), value f64
 
-Both only grow. A channel's line is on its way before its first record, so whatever a kill leaves behind can be read.
+Both only grow, and a channel's line comes before its first record: the store of a killed sampler can be read.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ Kind = Literal["gauge", "counter", "busy"]
 
 
 class Channel(NamedTuple):
-    """One measured quantity of one device.
+    """A quantity of a device.
 
     Attributes:
-        name: What is measured ("cpu", "run_queue", "state", "net", ...); `docs/how-it-works.md` lists them.
-        device: Of what: "<pid>/<tid>", "<pid>", "cpu0", "eth0/tx", "gpu0/<uuid>".
+        name: What is measured ("cpu", "run_queue", "state", "net", ...).
+        device: "<pid>/<tid>", "<pid>", "cpu0", "eth0/tx", "gpu0/<uuid>".
         unit: "fraction", "B/s", "s", "code", ...; a fraction is of `capacity` where that is known.
-        capacity: What 1.0 stands for (cores, bytes per second); NaN where nobody states one.
-        rate_hz: Values per second really achieved: changes of a counter, readings of a gauge. 0 until read back.
-        resolution_ns: Details shorter than this are not in the data: the source's own renewal or the reading period,
-            whichever is longer.
+        capacity: What 1.0 stands for (cores, bytes per second); NaN if unknown.
+        rate_hz: Values per second: changes of a counter, readings of a gauge. 0 until read back.
+        resolution_ns: The source's own renewal or the reading period, whichever is longer.
     """
 
     name: str
@@ -47,11 +46,9 @@ class Channel(NamedTuple):
 
 
 class SampleWriter:
-    """Appends samples to a directory; what is flushed survives a kill.
+    """Appends samples to a store, replacing an older one; flushed samples survive a kill.
 
-    Args:
-        directory: Where; created if missing. An older store in it is replaced.
-        max_bytes: Samples beyond this many bytes are dropped and counted in a note.
+    Samples beyond `max_bytes` are dropped and counted in a note.
     """
 
     def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:
@@ -66,12 +63,12 @@ class SampleWriter:
         self._line({"format": FORMAT, "version": VERSION})
 
     def declare(self, channel: Channel, kind: Kind = "gauge", scale: float = 1.0) -> int:
-        """Announce a channel and get its number.
+        """Announce a channel and return its number.
 
         Args:
-            channel: What it is; its `rate_hz` is ignored.
-            kind: "gauge": values are readings. "counter": values are totals; the reader makes rates per second of
-                them. "busy": totals of busy nanoseconds; the reader makes fractions of at most 1.
+            channel: The channel.
+            kind: "gauge": values are readings. "counter": totals, of which the reader makes rates per second. "busy":
+                totals of busy nanoseconds, of which the reader makes fractions.
             scale: Factor from the stored numbers (or their rate) to the channel's unit.
         """
         number = self._next
@@ -92,21 +89,21 @@ class SampleWriter:
         return number
 
     def add(self, channel: int, t_ns: int, value: float) -> None:
-        """One sample; times of a channel must not go back."""
+        """Add a sample; times of a channel must not go back."""
         self._buffer += RECORD.pack(channel, t_ns, value)
 
     def note(self, text: str) -> None:
-        """Something the reader must know (what is left out and why); the same text is written once."""
+        """Add a note for the reader, once."""
         if text not in self._notes:
             self._notes.add(text)
             self._line({"note": text})
 
     def achieved(self, channels: list[int], period_ns: int) -> None:
-        """The mean reading period these channels really got; widens their resolution."""
+        """Write the mean reading period of channels; it widens their resolution."""
         self._line({"channels": channels, "period_ns": period_ns})
 
     def flush(self) -> None:
-        """Hand everything buffered to the kernel."""
+        """Write the buffer."""
         data = self._buffer
         if not data:
             return
@@ -129,7 +126,7 @@ class SampleWriter:
 
 
 class Track:
-    """One cumulative counter, stored only where it changes, with the last moment it had not yet changed."""
+    """A cumulative counter, stored where it changes and at the last moment before."""
 
     __slots__ = ("_channel", "_seen_ns", "_value", "_writer", "_written_ns")
 
@@ -141,7 +138,7 @@ class Track:
         self._written_ns = -1
 
     def put(self, t_ns: int, value: float) -> None:
-        """The counter read `value` at `t_ns`."""
+        """Take in the value at a time."""
         if value != self._value:
             self.mark()
             self._value = value
@@ -150,11 +147,11 @@ class Track:
         self._seen_ns = t_ns
 
     def seen(self, t_ns: int) -> None:
-        """The counter is known not to have changed until `t_ns`."""
+        """Take in that the value has not changed until then."""
         self._seen_ns = t_ns
 
     def mark(self) -> None:
-        """Write down how long the present value has held."""
+        """Write how long the value has held."""
         if self._seen_ns > self._written_ns:
             self._written_ns = self._seen_ns
             self._writer.add(self._channel, self._seen_ns, self._value)

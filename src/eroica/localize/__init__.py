@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from eroica.engine import HERE, Engine
 from eroica.errors import InputError
 from eroica.localize.arrivals import Arrivals, read_arrivals
+from eroica.localize.families import LikeRows, join_like
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.localize.folding import Reading, all_alike, fold_rare_stacks
-from eroica.localize.group_names import tell_groups_apart
-from eroica.localize.like_rows import LikeRows, join_like
 from eroica.localize.moved_functions import Moved, find_moved, time_then
+from eroica.localize.roles import tell_groups_apart
 from eroica.localize.rule import Behavior, Flagged, flag_functions
 from eroica.localize.suspects import SuspectRow, Suspects
 from eroica.model.pattern import WorkerPattern

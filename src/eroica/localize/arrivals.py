@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.engine import HERE, Engine
+from eroica.localize.blame import Ledger
 from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.fleet import Fleet
 from eroica.localize.graph import build_graph
-from eroica.localize.ledger import Ledger
-from eroica.localize.matching import Matched, is_recorded, pair_executions
-from eroica.localize.point_to_point import book_receives
+from eroica.localize.matching import Matched, is_recorded, pair_executions, uneven_exit
+from eroica.localize.point_to_point import book_receives, book_untold
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
-from eroica.localize.skew_floors import uneven_exit
 from eroica.localize.synchronizing import (
     Paired,
     book_together,
@@ -33,11 +32,10 @@ from eroica.localize.synchronizing import (
     pair_unnamed,
     settle_single_iteration,
 )
-from eroica.localize.unknown_root import book_untold
 from eroica.model.pattern import CollectiveRecord
+from eroica.model.series import decode_series
 from eroica.model.shares import percent
 from eroica.summarize.collectives import EXCHANGE
-from eroica.summarize.series import decode_series
 
 Floats = NDArray[np.float64]
 Records = Mapping[tuple[str, str], Mapping[int, CollectiveRecord]]

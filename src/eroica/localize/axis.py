@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.arrivals import SYNCHRONIZING
-from eroica.localize.matching import Matched, pair_by_order, pair_executions, stacked_ends
-from eroica.localize.skew_floors import Carriers, uneven_exit
+from eroica.localize.matching import Carriers, Matched, pair_by_order, pair_executions, stacked_ends, uneven_exit
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 
 Floats = NDArray[np.float64]

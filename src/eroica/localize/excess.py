@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.groups import members_of
+from eroica.localize.roles import members_of
 
 Floats = NDArray[np.float64]
 #: So many values are ranked together; more at once is only more memory.

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from math import floor
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.engine import HERE, Engine
+from eroica.errors import InputError
 from eroica.localize.entries import Entries, gather_entries
 from eroica.localize.excess import Excess, excess_over_peers, find_measure, median_of_others
+from eroica.localize.matching import Carriers
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
-from eroica.localize.skew_floors import Carriers
-from eroica.model.pattern import FunctionPattern, WorkerPattern
+from eroica.model.pattern import CollectiveRecord, FunctionPattern, WorkerPattern
+from eroica.model.rows import RowTable
+from eroica.model.series import decode_alike, decode_series, decode_together
+from eroica.model.words import worker_list
 from eroica.settings import Settings
-from eroica.summarize.series import decode_alike, decode_series, decode_together
 
 Floats = NDArray[np.float64]
 #: One series per worker, as one array where they have the same length.
@@ -266,3 +271,58 @@ def _kept(iteration: Floats, one_off: float) -> NDArray[np.intp]:
     dropped = floor(count * one_off) if count >= _FEW_ITERATIONS else 0
     slowest = np.argsort(iteration.max(axis=0), kind="stable")[count - dropped :] if dropped else np.zeros(0, np.intp)
     return np.setdiff1d(np.arange(count, dtype=np.intp), slowest)
+
+
+# --- check patterns from disk or from strangers, and leave out, with a note, those that cannot be laid side by side ---
+
+
+_EXECUTION = {"sequence": np.int64, "iteration": np.int32, "duration_us": np.float32, "critical_us": np.float32}
+#: Patterns that are looked through in one step.
+_TOGETHER = 256
+_OPTIONAL = {"elements": np.int64, "peers": np.int32, "end_us": np.float64}
+
+
+def leave_out_damaged(
+    patterns: Sequence[WorkerPattern], engine: Engine = HERE
+) -> tuple[tuple[WorkerPattern, ...], tuple[str, ...]]:
+    """Patterns whose series can be decoded, are possible and fit together.
+
+    Args:
+        patterns: Any.
+        engine: Where they are looked through.
+
+    Returns:
+        These, and a note on the others, if there are any.
+    """
+    some = (patterns[start : start + _TOGETHER] for start in range(0, len(patterns), _TOGETHER))
+    flags = chain.from_iterable(engine.map(are_whole, some))
+    kept = tuple(pattern for pattern, is_kept in zip(patterns, flags, strict=True) if is_kept)
+    whole = {id(pattern) for pattern in kept}
+    damaged = [pattern.worker.global_rank for pattern in patterns if id(pattern) not in whole]
+    return kept, (f"patterns with damaged series were left out: {worker_list(damaged)}",) if damaged else ()
+
+
+def are_whole(patterns: Sequence[WorkerPattern]) -> list[bool]:
+    """Return whether every series of each pattern can be decoded."""
+    return list(map(is_whole, patterns))
+
+
+def is_whole(pattern: WorkerPattern) -> bool:
+    """Every series of it is one."""
+    try:
+        times = [decode_series(data, np.float32) for data in (pattern.iteration_us, pattern.wait_us)]
+        rows = RowTable.of(pattern.functions)
+        times += [decode_series(rows.series_of(at), np.float32) for at in range(len(rows))]
+        fitting = all(map(_fits_together, pattern.collectives))
+    except InputError:
+        return False
+    return fitting and all(bool((np.isfinite(series) & (series >= 0)).all()) for series in times)
+
+
+def _fits_together(record: CollectiveRecord) -> bool:
+    columns = [decode_series(getattr(record, name), kind) for name, kind in _EXECUTION.items()]
+    optional = [decode_series(getattr(record, name), kind) for name, kind in _OPTIONAL.items()]
+    size = columns[0].size
+    if any(column.size != size for column in columns) or any(column.size not in (0, size) for column in optional):
+        return False
+    return all(bool((np.isfinite(column) & (column >= 0)).all()) for column in columns[2:])

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.rows import NUMBERS, RowTable
+from eroica.model.series import decode_series, encode_series
 from eroica.summarize.phases import split_frame
-from eroica.summarize.series import decode_series, encode_series
 
 Reading = Callable[[tuple[str, ...]], Hashable]
 Floats = NDArray[np.float64]

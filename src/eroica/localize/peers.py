@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.groups import members_of
+from eroica.localize.roles import members_of
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]

@@ -7,20 +7,21 @@ checkpoints, metrics) is no role either, but excess time of rank 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
-from eroica.localize.stage_order import order_stages
-from eroica.model.axes import axis_of
-from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.axes import Axis, axis_of
+from eroica.model.pattern import CollectiveRecord, FunctionKey, WorkerPattern
+from eroica.model.series import decode_series
 from eroica.model.worker import ProcessGroup
 from eroica.stated_roles import check_ranks, parse_roles
-from eroica.summarize.series import decode_series
 
 _POINT_TO_POINT = frozenset({"send", "recv"})
 _REDUCING = frozenset({"all_reduce", "reduce_scatter"})
@@ -220,3 +221,243 @@ def _root(linked: dict[int, int], rank: int) -> int:
 def _numbered(labels: Sequence[object]) -> NDArray[np.intp]:
     numbers: dict[object, int] = {}
     return np.asarray([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.intp)
+
+
+# --- the members of each role, as index arrays ---
+
+
+#: Role numbers below this sort as 16-bit integers, in one pass.
+_SMALL = 1 << 16
+
+
+def members_of(roles_W: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Indices of the workers of each role, in order of role and worker.
+
+    Args:
+        roles_W: Role of each worker, not negative. intp [W].
+    """
+    if not roles_W.size:
+        return []
+    highest = int(roles_W.max())
+    if highest == int(roles_W.min()):
+        return [np.arange(roles_W.size, dtype=np.intp)]
+    order = np.argsort(roles_W.astype(np.uint16) if highest < _SMALL else roles_W, kind="stable")
+    edges = np.flatnonzero(np.diff(roles_W[order])) + 1
+    return np.split(order, edges)
+
+
+# --- process groups that share a name though their members differ, told apart ---
+
+
+#: Number of members, the first and the last of them: members of groups of one name differ in one of these.
+_Members = tuple[int, int, int]
+
+
+def tell_groups_apart(*windows: Sequence[WorkerPattern]) -> list[Sequence[WorkerPattern]]:
+    """The patterns of windows of one job; groups whose name several bear have their members behind it, everywhere."""
+    members: dict[str, set[_Members]] = defaultdict(set)
+    for pattern in chain.from_iterable(windows):
+        for group in pattern.process_groups:
+            if group.ranks:
+                members[group.name].add(_members(group))
+    shared = {name for name, found in members.items() if len(found) > 1}
+    if not shared:
+        return list(windows)
+    return [[_renamed(pattern, shared) for pattern in patterns] for patterns in windows]
+
+
+def _members(group: ProcessGroup) -> _Members:
+    return len(group.ranks), group.ranks[0], group.ranks[-1]
+
+
+def _renamed(pattern: WorkerPattern, shared: Collection[str]) -> WorkerPattern:
+    names = {
+        group.name: f"{group.name} (ranks {group.ranks[0]} to {group.ranks[-1]})"
+        for group in pattern.process_groups
+        if group.name in shared and group.ranks
+    }
+    if not names:
+        return pattern
+    return msgspec.structs.replace(
+        pattern,
+        process_groups=tuple(
+            msgspec.structs.replace(group, name=names.get(group.name, group.name)) for group in pattern.process_groups
+        ),
+        collectives=tuple(
+            msgspec.structs.replace(record, group=names.get(record.group, record.group))
+            for record in pattern.collectives
+        ),
+        functions=tuple(
+            msgspec.structs.replace(row, key=_key(row.key, names)) if row.key.group in names else row
+            for row in pattern.functions
+        ),
+    )
+
+
+def _key(key: FunctionKey, names: Mapping[str, str]) -> FunctionKey:
+    return msgspec.structs.replace(key, group=names[key.group])
+
+
+# --- read a worker's place in the job: pipeline stage, tensor, context, expert and data parallel rank ---
+
+
+_ORDER: tuple[Axis, ...] = ("stage", "replica", "data", "shard", "context", "expert", "tensor")
+_NAMES: dict[Axis, str] = {
+    "stage": "stage {}",
+    "tensor": "tensor rank {}",
+    "context": "context rank {}",
+    "expert": "expert rank {}",
+    "replica": "replica {}",
+    "shard": "shard {}",
+    "data": "data rank {}",
+}
+
+
+class Coordinates(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's place along each axis that is split among workers and described as such.
+
+    Attributes:
+        places: Axis -> place, 0 = first.
+        sizes: Axis -> how many places there are.
+    """
+
+    places: dict[Axis, int] = {}
+    sizes: dict[Axis, int] = {}
+
+    def __str__(self) -> str:
+        """Write the place for a sentence: "stage 1, tensor rank 3"; "" where nothing is known."""
+        return ", ".join(_NAMES[axis].format(self.places[axis]) for axis in _ORDER if axis in self.places)
+
+
+def coordinates_of(pattern: WorkerPattern) -> Coordinates:
+    """Coordinates of a worker from its described groups; of several groups of one axis the largest counts."""
+    rank = pattern.worker.global_rank
+    places: dict[Axis, int] = {}
+    sizes: dict[Axis, int] = {}
+    for group in pattern.process_groups:
+        axis = axis_of(group.description)
+        if axis is not None and len(group.ranks) > max(sizes.get(axis, 1), 1) and rank in group.ranks:
+            places[axis], sizes[axis] = group.ranks.index(rank), len(group.ranks)
+    return Coordinates(places=places, sizes=sizes)
+
+
+def shared_coordinate(some: Sequence[Coordinates], others: Sequence[Coordinates]) -> str:
+    """The one coordinate that some workers share and none of the others has: "tensor rank 3"; "" without one."""
+    for axis in _ORDER:
+        places = {one.places.get(axis) for one in some}
+        place = places.pop() if len(places) == 1 else None
+        if place is not None and all(one.places.get(axis) != place for one in others):
+            return _NAMES[axis].format(place)
+    return ""
+
+
+# --- find places in pipelines whose process groups do not tell them: from the order of sends and receives ---
+
+
+#: Of the iterations in which two workers talk, so many must show the same order.
+_MOST = 0.6
+
+
+def order_stages(patterns: Sequence[WorkerPattern]) -> list[int] | None:
+    """Find the place of each worker in its pipeline, 0 = first stage; None unless sends and receives tell it of all.
+
+    Args:
+        patterns: One per worker; of them sends and receives with known peers are read: their order by start where ends
+            were written down, else by the group's own sequence numbers. Never how long anything took.
+    """
+    if not all(any(record.kind in ("send", "recv") for record in pattern.collectives) for pattern in patterns):
+        return None
+    try:
+        leads = {pattern.worker.global_rank: _leads(pattern) for pattern in patterns}
+    except InputError:  # a damaged record costs the order, no more
+        return None
+    after = _edges(leads)
+    if _is_exchange(after):
+        return None
+    places = _distances([rank for rank in leads if leads[rank].get(-1)], after)
+    ranks = [pattern.worker.global_rank for pattern in patterns]
+    return [places[rank] for rank in ranks] if all(rank in places for rank in ranks) and any(after.values()) else None
+
+
+def _leads(pattern: WorkerPattern) -> dict[int, bool]:
+    """Tell for each peer whether this worker sends to it before receiving from it; -1 stands for all peers together."""
+    votes: dict[int, list[bool]] = defaultdict(list)
+    for sends, receives in _both_ways(pattern.collectives):
+        for peer in (*np.intersect1d(sends[0], receives[0]).tolist(), -1):
+            votes[peer] += _votes(sends, receives, peer)
+    shares = {peer: sum(own) / len(own) for peer, own in votes.items() if own}
+    return {peer: share >= _MOST for peer, share in shares.items() if share >= _MOST or share <= 1 - _MOST}
+
+
+_Moves = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]
+
+
+def _both_ways(records: Sequence[CollectiveRecord]) -> Iterator[tuple[_Moves, _Moves]]:
+    """Peers, iterations and times of the sends and of the receives of each group with both."""
+    groups: dict[str, dict[str, CollectiveRecord]] = defaultdict(dict)
+    for record in records:
+        if record.kind in ("send", "recv") and record.peers:
+            groups[record.group][record.kind] = record
+    for both in groups.values():
+        if len(both) == 2:
+            timed = all(record.end_us for record in both.values())
+            if timed or all(record.paired_by == "sequence" for record in both.values()):
+                yield _moves(both["send"], timed), _moves(both["recv"], timed)
+
+
+def _moves(record: CollectiveRecord, timed: bool) -> _Moves:
+    peers, iterations = decode_series(record.peers, np.int32), decode_series(record.iteration, np.int32)
+    if timed:
+        end_us = decode_series(record.end_us, np.float64)
+        return peers, iterations, end_us - decode_series(record.duration_us, np.float32)
+    return peers, iterations, decode_series(record.sequence, np.int64).astype(np.float64)
+
+
+def _votes(sends: _Moves, receives: _Moves, peer: int) -> list[bool]:
+    """Iteration by iteration, whether the first move is a send; iterations without both are left out."""
+    first = [_first(moves, peer) for moves in (sends, receives)]
+    return [first[0][at] < first[1][at] for at in first[0].keys() & first[1].keys()]
+
+
+def _first(moves: _Moves, peer: int) -> Mapping[int, float]:
+    peers, iterations, times = moves
+    chosen = (iterations >= 0) & ((peers == peer) if peer >= 0 else True)
+    found: dict[int, float] = {}
+    for iteration, time in zip(iterations[chosen].tolist(), times[chosen].tolist(), strict=True):
+        found[iteration] = min(time, found.get(iteration, time))
+    return found
+
+
+def _edges(leads: Mapping[int, Mapping[int, bool]]) -> dict[int, set[int]]:
+    """Map each worker to the workers after it; two workers that contradict each other have no order."""
+    after: dict[int, set[int]] = defaultdict(set)
+    for rank, peers in leads.items():
+        for peer, first in peers.items():
+            back = leads.get(peer, {}).get(rank)
+            if peer >= 0 and back is not first:
+                after[rank if first else peer].add(peer if first else rank)
+    return after
+
+
+def _is_exchange(after: Mapping[int, set[int]]) -> bool:
+    """Return whether each worker either leads or follows, and leaders share followers without sharing all of them.
+
+    In two stages of which each worker sends to each of the next, leaders share all followers: no exchange.
+    """
+    before = Counter(rank for followers in after.values() for rank in followers)
+    several = any(before[rank] > 1 for followers in after.values() if len(followers) > 1 for rank in followers)
+    same = len({frozenset(followers) for followers in after.values()}) == 1  # two stages, each worker to each
+    return several and not same and not before.keys() & after.keys()
+
+
+def _distances(sources: Sequence[int], after: Mapping[int, set[int]]) -> dict[int, int]:
+    """Steps from the nearest first stage; interleaved stages come back to it, which counts no further."""
+    places = dict.fromkeys(sources, 0)
+    queue = deque(sources)
+    while queue:
+        rank = queue.popleft()
+        for peer in sorted(after.get(rank, ())):
+            if peer not in places:
+                places[peer] = places[rank] + 1
+                queue.append(peer)
+    return places

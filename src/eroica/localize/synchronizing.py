@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from eroica.engine import HERE, Engine
 from eroica.localize.blame import (
+    Ledger,
     exit_skew,
     is_often,
     keep_repeated,
@@ -24,21 +25,22 @@ from eroica.localize.blame import (
     sites_of,
 )
 from eroica.localize.fleet import Fleet
-from eroica.localize.ledger import Ledger
 from eroica.localize.matching import (
     FEWEST_VERIFIED,
     Matched,
     is_contradiction,
     pair_by_order,
     pair_executions,
+    recorded_skew_floor,
+    skew_floor,
     stacked,
     stacked_ends,
+    uneven_exit,
     waits_in,
 )
 from eroica.localize.meetings import MeetingBlock
-from eroica.localize.skew_floors import recorded_skew_floor, skew_floor, uneven_exit
 from eroica.model.pattern import CollectiveRecord
-from eroica.summarize.series import decode_series, decode_together
+from eroica.model.series import decode_series, decode_together
 
 Floats = NDArray[np.float64]
 _MOST_LISTED = 8

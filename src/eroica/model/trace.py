@@ -33,40 +33,11 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     unknown: str = ""
 
 
-class Again(msgspec.Struct, frozen=True, kw_only=True):
-    """How a file is to be read once more, now that the others are known.
-
-    Attributes:
-        only: First and last iteration that count; None for all.
-        numbers: Of these the only ones that count, as if they had followed each other; empty for all.
-        communication: Names of kernels that are communication, though no table knows them.
-    """
-
-    only: tuple[int, int] | None = None
-    numbers: tuple[int, ...] = ()
-    communication: tuple[str, ...] = ()
-
+Range = tuple[int, int]
+"""First and last iteration, both included."""
 
 #: A worker's note where a recording of a job on an accelerator shows nothing of that.
 NO_KERNELS = "the job used an accelerator, but the trace holds no kernels of it: operators stand for their launches"
-
-
-class KernelTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When executions of one kernel ran: of those that begin in the window the first ones.
-
-    Attributes:
-        name: As the trace has it.
-        executions: How many there are in all.
-        end_ns: Ends by the trace's wall clock, little-endian int64.
-        length_ns: Lengths, little-endian int64.
-        is_known: A table knows it for communication.
-    """
-
-    name: str
-    executions: int
-    end_ns: bytes
-    length_ns: bytes
-    is_known: bool = False
 
 
 class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,16 +52,13 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
         host: Host name as the trace says, "" if it does not.
         start_ns: First boundary of its iterations by its own wall clock, nanoseconds; 0 if there are none.
         end_ns: Last boundary.
-        found_by: How its iterations were found: "profiler steps", "optimizer steps", "loader", "batches",
-            "repetition", or "span" if there are none and the whole trace counts as one.
+        found_by: How its iterations were found: "profiler steps", "optimizer steps", "loader", "marks", or "span" if
+            there are none and the whole trace counts as one.
         steps: First and last number of the profiler's steps that count, (-1, -1) where they have no numbers.
         pattern: The worker's behavior; None where the file could not be used.
-        rest: The same of the other iterations, where only some were asked for.
-        kernels: Its longest kernels beside communication, and the longest of that.
         purpose: "training" or "inference", as far as the events tell; "" if they do not.
         startup: What of the window is start-up, once per process: names with seconds, longest first.
         startup_s: Seconds of it in all.
-        between_s: Of batches that a serving loop marks: seconds between them with an idle device.
         held: What of the device and of communication it holds.
         events: Events read.
         bytes_read: Bytes read, unpacked.
@@ -109,12 +77,9 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     found_by: str = "span"
     steps: tuple[int, int] = (-1, -1)
     pattern: WorkerPattern | None = None
-    rest: WorkerPattern | None = None
-    kernels: tuple[KernelTimes, ...] = ()
     purpose: str = ""
     startup: tuple[tuple[str, float], ...] = ()
     startup_s: float = 0.0
-    between_s: float = 0.0
     held: Held = Held()
     events: int = 0
     bytes_read: int = 0

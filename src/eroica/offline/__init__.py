@@ -7,9 +7,8 @@
     for finding in verdict.findings:
         print(finding.cause, finding.workers, finding.evidence)
 
-PyTorch is not needed. The way: `discover` finds files, `reading` reads and summarizes them in processes of its own,
-`jobs` puts together what was recorded together, `examine` hands each recording to the same chain that judges running
-jobs.
+PyTorch is not needed. `discover` finds files, `reading` summarizes them in processes of its own, `jobs` groups them
+into recordings, and `examine` hands each recording to the chain that judges running jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from eroica.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from eroica.model.verdict import Verdict
-    from eroica.offline.examine import Examination
+    from eroica.offline.jobs import Examination
 
 __all__ = ["diagnose", "diagnose_all"]
 
@@ -74,9 +73,8 @@ def diagnose_all(
 def _examine(
     paths: Paths, settings: Settings | Mapping[str, Any] | None, rank_regex: str | None, progress: bool
 ) -> Examination:
-    from eroica.offline.examine import examine
-    from eroica.offline.names import compile_rule
-    from eroica.offline.progress import Bar
+    from eroica.offline.examine import Bar, examine
+    from eroica.trace.names import compile_rule
 
     named = [paths] if isinstance(paths, str | PathLike) else list(paths)
     tunables = settings if isinstance(settings, Settings) else load_settings(settings)

@@ -1,8 +1,7 @@
-"""Paths, folders and patterns as a user gives them -> trace files, dumps and run directories, each once.
+"""Find the trace files, dumps and run directories under the paths that a user gives.
 
-Folders are searched to a bounded depth and number of entries; a directory or file that is met again through a link
-counts once, hidden ones do not count. What is no trace is passed over in a folder, and left to the reader where it was
-named: it says what is wrong.
+The search is bounded in depth and number of entries. A file that is reached twice counts once. A file that is no trace
+is passed over in a folder, and left to the reader, which says what is wrong, where the user named it.
 """
 
 from __future__ import annotations
@@ -11,24 +10,37 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 from eroica.archive.load import holds_windows
 from eroica.errors import InputError, UsageError
-from eroica.offline.content import Kind, kind_of, look_at, may_be_ours, processes_in
-from eroica.offline.names import ascend_name, read_name
-from eroica.offline.patterns import leads_back, matches
-from eroica.report.words import clean
-from eroica.trace.foreign import what_else
+from eroica.model.words import clean
+from eroica.trace.flight import is_dump
+from eroica.trace.names import read_name
+from eroica.trace.nsight import MAGIC, is_nsight, processes_of
+from eroica.trace.source import what_by_keys, what_else
 
+Kind = Literal["trace", "dump", "other"]
 MOST_DEPTH = 12
 MOST_ENTRIES = 200_000
 MOST_FILES = 20_000
 _SHOWN = 3
 _DEEPER = f"folders deeper than {MOST_DEPTH} levels were not looked into"
+_HEAD_BYTES = 65_536
+_TRACE_NAME = re.compile(r"\.pt\.trace(\.json)?(\.gz)?$", re.IGNORECASE)
+_TRACE_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"displayTimeUnit"')
+#: A list whose first event, not its args, has a phase.
+_EVENT_LIST = re.compile(rb"^\[\s*\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*?\"ph\"\s*:")
+#: Any pickle, also one that begins by importing a name.
+_PICKLE = re.compile(rb"\x80|[ci][\w.]+\n[\w.]+\n")
+_DUMP_NAME = re.compile(r"dump|nccl_trace", re.IGNORECASE)
+_ANY_KEY = re.compile(rb'"([A-Za-z_-]{2,40})"\s*:')
+_CANDIDATE = re.compile(r"(\.json|\.trace|\.gz|\.pkl|\.pickle|\.sqlite|^[^.]+)$|dump|nccl_trace", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -38,9 +50,9 @@ class Source:
     Attributes:
         path: As the user would write it.
         size: Bytes on disk.
-        rank: Global rank that its name states, -1 if it does not.
-        place: What it shares with the other ranks of the same recording; see `eroica.offline.names`.
-        process: Which of the processes in it, -1 where it holds one.
+        rank: Global rank that its name states, -1 without one.
+        place: Directory that it shares with the other ranks of the recording (`eroica.trace.names`).
+        process: Which of several processes in the file, -1 if it holds one.
     """
 
     path: Path
@@ -55,7 +67,7 @@ class Discovery:
     """What was found.
 
     Attributes:
-        traces: Kineto traces.
+        traces: Profiler traces.
         dumps: Flight Recorder dumps.
         saved: Run directories and pattern directories of Eroica.
         notes: What was passed over.
@@ -67,38 +79,29 @@ class Discovery:
     notes: tuple[str, ...] = ()
 
 
-def discover(
-    paths: Sequence[str | PathLike[str]],
-    rule: re.Pattern[str] | None = None,
-    watch: Callable[[int, int], None] = lambda entries, files: None,
-) -> Discovery:
+def discover(paths: Sequence[str | PathLike[str]], rule: re.Pattern[str] | None = None) -> Discovery:
     """Find everything that can be diagnosed.
 
     Args:
         paths: Files, folders, or patterns with `*`, `?`, `[…]` and `**`.
         rule: Where the global rank stands in a path, instead of the usual names.
-        watch: Is told again and again how many entries were looked at, and how many files found among them.
 
     Raises:
         UsageError: A path does not exist, or nothing at all was found.
-        InputError: A file or folder that was named cannot be read.
+        InputError: A named file or folder cannot be read.
     """
     if not paths:
         raise UsageError("nothing to diagnose: name a trace file, a folder of them, or a pattern in quotes")
-    search = _Search(rule, watch)
+    search = _Search(rule)
     for path in paths:
         search.add(path)
     found = search.found()
-    if not (found.traces or found.dumps or found.saved):
-        raise UsageError(_nothing(paths, search))
-    return found
-
-
-def _nothing(paths: Sequence[str | PathLike[str]], search: _Search) -> str:
-    where = ", ".join(str(path) for path in paths[:3]) + (", …" if len(paths) > 3 else "")
+    if found.traces or found.dumps or found.saved:
+        return found
+    where = ", ".join(str(path) for path in paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
     seen = f" ({search.entries} entries looked at)" if search.entries else ""
     why = "".join(f"; {note}" for note in [*search.foreign[:_SHOWN], *search.notes[:2]])
-    return f"no profiler trace, Flight Recorder dump or run directory in {where}{seen}{why}"
+    raise UsageError(f"no profiler trace, Flight Recorder dump or run directory in {where}{seen}{why}")
 
 
 @dataclass
@@ -106,88 +109,52 @@ class _Search:
     """What has been found so far."""
 
     rule: re.Pattern[str] | None
-    watch: Callable[[int, int], None]
     entries: int = 0
     passed_over: list[Path] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    _files: dict[Kind, list[Source]] = field(default_factory=lambda: {"trace": [], "dump": [], "other": []})
+    _files: dict[Kind, list[Source]] = field(default_factory=lambda: {"trace": [], "dump": []})
     _saved: list[Path] = field(default_factory=list)
     _met: set[tuple[int, int]] = field(default_factory=set)
     _full: bool = False
 
     def add(self, given: str | PathLike[str]) -> None:
-        """Look at what the user named."""
-        named, inside = self._expand(given)
+        """Look at a path that the user named."""
+        named, is_pattern = _expand(given)
         for path in named:
+            if self._full:
+                break
             if stat.S_ISDIR(self._mode(path)):
                 self._folder(path)
-            elif inside:
+            elif is_pattern:
                 self._inside(path)
+            elif path.suffix in (".pattern", ".patterns"):
+                self._saved.append(path)
             else:
-                self._named(path)
+                kind = look_at(path)[0]
+                self._take(path, "trace" if kind == "other" else kind)
 
     def found(self) -> Discovery:
-        """Everything, in order of path."""
+        """Return everything, in order of path."""
         notes = list(self.notes)
         if self.passed_over:
-            notes.append(_passed_over(self.passed_over))
+            named = ", ".join(clean(path.name, 80) for path in self.passed_over[:_SHOWN])
+            count = len(self.passed_over)
+            files = "1 file was" if count == 1 else f"{count} files were"
+            notes.append(f"{files} passed over: no profiler traces or dumps ({named}{_and_more(count)})")
         notes += self.foreign[:_SHOWN]
         if len(self.foreign) > _SHOWN:
             notes.append(f"{len(self.foreign) - _SHOWN} more files of other tools were passed over")
         if self.unreadable:
-            more = f" and {len(self.unreadable) - _SHOWN} more" if len(self.unreadable) > _SHOWN else ""
-            notes.append(f"could not be read: {'; '.join(self.unreadable[:_SHOWN])}{more}")
-        ordered = {kind: tuple(sorted(files, key=lambda one: one.path)) for kind, files in self._files.items()}
-        return Discovery(ordered["trace"], ordered["dump"], tuple(sorted(self._saved)), tuple(notes))
-
-    def _expand(self, given: str | PathLike[str]) -> tuple[list[Path], bool]:
-        """The paths meant, and whether they came from a pattern.
-
-        Raises:
-            UsageError: There is nothing of that name.
-            InputError: Whether there is cannot be seen.
-        """
-        try:
-            path = Path(given).expanduser()
-        except RuntimeError as error:
-            raise UsageError(f"{given}: {error}") from None
-        try:
-            if path.exists():
-                return [path], False
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-        if path.is_symlink():
-            target = path.readlink()
-            where = "itself" if path.parent / target == path else f"{target}, which does not exist"
-            raise UsageError(f"{path} is a link to {where}")
-        if not glob.has_magic(str(path)):
-            raise UsageError(f"there is no file or folder {path}")
-        found = list(matches(path, MOST_DEPTH, self._count))
-        if not found:
-            raise UsageError("; ".join([f"nothing matches {str(path)!r}", *self.notes]))
-        return sorted(found), True
-
-    def _count(self, more: int) -> bool:
-        """So many more entries were looked at; whether there may be another."""
-        self.entries += more
-        self.watch(self.entries, sum(map(len, self._files.values())))
-        if self.entries > MOST_ENTRIES:
-            self._stop(f"only the first {MOST_ENTRIES} entries were looked at; name a narrower path")
-        return not self._full
-
-    def _named(self, path: Path) -> None:
-        """A file that the user named counts as a trace until its reader says what is wrong with it."""
-        if path.suffix in (".pattern", ".patterns"):
-            self._saved.append(path)
-            return
-        kind = kind_of(path)
-        self._take(path, "trace" if kind == "other" else kind)
+            named = "; ".join(self.unreadable[:_SHOWN])
+            notes.append(f"could not be read: {named}{_and_more(len(self.unreadable))}")
+        traces, dumps = (tuple(sorted(self._files[kind], key=lambda one: one.path)) for kind in ("trace", "dump"))
+        return Discovery(traces, dumps, tuple(sorted(self._saved)), tuple(notes))
 
     def _inside(self, path: Path) -> None:
-        """A file that lies somewhere in a folder may be anything."""
-        if not may_be_ours(path.name):
+        """Look at a file in a folder, which may be anything."""
+        if _CANDIDATE.search(path.name) is None:
             self._pass_over(path, what_else(b"", path.name))
             return
         try:
@@ -214,19 +181,16 @@ class _Search:
             self._stop(f"only the first {MOST_FILES} files count; name a narrower path")
             return
         name = read_name(path.absolute(), self.rule)
-        if name.rank < 0 and self.rule is None:
-            name = ascend_name(path.absolute()) or name
-        processes = processes_in(path) if kind == "trace" else ()
+        processes = _processes_in(path) if kind == "trace" else ()
         if len(processes) > 1:
             self.notes.append(
                 f"{clean(path.name, 80)} holds {len(processes)} processes without ranks: they count as workers 0 to "
                 f"{len(processes) - 1}, in the order of their devices"
             )
             size = facts.st_size // len(processes)
-            found = [Source(path, size, at, name.place, process) for at, process in enumerate(processes)]
-            self._files[kind] += found
-            return
-        self._files[kind].append(Source(path, facts.st_size, name.rank, name.place, *processes))
+            self._files[kind] += [Source(path, size, at, name.place, one) for at, one in enumerate(processes)]
+        else:
+            self._files[kind].append(Source(path, facts.st_size, name.rank, name.place, *processes))
 
     def _folder(self, top: Path) -> None:
         pending: list[tuple[Path, int]] = [(top, 0)]
@@ -245,27 +209,29 @@ class _Search:
                 self._saved.append(directory)
                 continue
             below = self._entries(directory, entries, depth)
-            pending += [(path, depth + 1) for path in below if not leads_back(path, top)]
+            pending += [(path, depth + 1) for path in below if not _leads_back(path, top)]
 
     def _entries(self, directory: Path, entries: Iterable[os.DirEntry[str]], depth: int) -> Iterator[Path]:
-        """Take the files of a directory; yields the directories in it."""
+        """Take the files of a directory; yield the directories in it."""
         for entry in entries:
-            if not self._count(1):
+            self.entries += 1
+            if self.entries > MOST_ENTRIES:
+                self._stop(f"only the first {MOST_ENTRIES} entries were looked at; name a narrower path")
+            if self._full:
                 return
-            path = directory / entry.name
             if entry.name.startswith("."):
                 continue
+            path = directory / entry.name
             mode = self._mode(path)
-            if stat.S_ISDIR(mode):
-                if depth < MOST_DEPTH:
-                    yield path
-                elif _DEEPER not in self.notes:
-                    self.notes.append(_DEEPER)
-            elif stat.S_ISREG(mode):
+            if stat.S_ISREG(mode):
                 self._inside(path)
+            elif stat.S_ISDIR(mode) and depth < MOST_DEPTH:
+                yield path
+            elif stat.S_ISDIR(mode) and _DEEPER not in self.notes:
+                self.notes.append(_DEEPER)
 
     def _mode(self, path: Path) -> int:
-        """What lies there, behind links; 0 where they lead nowhere."""
+        """Return what lies there, behind links; 0 where they lead nowhere."""
         try:
             return path.stat().st_mode
         except PermissionError as error:
@@ -276,10 +242,9 @@ class _Search:
 
     def _is_new(self, facts: os.stat_result) -> bool:
         key = (facts.st_dev, facts.st_ino)
-        if key in self._met:
-            return False
+        is_new = key not in self._met
         self._met.add(key)
-        return True
+        return is_new
 
     def _stop(self, why: str) -> None:
         if not self._full:
@@ -287,14 +252,100 @@ class _Search:
         self._full = True
 
 
-def _passed_over(paths: Sequence[Path]) -> str:
-    """A note that names the first few."""
-    named = ", ".join(clean(path.name, 80) for path in paths[:_SHOWN])
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    files = "1 file was" if len(paths) == 1 else f"{len(paths)} files were"
-    return f"{files} passed over: no profiler traces or dumps ({named}{more})"
+def _expand(given: str | PathLike[str]) -> tuple[list[Path], bool]:
+    """Return the paths meant, and whether the user gave a pattern.
+
+    Raises:
+        UsageError: Nothing has this name.
+        InputError: The path cannot be looked at.
+    """
+    try:
+        path = Path(given).expanduser()
+        if path.exists():
+            return [path], False
+    except RuntimeError as error:
+        raise UsageError(f"{given}: {error}") from None
+    except OSError as error:
+        raise InputError(f"{given} cannot be read: {error.strerror or error}") from error
+    if path.is_symlink():
+        target = path.readlink()
+        where = "itself" if path.parent / target == path else f"{target}, which does not exist"
+        raise UsageError(f"{path} is a link to {where}")
+    fixed = next((at for at, part in enumerate(path.parts) if glob.has_magic(part)), len(path.parts))
+    if fixed == len(path.parts):
+        raise UsageError(f"there is no file or folder {path}")
+    top, pattern = Path(*path.parts[:fixed]), str(Path(*path.parts[fixed:]))
+    found = sorted(set(top.glob(pattern)))
+    if "/." not in f"/{pattern}":  # hidden ones only if they are asked for
+        found = [one for one in found if not any(part.startswith(".") for part in one.parts[fixed:])]
+    if not found:
+        raise UsageError(f"nothing matches {str(path)!r}")
+    return found, True
+
+
+def _leads_back(path: Path, top: Path) -> bool:
+    """Return whether this is a link to a directory above it, or above the search."""
+    if not path.is_symlink():
+        return False
+    try:
+        target, home, start = path.resolve(), path.parent.resolve(), top.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        return True
+    return any(target == place or target in place.parents for place in (home, start))
 
 
 def _may_be_saved(name: str) -> bool:
-    """Whether it is worth asking if the directory in which this lies is one of ours."""
     return name in ("windows", "patterns", "window.json", "blockage.json") or name.endswith((".pattern", ".patterns"))
+
+
+def _and_more(count: int) -> str:
+    return f" and {count - _SHOWN} more" if count > _SHOWN else ""
+
+
+# ---------------------------------------------------------------------- content
+
+
+def look_at(path: Path) -> tuple[Kind, str]:
+    """Return what a file is by its first bytes; of another tool's file, a clause that says so.
+
+    A file called `.pt.trace.json` is a trace whatever it holds: the reader names what is wrong with it.
+
+    Raises:
+        InputError: It cannot be read, or is no regular file.
+    """
+    head = _read_head(path)
+    if head.startswith(MAGIC):
+        return ("trace", "") if is_nsight(path) else ("other", "is an SQLite database, but no export of Nsight Systems")
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if (text[:1] == b"{" and any(key in text for key in _TRACE_KEYS)) or _EVENT_LIST.match(text):
+        return "trace", ""
+    if is_dump(head) or (_PICKLE.match(head) and _DUMP_NAME.search(path.name)):
+        return "dump", ""
+    if _TRACE_NAME.search(path.name):
+        return "trace", ""
+    return "other", what_else(head, path.name) or what_by_keys([key.decode() for key in _ANY_KEY.findall(text)])
+
+
+def _read_head(path: Path) -> bytes:
+    """Return the first bytes of a file, unpacked; a pipe or device is not waited for."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"{path} is no regular file")
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    if head[:2] != b"\x1f\x8b":
+        return head
+    try:
+        return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, _HEAD_BYTES)
+    except zlib.error:
+        return b""
+
+
+def _processes_in(path: Path) -> tuple[int, ...]:
+    """Return the processes that a database holds, in order of their devices; none for other files."""
+    try:
+        return processes_of(path) if path.suffix != ".json" and _read_head(path).startswith(MAGIC) else ()
+    except (OSError, InputError):
+        return ()

@@ -1,85 +1,83 @@
-"""Everything that lies under some paths -> one verdict for each recording in it."""
+"""Turn everything under some paths into one verdict for each recording in it."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from eroica.errors import EroicaError, InputError, UsageError
 from eroica.model.pattern import WorkerPattern
-from eroica.model.trace import Again, TraceSummary
-from eroica.model.verdict import Verdict
+from eroica.model.trace import Range, TraceSummary
 from eroica.model.window import Window
-from eroica.offline.behavior import find_communication
-from eroica.offline.comparable import choose
 from eroica.offline.discover import Discovery, Source, discover
-from eroica.offline.jobs import Recording, Span, group
-from eroica.offline.long_iterations import with_long_iterations
-from eroica.offline.part import Part
-from eroica.offline.reading import Progress, Silent, read_all
+from eroica.offline.jobs import Examination, Part, Recording, Span, group
+from eroica.offline.reading import read_all
 from eroica.offline.saved import parts_of_saved
-from eroica.offline.soundness import damage_note, found_note, how_found, left_out_note, temper
+from eroica.offline.soundness import choose, damage_note, how_found, left_out_note, temper
 from eroica.offline.standstills import parts_of_dumps
 from eroica.pipeline import analyze
-from eroica.report.words import line
 from eroica.settings import Settings
 
-_MOST_OTHERS = 12
+_WAIT_S = 0.5
 _MOST_LOSSES = 8
 _RANKS = "{0}: the global rank is neither in the trace nor in the name; say where it stands in the path with a \
 regular expression of one group, --rank-regex 'gpu(\\d+)' (in Python: rank_regex=...)"
 
 
-@dataclass(frozen=True)
-class Examination:
-    """What lies under the paths.
+class Bar:
+    """Bytes, rate and time left in one line of standard error, if that is a terminal.
 
-    Attributes:
-        parts: All recordings, the one with the greatest cause first; at least one.
-        losses: What could not be used, a sentence each.
-        notes: What else was noticed on the way.
+    The line comes if reading takes longer than half a second, and goes when it ends.
     """
 
-    parts: tuple[Part, ...]
-    losses: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    def __init__(self, wanted: bool = True, console: Console | None = None) -> None:
+        """Draw nothing yet.
 
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict on the first; what else was found stands last in its notes, a line each."""
-        others = self.parts[1:]
-        lines = [f"also here: {part.title}: {_one_line(part.verdict)}" for part in others[:_MOST_OTHERS]]
-        if len(others) > _MOST_OTHERS:
-            lines.append(f"also here: {len(others) - _MOST_OTHERS} more recordings")
-        return self._first_with(lines)
+        Args:
+            wanted: False: never draw.
+            console: Where to draw; default standard error.
+        """
+        console = console or Console(stderr=True)
+        self._wanted = wanted and console.is_terminal and not console.is_dumb_terminal
+        columns = (BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        self._progress = Progress(TextColumn("reading"), *columns, console=console, transient=True)
+        self._task = self._progress.add_task("", total=None)
+        self._began = time.monotonic()
 
-    @property
-    def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts on all; what could not be used stands in the notes of the first."""
-        return self._first_with(()), *(part.verdict for part in self.parts[1:])
+    def __enter__(self) -> Bar:
+        return self
 
-    def _first_with(self, lines: Sequence[str]) -> Verdict:
-        verdict = self.parts[0].verdict
-        notes = (*map(line, self.losses), *verdict.coverage.notes, *map(line, (*self.notes, *lines)))
-        coverage = msgspec.structs.replace(verdict.coverage, notes=notes)
-        return msgspec.structs.replace(verdict, coverage=coverage)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress.live.is_started:
+            self._progress.stop()
 
+    def begin(self, size: int) -> None:
+        """Expect so many bytes."""
+        self._progress.update(self._task, total=size, completed=0)
 
-def _one_line(verdict: Verdict) -> str:
-    summary = verdict.summary.rstrip(".")
-    return summary if verdict.verdict in summary.lower() else f"{verdict.verdict}: {summary}"
+    def advance(self, size: int) -> None:
+        """Count the bytes of a file that is done."""
+        self._progress.update(self._task, advance=size)
+        if self._wanted and not self._progress.live.is_started and time.monotonic() - self._began >= _WAIT_S:
+            self._progress.start()
 
 
 def examine(
     paths: Sequence[str | PathLike[str]],
     settings: Settings,
     rule: re.Pattern[str] | None = None,
-    progress: Progress | None = None,
+    bar: Bar | None = None,
 ) -> Examination:
     """Find, read, compare, diagnose.
 
@@ -87,15 +85,15 @@ def examine(
         paths: Files, folders, patterns.
         settings: All tunables.
         rule: Where the global rank stands in a path; the traces' own word comes first.
-        progress: Is told how far reading is.
+        bar: Shows how far reading is.
 
     Raises:
         UsageError: There is nothing there, or nobody knows the ranks.
         InputError: Nothing of it can be used.
     """
-    found = discover(paths, rule, (progress or Silent()).look)
+    found = discover(paths, rule)
     problems: list[EroicaError] = []
-    parts = _of_traces(found, settings, progress, problems)
+    parts = _of_traces(found, settings, bar, problems)
     parts += parts_of_dumps(found.dumps, settings, problems)
     for path in found.saved:
         parts += parts_of_saved(path, settings, problems)
@@ -109,7 +107,7 @@ def read_spans(
     paths: Sequence[str | PathLike[str]],
     settings: Settings,
     rule: re.Pattern[str] | None = None,
-    progress: Progress | None = None,
+    bar: Bar | None = None,
 ) -> tuple[tuple[Span, ...], tuple[str, ...]]:
     """The recordings among the trace files under some paths, without a diagnosis, and what could not be used.
 
@@ -118,8 +116,8 @@ def read_spans(
         InputError: Nothing of it can be used.
     """
     problems: list[EroicaError] = []
-    found = discover(paths, rule, (progress or Silent()).look)
-    spans = _spans(found, settings, progress, problems)
+    found = discover(paths, rule)
+    spans = _spans(found, settings, bar, problems)
     if spans:
         return spans, _losses(problems)
     if problems:
@@ -160,16 +158,14 @@ def _combined(problems: Sequence[EroicaError]) -> EroicaError:
 # ---------------------------------------------------------------------- traces
 
 
-def _of_traces(
-    found: Discovery, settings: Settings, progress: Progress | None, problems: list[EroicaError]
-) -> list[Part]:
-    return [_part(span, found.traces, settings) for span in _spans(found, settings, progress, problems)]
+def _of_traces(found: Discovery, settings: Settings, bar: Bar | None, problems: list[EroicaError]) -> list[Part]:
+    return [_part(span, settings) for span in _spans(found, settings, bar, problems)]
 
 
-def _spans(
-    found: Discovery, settings: Settings, progress: Progress | None, problems: list[EroicaError]
-) -> tuple[Span, ...]:
-    summaries = read_all(found.traces, settings, progress)
+def _spans(found: Discovery, settings: Settings, bar: Bar | None, problems: list[EroicaError]) -> tuple[Span, ...]:
+    if bar is not None:
+        bar.begin(sum(source.size for source in found.traces))
+    summaries = read_all(found.traces, settings, bar.advance if bar is not None else lambda size: None)
     problems += [InputError(summary.error) for summary in summaries if summary.pattern is None]
     recordings = [Recording(one.place, summary) for one, summary in zip(found.traces, summaries, strict=True)]
     grouping = group(recordings)
@@ -179,22 +175,15 @@ def _spans(
 
 
 def _compared(span: Span, sources: Sequence[Source], settings: Settings) -> Span:
-    """The workers that can be compared, on the iterations that all of them hold whole; those are read again."""
+    """Keep the workers that can be compared, on the iterations that all of them hold whole; those are read again."""
     choice = choose(span.summaries)
     world = max((*(one.world_size for one in span.summaries), *(one.rank + 1 for one in span.summaries)))
-    kept, notes = choice.kept, choice.notes
-    if choice.only:
-        kept = _read_again(kept, {rank: Again(only=only) for rank, only in choice.only.items()}, sources, settings)
-    found = find_communication(kept)
-    read_as = {one.rank: Again(only=choice.only.get(one.rank), communication=found) for one in kept}
-    if found:
-        kept = _read_again(kept, read_as, sources, settings)
-        notes = (*notes, found_note(found))
+    kept = _read_again(choice.kept, choice.only, sources, settings) if choice.only else choice.kept
     kept = tuple(_with_loss(one, choice.lost.get(one.rank, "")) for one in kept)
     left = [left_out_note(rank, why) for rank, why in sorted(choice.left_out.items())]
     damaged = [damage_note(one) for one in kept if one.held.damage]
-    notes = (*damaged, *left, *notes, *span.notes)
-    return replace(span, summaries=kept, read_as=read_as, notes=notes, left_out=choice.left_out, world_size=world)
+    notes = (*damaged, *left, *choice.notes, *span.notes)
+    return replace(span, summaries=kept, notes=notes, left_out=choice.left_out, world_size=world)
 
 
 def _with_loss(one: TraceSummary, lost: str) -> TraceSummary:
@@ -205,21 +194,15 @@ def _with_loss(one: TraceSummary, lost: str) -> TraceSummary:
 
 
 def _read_again(
-    kept: Sequence[TraceSummary], wanted: Mapping[int, Again], sources: Sequence[Source], settings: Settings
+    kept: Sequence[TraceSummary], only: Mapping[int, Range], sources: Sequence[Source], settings: Settings
 ) -> tuple[TraceSummary, ...]:
-    """The summaries with those read anew that are wanted so; one that fails now stays as it was."""
+    """Read the files of some ranks again, with other iterations; a file that fails now stays as it was."""
     by_path = {(str(source.path), source.process): source for source in sources}
-    again = [one for one in kept if one.rank in wanted]
-    read = read_all(
-        [by_path[one.path, one.process] for one in again], settings, again=[wanted[one.rank] for one in again]
-    )
+    again = [one for one in kept if one.rank in only]
+    files = [by_path[one.path, one.process] for one in again]
+    read = read_all(files, settings, only=[only[one.rank] for one in again])
     second = {
-        before.rank: msgspec.structs.replace(
-            after,
-            rank=before.rank,
-            pattern=_of_rank(after.pattern, before.rank),
-            rest=_of_rank(after.rest, before.rank) if after.rest is not None else None,
-        )
+        before.rank: msgspec.structs.replace(after, rank=before.rank, pattern=_of_rank(after.pattern, before.rank))
         for before, after in zip(again, read, strict=True)
         if after.pattern is not None
     }
@@ -241,32 +224,16 @@ def _contradictions(sources: Sequence[Source], summaries: Sequence[TraceSummary]
     return [InputError(f"the name of {name}, which says worker {named}: the trace says worker {said}{more}")]
 
 
-def _part(span: Span, files: Sequence[Source], settings: Settings) -> Part:
+def _part(span: Span, settings: Settings) -> Part:
     patterns = _patterns(span.summaries)
     window = window_of(span)
     expected = max(span.world_size, *(summary.world_size for summary in span.summaries)) or None
-
-    def judge(now: Sequence[WorkerPattern], before: Sequence[WorkerPattern] = ()) -> Verdict:
-        return analyze(
-            span.job,
-            window,
-            now,
-            before,
-            expected_workers=expected,
-            notes=span.notes,
-            settings=settings,
-            left_out=tuple(span.left_out),
-        )
-
-    def read_apart(numbers: Sequence[int]) -> tuple[tuple[WorkerPattern, ...], tuple[WorkerPattern, ...]]:
-        wanted = {rank: msgspec.structs.replace(again, numbers=tuple(numbers)) for rank, again in span.read_as.items()}
-        read = _read_again(span.summaries, wanted, files, settings)
-        return _patterns(read), tuple(one.rest for one in read if one.rest is not None)
-
-    verdict = with_long_iterations(judge(patterns), patterns, read_apart, judge, settings.min_gain)
-    verdict = temper(verdict, span)
+    left = tuple(span.left_out)
+    verdict = analyze(
+        span.job, window, patterns, expected_workers=expected, notes=span.notes, settings=settings, left_out=left
+    )
     sources = {summary.rank: str(Path(summary.path).absolute()) for summary in span.summaries}
-    return Part(span.job, span.label, window, verdict, patterns, sources=sources)
+    return Part(span.job, span.label, window, temper(verdict, span), patterns, sources=sources)
 
 
 def _patterns(summaries: Sequence[TraceSummary]) -> tuple[WorkerPattern, ...]:

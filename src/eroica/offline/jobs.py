@@ -1,23 +1,21 @@
-"""Which trace files belong together: several jobs, and several recordings of one job, in one folder told apart.
+"""Group trace files into recordings: several jobs, and several recordings of one job, may lie in one folder.
 
 The rules, in this order:
 
-1. The same recording under two names (worker, process, steps, times and number of events are equal) counts once.
-2. Files of one directory belong together; so do files of directories that are named by the rank (`rank_0/`, `rank_1/`),
-   and of sibling directories of different workers who recorded at the same time (`node-a/`, `node-b/`).
-3. Another world size or another job id is another job. An id holds for files without one only of the same size.
-4. A trace that says its rank nowhere is worker 0 if it is alone in its directory, or if all there come from one process
-   or were recorded one after the other. Several workers at once must be told apart: somebody has to say how.
-5. Different `ProfilerStep` numbers are different recordings. So are times: more than an hour apart, or a minute where
-   steps have no numbers.
-6. Where a rank still has several files, they are recordings in order of time; the others' are dealt out to them by the
-   nearest time.
+1. The same recording under two names (worker, process, steps, times, events) counts once.
+2. Files of one directory belong together; so do directories named by the rank (`rank_0/`, `rank_1/`), and sibling
+   directories of different workers who recorded at the same time (`node-a/`, `node-b/`).
+3. Another world size or job id is another job. Files without an id belong to the only id of their world size.
+4. Files that state no rank are worker 0 if they come from one process, or were recorded one after the other.
+5. Other `ProfilerStep` numbers are other recordings. So are times: an hour apart, or a minute without step numbers.
+6. If a rank still has several files, they are recordings in order of time; the others' join by the nearest time.
 
-Clocks decide only what is compared with what. Nothing is concluded from them.
+Clocks decide only which files are compared.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -28,13 +26,22 @@ from pathlib import PurePath
 
 import msgspec
 
-from eroica.model.trace import Again, TraceSummary
-from eroica.offline.places import HOUR_NS, MINUTE_NS, SECOND_NS, merge_places, name_places
-from eroica.report.words import clean
+from eroica.model.look import Blockage
+from eroica.model.pattern import WorkerPattern
+from eroica.model.trace import TraceSummary
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
+from eroica.model.words import clean, line
 
-_PAUSE = 10 * SECOND_NS
-_FIRST_DATE = 1_000_000_000 * SECOND_NS
+_SECOND_NS = 1_000_000_000
+_MINUTE_NS = 60 * _SECOND_NS
+_HOUR_NS = 3600 * _SECOND_NS
+_PAUSE = 10 * _SECOND_NS
+_FIRST_DATE = 1_000_000_000 * _SECOND_NS
 _SHOWN = 3
+_STEP_DIRECTORY = re.compile(r"(iteration|iter|step|epoch)s?[-_]?\d+", re.IGNORECASE)
+_Notes = dict[str, list[str]]  # by path
+_MOST_OTHERS = 12
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,10 @@ class Span:
     Attributes:
         job: Name of the job: the trace's own, else the directory's.
         label: What tells it from other spans of the job.
-        summaries: In order of global rank, one a rank, each with a pattern.
-        notes: What was left out or taken for granted.
-        left_out: Rank -> why its recording is not compared with the others'.
-        world_size: Workers of the job as any of its files says, 0 if none does.
-        read_as: Rank -> how its file is read, once the others are known.
+        summaries: One a rank, in order of rank, each with a pattern.
+        notes: What was left out or assumed.
+        left_out: Rank -> why its recording is not compared.
+        world_size: Workers of the job, 0 if unknown.
     """
 
     job: str
@@ -65,105 +71,66 @@ class Span:
     notes: tuple[str, ...] = ()
     left_out: Mapping[int, str] = field(default_factory=dict)
     world_size: int = 0
-    read_as: Mapping[int, Again] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """All spans, and what could not be put into one.
-
-    Attributes:
-        spans: By job, then in order of time.
-        unranked: Per directory, one sentence about files whose ranks nobody knows.
-    """
+    """All spans by job and time, and for each directory the names of files without a known rank."""
 
     spans: tuple[Span, ...]
     unranked: tuple[str, ...] = ()
 
 
 def group(recordings: Sequence[Recording]) -> Grouping:
-    """Put together what was recorded together.
-
-    Args:
-        recordings: In any order; those without a pattern are not looked at.
-    """
-    places: dict[str, list[TraceSummary]] = {}
+    """Put together what was recorded together; recordings without a pattern are not looked at."""
+    places: dict[str, list[TraceSummary]] = defaultdict(list)
+    for recording in sorted(recordings, key=lambda one: (one.place, one.summary.path)):
+        if recording.summary.pattern is not None:
+            places[recording.place].append(recording.summary)
     alone: set[str] = set()
-    notes: list[_Note] = []
+    notes: _Notes = defaultdict(list)
     unranked: list[str] = []
-    for place, files in _by_place(recordings).items():
+    for place, files in places.items():
         kept = _without_copies(files, notes)
         unknown = [file for file in kept if file.rank < 0]
         if unknown and len(unknown) == len(kept) and _is_one_worker(unknown):
-            notes.append(_assumed(unknown))
+            say = "does not say its rank; it counts" if len(unknown) == 1 else "do not say their rank; they count"
+            for file in unknown:
+                notes[file.path].append(f"{_listed(unknown)} {say} as worker 0")
             alone.add(place)
-            kept, unknown = [_ranked(file, 0) for file in unknown], []
+            kept, unknown = [_as_worker_0(file) for file in unknown], []
         places[place] = [file for file in kept if file.rank >= 0]
         unranked += [_listed(unknown)] if unknown else []
-    merged = merge_places({place: files for place, files in places.items() if files}, alone)
+    merged = _merge({place: files for place, files in places.items() if files}, alone)
     names = name_places(list(merged))
-    by_path = _by_path(notes)
     spans: list[Span] = []
     for shared, members in merged.items():
-        spans += _spans_of(names[shared], [file for place in members for file in places[place]], by_path)
+        spans += _spans_of(names[shared], [file for place in members for file in places[place]], notes)
     return Grouping(tuple(spans), tuple(unranked))
 
 
-@dataclass(frozen=True)
-class _Note:
-    """A sentence about some files."""
-
-    text: str
-    paths: frozenset[str]
-
-
-def _by_path(notes: Sequence[_Note]) -> dict[str, dict[int, str]]:
-    """Per file the sentences about it, with their places in the order."""
-    found: dict[str, dict[int, str]] = defaultdict(dict)
-    for at, note in enumerate(notes):
-        for path in note.paths:
-            found[path][at] = note.text
-    return found
-
-
-def _by_place(recordings: Iterable[Recording]) -> dict[str, list[TraceSummary]]:
-    found: dict[str, list[TraceSummary]] = defaultdict(list)
-    for recording in sorted(recordings, key=lambda one: (one.place, one.summary.path)):
-        if recording.summary.pattern is not None:
-            found[recording.place].append(recording.summary)
-    return found
-
-
-def _without_copies(files: Sequence[TraceSummary], notes: list[_Note]) -> list[TraceSummary]:
+def _without_copies(files: Sequence[TraceSummary], notes: _Notes) -> list[TraceSummary]:
     kept: dict[tuple[object, ...], TraceSummary] = {}
     for file in files:
         assert file.pattern is not None
         said = (file.rank, file.world_size, file.job, file.host, file.pattern.worker.pid)
         key = (*said, file.steps, file.start_ns, file.end_ns, file.events, file.pattern.iteration_us)
         if key in kept:
-            text = f"{_name(file)} is the same recording as {_name(kept[key])}; it counts once"
-            notes.append(_Note(text, frozenset([kept[key].path])))
+            same = kept[key]
+            notes[same.path].append(f"{_name(file)} is the same recording as {_name(same)}; it counts once")
         else:
             kept[key] = file
     return list(kept.values())
 
 
-# ---------------------------------------------------------------------- ranks that nobody states
-
-
-def _assumed(files: Sequence[TraceSummary]) -> _Note:
-    say = "does not say its rank; it counts" if len(files) == 1 else "do not say their rank; they count"
-    return _Note(f"{_listed(files)} {say} as worker 0", frozenset(file.path for file in files))
-
-
-def _ranked(file: TraceSummary, rank: int) -> TraceSummary:
+def _as_worker_0(file: TraceSummary) -> TraceSummary:
     assert file.pattern is not None
-    worker = msgspec.structs.replace(file.pattern.worker, global_rank=rank)
-    return msgspec.structs.replace(file, rank=rank, pattern=msgspec.structs.replace(file.pattern, worker=worker))
+    worker = msgspec.structs.replace(file.pattern.worker, global_rank=0)
+    return msgspec.structs.replace(file, rank=0, pattern=msgspec.structs.replace(file.pattern, worker=worker))
 
 
 def _is_one_worker(files: Sequence[TraceSummary]) -> bool:
-    """One file, recordings of one process, or recordings of processes that did not run at the same time."""
+    """Return whether the files are of one process, or of processes that did not run at the same time."""
     processes = {(file.host, file.pattern.worker.pid if file.pattern is not None else 0) for file in files}
     one_process = len(processes) == 1 and next(iter(processes))[1] > 0
     pause = 0 if one_process else _PAUSE
@@ -171,35 +138,96 @@ def _is_one_worker(files: Sequence[TraceSummary]) -> bool:
     return all(after.start_ns - before.end_ns >= pause for before, after in pairwise(ordered))
 
 
+# ---------------------------------------------------------------------- directories
+
+
+class _Heap:
+    """Directories of different workers of one job who recorded at the same time."""
+
+    def __init__(self, place: str, files: Sequence[TraceSummary]) -> None:
+        self.names = [place]
+        self.ranks = {file.rank for file in files}
+        self.worlds = {(file.world_size, file.job) for file in files}
+        self.has_steps = all(file.steps[0] >= 0 for file in files)
+        self.first_ns, self.last_ns = min(file.start_ns for file in files), max(file.end_ns for file in files)
+        self.first_step, self.last_step = min(file.steps[0] for file in files), max(file.steps[1] for file in files)
+
+    def takes(self, other: _Heap) -> bool:
+        """Add a directory if it was recorded together with all of these."""
+        if len(self.worlds | other.worlds) > 1 or not self.ranks.isdisjoint(other.ranks):
+            return False
+        first_step, last_step = max(self.first_step, other.first_step), min(self.last_step, other.last_step)
+        first_ns, last_ns = max(self.first_ns, other.first_ns), min(self.last_ns, other.last_ns)
+        has_steps = self.has_steps and other.has_steps
+        if (has_steps and first_step > last_step) or first_ns - last_ns > (_HOUR_NS if has_steps else _MINUTE_NS):
+            return False
+        self.names += other.names
+        self.ranks |= other.ranks
+        self.has_steps = has_steps
+        self.first_step, self.last_step, self.first_ns, self.last_ns = first_step, last_step, first_ns, last_ns
+        return True
+
+
+def _merge(places: Mapping[str, Sequence[TraceSummary]], alone: set[str]) -> dict[str, list[str]]:
+    """Return name of the whole -> directories that hold parts of the same recordings.
+
+    Args:
+        places: Directory -> its files, at least one each.
+        alone: Directories whose ranks were only assumed.
+    """
+    merged = {place: [place] for place in places if place in alone}
+    siblings: dict[str, list[_Heap]] = defaultdict(list)
+    for place in sorted(places.keys() - merged.keys()):
+        one, heaps = _Heap(place, places[place]), siblings[str(PurePath(place).parent)]
+        if not any(heap.takes(one) for heap in heaps):
+            heaps.append(one)
+    for parent, heaps in siblings.items():
+        is_single = parent not in places and sum(len(heap.names) > 1 for heap in heaps) == 1
+        for heap in heaps:
+            merged[parent if is_single and len(heap.names) > 1 else heap.names[0]] = heap.names
+    return merged
+
+
+def name_places(places: Sequence[str]) -> dict[str, str]:
+    """Name each directory by as few of its last parts as tell it from the others."""
+    parts = {place: _telling_parts(place) for place in places}
+    tails = Counter(own[at:] for own in parts.values() for at in range(len(own)))
+    names: dict[str, str] = {}
+    for place, own in parts.items():
+        least = 2 if _STEP_DIRECTORY.fullmatch(own[-1]) and len(own) > 1 else 1
+        shown = (own[-count:] for count in range(least, len(own)))
+        names[place] = clean("/".join(next((tail for tail in shown if tails[tail] == 1), own)), 60)
+    return names
+
+
+def _telling_parts(place: str) -> tuple[str, ...]:
+    path = PurePath(place)
+    while "*" in path.name and path.parent != path:
+        path = path.parent
+    return tuple(part for part in path.parts if part not in ("/", ".", "..")) or ("traces",)
+
+
 # ---------------------------------------------------------------------- jobs and spans
 
 
-def _spans_of(name: str, files: Sequence[TraceSummary], notes: Mapping[str, Mapping[int, str]]) -> list[Span]:
+def _spans_of(name: str, files: Sequence[TraceSummary], notes: _Notes) -> list[Span]:
     jobs = _by_job(files)
     spans: list[Span] = []
     for (world_size, job), members in sorted(jobs.items(), key=lambda item: item[0]):
         title = clean(job, 60) or (f"{name} ({world_size or 'unknown number of'} workers)" if len(jobs) > 1 else name)
         heaps = sorted(_split(members), key=lambda heap: min(file.start_ns for file in heap))
-        labels = _labels(heaps)
-        spans += [
-            Span(title, label, tuple(sorted(heap, key=lambda file: file.rank)), _notes_on(heap, notes))
-            for heap, label in zip(heaps, labels, strict=True)
-        ]
+        for heap, label in zip(heaps, _labels(heaps), strict=True):
+            ordered = tuple(sorted(heap, key=lambda file: file.rank))
+            told = dict.fromkeys(text for file in ordered for text in notes.get(file.path, ()))
+            spans.append(Span(title, label, ordered, tuple(told)))
     return spans
 
 
-def _notes_on(heap: Sequence[TraceSummary], notes: Mapping[str, Mapping[int, str]]) -> tuple[str, ...]:
-    found = {at: text for file in heap for at, text in notes.get(file.path, {}).items()}
-    return tuple(found[at] for at in sorted(found))
-
-
 def _by_job(files: Sequence[TraceSummary]) -> dict[tuple[int, str], list[TraceSummary]]:
-    """By world size and job id; who does not state one belongs to the only one stated, if there is only one.
-
-    An id holds for files of the same world size only.
-    """
+    """Divide files by world size and job id; files without one belong to the only one stated."""
     worlds = {file.world_size for file in files if file.world_size}
-    sizes = [file.world_size or (next(iter(worlds)) if len(worlds) == 1 else 0) for file in files]
+    only = next(iter(worlds)) if len(worlds) == 1 else 0
+    sizes = [file.world_size or only for file in files]
     ids: dict[int, set[str]] = defaultdict(set)
     for world, file in zip(sizes, files, strict=True):
         ids[world] |= {file.job} - {""}
@@ -211,9 +239,10 @@ def _by_job(files: Sequence[TraceSummary]) -> dict[tuple[int, str], list[TraceSu
 
 
 def _split(files: Sequence[TraceSummary]) -> list[list[TraceSummary]]:
-    """Recordings of one job, each at most one file a rank."""
-    heaps = _by_steps(files) if all(file.steps[0] >= 0 for file in files) else [list(files)]
-    slack = HOUR_NS if len(heaps) > 1 or files[0].steps[0] >= 0 else MINUTE_NS
+    """Divide the files of one job into recordings, each at most one file a rank."""
+    has_steps = all(file.steps[0] >= 0 for file in files)
+    heaps = _by_steps(files) if has_steps else [list(files)]
+    slack = _HOUR_NS if len(heaps) > 1 or files[0].steps[0] >= 0 else _MINUTE_NS
     return [part for heap in heaps for pause in _by_pauses(heap, slack) for part in _by_turns(pause)]
 
 
@@ -250,14 +279,14 @@ def _by_turns(files: Sequence[TraceSummary]) -> list[list[TraceSummary]]:
     starts = [anchor.start_ns for anchor in anchors]
     for own in ranks.values():
         nearest = [_nearest(starts, file.start_ns) for file in own]
-        turns = nearest if len(set(nearest)) == len(own) else range(len(own))
+        turns: Iterable[int] = nearest if len(set(nearest)) == len(own) else range(len(own))
         for at, file in zip(turns, own, strict=True):
             heaps[at].append(file)
     return heaps
 
 
 def _nearest(starts: Sequence[int], start: int) -> int:
-    """The nearest of times in their order, the first of several that are equally near."""
+    """Return the place of the nearest of rising times, the first of equals."""
     after = min(bisect_left(starts, start), len(starts) - 1)
     before = bisect_left(starts, starts[max(0, after - 1)])
     return before if abs(starts[before] - start) <= abs(starts[after] - start) else after
@@ -287,7 +316,7 @@ def _date(heap: Sequence[TraceSummary]) -> str:
     start = min(file.start_ns for file in heap)
     if not _FIRST_DATE <= start < 1 << 62:
         return ""
-    return time.strftime("recorded %Y-%m-%d %H:%M:%S UTC", time.gmtime(start // SECOND_NS))
+    return time.strftime("recorded %Y-%m-%d %H:%M:%S UTC", time.gmtime(start // _SECOND_NS))
 
 
 def _name(file: TraceSummary) -> str:
@@ -297,3 +326,71 @@ def _name(file: TraceSummary) -> str:
 def _listed(files: Sequence[TraceSummary]) -> str:
     shown = ", ".join(_name(file) for file in files[:_SHOWN])
     return shown if len(files) <= _SHOWN else f"{shown} and {len(files) - _SHOWN} more"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One recording and what is wrong in it.
+
+    Attributes:
+        job: Name of the job.
+        label: What tells the recording from others of the job.
+        window: What was recorded.
+        verdict: What is wrong.
+        patterns: Of its workers, in order of rank; empty for a job that stood still.
+        blockage: What was seen of a job that stood still, else None.
+        sources: Global rank -> trace file.
+    """
+
+    job: str
+    label: str
+    window: Window
+    verdict: Verdict
+    patterns: tuple[WorkerPattern, ...] = ()
+    blockage: Blockage | None = None
+    sources: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Name the recording in a few words."""
+        return f"{self.job}, {self.label}" if self.label else self.job
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Everything that lies under the paths.
+
+    Attributes:
+        parts: All recordings, the one with the greatest cause first; at least one.
+        losses: What could not be used, a sentence each.
+        notes: What else was noticed on the way.
+    """
+
+    parts: tuple[Part, ...]
+    losses: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the first; what else was found stands last in its notes, a line each."""
+        others = self.parts[1:]
+        lines = [f"also here: {part.title}: {_one_line(part.verdict)}" for part in others[:_MOST_OTHERS]]
+        if len(others) > _MOST_OTHERS:
+            lines.append(f"also here: {len(others) - _MOST_OTHERS} more recordings")
+        return self._first_with(lines)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts on all; what could not be used stands in the notes of the first."""
+        return self._first_with(()), *(part.verdict for part in self.parts[1:])
+
+    def _first_with(self, lines: Sequence[str]) -> Verdict:
+        verdict = self.parts[0].verdict
+        notes = (*map(line, self.losses), *verdict.coverage.notes, *map(line, (*self.notes, *lines)))
+        coverage = msgspec.structs.replace(verdict.coverage, notes=notes)
+        return msgspec.structs.replace(verdict, coverage=coverage)
+
+
+def _one_line(verdict: Verdict) -> str:
+    summary = verdict.summary.rstrip(".")
+    return summary if verdict.verdict in summary.lower() else f"{verdict.verdict}: {summary}"

@@ -9,11 +9,11 @@ from eroica.archive.load import SavedRun, SavedWindow, count_patterns, open_save
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.engine import HERE, Engine, choose_engine
 from eroica.errors import EroicaError, InputError
-from eroica.localize.usable_patterns import leave_out_damaged
+from eroica.localize.fleet import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, Window
-from eroica.offline.part import Part
+from eroica.offline.jobs import Part
 from eroica.offline.standstills import standstill_window
 from eroica.pipeline import analyze, why_doubted
 from eroica.settings import Settings

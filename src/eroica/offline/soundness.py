@@ -1,25 +1,34 @@
-"""What a verdict may claim of recordings that do not hold everything: "healthy" is said only of those who are whole."""
+"""What recordings may be compared, and what a verdict may claim of them: an absence accuses nobody.
+
+A file that lacks device events, communication, or most of the iterations that the others have is left out, as if there
+were no file; its rank counts as missing, and a note says why. Of a damaged file only those iterations count that hold
+as much of the device's work as the calls that launched it say. The others are compared on the iterations that all of
+them hold whole. "Healthy" is said only of recordings that are whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
 
 import msgspec
 
-from eroica.model.shares import percent
-from eroica.model.trace import Held, TraceSummary
+from eroica.model.trace import Held, Range, TraceSummary
 from eroica.model.verdict import Verdict
+from eroica.model.words import clean, seconds, worker_list
 from eroica.offline.jobs import Span
-from eroica.report.words import clean, seconds, worker_list
-from eroica.trace.communication import readable
 
+#: An iteration is whole if so much of what it must hold was recorded.
+_WHOLE = 0.9
+#: So few launches tell nothing about kernels that may be lost.
+_FEWEST_LAUNCHES = 8
+#: Iterations that most have are those of at least this share of the workers; who has a smaller share is left out.
+_MOST = 0.5
+#: Iterations that workers are compared on, at least, unless most recorded fewer.
+_FEWEST_COMMON = 2
 #: Start-up of this share of what was recorded is told.
 _LEAST_STARTUP = 0.1
-#: So is time between batches; a cause beyond that must gain so much.
-_LEAST_BETWEEN = 0.1
-_LEAST_INSIDE = 0.1
-#: A recording holds so many kernels for each call that launches one, or kernels were lost.
-_WHOLE = 0.9
 #: Causes that are read from what a device does not do.
 _OF_IDLE_DEVICES = frozenset({"host-bound", "host-device-sync", "python-on-critical-path"})
 _ALL_AS_ONE = "No iterations were found: all that was recorded counts as one."
@@ -29,35 +38,214 @@ _FOUND_BY = {
     "optimizer steps": "iterations end with the optimizer's steps",
     "loader": "iterations begin with the data loader's next",
     "marks": "iterations are the ranges that the user has numbered",
-    "batches": "iterations are the batches that a serving loop marks",
-    "repetition": "iterations are what repeats among the operators, the backward pass with it",
     "span": "no iterations were found",
 }
 
 
-def name_of(rank: int) -> str:
-    """A worker in a sentence."""
-    return f"worker {rank}"
+@dataclass(frozen=True)
+class Choice:
+    """What of a recording is compared.
+
+    Attributes:
+        kept: The workers, in order of rank.
+        left_out: Rank -> why, as a clause about its recording.
+        only: Rank -> first and last iteration that count, for those who recorded more than all have whole.
+        lost: Rank -> a sentence, for those of the kept that lost kernels.
+        notes: What the reader should know about the iterations chosen.
+    """
+
+    kept: tuple[TraceSummary, ...]
+    left_out: Mapping[int, str] = field(default_factory=dict)
+    only: Mapping[int, Range] = field(default_factory=dict)
+    lost: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def choose(summaries: Sequence[TraceSummary]) -> Choice:
+    """Leave out what cannot be compared, and find the iterations that the others have in common.
+
+    Args:
+        summaries: One per rank, each with a pattern.
+
+    Returns:
+        At least one worker is kept.
+    """
+    left: dict[int, str] = {}
+    kept = _like_most(_with_communication(_with_device(list(summaries), left), left), left)
+    runs = {one.rank: _whole_run(one, kept) for one in kept}
+    for one in kept if any(run is not None for run in runs.values()) else ():
+        if runs[one.rank] is None:
+            left[one.rank] = _why_none(one)
+    kept = [one for one in kept if one.rank not in left]
+    whole = {one.rank: runs[one.rank] or _recorded(one) for one in kept}
+    common = _common(whole, {one.rank: one for one in kept}, left)
+    kept = [one for one in kept if one.rank not in left]
+    only = {one.rank: common for one in kept if common is not None and _recorded(one) != common}
+    lost = {one.rank: f"it holds {_lost(one)}" for one in kept if _is_lossy(one.held, 1.0)}
+    notes = []
+    if only and common is not None:
+        which = f"iteration {common[0]}" if common[0] == common[1] else f"iterations {common[0]}–{common[1]}"
+        notes.append(f"compared are {which}, which all recorded whole; {len(only)} of {len(kept)} recorded others, too")
+    return Choice(tuple(kept), left, only, lost, tuple(notes))
+
+
+# ---------------------------------------------------------------------- what is lacking altogether
+
+
+def _with_device(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
+    lacking = [one for one in summaries if not any(one.held.kernels)]
+    if len(lacking) < len(summaries):
+        left.update((one.rank, _damaged_and(one) + "holds no device events") for one in lacking)
+    return [one for one in summaries if one.rank not in left]
+
+
+def _with_communication(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
+    """Those that show communication, where most of the others in one of their groups do."""
+    talking = [one for one in summaries if any(one.held.communication)]
+    silent = [one for one in summaries if not any(one.held.communication)]
+    if len(talking) < _MOST * len(summaries):
+        return summaries
+    members = _members_of_used_groups(talking)
+    for one in silent:
+        if not members or one.rank in members:
+            left[one.rank] = _damaged_and(one) + "holds no communication, though the others' recordings do"
+    return [one for one in summaries if one.rank not in left]
+
+
+def _members_of_used_groups(talking: Sequence[TraceSummary]) -> set[int]:
+    """Ranks in groups of which executions were recorded; nobody where no trace lists members."""
+    found: set[int] = set()
+    for one in talking:
+        assert one.pattern is not None
+        used = {record.group for record in one.pattern.collectives}
+        for group in one.pattern.process_groups:
+            if group.name in used:
+                found.update(group.ranks)
+    return found
+
+
+def _like_most(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
+    """Those whose iterations were found in the way most were: numbers of different ways mean different things."""
+    ways = [one.found_by for one in summaries]
+    usual = max(ways, key=ways.count)
+    if ways.count(usual) <= _MOST * len(ways):
+        return summaries
+    for one in summaries:
+        if one.found_by != usual:
+            left[one.rank] = f"does not tell its iterations as the others do ({one.found_by} instead of {usual})"
+    return [one for one in summaries if one.rank not in left]
+
+
+# ---------------------------------------------------------------------- whole iterations
+
+
+def _recorded(one: TraceSummary) -> Range:
+    assert one.pattern is not None
+    return one.pattern.first_iteration, one.pattern.last_iteration - 1
+
+
+def _whole_run(one: TraceSummary, peers: Sequence[TraceSummary]) -> Range | None:
+    """First and last of the longest stretch of whole iterations; None if there is none."""
+    held, first = one.held, _recorded(one)[0]
+    usual = min(1.0, median(_per_launch(peer.held) or 1.0 for peer in peers)) if len(peers) > 1 else 1.0
+    own = _per_launch(held)
+    if not (held.damage or _is_lossy(held, usual)):
+        return _recorded(one)
+    expected = (
+        [count * usual for count in held.launches] if own is not None else _usual_of(held.kernels or held.operators)
+    )
+    present = held.kernels if any(held.kernels) else held.operators
+    talk = _usual_of(held.communication)
+    whole = [
+        present[at] >= _WHOLE * expected[at] and present[at] > 0 and held.communication[at] >= _WHOLE * talk[at]
+        for at in range(len(present))
+    ]
+    longest = _longest(whole)
+    return None if longest is None else (first + longest[0], first + longest[1])
+
+
+def _per_launch(held: Held) -> float | None:
+    """Kernels for each call that launched one; None where calls do not count kernels."""
+    if held.launches_many or held.all_launches < _FEWEST_LAUNCHES:
+        return None
+    return held.all_kernels / held.all_launches
+
+
+def _is_lossy(held: Held, usual: float) -> bool:
+    """Whether a recording holds clearly fewer kernels than the calls that launched them say."""
+    own = _per_launch(held)
+    return own is not None and own < _WHOLE * usual
+
+
+def _usual_of(counts: Sequence[int]) -> list[float]:
+    """What each iteration of a worker must hold by its own fullest one."""
+    return [float(max(counts, default=0))] * len(counts)
+
+
+def _longest(whole: Sequence[bool]) -> Range | None:
+    best: Range | None = None
+    begin = None
+    for at, is_whole in enumerate([*whole, False]):
+        if is_whole:
+            begin = at if begin is None else begin
+        elif begin is not None:
+            if best is None or at - begin > best[1] - best[0] + 1:
+                best = begin, at - 1
+            begin = None
+    return best
+
+
+def _common(whole: Mapping[int, Range], by_rank: Mapping[int, TraceSummary], left: dict[int, str]) -> Range | None:
+    """Iterations that all who are not left out have whole; who has too few of them is left out."""
+    numbers = [number for low, high in whole.values() for number in range(low, high + 1)]
+    usual = {number for number in set(numbers) if numbers.count(number) >= _MOST * len(whole)}
+    ranges = dict(whole)
+
+    def shared(one: Range) -> int:
+        return sum(one[0] <= number <= one[1] for number in usual)
+
+    def drop(rank: int) -> None:
+        few = f"holds {shared(ranges.pop(rank))} of the {len(usual)} iterations that most have whole"
+        left[rank] = _damaged_and(by_rank[rank]) + few
+
+    for rank, one in whole.items():
+        if shared(one) < _MOST * len(usual) and len(ranges) > 1:
+            drop(rank)
+    while True:
+        common = max(low for low, _ in ranges.values()), min(high for _, high in ranges.values())
+        if common[1] - common[0] + 1 >= min(_FEWEST_COMMON, len(usual)) or len(ranges) == 1:
+            return common
+        drop(min(ranges, key=lambda rank: shared(ranges[rank])))
+
+
+# ---------------------------------------------------------------------- words
+
+
+def _why_none(one: TraceSummary) -> str:
+    if one.held.damage:
+        return f"{_damaged_and(one)}holds no whole iteration"
+    return f"holds {_lost(one)} in every iteration"
+
+
+def _lost(one: TraceSummary) -> str:
+    return f"{one.held.all_kernels} kernels for {one.held.all_launches} calls that launched one: kernels were lost"
+
+
+def _damaged_and(one: TraceSummary) -> str:
+    return f"is damaged ({one.held.damage[0]}) and " if one.held.damage else ""
+
+
+# ---------------------------------------------------------------------- what a verdict may claim
 
 
 def damage_note(one: TraceSummary) -> str:
     """What is said first of a damaged recording that is compared nevertheless."""
-    return f"the recording of {name_of(one.rank)} is damaged: {one.held.damage[0]}"
+    return f"the recording of worker {one.rank} is damaged: {one.held.damage[0]}"
 
 
 def left_out_note(rank: int, why: str) -> str:
     """What is said of a recording that is not compared."""
-    return f"{name_of(rank)} is left out of the comparison: its recording {why}"
-
-
-def found_note(names: Sequence[str]) -> str:
-    """What is said of kernels that no table knows."""
-    listed = ", ".join(clean(readable(name), 60) for name in names)
-    whose, what = ("its", "it") if len(names) == 1 else ("their", "them")
-    return (
-        f"{listed}: taken for communication by {whose} behavior, workers come to {what} apart and leave {what} "
-        "together: whoever comes first stays longest"
-    )
+    return f"worker {rank} is left out of the comparison: its recording {why}"
 
 
 def how_found(span: Span) -> str:
@@ -76,13 +264,13 @@ def temper(verdict: Verdict, span: Span) -> Verdict:
     startup = _startup(span)
     if verdict.verdict in ("slow", "undetermined") and not _may_say_slow(verdict, span, bool(startup)):
         verdict = _without_iterations(verdict, span, startup) if _has_none(span) else _only_startup(verdict)
-    verdict = _waiting_for_requests(_without_lost_work(verdict, span), span)
+    verdict = _without_lost_work(verdict, span)
     word, summary = verdict.verdict, verdict.summary
     if word == "slow" and _has_none(span):
         summary = f"{summary} {_ALL_AS_ONE}"
     if startup:
         summary = f"{summary} {startup}"
-    damage = [f"the recording of {name_of(one.rank)} is damaged ({one.held.damage[0]})" for one in _damaged(span)]
+    damage = [f"the recording of worker {one.rank} is damaged ({one.held.damage[0]})" for one in _damaged(span)]
     if word == "healthy" and damage:
         word = "undetermined"
         summary = f"{summary.rstrip('.')}; but {damage[0]}, so nobody knows what is lost. Copy or record it again."
@@ -95,10 +283,10 @@ def temper(verdict: Verdict, span: Span) -> Verdict:
         if word == "healthy" and len(span.summaries) == 1 and any(span.summaries[0].held.communication):
             word = "undetermined"
             summary += " Whether they wait for each other cannot be told from one of them."
-    if word == "healthy" and span.world_size > len(span.summaries) and not _talk(span):
+    if word == "healthy" and max(span.world_size, len(span.summaries)) > 1 and not _talk(span):
         word = "undetermined"
         whose = "its" if len(span.summaries) == 1 else "their"
-        summary += f" None of {whose} kernels is known to be communication, so nobody knows who waits for the missing."
+        summary += f" None of {whose} kernels is known to be communication, so nobody knows who waits for whom."
     if all(one.purpose == "inference" for one in span.summaries):
         summary = f"{summary} {_INFERENCE}"
     return msgspec.structs.replace(verdict, verdict=word, summary=summary)
@@ -139,7 +327,7 @@ def _without_lost_work(verdict: Verdict, span: Span) -> Verdict:
         return verdict
     first = lossy[0]
     summary = (
-        f"The recording of {name_of(first.rank)} is damaged ({first.held.damage[-1]}): a device that seems to idle may "
+        f"The recording of worker {first.rank} is damaged ({first.held.damage[-1]}): a device that seems to idle may "
         "have worked. Record it again."
     )
     notes = (*verdict.coverage.notes, f"Taken as it was recorded: {verdict.summary}")
@@ -175,25 +363,6 @@ def _may_say_slow(verdict: Verdict, span: Span, starts_up: bool) -> bool:
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
     is_compared = any(finding.scope == "some" and len(span.summaries) > len(finding.workers) for finding in causes)
     return is_compared or not (_has_none(span) or starts_up)
-
-
-def _waiting_for_requests(verdict: Verdict, span: Span) -> Verdict:
-    """What lies between batches of a serving loop is no work of the model, and nothing that its trace explains."""
-    shares = [one.between_s / one.pattern.duration_s for one in span.summaries if one.pattern is not None]
-    share = min(1.0, *shares)
-    if share < _LEAST_BETWEEN or any(one.found_by != "batches" for one in span.summaries):
-        return verdict
-    said = (
-        f"{percent(share)} of the time lies between batches, where the loop waits for requests or prepares them, and "
-        "nothing of the model runs."
-    )
-    causes = [finding for finding in verdict.findings if finding.role == "cause"]
-    inside = max((finding.gain or 0.0 for finding in causes), default=0.0) - share
-    if verdict.verdict != "slow" or inside >= _LEAST_INSIDE or any(finding.scope == "some" for finding in causes):
-        return msgspec.structs.replace(verdict, summary=f"{verdict.summary} {said}")
-    notes = (f"Taken with the time between batches: {verdict.summary}", *verdict.coverage.notes)
-    coverage = msgspec.structs.replace(verdict.coverage, notes=notes)
-    return msgspec.structs.replace(verdict, verdict="undetermined", summary=said, findings=(), coverage=coverage)
 
 
 def _startup(span: Span) -> str:

@@ -1,21 +1,22 @@
-"""Flight Recorder dumps in folders -> one verdict a job that stood still."""
+"""Turn Flight Recorder dumps of jobs that stood still into verdicts: who did not enter, who is behind."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.errors import EroicaError, InputError, UsageError
-from eroica.model.look import Blockage
+from eroica.model.look import Blockage, HostLooks, ProcessLook, WorkerLook
 from eroica.model.window import Window
+from eroica.model.worker import ProcessGroup, Worker
 from eroica.offline.discover import Source
-from eroica.offline.dumps import build_blockage
-from eroica.offline.part import Part
-from eroica.offline.places import name_places
+from eroica.offline.jobs import Part, name_places
 from eroica.settings import Settings
-from eroica.trace.dump import FlightDump, read_dump
+from eroica.trace.flight import FlightDump, read_dump
+
+_DEFAULT_GROUP = "default_pg"
 
 
 def parts_of_dumps(sources: Sequence[Source], settings: Settings, problems: list[EroicaError]) -> list[Part]:
@@ -91,3 +92,51 @@ def standstill_window(blockage: Blockage) -> Window:
         first_iteration=0,
         last_iteration=0,
     )
+
+
+def build_blockage(dumps: Iterable[FlightDump]) -> Blockage:
+    """Dumps whose workers are known, as one look at each worker."""
+    listed = sorted((dump for dump in dumps if dump.rank is not None), key=lambda dump: dump.rank or 0)
+    world_size = _world_size(listed)
+    inferred = _infer_groups(listed)
+    looks = tuple(
+        WorkerLook(
+            worker=Worker(global_rank=dump.rank or 0, world_size=world_size, device=""),
+            process=ProcessLook(pid=0),
+            groups=(*dump.groups, *(group for group in inferred if (dump.rank or 0) in group.ranks)),
+            flight=dump.state,
+            notes=dump.notes,
+        )
+        for dump in listed
+    )
+    return Blockage(
+        look_id=0,
+        reason=f"Flight Recorder dumps of {len(listed)} of {world_size} workers were given",
+        looks=(HostLooks(look_id=0, host="", first=looks),),
+        world_size=world_size,
+        source="dumps",
+    )
+
+
+def _infer_groups(dumps: Iterable[FlightDump]) -> list[ProcessGroup]:
+    """Groups whose members no dump tells (gloo, early versions): those that have entries of them.
+
+    Who is a member and has never entered anything there cannot be seen.
+    """
+    listed = list(dumps)
+    told = {group.name for dump in listed for group in dump.groups if group.ranks}
+    members: dict[str, list[int]] = defaultdict(list)
+    for dump in listed:
+        entries = (*dump.state.open, *dump.state.recent)
+        for name in sorted({entry.group for entry in entries} - told - {"", "0", _DEFAULT_GROUP}):
+            members[name].append(dump.rank or 0)
+    return [ProcessGroup(name=name, ranks=tuple(ranks)) for name, ranks in members.items() if len(ranks) > 1]
+
+
+def _world_size(dumps: Iterable[FlightDump]) -> int:
+    """Of the default group where one is told, else as far as the ranks go."""
+    listed = list(dumps)
+    groups = [group for dump in listed for group in dump.groups if group.ranks]
+    told = [len(one.ranks) for one in groups if one.description == _DEFAULT_GROUP or one.name in ("0", _DEFAULT_GROUP)]
+    highest = [max(one.ranks) for one in groups] if not told else []
+    return max([*told, *(1 + rank for rank in highest), *(1 + (dump.rank or 0) for dump in listed)], default=0)

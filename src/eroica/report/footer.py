@@ -1,7 +1,4 @@
-"""The one line under a running job: what fits of its state, its pace, its windows and its last verdict.
-
-Names come from the job and are cleaned as everywhere. Nothing is drawn here; see `eroica.cli.bottom_line`.
-"""
+"""The line under a running job: its state, pace, windows and last verdict, as far as they fit."""
 
 from __future__ import annotations
 
@@ -12,26 +9,24 @@ from typing import Literal, NamedTuple
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from eroica.report.charset import plain
-from eroica.report.words import clean, milliseconds
+from eroica.model.words import clean, milliseconds
 from eroica.wire.messages import WindowLine
 
 Style = Literal["title", "plain", "dim", "good", "bad", "warn", "link"]
 _VERDICTS: dict[str, Style] = {"slow": "bad", "blocked": "bad", "healthy": "good", "undetermined": "warn"}
-#: The collector rewrites its status twice a second; without news for so long, it is said.
+#: Age of the status from which the line says so, seconds; the collector writes it twice a second.
 _STALE_S = 10.0
-#: A verdict is shown from so many cells on; fewer say nothing.
+#: Least cells of a verdict.
 _LEAST_OF_A_VERDICT = 16
-#: Cells between two facts.
-_BETWEEN = 3
-#: Rank of the verdict as a whole: it takes what all others have left.
+_BETWEEN = " · "
+#: Rank of the whole verdict, which takes the cells that are left.
 _ELASTIC = 9
 _PHASES = {"probe": "measuring", "patterns": "summarizing", "analysis": "comparing", "looking": "looking at stacks"}
 _STANDING = ("blocked", "silent", "undetermined", "slow")
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """The few facts on a worker that the line counts."""
+    """The facts on a worker that the line counts."""
 
     state: str = ""
     iteration: int = 0
@@ -40,7 +35,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Glance(msgspec.Struct, frozen=True, kw_only=True):
-    """What the line needs of `status.json`; of 10,000 workers the rest is not even decoded."""
+    """The fields of `status.json` that the line needs; the others are not decoded."""
 
     phase: str = ""
     iteration: int = 0
@@ -51,41 +46,34 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(NamedTuple):
-    """Some cells of the line in one style."""
+    """A piece of the line in one style."""
 
     text: str
     style: Style
 
 
 class _Part(NamedTuple):
-    """One fact.
-
-    Attributes:
-        style: How it is drawn.
-        forms: How it may be said, shortest first, each with its rank: the lower, the narrower the terminal that has it.
-    """
+    """One fact; its forms, shortest first, each with a rank: lower ranks get their cells first."""
 
     style: Style
     forms: tuple[tuple[int, str], ...]
 
 
-def footer(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0, utf8: bool = True) -> list[Piece]:
-    """The line's pieces from left to right, together at most `columns` cells.
+def footer(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0) -> list[Piece]:
+    """Return the pieces of the line, together at most `columns` cells.
 
     Args:
         glance: The job now.
-        columns: Cells there are.
+        columns: Cells of the terminal.
         link: Short form of the live page's address; empty without one.
-        silence_s: How old `glance` is.
-        utf8: The terminal shows more than ASCII.
+        silence_s: Age of `glance`.
     """
     parts = list(_parts(glance, silence_s))
     chosen = _choose(parts, columns - len(" eroica ") - 1, link)
-    between = " · " if utf8 else " | "
     pieces = [Piece(" eroica ", "title"), Piece(" ", "plain")]
     for at, (part, text) in enumerate(chosen):
-        pieces += [Piece(between, "dim")] if at else []
-        pieces.append(Piece(text if utf8 else plain(text), part.style))
+        pieces += [Piece(_BETWEEN, "dim")] if at else []
+        pieces.append(Piece(text, part.style))
     room = columns - sum(cell_len(piece.text) for piece in pieces)
     if link and room >= cell_len(link) + 3:
         pieces += [Piece(" " * (room - cell_len(link)), "plain"), Piece(link, "link")]
@@ -110,12 +98,12 @@ def _parts(glance: Glance, silence_s: float) -> Iterator[_Part]:
 
 
 def age(value_s: float) -> str:
-    """How old something is, for a place that is short of room."""
+    """Return an age: "12 s", "5 min"."""
     return f"{value_s:.0f} s" if value_s < 120 else f"{value_s / 60:.0f} min"
 
 
 def _pace(mean_ms: float, best_ms: float | None) -> str:
-    """Now and at best; the unit once if it is the same."""
+    """Return the times now and at best, with the unit once if it is the same."""
     now = milliseconds(mean_ms)
     if best_ms is None:
         return now
@@ -137,7 +125,7 @@ def _state(glance: Glance, silence_s: float) -> tuple[str, Style]:
 
 
 def _progress(window: WindowLine, workers: Sequence[Seen]) -> str:
-    """How far the last of the workers has got in the window."""
+    """Return the progress of the last worker in the window."""
     span = window.last_iteration - window.first_iteration
     at = min((worker.iteration for worker in workers if not worker.ended), default=0) - window.first_iteration
     if span <= 0 or at < 0:
@@ -161,14 +149,15 @@ def _verdict(window: WindowLine) -> _Part:
 
 
 def _choose(parts: Sequence[_Part], columns: int, link: str) -> list[tuple[_Part, str]]:
-    """What fits, most important first; the verdict gets what is left."""
-    left = columns + _BETWEEN
-    for_link = cell_len(link) + _BETWEEN if link else 0
+    """Return the parts that fit, by rank; the verdict gets the rest."""
+    gap = len(_BETWEEN)
+    left = columns + gap
+    for_link = cell_len(link) + gap if link else 0
     said: dict[_Part, str] = {}
     for rank, text, fact in sorted(
         ((rank, text, part) for part in parts for rank, text in part.forms), key=itemgetter(0)
     ):
-        has = cell_len(said[fact]) if fact in said else -_BETWEEN
+        has = cell_len(said[fact]) if fact in said else -gap
         form = text
         if rank == _ELASTIC:
             form = shorten(text, has + left - (for_link if left >= for_link else 0)) if fact in said else ""
@@ -180,7 +169,7 @@ def _choose(parts: Sequence[_Part], columns: int, link: str) -> list[tuple[_Part
 
 
 def shorten(text: str, cells: int) -> str:
-    """`text` in at most so many cells of a terminal, with "…" where it was cut."""
+    """Return `text` in at most so many cells, with "…" where it was cut."""
     if cell_len(text) <= cells:
         return text
     return f"{set_cell_size(text, max(0, cells - 1)).rstrip()}…"[: max(cells, 0)]

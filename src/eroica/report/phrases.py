@@ -1,26 +1,36 @@
-"""What a verdict says, as clauses: shared by the text in a terminal and the page. Names are cleaned in here."""
+"""What a verdict says, as clauses and rows of numbers, for the terminal and the page. Names are clean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from eroica.model.shares import percent
-from eroica.model.verdict import NO_FUNCTION, Finding, Verdict, VerdictWindow
-from eroica.report.words import change, clean, milliseconds, seconds, sentence, worker_list
+from eroica.model.verdict import (
+    NAMED,
+    NO_FUNCTION,
+    UNMEASURED,
+    Finding,
+    Hypothesis,
+    ResourceUse,
+    Verdict,
+    VerdictWindow,
+)
+from eroica.model.words import amount, change, clean, milliseconds, seconds, sentence, worker_list
 
 
 def stands_still(verdict: Verdict) -> bool:
-    """The job made no iteration while it was looked at: no pattern, no gain, nothing to pay."""
+    """Return whether the job made no iteration while Eroica looked at it."""
     return verdict.window is not None and verdict.window.kind == "blocked"
 
 
 def is_recorded(verdict: Verdict) -> bool:
-    """Read from files: nobody looked at a running job."""
+    """Return whether the verdict is on recorded files, not on a running job."""
     return verdict.window is not None and verdict.window.kind == "trace"
 
 
 def opening(word: str, summary: str) -> str:
-    """The sentence without a leading "Healthy: ", which the word before it says already."""
+    """Return the sentence without a leading "Healthy: ", which stands before it."""
     text = sentence(summary)
     head, colon, rest = text.partition(": ")
     if colon and head.lower() == word:
@@ -29,7 +39,7 @@ def opening(word: str, summary: str) -> str:
 
 
 def window_facts(verdict: Verdict) -> list[str]:
-    """Which iterations, or since when: one clause each."""
+    """Return the iterations, or since when the job stands still, as clauses."""
     window = verdict.window
     if window is None:
         return ["no window was needed"]
@@ -46,14 +56,14 @@ def window_facts(verdict: Verdict) -> list[str]:
 
 
 def _recorded(first: int, last: int) -> str:
-    """What a trace holds: the last iteration is not among them."""
+    """Return the iterations of a trace, without the last one."""
     if last - first <= 1:
         return f"one recorded iteration ({first})"
     return f"{last - first} recorded iterations ({first}–{last - 1})"
 
 
 def _standstill(window: VerdictWindow) -> Iterator[str]:
-    """Where the job stands and since when."""
+    """Yield where the job stands and since when."""
     first, last = window.first_iteration, window.last_iteration
     if first is not None and last is not None:
         yield f"stands after iteration {first}" if first == last else f"stands after iterations {first} to {last}"
@@ -62,7 +72,7 @@ def _standstill(window: VerdictWindow) -> Iterator[str]:
 
 
 def pace_facts(verdict: Verdict) -> list[str]:
-    """The mean iteration now and before, as far as they are known."""
+    """Return the mean iteration now and before."""
     before, now = verdict.iteration.baseline_ms, verdict.iteration.current_ms
     if now is None and before and stands_still(verdict):
         return [f"{milliseconds(before)} per iteration until then"]
@@ -76,12 +86,7 @@ def pace_facts(verdict: Verdict) -> list[str]:
 
 
 def whereabouts(finding: Finding, *, everybody: bool = True) -> str:
-    """Workers and hosts of a finding.
-
-    Args:
-        finding: Cause or symptom.
-        everybody: Whether a finding of scope "all" may say so, though some workers were not heard.
-    """
+    """Return workers and hosts of a finding; `everybody`: a finding of scope "all" may say "all workers"."""
     hosts = [clean(host, 60) for host in finding.hosts]
     on = f" on {', '.join(hosts[:4])}{f' and {len(hosts) - 4} more hosts' if len(hosts) > 4 else ''}" if hosts else ""
     if finding.scope == "rotating":
@@ -98,14 +103,14 @@ def whereabouts(finding: Finding, *, everybody: bool = True) -> str:
 
 
 def in_short(finding: Finding) -> str:
-    """What and where, for a place that is short of room: "slow-data-loading on worker 2"."""
+    """Return a finding in short: "slow-data-loading on worker 2"."""
     named = worker_list(finding.workers) or "some workers"
     where = {"all": "all workers", "rotating": "changing workers"}.get(finding.scope, named)
     return f"{clean(finding.cause, 60)} on {where}"
 
 
 def price(finding: Finding, iteration_ms: float | None) -> str:
-    """What a cause costs: "22 % of the iteration, 21.9 ms each time"."""
+    """Return the cost of a cause: "22 % of the iteration, 21.9 ms each time"."""
     if finding.gain is None:
         return "unknown"
     cost = f"{percent(finding.gain)} of the iteration"
@@ -113,5 +118,125 @@ def price(finding: Finding, iteration_ms: float | None) -> str:
 
 
 def awaited(cause: Finding) -> str:
-    """What a symptom waits for: the cause's function, or its workers where no function is known."""
+    """Return what a symptom waits for: the cause's function, else its workers."""
     return clean(cause.function.name, 60) if cause.function.name != NO_FUNCTION else worker_list(cause.workers)
+
+
+# --- hypotheses ---
+
+_NEAREST = 2
+
+
+def nearest_of(verdict: Verdict) -> Sequence[Hypothesis]:
+    """Return the two best hypotheses of an undetermined verdict: by gain, then those with unknown gain."""
+    if verdict.verdict != "undetermined":
+        return ()
+    known = [one for one in verdict.considered if one.gain and one.decision != NAMED]
+    return [*known, *(one for one in verdict.considered if one.decision == UNMEASURED)][:_NEAREST]
+
+
+def describe_nearest(one: Hypothesis) -> str:
+    """Return a hypothesis with what would settle it."""
+    settle = [*one.missing, *one.unknown] or [one.decision]
+    return f"{describe(one)}: not named, as {clean('; '.join(settle), 200)}"
+
+
+def describe(one: Hypothesis) -> str:
+    """Return a hypothesis: cause, function, workers and gain."""
+    where = "" if one.function == NO_FUNCTION else f" in {clean(one.function, 80)}"
+    whom = {"all": "all workers", "rotating": "one worker after another"}.get(one.scope) or worker_list(one.workers)
+    gain = "" if one.gain is None else f", {percent(one.gain)} of the iteration"
+    return f"{clean(one.cause, 60)}{where} on {whom}{gain}"
+
+
+def fate(one: Hypothesis) -> str:
+    """Return the decision on a hypothesis, and why."""
+    return f"{one.decision}: {one.why}" if one.why else one.decision
+
+
+def signs_of(one: Hypothesis) -> Iterator[tuple[str, str]]:
+    """Yield mark and text of each sign: + met, - missing, ? unknown."""
+    for mark, signs in (("+", one.met), ("-", one.missing), ("?", one.unknown)):
+        for sign in signs:
+            yield mark, clean(sign, 200)
+
+
+# --- numbers ---
+
+
+class NumberRow(NamedTuple):
+    """One number of a finding: label, here, on peers and expected as text; here and on peers as numbers."""
+
+    label: str
+    here: str
+    peers: str
+    expected: str
+    value: float
+    peers_value: float | None
+
+
+def compared_with(finding: Finding, recorded: bool) -> str:
+    """Return the head of the column beside "here"."""
+    if finding.scope != "all":
+        return "peers"
+    return "limit" if recorded else "before"
+
+
+def number_rows(finding: Finding) -> Iterator[NumberRow]:
+    """Yield the numbers of a finding."""
+    pattern, duration = finding.pattern, finding.duration
+    if pattern is not None:
+        beta = (pattern.peers or {}).get("beta")
+        expected = _range(pattern.expected.get("beta"))
+        yield NumberRow("critical β", percent(pattern.beta), _share(beta), expected, pattern.beta, beta)
+    if duration is not None:
+        label = "others wait" if _is_waiting_alone(finding) else "duration"
+        here, peers = duration.per_iteration_ms, duration.peers_ms
+        yield NumberRow(label, milliseconds(here), _time(peers), "", here, peers)
+        if duration.count_per_iteration or duration.peers_count:
+            count, others = duration.count_per_iteration, duration.peers_count
+            yield NumberRow("calls", f"{count:.1f}", _count(others), "", count, others)
+    if finding.resource is not None:
+        yield _resource(finding.resource)
+    if pattern is not None and pattern.sigma:
+        sigma = (pattern.peers or {}).get("sigma")
+        label = f"{_channel(finding)} σ".strip()
+        yield NumberRow(label, percent(pattern.sigma), _share(sigma), "", pattern.sigma, sigma)
+
+
+def _is_waiting_alone(finding: Finding) -> bool:
+    """Return whether the duration is the waiting of others for a worker without a known function."""
+    duration = finding.duration
+    unknown = finding.role == "cause" and finding.function.name == NO_FUNCTION
+    return unknown and finding.pattern is None and duration is not None and duration.peers_ms is None
+
+
+def _resource(resource: ResourceUse) -> NumberRow:
+    peers = "" if resource.peers_mean is None else amount(resource.peers_mean, resource.unit)
+    here = amount(resource.mean, resource.unit)
+    return NumberRow(f"{clean(resource.name, 24)} μ", here, peers, "", resource.mean, resource.peers_mean)
+
+
+def _channel(finding: Finding) -> str:
+    return clean(finding.resource.name, 24) if finding.resource is not None else ""
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else percent(value)
+
+
+def _time(value: float | None) -> str:
+    return "" if value is None else milliseconds(value)
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _range(bounds: tuple[float, float] | None) -> str:
+    """Return bounds as percent; "" where all values are within them."""
+    return (
+        ""
+        if bounds is None or bounds[1] - bounds[0] >= 1.0
+        else f"{percent(bounds[0]).removesuffix(' %')}–{percent(bounds[1])}"
+    )

@@ -1,11 +1,8 @@
-"""A verdict as one compact, self-contained text for an AI assistant: what was measured, and the code it is about.
+"""A verdict as one compact text for an AI assistant: what was measured, and the code it is about.
 
-The table has the layout of the paper's output record (EROICA, figure 7): abnormal functions grouped over workers, with
-duration, mean utilization of the resource that bounds them and its standard deviation, each with the change against
-peers or expectation. Deviation: causes and symptoms are told apart, and beta stands beside the duration.
-
-No data leaves with it: no values of variables, no environment beyond the setup facts that differ between workers. Names
-are input from the job: they stay on their line, inside their cell and inside their fence.
+The table has the layout of the paper's output record (EROICA, figure 7), with causes and symptoms separated and β
+added. The text holds no data: no values of variables, and of the environment only setup facts that differ between
+workers. Names from the job cannot leave their line, cell or fence.
 """
 
 from __future__ import annotations
@@ -17,24 +14,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Finding, ResourceUse, Verdict
-from eroica.report.excerpts import excerpts
-from eroica.report.masking import quoted, told
-from eroica.report.source import SourceTree
-from eroica.report.words import (
+from eroica.model.words import (
     amount,
     change,
     clean,
     history,
+    line,
     milliseconds,
     seconds,
     worker_list,
 )
+from eroica.report.masking import mask_code, quoted, told
+from eroica.report.source import SourceLines, SourceTree
 
-#: An assistant reads that much at once beside a conversation; longer texts bury the point.
-MOST_BYTES = 12_000
-_NOTICE_BYTES = 80
-#: The lines of the named functions are the point: what is told before them leaves them this part, if they need it.
-_CODE_SHARE = 0.5
+#: Maximum bytes of the text, of the notice that it was cut, and the share reserved for the named functions' source.
+MOST_BYTES, _NOTICE_BYTES, _CODE_SHARE = 12_000, 80, 0.5
+#: Maximum lines of a named function and of a caller, callers of a function, and characters of a line.
+_MOST_FUNCTION_LINES, _MOST_CALLER_LINES, _MOST_CALLERS, _LONGEST_CODE_LINE = 60, 20, 3, 160
 _MOST_ROWS = 16
 _MOST_CAUSES = 3
 _MOST_SYMPTOMS = 8
@@ -60,14 +56,14 @@ def build_prompt(
     sources: SourceTree | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> str:
-    """The text, at most `most_bytes` of UTF-8; what did not fit is said at its end.
+    """Return the text, at most `most_bytes` of UTF-8.
 
     Args:
-        verdict: What was found.
+        verdict: The verdict.
         meanings: Slug of a cause -> what it means.
-        patterns: Of its window, for what is set up differently; empty if not at hand.
-        sources: Where source lines may be read; None: no code is wanted.
-        most_bytes: Bound of the whole text.
+        patterns: Patterns of its window, for setup facts that differ.
+        sources: Where source may be read; None: no code.
+        most_bytes: Bound of the text.
     """
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
     first = [_TASK, "", *_verdict(verdict), *_table(verdict)]
@@ -85,7 +81,7 @@ def _size(lines: Iterable[str]) -> int:
 
 
 def _bounded(lines: Iterable[str], room: int, most_bytes: int) -> str:
-    """As many whole lines as fit into `room` bytes, an open fence closed, and how many did not."""
+    """Return the lines that fit into `room` bytes, an open fence closed, and how many did not."""
     kept: list[str] = []
     size, fence, left = 0, "", 0
     for text in lines:
@@ -100,9 +96,6 @@ def _bounded(lines: Iterable[str], room: int, most_bytes: int) -> str:
         kept += [fence] if fence else []
         kept.append(f"(Cut here to stay below {most_bytes} bytes: {left} more lines.)")
     return "\n".join([*kept, ""])
-
-
-# ---------------------------------------------------------------------- verdict and table
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
@@ -179,7 +172,7 @@ def _with_change(value: float, reference: float | None, show: Callable[[float], 
 
 
 def _points(value: float, reference: float | None) -> str:
-    """A share, and how many percent points it lies above the reference."""
+    """Return a share, and its percentage points above the reference."""
     if reference is None:
         return percent(value)
     return f"{percent(value)} ({100 * (value - reference):+.0f} points)"
@@ -200,9 +193,6 @@ def _who(finding: Finding) -> str:
     if finding.scope == "all":
         return "all workers"
     return worker_list(finding.workers)
-
-
-# ---------------------------------------------------------------------- findings
 
 
 def _cause(finding: Finding, meanings: Mapping[str, str]) -> Iterator[str]:
@@ -253,7 +243,7 @@ def _symptoms(verdict: Verdict) -> Iterator[str]:
 
 
 def _setup(patterns: Sequence[WorkerPattern], causes: Sequence[Finding]) -> Iterator[str]:
-    """Setup facts in which workers differ, those of the accused first."""
+    """Yield setup facts in which workers differ, those of the culprits first."""
     facts: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for pattern in patterns:
         for fact, value in pattern.setup.items():
@@ -275,3 +265,56 @@ def _setup(patterns: Sequence[WorkerPattern], causes: Sequence[Finding]) -> Iter
 
 def _sets_apart(groups: Iterable[list[int]], accused: set[int]) -> bool:
     return bool(accused) and any(set(group) == accused for group in groups)
+
+
+# --- source ---
+
+
+def excerpts(causes: Sequence[Finding], sources: SourceTree) -> tuple[list[str], list[str]]:
+    """Return the source of the functions that causes name, and of their callers: lines of Markdown."""
+    named: dict[tuple[str, int], tuple[SourceLines, str]] = {}
+    callers: dict[tuple[str, int], tuple[SourceLines, str]] = {}
+    for cause in causes:
+        found = [(frame, sources.find(frame)) for frame in named_first(cause)]
+        own = [(text, frame) for frame, text in found if text is not None]
+        for place, (text, _) in enumerate(own[: 1 + _MOST_CALLERS]):
+            called = own[place - 1][0].name.rpartition(".")[2] if place else ""
+            (callers if place else named).setdefault((text.place, text.first_line), (text, called))
+    own_lines = ["## Source"]
+    for text, _ in named.values():
+        own_lines += _block(text, _MOST_FUNCTION_LINES, "")
+    if not named:
+        own_lines += ["(No source of the functions above was found under the given directories.)", ""]
+    others = [found for key, found in callers.items() if key not in named]
+    caller_lines = ["## Source of their callers"] if others else []
+    for text, called in others:
+        caller_lines += _block(text, _MOST_CALLER_LINES, called)
+    return own_lines, caller_lines
+
+
+def named_first(finding: Finding) -> Iterator[str]:
+    """Yield frames from the named function outwards; the whole stack if none has its name."""
+    frames = list(reversed(finding.function.stack))
+    at = next((at for at, frame in enumerate(frames) if frame.startswith(f"{finding.function.name} (")), 0)
+    yield from frames[at:]
+
+
+def _block(text: SourceLines, most: int, called: str) -> Iterator[str]:
+    """Yield numbered lines in a fence that nothing in them can close."""
+    shown = [_cut(one.rstrip()) for one in mask_code(line(one.expandtabs(4)) for one in text.lines)]
+    first = 0
+    if len(shown) > most:
+        calls = (at for at, one in enumerate(shown) if at and called and re.search(rf"\b{re.escape(called)}\b", one))
+        first = max(0, next(calls, 0) - most // 2)
+    end = min(first + most, len(shown))
+    fence = "`" * max(3, 1 + max((len(run) for one in shown for run in re.findall("`+", one)), default=0))
+    part = "" if end - first == len(shown) else f", {end - first} of {len(shown)} lines"
+    yield f"{quoted(text.name)} in {quoted(text.place)}{' (a caller)' if called else ''}{part}:"
+    yield f"{fence}python"
+    yield from (f"{text.first_line + at:5d} | {shown[at]}" for at in range(first, end))
+    yield fence
+    yield ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_CODE_LINE else f"{text[: _LONGEST_CODE_LINE - 1]}…"

@@ -1,7 +1,7 @@
-"""Source lines of functions that stacks name, from directories that the user allows, and nothing else.
+"""Source lines of functions that stacks name, only from directories that the user allows.
 
-A frame's path comes from the job and is never opened: it only chooses among Python files found under the given
-directories. What lies elsewhere, behind links too, is not read.
+A frame's path comes from the job and is never opened: it only chooses among Python files under these directories.
+Links are not followed.
 """
 
 from __future__ import annotations
@@ -18,25 +18,18 @@ from pathlib import Path
 
 #: "name (path:line)", as stacks are kept.
 _FRAME = re.compile(r"^(?P<name>\S.{0,400}?) \((?P<file>.{1,1000}?\.py):(?P<line>\d{1,7})\)$")
-#: Directories that hold nobody's own code.
+#: Directories of installed packages.
 _FOREIGN = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 _MOST_ENTRIES = 20_000
 _MOST_BYTES = 1_000_000
-#: The same file with other lines above: a function is still the same so far away.
+#: Lines by which a function may have moved.
 _MOST_SHIFT = 30
 _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
 class SourceLines:
-    """A function's text.
-
-    Attributes:
-        place: Path under the source directory.
-        name: Qualified name as the file has it.
-        first_line: Number of the first of `lines`.
-        lines: The whole function, decorators included.
-    """
+    """A function: path under the source directory, qualified name, first line number and lines."""
 
     place: str
     name: str
@@ -46,20 +39,16 @@ class SourceLines:
 
 @dataclass
 class SourceTree:
-    """Python files under some directories, looked for when first asked, at most 20,000 entries, nearest first.
-
-    Attributes:
-        roots: The directories.
-    """
+    """Python files under some directories: at most 20,000 entries, nearest first, listed at the first question."""
 
     roots: Sequence[Path]
     _files: dict[str, list[tuple[Path, Path]]] | None = field(default=None, repr=False)
 
     def find(self, frame: str) -> SourceLines | None:
-        """The function of a stack entry, None where no file holds it for certain.
+        """Return the function of a stack entry, None where no file holds it for certain.
 
-        Of several files of that name the one whose path has most in common with the frame's. It must hold a function
-        of that name at that line or, if the directory fits too, near it.
+        Of several files of that name it takes the one whose path has most in common with the frame's. The file must
+        hold a function of that name at that line or, if the directory matches too, near it.
         """
         match = _FRAME.match(frame)
         if match is None or match["name"].endswith("<module>"):
@@ -86,7 +75,7 @@ class SourceTree:
 
 
 def _python_files(root: Path) -> Iterator[Path]:
-    """Breadth first, without links, hidden directories and installed packages."""
+    """Yield files breadth first, without links, hidden directories and installed packages."""
     waiting, seen = deque([root]), 0
     while waiting and seen < _MOST_ENTRIES:
         try:
@@ -106,7 +95,7 @@ def _python_files(root: Path) -> Iterator[Path]:
 
 
 def _common(parts: Sequence[str], path: Path) -> int:
-    """Names at the end that two paths share."""
+    """Return how many names two paths share at their end."""
     number = 0
     for one, other in zip(reversed(parts), reversed(path.parts), strict=False):
         if one != other:
@@ -116,13 +105,13 @@ def _common(parts: Sequence[str], path: Path) -> int:
 
 
 def _function(path: Path, name: str, line: int, most_shift: int) -> tuple[str, int, tuple[str, ...]] | None:
-    """Qualified name, first line and text of the function that is meant."""
+    """Return qualified name, first line and text of a function."""
     text = _read(path)
     if text is None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on somebody else's text: invalid escapes and the like
+            warnings.simplefilter("ignore")  # about the job's code
             functions = list(_functions(ast.parse(text), ""))
     except _ERRORS:
         return None
@@ -141,7 +130,7 @@ def _function(path: Path, name: str, line: int, most_shift: int) -> tuple[str, i
 
 
 def _read(path: Path) -> str | None:
-    """The text of a regular file of sensible size."""
+    """Return the text of a regular file of at most 1 MB."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
@@ -154,7 +143,7 @@ def _read(path: Path) -> str | None:
 
 
 def _functions(tree: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
-    """Qualified name, first line (decorators included) and last line of every function."""
+    """Yield qualified name, first line (decorators included) and last line of every function."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])

@@ -1,32 +1,39 @@
-"""The verdict in a terminal: the sentence first, then causes with evidence and next step, then symptoms, dimmed.
+"""Verdicts and comparisons in a terminal: the sentence, causes with evidence and next step, then symptoms.
 
-Everything that comes from the job (functions, hosts, reasons) is written as plain text: neither console markup nor
-control characters in it have any effect.
+Names from the job are written as plain text: console markup and control characters in them have no effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from eroica.model.comparison import Comparison, FunctionChange, Side
 from eroica.model.shares import percent
-from eroica.model.verdict import NO_FUNCTION, Finding, Verdict
-from eroica.report.layout import draw, headline, left_out
-from eroica.report.numbers import compared_with, legend, numbers
-from eroica.report.phrases import awaited, is_recorded, pace_facts, price, stands_still, whereabouts, window_facts
-from eroica.report.why import build_nearest
-from eroica.report.words import (
-    byte_size,
-    clean,
-    history,
-    milliseconds,
-    seconds,
-    sentence,
-    worker_list,
+from eroica.model.verdict import NAMED, NO_FUNCTION, Finding, Hypothesis, Verdict
+from eroica.model.words import byte_size, clean, history, milliseconds, seconds, sentence, worker_list
+from eroica.report.phrases import (
+    NumberRow,
+    awaited,
+    compared_with,
+    describe,
+    describe_nearest,
+    fate,
+    is_recorded,
+    nearest_of,
+    number_rows,
+    opening,
+    pace_facts,
+    price,
+    signs_of,
+    stands_still,
+    whereabouts,
+    window_facts,
 )
 
 _STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
@@ -34,15 +41,27 @@ _MOST_CAUSES = 5
 _MOST_SYMPTOMS = 8
 _MOST_NOTES = 6
 _TRAIL_FRAMES = 3
+#: Cells that the labels of a table may lose, and a width that fits any table.
+_FOLDED, _AMPLE = 4, 500
+_NOTHING = "Nothing else was considered: no rule saw an excess that could be a cause."
+_COMPARED = {
+    "regression": "bold red",
+    "improvement": "bold green",
+    "equal": "bold green",
+    "undetermined": "bold yellow",
+}
+_WORSE = frozenset({"more-work", "slower", "outside-contention", "new"})
+_MOST_CHANGES = 8
+_MOST_WAITS = 4
 
 
 def render_verdict(verdict: Verdict, console: Console) -> None:
-    """Draw `verdict` on `console`, in its width and colors (none under `NO_COLOR` or in a file)."""
+    """Draw a verdict on `console`."""
     draw(build_report(verdict), console)
 
 
 def build_report(verdict: Verdict) -> list[RenderableType]:
-    """The parts of the report, from top to bottom."""
+    """Return the parts of the report, from top to bottom."""
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
     parts: list[RenderableType] = [
         headline(verdict.verdict, verdict.summary, _STYLES[verdict.verdict]),
@@ -66,9 +85,6 @@ def _circumstances(verdict: Verdict) -> Iterator[Text]:
         yield Text(f"looked because: {sentence(verdict.window.reason)}", style="dim")
 
 
-# ---------------------------------------------------------------------- causes
-
-
 def _cause(finding: Finding, verdict: Verdict) -> RenderableType:
     title = Text.assemble((f"{finding.order}  {clean(finding.cause, 60)}", "bold"), ("  ", ""), _certainty(finding))
     rows = Table.grid(padding=(0, 2), expand=True)
@@ -85,9 +101,9 @@ def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, Rende
     yield "where", Text(whereabouts(finding, everybody=not (is_recorded(verdict) and verdict.coverage.missing)))
     if not stands_still(verdict):
         yield "costs", Text(price(finding, verdict.iteration.current_ms))
-    table = numbers(finding, compared_with(finding, is_recorded(verdict)))
-    if table is not None:
-        yield "pattern", table
+    rows = list(number_rows(finding))
+    if rows:
+        yield "pattern", NumberTable(rows, compared_with(finding, is_recorded(verdict)))
     if finding.recurrence is not None and finding.recurrence.kind != "single":
         yield "history", Text(history(finding.recurrence))
     if finding.evidence:
@@ -107,7 +123,7 @@ def _function(finding: Finding) -> Text:
     named = [at for at, frame in enumerate(callers) if frame.split(" (", 1)[0] == clean(function.name)]
     if callers:
         trail, cut = callers[-_TRAIL_FRAMES:], len(callers) - _TRAIL_FRAMES
-        if named and named[-1] < cut:  # libraries that it calls say where it is, not who calls
+        if named and named[-1] < cut:  # the named function called into libraries
             trail = [callers[named[-1]], "…", *trail[1:]]
         shown.append(f"\n{'… › ' if cut > 0 else ''}{' › '.join(trail)}", style="dim")
     return shown
@@ -120,9 +136,6 @@ def _bullets(lines: Sequence[str]) -> Table:
     for line in lines:
         table.add_row("•", Text(sentence(line)))
     return table
-
-
-# ---------------------------------------------------------------------- symptoms, coverage, cost
 
 
 def _symptoms(verdict: Verdict) -> list[RenderableType]:
@@ -172,3 +185,219 @@ def _cost(verdict: Verdict) -> Text:
     facts.append(f"summary {seconds(cost.summarize_s)}")
     facts.append(kept)
     return Text(f"Looking cost: {', '.join(facts)}", style="dim")
+
+
+# --- hypotheses ---
+
+
+def build_why(verdict: Verdict) -> list[RenderableType]:
+    """Return all hypotheses of a verdict."""
+    if not verdict.considered:
+        return [Text(), Text(_NOTHING, style="dim")]
+    parts: list[RenderableType] = [Text(), Text("Considered", style="bold")]
+    for one in verdict.considered:
+        parts += [_hypothesis(one)]
+    return parts
+
+
+def build_nearest(verdict: Verdict) -> list[RenderableType]:
+    """Return the nearest explanations of an undetermined verdict."""
+    nearest = nearest_of(verdict)
+    if not nearest:
+        return []
+    lines = [Padding(Text(line, style="dim"), (0, 0, 0, 3)) for line in map(describe_nearest, nearest)]
+    return [Text(), Text("Nearest explanations", style="dim"), *lines]
+
+
+def _hypothesis(one: Hypothesis) -> RenderableType:
+    named = one.decision == NAMED
+    title = Text(describe(one), style="bold" if named else "")
+    title.append(f": {sentence(fate(one))}", style="green" if named else "dim")
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for mark, text in signs_of(one):
+        table.add_row(mark, Text(text, style="dim"))
+    return Group(Padding(title, (0, 0, 0, 3)), Padding(table, (0, 0, 0, 6)))
+
+
+# --- comparisons ---
+
+
+def render_comparison(comparison: Comparison, console: Console) -> None:
+    """Draw a comparison on `console`."""
+    draw(build_comparison(comparison), console)
+
+
+def build_comparison(comparison: Comparison) -> list[RenderableType]:
+    """Return the parts of the report, from top to bottom."""
+    own = [change for change in comparison.changes if change.reason != "waiting"]
+    waits = [change for change in comparison.changes if change.reason == "waiting"]
+    parts: list[RenderableType] = [
+        headline(comparison.comparison, comparison.summary, _COMPARED[comparison.comparison]),
+        _sides(comparison),
+    ]
+    for change in own[:_MOST_CHANGES]:
+        parts += [Text(), _change(change)]
+    parts += left_out(len(own) - _MOST_CHANGES, "change")
+    if waits:
+        parts += [Text(), Text("Only symptoms: waiting for other workers", style="dim")]
+        parts += [Padding(Text(_wait(change), style="dim"), (0, 0, 0, 3)) for change in waits[:_MOST_WAITS]]
+        parts += left_out(len(waits) - _MOST_WAITS, "symptom")
+    foot = list(_foot(comparison))
+    return [*parts, Text(), *foot] if foot else parts
+
+
+def _sides(comparison: Comparison) -> Table:
+    table = Table.grid(padding=(0, 2), expand=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim", ratio=1, overflow="fold")
+    for label, side in (("before", comparison.before), ("after", comparison.after)):
+        table.add_row(label, Text(_side(side)))
+    return table
+
+
+def _side(side: Side) -> str:
+    workers, iterations = len(side.workers), side.iterations
+    facts = f"{workers} worker{'s' if workers != 1 else ''}, {iterations} iteration{'s' if iterations != 1 else ''}"
+    mean = f" of {milliseconds(side.iteration_ms)}" if side.iteration_ms else ""
+    return f"{clean(side.name, 120)} · {facts}{mean}"
+
+
+def _change(change: FunctionChange) -> RenderableType:
+    style = "bold red" if change.reason in _WORSE else "bold green"
+    title = Text.assemble(
+        (f"{change.order}  ", "bold"),
+        (clean(change.name), "bold cyan"),
+        (f"  {_kind(change)}  ", "dim"),
+        (f"{change.reason}", style),
+        (f"  confidence {percent(change.confidence)}", "dim"),
+    )
+    rows = Table.grid(padding=(0, 2), expand=True)
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(ratio=1, overflow="fold")
+    for label, value in _change_rows(change):
+        rows.add_row(label, value)
+    return Group(title, Padding(rows, (0, 0, 0, 3)))
+
+
+def _kind(change: FunctionChange) -> str:
+    if change.functions > 1:
+        return f"{change.functions} functions"
+    return change.kind if change.phase == "other" else f"{change.kind}, {change.phase}"
+
+
+def _change_rows(change: FunctionChange) -> Iterator[tuple[str, RenderableType]]:
+    callers = [clean(frame, 80) for frame in change.stack if frame]
+    if callers:
+        dots = "… › " if len(callers) > _TRAIL_FRAMES else ""
+        yield "called", Text(dots + " › ".join(callers[-_TRAIL_FRAMES:]), style="dim")
+    yield "where", Text(worker_list(change.workers))
+    yield "costs", Text(_price(change))
+    if change.text:
+        yield "why", Text(sentence(change.text))
+
+
+def _price(change: FunctionChange) -> str:
+    spent = f"{_signed(change.change_ms)} per iteration ({milliseconds(change.before_ms)} → "
+    share = f"{percent(abs(change.share))} of the iteration before"
+    return f"{spent}{milliseconds(change.after_ms)}), {share}"
+
+
+def _signed(value_ms: float) -> str:
+    return f"{'−' if value_ms < 0 else '+'}{milliseconds(abs(value_ms))}"
+
+
+def _wait(change: FunctionChange) -> str:
+    return f"{clean(change.name, 80)} on {worker_list(change.workers)}: {_signed(change.change_ms)} per iteration"
+
+
+def _foot(comparison: Comparison) -> Iterator[Text]:
+    if comparison.explained is not None:
+        yield Text(f"These changes explain {percent(comparison.explained)} of the iteration's change", style="dim")
+    sides = (("before", comparison.before), ("after", comparison.after))
+    notes: Sequence[str] = [
+        *comparison.notes,
+        *(f"{label}: {note}" for label, side in sides for note in side.notes),
+    ]
+    for note in notes[:_MOST_NOTES]:
+        yield Text(f"Note: {sentence(note)}", style="dim")
+    yield from left_out(len(notes) - _MOST_NOTES, "note")
+
+
+# --- parts of all reports ---
+
+
+def draw(parts: Iterable[RenderableType], console: Console) -> None:
+    """Draw on `console` in its width and colors; in a file or pipe, without trailing spaces."""
+    for part in parts:
+        if console.is_terminal or console.quiet:
+            console.print(part, highlight=False, markup=False, emoji=False, soft_wrap=False)
+            continue
+        with console.capture() as capture:
+            console.print(part, highlight=False, markup=False, emoji=False, soft_wrap=False)
+        console.file.write("".join(f"{text.rstrip()}\n" for text in capture.get().splitlines()))
+
+
+def draw_rule(title: str, console: Console, align: Literal["left", "center"] = "center") -> None:
+    """Draw a line with a title."""
+    if console.is_terminal:
+        console.rule(Text(title, style="dim"), style="dim", align=align)
+    else:
+        draw([Text(f"─── {title} ───")], console)
+
+
+def headline(word: str, summary: str, style: str) -> Text:
+    """Return the word and the sentence."""
+    return Text.assemble(Text(word.upper(), style=style), "  ", (opening(word, summary), "bold"))
+
+
+def left_out(number: int, what: str) -> list[Text]:
+    """Return one line on how many more there are, none if all are shown."""
+    if number <= 0:
+        return []
+    return [Text(f"   and {number} more {what}{'s' if number > 1 else ''}, see the JSON", style="dim")]
+
+
+class NumberTable:
+    """The table of a finding's numbers, or the same line by line where it has no room."""
+
+    def __init__(self, rows: Sequence[NumberRow], compared_with: str) -> None:
+        self._rows = rows
+        self._compared_with = compared_with
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Choose by the width."""
+        table = _table(self._rows, self._compared_with)
+        wanted = console.measure(table, options=options.update_width(_AMPLE)).maximum
+        if wanted - _FOLDED <= options.max_width:
+            yield table
+            return
+        for row in self._rows:
+            others = ((self._compared_with, row.peers), ("expected", row.expected))
+            facts = [f"{row.label} {row.here}", *(f"{head} {value}" for head, value in others if value)]
+            yield Text(", ".join(facts))
+
+
+def _table(rows: Sequence[NumberRow], compared_with: str) -> Table:
+    columns = 4 if any(row.expected for row in rows) else 3
+    table = Table.grid(padding=(0, 2))
+    table.add_column(overflow="fold", style="dim")
+    for style in ("bold", "", "dim")[: columns - 1]:
+        table.add_column(justify="right", no_wrap=True, style=style)
+    heads = ("iteration", "here", compared_with, "expected")
+    table.add_row(*(Text(head, style="dim not bold") for head in heads[:columns]))
+    for row in rows:
+        table.add_row(*map(Text, (row.label, row.here, row.peers, row.expected)[:columns]))
+    return table
+
+
+def legend(findings: Sequence[Finding]) -> list[RenderableType]:
+    """Return the meaning of the letters in the tables."""
+    shown = [
+        ("β share of time on the critical path", any(one.pattern is not None for one in findings)),
+        ("μ mean use meanwhile", any(one.resource is not None for one in findings)),
+        ("σ its spread", any(one.pattern is not None and one.pattern.sigma for one in findings)),
+    ]
+    words = [text for text, is_shown in shown if is_shown]
+    return [Padding(Text(" · ".join(words), style="dim"), (0, 0, 0, 3))] if words else []

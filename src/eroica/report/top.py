@@ -1,7 +1,4 @@
-"""A running job in one screen of text: header, iteration times, windows with their verdicts, workers, notes.
-
-Lines are cut and wrapped to the width; what matters comes first, and workers fill the rows that are left.
-"""
+"""A running job in one screen of text: header, iteration times, windows with verdicts, workers, notes."""
 
 from __future__ import annotations
 
@@ -15,23 +12,22 @@ from rich.console import Console
 from rich.text import Text
 
 from eroica.model.history import IterationHistory
-from eroica.report.charset import plain
+from eroica.model.words import clean, milliseconds, seconds, sentence
 from eroica.report.footer import age, shorten
-from eroica.report.words import clean, milliseconds, seconds, sentence
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 _STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
 _BARS = "▁▂▃▄▅▆▇█"
-#: A picture of less spread than this share of its lowest value is drawn flat: it would show noise.
+#: Least spread of the times, as a share of the lowest, that is not drawn flat.
 _LEAST_SPREAD = 0.2
 _STALE_S = 10.0
 _SENTENCE_ROWS = 3
 _MOST_WINDOWS = 3
 _MOST_NOTES = 2
-#: Rows of workers where nobody says how many there are.
+#: Rows of workers on a screen without a height.
 _MOST_WORKERS = 40
 _NARROW = 60
-#: Wrapping asks for one; its width does not count.
+#: Wrapping needs one; its width does not count.
 _ANY_CONSOLE = Console(file=io.StringIO(), width=80)
 _PURPOSES = {
     "baseline": " (baseline)",
@@ -52,15 +48,15 @@ _ENDINGS = {"signed-off": "ended in order", "unknown": "GONE, nobody saw how"}
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What one screen is drawn from.
+    """The contents of one screen.
 
     Attributes:
         status: The job.
-        history: Its iteration times; None where they are not known.
+        history: Its iteration times, None if unknown.
         where: Run directory or address.
         link: The live page; empty without one.
-        silence_s: How old `status` is.
-        answer: What became of the last key; empty if there was none.
+        silence_s: Age of `status`.
+        answer: Result of the last key.
         keys: Whether keys do anything.
     """
 
@@ -73,15 +69,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     keys: bool = False
 
 
-def build_screen(view: View, width: int, height: int | None = None, utf8: bool = True) -> list[Text]:
-    """Lines of at most `width` cells, at most `height` of them (None: as many as it takes).
-
-    Args:
-        view: What to show.
-        width: Cells.
-        height: Rows; the last one is for the keys, if there are any.
-        utf8: The terminal shows more than ASCII.
-    """
+def build_screen(view: View, width: int, height: int | None = None) -> list[Text]:
+    """Return at most `height` lines (None: no limit) of at most `width` cells."""
     head = [*_header(view, width), *_pace(view, width)]
     tail = [_keys(view)] if view.keys else []
     notes = list(_notes(view.status.notes, width))
@@ -93,19 +82,14 @@ def build_screen(view: View, width: int, height: int | None = None, utf8: bool =
         notes = notes if len(windows) + len(notes) + 6 <= room else []
         middle = [*windows, *_workers(view.status, width, room - len(windows) - len(notes)), *notes][:room]
         middle += [Text()] * (room - len(middle)) if tail else []
-    return [_cut(line, width, utf8) for line in [*head, *middle, *tail]]
+    return [_cut(line, width) for line in [*head, *middle, *tail]]
 
 
-def _cut(line: Text, width: int, utf8: bool) -> Text:
+def _cut(line: Text, width: int) -> Text:
     cut = line.copy()
     if cell_len(cut.plain) > width:
         cut.truncate(width, overflow="ellipsis")
-    if not utf8:
-        cut.plain = plain(cut.plain)
     return cut
-
-
-# ---------------------------------------------------------------------- header and pace
 
 
 def _header(view: View, width: int) -> Iterator[Text]:
@@ -131,7 +115,7 @@ def _header(view: View, width: int) -> Iterator[Text]:
 
 
 def _counts(status: JobStatus) -> str:
-    """How many workers there are, and how many of them in which state."""
+    """Return how many workers there are, and how many in each state."""
     states = Counter(_state(worker)[::-1] for worker in status.workers)
     number, hosts = len(status.workers), len(status.hosts)
     on = f" on {hosts} hosts" if hosts > 1 else ""
@@ -140,7 +124,7 @@ def _counts(status: JobStatus) -> str:
 
 
 def _pace(view: View, width: int) -> Iterator[Text]:
-    """Iteration times from the job's start until now, and their bounds."""
+    """Yield the iteration times since the job's start, and their bounds."""
     history = view.history
     if history is None or len(history.mean_ms) < 2:
         return
@@ -152,13 +136,7 @@ def _pace(view: View, width: int) -> Iterator[Text]:
 
 
 def sparkline(at_s: Sequence[float], values: Sequence[float], width: int) -> str:
-    """One bar for each stretch of time, the mean of what ends in it; stretches without any repeat the one before.
-
-    Args:
-        at_s: When each value was complete, rising.
-        values: One for each.
-        width: Bars.
-    """
+    """Return `width` bars of equal time with the mean of their values; empty ones repeat the one before."""
     begin, span = at_s[0], max(at_s[-1] - at_s[0], 1e-9)
     sums, counts = [0.0] * width, [0] * width
     for moment, value in zip(at_s, values, strict=True):
@@ -179,11 +157,8 @@ def _duration(value_s: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {int(value_s) % 60:02d} s"
 
 
-# ---------------------------------------------------------------------- windows and notes
-
-
 def _windows(status: JobStatus, width: int, rows: int) -> Iterator[Text]:
-    """The newest windows that fit, newest first; sentences wrapped."""
+    """Yield the newest windows that fit."""
     left = rows - 2
     windows = status.windows[::-1][:_MOST_WINDOWS] if rows < 1_000 else status.windows[::-1]
     for at, window in enumerate(windows):
@@ -216,7 +191,7 @@ def _notes(notes: Sequence[str], width: int) -> Iterator[Text]:
 
 
 def _wrapped(text: Text, width: int, rows: int, indent: int = 0) -> Iterator[Text]:
-    """At most `rows` lines of words; the last one says by "…" that there were more."""
+    """Yield at most `rows` lines, with "…" where there were more."""
     lines = list(text.wrap(_ANY_CONSOLE, max(8, width - indent)))
     if len(lines) > rows:
         lines = lines[:rows]
@@ -226,11 +201,8 @@ def _wrapped(text: Text, width: int, rows: int, indent: int = 0) -> Iterator[Tex
         yield Text(" " * indent).append_text(line) if at else line
 
 
-# ---------------------------------------------------------------------- workers
-
-
 def _workers(status: JobStatus, width: int, rows: int) -> Iterator[Text]:
-    """The odd ones first, then the slowest; how many more there are."""
+    """Yield the workers that need attention, then the slowest."""
     ordered = sorted(status.workers, key=_order)
     if not ordered or rows < 4:
         return
@@ -249,7 +221,7 @@ def _order(worker: WorkerStatus) -> tuple[int, float, int]:
 
 
 def _state(worker: WorkerStatus) -> tuple[str, int]:
-    """State in a word, and how early it is listed."""
+    """Return the state, and its place in the order."""
     if worker.ended:
         ending = worker.ending
         in_order = ending is None or ending.kind == "signed-off"
@@ -262,7 +234,7 @@ def _state(worker: WorkerStatus) -> tuple[str, int]:
 
 
 def _columns(width: int, workers: Iterable[WorkerStatus]) -> list[tuple[str, int]]:
-    """Heads and cells; the last column takes what is left."""
+    """Return heads and cells; the last column takes the rest."""
     columns = [("worker", 6), ("state", 9), ("now", 8)]
     if width >= _NARROW:
         columns += [

@@ -18,15 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey, FunctionKind, ThreadRole
-from eroica.summarize.codes import distinct_codes
 from eroica.summarize.collectives import Execution, is_host_collective
-from eroica.summarize.functions import Functions
-from eroica.summarize.marks import ENGINE_PREFIX, is_backward_name
-from eroica.summarize.phases import PHASES, Parts, find_parts, phases_at
-from eroica.summarize.sweep import Layer, Times, distinct, empty_layer, first_come, inside, leaf_segments, paint, unite
+from eroica.summarize.phases import ENGINE_PREFIX, PHASES, Parts, find_parts, is_backward_name, phases_at
+from eroica.summarize.sweep import (
+    Functions,
+    Layer,
+    Times,
+    distinct,
+    distinct_codes,
+    empty_layer,
+    first_come,
+    inside,
+    leaf_segments,
+    paint,
+    unite,
+)
 from eroica.summarize.waits import Spans, Witness, find_waits
-from eroica.trace.schema import ALLOCATIONS
-from eroica.trace.table import Category, EventTable
+from eroica.trace.schema import ALLOCATIONS, Category
+from eroica.trace.table import EventTable
 
 _OTHER_PHASE, _INPUT_PHASE, _BACKWARD_PHASE = (PHASES.index(name) for name in ("other", "input", "backward"))
 _TRANSPORT = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::")

@@ -6,7 +6,7 @@ of their group, so they are joined by order, and refused where names or times co
 
 Point-to-point under gloo: `send` and `recv` run on the calling thread. The span `gloo:send` begins only after the call
 has registered its buffer, and that may already wait; so the operator `c10d::send` around its beginning counts too. They
-leave no Flight Recorder entry: `summarize.senders` finds the group. Whom they go to is clear in a group of two; in a
+leave no Flight Recorder entry: `group_of_sends` finds the group. Whom they go to is clear in a group of two; in a
 larger one the operator tells it, if its inputs were recorded.
 """
 
@@ -23,13 +23,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.model.axes import axis_of
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
-from eroica.summarize.codes import rows_by_thread
-from eroica.summarize.send_groups import group_of_sends
-from eroica.trace.arguments import DIRECT_CALLS
-from eroica.trace.communication import readable
-from eroica.trace.table import Category, CollectiveArguments, EventTable
+from eroica.summarize.sweep import rows_by_thread
+from eroica.trace.columns import DIRECT_CALLS
+from eroica.trace.schema import Category, readable
+from eroica.trace.table import CollectiveArguments, EventTable
 
 Pairing = Literal["sequence", "order", "none"]
 #: What torch's own process groups call the span of a collective that a thread of the host runs.
@@ -72,6 +72,9 @@ _KERNEL_KINDS = (
     ("recv", "recv"),
 )
 _KINDS = frozenset(kind for _, kind in _KERNEL_KINDS)
+#: What PyTorch calls the group of all workers. It is there whether it is used or not.
+_OF_ALL = "default_pg"
+_Skips = Literal["yes", "no", "unknown"]
 
 
 class Execution(NamedTuple):
@@ -108,11 +111,10 @@ def collective_kind(name: str) -> str:
     return next((kind for part, kind in _KERNEL_KINDS if part in plain), name)
 
 
-def _kind_of_kernel(name: str, leaves_together: bool) -> str:
-    """Kind of a kernel; "exchange" of one whose name does not tell, or tells of a root though all leave together."""
+def _kind_of_kernel(name: str) -> str:
+    """Return the kind of a kernel of communication; "exchange" if its name does not tell."""
     kind = collective_kind(name)
-    is_rooted = kind in ("broadcast", "gather", "scatter", "reduce", *POINT_TO_POINT)
-    return EXCHANGE if kind not in _KINDS or (leaves_together and is_rooted) else kind
+    return kind if kind in _KINDS else EXCHANGE
 
 
 def is_host_collective(name: str, groups: Sequence[ProcessGroup] = ()) -> bool:
@@ -368,7 +370,6 @@ def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Executi
     rows = np.flatnonzero(chosen & (events.category == Category.KERNEL))
     only = groups[0].name if len(groups) == 1 else ""
     own_stream = _busiest_stream(events, rows)
-    found_by_behavior = events.found_communication
     found = []
     for row in rows.tolist():
         name = readable(events.name_of(row))
@@ -379,7 +380,7 @@ def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Executi
             Execution(
                 row=row,
                 name=name,
-                kind=_kind_of_kernel(said.name if said is not None else name, events.name_of(row) in found_by_behavior),
+                kind=_kind_of_kernel(said.name if said is not None else name),
                 group=group,
                 start_ns=int(events.start_ns[row]),
                 end_ns=int(events.end_ns[row]),
@@ -428,3 +429,55 @@ def _number_by_order(executions: list[Execution]) -> list[Execution]:
         numbered.append(one._replace(sequence=counters[key]))
         counters[key] += 1
     return numbered
+
+
+def group_of_sends(
+    flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int], sends_ns: Sequence[int]
+) -> ProcessGroup | None:
+    """The only group of a worker that can hold its sends and receives; None if it could be any of several.
+
+    Sends and receives leave no entry in the Flight Recorder, but the operation number of their group skips for each. If
+    it skips in one group, that is it. Else it is among those in which nothing tells that it does not skip: the one
+    described as a pipeline, or the one that was made for the purpose, since nothing else was ever recorded in it. The
+    group of all workers is there anyway.
+
+    Args:
+        flight: The recorder's entries.
+        groups: Process groups of this worker.
+        window: Its start and end, wall-clock nanoseconds.
+        sends_ns: When the sends and receives began.
+    """
+    if len(groups) == 1:
+        return groups[0]
+    shared = [group for group in groups if len(group.ranks) > 1]
+    skips = {group.name: _skips(flight, group, window, sends_ns) for group in shared}
+    certain = [group for group in shared if skips[group.name] == "yes"]
+    if certain:
+        return _only(certain)
+    left = [group for group in shared if skips[group.name] == "unknown"]
+    described = [group for group in left if axis_of(group.description) == "stage"]
+    if described or len(left) == 1:
+        return _only(described or left)
+    used = {entry.group for entry in flight}
+    return _only([group for group in left if group.description != _OF_ALL and group.name not in used])
+
+
+def _skips(
+    flight: Sequence[FlightEntry], group: ProcessGroup, window: tuple[int, int], sends_ns: Sequence[int]
+) -> _Skips:
+    """Tell whether a group's operation numbers skip; unknown without a send between its entries."""
+    mine = [
+        entry
+        for entry in flight
+        if entry.group == group.name and entry.operation > 0 and window[0] <= entry.created_ns <= window[1]
+    ]
+    collectives = [entry for entry in mine if not entry.is_p2p]
+    if len({entry.operation - entry.sequence for entry in collectives}) > 1:
+        return "yes"
+    created = [entry.created_ns for entry in collectives]
+    between = bool(created) and any(min(created) < send < max(created) for send in sends_ns)
+    return "no" if between else "unknown"
+
+
+def _only(groups: Sequence[ProcessGroup]) -> ProcessGroup | None:
+    return groups[0] if len(groups) == 1 else None

@@ -1,17 +1,43 @@
-"""Facts of the host in the window, from hardware channels."""
+"""Tell facts of a window's host from hardware channels: load, other processes, traffic, and channels for pictures."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples, Series
+from eroica.model.pattern import LinkUse, Neighbor
+from eroica.model.series import encode_series
+from eroica.model.timeline import ChannelSeries
 from eroica.model.window import Capture
-from eroica.summarize.neighbors import cores_used
-from eroica.summarize.utilization import of_device
+from eroica.summarize.sweep import Times
+from eroica.summarize.utilization import find_resources, of_device, own_device
 
 #: NVML's reasons for a lower clock that are nobody's wish: the hardware slows itself down, heat, a power brake.
 _SLOWED_DOWN = 0x08 | 0x20 | 0x40 | 0x80
 _POWER_CAP = 0x04
+#: A record takes some 100 bytes on the wire.
+MOST_NEIGHBORS = 8
+#: Cores, share of the host's memory, and of a device's time, from which a process is worth a record. Memory on a device
+#: always is.
+LEAST_CORES = 0.05
+LEAST_MEMORY = 0.1
+_LEAST_UTILIZATION = 0.01
+_LONGEST_NAME = 64
+
+Window = tuple[int, int]
+#: A record takes some 60 bytes on the wire.
+_MOST = 16
+MOST_BINS = 120
+#: Values are told in steps of this: finer ones are not to be seen and cost bytes.
+_STEP = 1 / 256
+#: Lengths of bins keep so many significant bits, so that their middles are short numbers.
+_BITS = 6
+_OF_A_GPU = ("gpu_utilization", "gpu_memory_utilization", "gpu_power")
 
 
 def channel_rates(capture: Capture, samples: Samples | None) -> dict[str, float]:
@@ -111,3 +137,224 @@ def _stopped(series: Series | None, window: tuple[int, int]) -> float:
 def _mean_of_all(series: tuple[Series, ...], window: tuple[int, int]) -> float:
     values = [value for value in (_mean(one, window) for one in series) if not math.isnan(value)]
     return sum(values) / len(values) if values else math.nan
+
+
+def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor, ...]:
+    """Processes that belong neither to the job nor to Eroica, those on the worker's device first, then the heaviest.
+
+    Args:
+        capture: Says which worker and when.
+        samples: Hardware channels, None if there are none.
+    """
+    if samples is None:
+        return ()
+    window = (capture.boundaries_ns[0], capture.boundaries_ns[-1])
+    found = {one.pid: one for one in (_on_host(samples, device, window) for device in samples.devices("neighbor_cpu"))}
+    memory, cores = _memory_bytes(samples), max(len(samples.devices("cpu_host")), 1)
+
+    def share(one: Neighbor) -> float:
+        return max(one.cpu_cores / cores, one.memory_bytes / memory)
+
+    found = {
+        pid: one
+        for pid, one in found.items()
+        if one.cpu_cores >= LEAST_CORES or one.memory_bytes >= LEAST_MEMORY * memory
+    }
+    for one in _on_device(capture, samples, window):
+        before = found.get(one.pid)
+        found[one.pid] = one if before is None else _with_device(before, one)
+    ranked = sorted(found.values(), key=lambda one: (not one.device, -one.device_utilization, -share(one), one.pid))
+    return tuple(ranked[:MOST_NEIGHBORS])
+
+
+def cores_used(samples: Samples, window: Window) -> tuple[float, float, float]:
+    """Cores that the job's processes used, all other processes, and Eroica's; NaN where they were not surveyed."""
+    job, outside, ours = (samples.find("survey_cpu", whose) for whose in ("job", "outside", "ours"))
+    return _over_window(job, window), _over_window(outside, window), _over_window(ours, window)
+
+
+def _memory_bytes(samples: Samples) -> float:
+    """Memory of the host; infinite where it was not sampled."""
+    free = samples.find("memory_available", "host")
+    return free.channel.capacity if free is not None and free.channel.capacity > 0 else math.inf
+
+
+def _on_host(samples: Samples, device: str, window: Window) -> Neighbor:
+    pid, _, name = device.partition("/")
+    memory, age = samples.find("neighbor_memory", device), samples.find("neighbor_age", device)
+    return Neighbor(
+        name=name[:_LONGEST_NAME],
+        pid=int(pid),
+        cpu_cores=_rounded(_over_window(samples.find("neighbor_cpu", device), window)),
+        run_queue_wait=min(_rounded(_over_window(samples.find("neighbor_wait", device), window)), 1.0),
+        memory_bytes=int(memory.value.max()) if memory is not None else 0,
+        age_s=_age(age, window),
+    )
+
+
+def _age(series: Series | None, window: Window) -> float:
+    """At the window's end; how far the last look lies from it is known."""
+    if series is None:
+        return 0.0
+    return max(0.0, round(float(series.value[-1]) + (window[1] - int(series.t_ns[-1])) * 1e-9, 1))
+
+
+def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neighbor]:
+    """Find neighbors on the worker's own device.
+
+    A device's name is "gpu<index>/<uuid>/<pid>/<name>".
+    """
+    parts = [device.split("/", 3) for device in samples.devices("neighbor_gpu_memory")]
+    listed = [(part[0], part[1], part) for part in parts if len(part) == 4 and part[2].isdigit()]
+    devices = sorted({(name, uuid) for name, uuid, _ in listed})
+    at = own_device(devices, capture.worker)
+    mine = [part for name, uuid, part in listed if at is not None and (name, uuid) == devices[at]]
+    return [_device_use(samples, part, capture.worker.device, window) for part in mine]
+
+
+def _device_use(samples: Samples, part: list[str], device: str, window: Window) -> Neighbor:
+    name = "/".join(part)
+    busy, held = samples.find("neighbor_gpu", name), samples.find("neighbor_gpu_memory", name)
+    utilization = _over_window(busy, window)
+    return Neighbor(
+        name=part[3][:_LONGEST_NAME],
+        pid=int(part[2]),
+        device=device,
+        device_bytes=int(held.value[-1]) if held is not None else 0,
+        device_utilization=_rounded(utilization) if utilization >= _LEAST_UTILIZATION else 0.0,
+    )
+
+
+def _with_device(one: Neighbor, there: Neighbor) -> Neighbor:
+    return msgspec.structs.replace(
+        one, device=there.device, device_bytes=there.device_bytes, device_utilization=there.device_utilization
+    )
+
+
+def _over_window(series: Series | None, window: Window) -> float:
+    """Mean over the whole window; where the series does not reach, it counts as nothing. NaN without a series."""
+    if series is None:
+        return math.nan
+    start, end = max(window[0], series.start_ns), min(window[1], int(series.t_ns[-1]))
+    if end <= start:
+        return 0.0
+    return float(series.mean_over(start, end)) * (end - start) / max(window[1] - window[0], 1)
+
+
+def _rounded(value: float) -> float:
+    return 0.0 if math.isnan(value) else round(value, 3)
+
+
+def link_uses(capture: Capture, samples: Samples | None) -> tuple[LinkUse, ...]:
+    """Measure this worker's traffic with each address, those with most bytes first.
+
+    Args:
+        capture: Says which worker and when.
+        samples: Hardware channels, None if there are none.
+    """
+    if samples is None:
+        return ()
+    prefix = f"{capture.worker.pid}/"
+    devices = [device for device in samples.devices("link_sent") if device.startswith(prefix)]
+    window = (capture.boundaries_ns[0], capture.boundaries_ns[-1])
+    found = [_use(samples, device, window) for device in devices if device.count("/") == 2]
+    moved = [one for one in found if one.sent_bytes + one.received_bytes > 0 or one.busy_s > 0]
+    return tuple(sorted(moved, key=lambda one: -(one.sent_bytes + one.received_bytes))[:_MOST])
+
+
+def _use(samples: Samples, device: str, window: tuple[int, int]) -> LinkUse:
+    seconds = (window[1] - window[0]) * 1e-9
+
+    def mean(name: str) -> float:
+        series = samples.find(name, device)
+        value = float(series.mean_over(*window)) if series is not None else 0.0
+        return value if value > 0 else 0.0  # NaN where the channel begins after the window
+
+    busy = mean("link_busy")
+    least = samples.find("link_least_rtt", device)
+    _, local, remote = device.split("/")
+    return LinkUse(
+        local=local,
+        remote=remote,
+        sent_bytes=_short(mean("link_sent") * seconds),
+        received_bytes=_short(mean("link_received") * seconds),
+        busy_s=_short(busy * seconds),
+        queued_bytes=_short(mean("link_queued")),
+        retransmits=_short(mean("link_retransmits") * seconds),
+        rtt_s=_short(mean("link_busy_rtt") / busy) if busy else 0.0,
+        least_rtt_s=_short(float(least.value.min())) if least is not None else 0.0,
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def channel_series(capture: Capture, samples: Samples | None, most: int = MOST_BINS) -> list[ChannelSeries]:
+    """Channels of a worker and its host that are fractions of something, the most telling first.
+
+    Args:
+        capture: Of the worker.
+        samples: Hardware channels, None if there are none.
+        most: Bins of a channel.
+    """
+    if samples is None:
+        return []
+    window = (capture.boundaries_ns[0], capture.boundaries_ns[-1])
+    resources = find_resources(capture, samples)
+    found = [[resource.series] for resource in resources.values()]
+    found.append(list(samples.named("cpu_host")))
+    thread = f"{capture.worker.pid}/{capture.training_thread_id}"
+    device = resources["device"].series.channel.device if "device" in resources else ""
+    others = [samples.find("run_queue", thread), *(samples.find(name, device) for name in _OF_A_GPU)]
+    found += [[one] for one in others if one is not None and one.channel.unit == "fraction"]
+    made = (_binned(series, window, most) for series in found if series)
+    return [one for one in made if one is not None]
+
+
+def _binned(series: Sequence[Series], window: tuple[int, int], most: int) -> ChannelSeries | None:
+    """The mean over several series of one name, and the highest value of any of them; None where nothing was seen."""
+    channel = series[0].channel
+    per_s = min(channel.rate_hz, 1e9 / max(channel.resolution_ns, 1))
+    bins = int(min(most, max((window[1] - window[0]) / 1e9 * per_s, 1)))
+    edges = _edges(window, bins)
+    low, high = edges[:-1], edges[1:]
+    means = np.stack([one.mean_over(low, high) for one in series])
+    known = ~np.isnan(means)
+    if not known.any():
+        return None
+    count = known.sum(axis=0)
+    mean = np.where(count > 0, np.nansum(means, axis=0) / np.maximum(count, 1), np.nan)
+    highest = np.fmax.reduce([_highest(one, low, high) for one in series])
+    middle = (low - window[0] + (high - low) / 2) / 1e3
+    return ChannelSeries(
+        name=channel.name,
+        per_s=round(per_s, 1),
+        at_us=encode_series(middle.astype(np.float32), exact=True),
+        mean=_stepped(mean),
+        highest=_stepped(np.fmax(highest, mean)),
+    )
+
+
+def _edges(window: tuple[int, int], bins: int) -> Times:
+    """Borders of at most so many bins of equal length, but for the last one."""
+    wanted_us = max((window[1] - window[0]) / bins / 1e3, 1.0)
+    grain_us = 2.0 ** (np.floor(np.log2(wanted_us)) - _BITS)
+    length_ns = np.ceil(wanted_us / grain_us) * grain_us * 1e3
+    edges: Times = np.rint(np.arange(window[0], window[1], length_ns, dtype=np.float64)).astype(np.int64)
+    return np.append(edges[edges < window[1]], window[1])
+
+
+def _highest(series: Series, low: Times, high: Times) -> NDArray[np.float64]:
+    """The highest value that holds at some moment of each bin; NaN where there is none."""
+    first = np.searchsorted(series.t_ns, low, side="right")
+    after = np.searchsorted(series.t_ns, high, side="left") + 1
+    after = np.minimum(after, len(series.t_ns))
+    padded = np.append(series.value, np.nan)
+    bounds = np.stack((first, np.maximum(after, first + 1)), axis=1).ravel()
+    highest: NDArray[np.float64] = np.fmax.reduceat(np.append(padded, np.nan), bounds)[::2]
+    return np.where((after > first) & (high > series.start_ns), highest, np.nan)
+
+
+def _stepped(value: NDArray[np.float64]) -> bytes:
+    return encode_series((np.rint(np.clip(value, 0.0, 1.0) / _STEP) * _STEP).astype(np.float32), exact=True)

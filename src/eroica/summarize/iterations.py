@@ -1,16 +1,14 @@
 """Find the iterations and the training thread of a trace that nobody has marked for us.
 
-Marks are looked for in this order, and the first kind that is found counts. First come the profiler's own steps, whose
-numbers are the same on all workers, then optimizer steps, the data loader's next, ranges that the user has numbered,
-and the marks of a serving loop. Last comes a sequence of operators or kernels that repeats, if an event that only a
-training step has repeats with it. Else the whole trace is one iteration.
+Marks are looked for in this order, and the first kind that is found counts: the profiler's own steps, whose numbers are
+the same on all workers; optimizer steps; the data loader's next; ranges that the user has numbered. Else the whole
+trace is one iteration.
 
-All boundaries are moments of the host. The device lags behind the host, so kernels of the step before the window run
-inside it, and those of the last step run on after it. In a steady state these are equally many, and a boundary that
-followed the device would cut the host's work. There is one exception: the trace ends with its last step, and a good
-part of the work launched inside the window has not begun at its end. Then the host had run ahead of an idle device.
-Such a window would miss the device's work, so its end moves to the end of that work. Where the host was ahead by most
-of it the other boundaries move, too: each iteration ends with the last kernel that it launched.
+All boundaries are moments of the host. The device lags behind it, so kernels of the step before the window run inside
+it, and those of the last step run on after it: equally many in a steady state. There is one exception: the trace ends
+with its last step, and a good part of the work launched in the window has not begun at its end. Then the host had run
+ahead of an idle device, and the end moves to the end of that work. Where the host was ahead by most of it, the other
+boundaries move, too: each iteration ends with the last kernel that it launched.
 
 Warm-up: compilation and cuDNN's trials make the first steps several times as long. Leading steps are left out, three at
 most, if each is more than twice the median of those behind them and half as long again as any of these. A profiler's
@@ -21,27 +19,25 @@ in it than in any of them. The only step is never left out.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.summarize.marks import (
+from eroica.summarize.phases import (
     ENGINE_PREFIX,
     LOADER_PREFIX,
+    NO_STARTUP,
     STEP_PREFIX,
-    batch_mark,
+    StartUp,
+    find_startup,
     find_training_thread,
     is_backward_name,
-    of_training,
 )
-from eroica.summarize.repetition import find_repetition
-from eroica.summarize.startup import NO_STARTUP, StartUp, find_startup
-from eroica.summarize.sweep import Times, inside, intersect, unite
-from eroica.trace.schema import LAUNCHES
-from eroica.trace.table import Category, EventTable
+from eroica.summarize.sweep import Times, inside, unite
+from eroica.trace.schema import LAUNCHES, Category
+from eroica.trace.table import EventTable
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
 _NUMBERED = re.compile(r"^(?:iteration|iter|step|train_step|training_step)[ _:#=]*(\d{1,9})$", re.IGNORECASE)
@@ -52,9 +48,7 @@ _CUT = 0.5
 _COMPLETE = 0.9
 _RARER = 8
 _NOT_BEGUN = 0.2
-_FEWEST_BATCHES = 2
-#: What follows the last repetition counts as one if it lasts so long; nothing of the host follows it.
-_LAST_ONE = 0.8
+_FEWEST_MARKS = 2
 #: An iteration of which so much is start-up is none.
 _STARTS_UP = 0.2
 #: Of the later half of the iterations, one of which so much looks like start-up says that it is none.
@@ -69,12 +63,11 @@ class Iterations:
     Attributes:
         edges_ns: Boundaries, wall clock, rising. int64 [I + 1], I >= 1.
         first: Number of the first one: the profiler's own where it has one, else counted from the trace's beginning.
-        found_by: "profiler steps", "optimizer steps", "loader", "marks", "batches", "repetition" or "span".
+        found_by: "profiler steps", "optimizer steps", "loader", "marks" or "span".
         steps: First and last number of the profiler's steps, (-1, -1) without.
         training_thread: Kernel thread id of the thread that trains.
         notes: What was left out, and what could not be told.
         startup: When the process was being set up, anywhere in the trace.
-        between_ns: Of batches: time between the marks with an idle device, all together.
     """
 
     edges_ns: Times
@@ -84,7 +77,6 @@ class Iterations:
     training_thread: int
     notes: tuple[str, ...] = ()
     startup: StartUp = NO_STARTUP
-    between_ns: int = 0
 
 
 def find_iterations(events: EventTable, most: int) -> Iterations:
@@ -100,8 +92,6 @@ def find_iterations(events: EventTable, most: int) -> Iterations:
         or _optimizer_steps(events, host)
         or _loader(events, host)
         or _numbered(events, host)
-        or _batches(events, host)
-        or _repetition(events)
         or _span(events)
     )
     return _follow_device(events, _latest(_without_warm_up(_without_startup(events, found)), most))
@@ -172,86 +162,22 @@ def _loader(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
     return _without_half_last(events, _rising(Iterations(edges, 0, "loader", (-1, -1), thread)))
 
 
-def _repetition(events: EventTable) -> Iterations | None:
-    """Iterations from the order of the training thread's operators, without any from that of a stream's kernels."""
-    thread = find_training_thread(events)
-    rows = np.flatnonzero((events.category == Category.OPERATOR) & (events.thread == thread))
-    if not len(rows):
-        rows = np.flatnonzero(events.category == Category.KERNEL)
-        rows = rows[events.thread[rows] == _most_frequent(events.thread[rows])] if len(rows) else rows
-    begins = find_repetition(events.name[rows])
-    if begins is None:
-        return None
-    edges = events.start_ns[rows[begins]]
-    found = _rising(Iterations(edges, 0, "repetition", (-1, -1), thread))
-    if found is None or _trains_in_each(events, found):
-        return found
-    return _span(events, _of_what_repeats(events, found))
-
-
-def _trains_in_each(events: EventTable, found: Iterations) -> bool:
-    """Return whether each repetition holds an event that only a training step has: layers of one pass repeat, too."""
-    moments = events.start_ns[of_training(events)]
-    return bool((np.diff(np.searchsorted(np.sort(moments), found.edges_ns)) > 0).all())
-
-
-def _of_what_repeats(events: EventTable, found: Iterations) -> str:
-    """A sentence about a sequence that repeats, but is not known to be an iteration."""
-    each_ns = float(np.diff(found.edges_ns).mean())
-    rest = int(events.end_ns[_thread_work(events, found.training_thread)].max(initial=0)) - int(found.edges_ns[-1])
-    times = len(found.edges_ns) - 1 + int(rest >= _LAST_ONE * each_ns)
-    each = each_ns / 1e6
-    kernels = events.category == Category.KERNEL
-    busy_ns = int((events.end_ns - events.start_ns)[kernels].sum())
-    device = f", {busy_ns / times / 1e6:.3g} ms of work for the device" if kernels.any() else ""
-    return (
-        f"a sequence of operators repeats {times} times or more, every {each:.3g} ms of the host{device}: layers of "
-        "one pass or calls of a model, which nothing in the trace tells apart"
-    )
-
-
 def _numbered(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
     """Iterations that the user's own ranges number ("iteration 12", "step_7"), as those of NVTX do."""
     numbers = [int(match[1]) if (match := _NUMBERED.match(name)) else -1 for name in events.strings]
     number = np.array(numbers, dtype=np.int64)[events.name] if numbers else np.empty(0, np.int64)
     rows = np.flatnonzero(host & (number >= 0))
-    if len(rows) < _FEWEST_BATCHES:
+    if len(rows) < _FEWEST_MARKS:
         return None
     thread = _most_frequent(events.thread[rows])
     rows = _longest_of_each(events, rows[events.thread[rows] == thread], number)
     kept = rows[_longest_run(number[rows])]
-    if len(kept) < _FEWEST_BATCHES:
+    if len(kept) < _FEWEST_MARKS:
         return None
     edges = np.append(events.start_ns[kept], events.end_ns[kept[-1]])
     first = int(number[kept[0]])
     found = Iterations(edges, first, "marks", (first, first + len(kept) - 1), thread)
     return _without_cut(events, _rising(found))
-
-
-def _batches(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
-    """Batches of a serving loop, each from its mark's begin to the next one's."""
-    kinds = [batch_mark(name) for name in events.strings]
-    rows = np.flatnonzero(host & events.names_where([bool(kind) for kind in kinds]))
-    if not len(rows):
-        return None
-    thread = _most_frequent(events.thread[rows])
-    rows = rows[events.thread[rows] == thread]
-    usual = Counter(kinds[name] for name in events.name[rows].tolist())
-    chosen = max(usual, key=lambda kind: (usual[kind], kind))
-    rows = _outermost(events, rows[[kinds[name] == chosen for name in events.name[rows].tolist()]])
-    if len(rows) < _FEWEST_BATCHES:
-        return None
-    edges = np.append(events.start_ns[rows], events.end_ns[rows[-1]])
-    between = _with_idle_device(events, events.end_ns[rows[:-1]], events.start_ns[rows[1:]])
-    return _rising(Iterations(edges, 0, "batches", (-1, -1), thread, between_ns=between))
-
-
-def _with_idle_device(events: EventTable, begin: Times, end: Times) -> int:
-    """Nanoseconds of these stretches in which the device has nothing to do: marks may end long before it does."""
-    gaps = unite(begin[begin < end], end[begin < end])
-    on_device = (events.category == Category.KERNEL) | (events.category == Category.MEMORY)
-    low, high = intersect(*gaps, *unite(events.start_ns[on_device], events.end_ns[on_device]))
-    return int((gaps[1] - gaps[0]).sum() - (high - low).sum())
 
 
 def _without_startup(events: EventTable, found: Iterations) -> Iterations:
@@ -270,11 +196,10 @@ def _without_startup(events: EventTable, found: Iterations) -> Iterations:
     return _cut(found, count, 0, "start-up, once per process")
 
 
-def _span(events: EventTable, why: str = "") -> Iterations:
+def _span(events: EventTable) -> Iterations:
     counts = np.flatnonzero((events.category != Category.OTHER) & (events.start_ns < events.end_ns))
     edges = np.array([events.start_ns[counts].min(), events.end_ns[counts].max()], dtype=np.int64)
-    note = "no iterations were found in the trace: all of it counts as one"
-    notes = (note, why) if why else (note,)
+    notes = ("no iterations were found in the trace: all of it counts as one",)
     return Iterations(edges, 0, "span", (-1, -1), find_training_thread(events), notes)
 
 

@@ -11,29 +11,23 @@ from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.series import encode_series
+from eroica.model.setup import bounded_setup
 from eroica.model.window import Capture, FlightEntry
 from eroica.settings import Settings
-from eroica.summarize.budget import attach_series, fit_collectives, fit_rows, fit_syncs, wire_size
 from eroica.summarize.clock import WallClock
-from eroica.summarize.critical import CriticalPath
-from eroica.summarize.facts import channel_rates, host_facts
-from eroica.summarize.functions import Functions
-from eroica.summarize.launching import device_time
-from eroica.summarize.links import link_uses
-from eroica.summarize.marks import without_ranges
-from eroica.summarize.neighbors import find_neighbors
+from eroica.summarize.facts import channel_rates, find_neighbors, host_facts, link_uses
+from eroica.summarize.host import device_time, find_syncs
+from eroica.summarize.phases import without_ranges
 from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
-from eroica.summarize.rows import build_rows
-from eroica.summarize.series import encode_series
-from eroica.summarize.setup import bounded_setup
-from eroica.summarize.slices import MOST_EVENTS
-from eroica.summarize.staging import Sampled, Scene, read_sampled, set_scene, staged, walk
-from eroica.summarize.syncs import find_syncs
-from eroica.summarize.threads import disk_facts, measure_threads
+from eroica.summarize.rows import attach_series, build_rows, fit_collectives, fit_rows, fit_syncs, wire_size
+from eroica.summarize.staging import CriticalPath, Sampled, Scene, read_sampled, set_scene, staged, walk
+from eroica.summarize.sweep import MOST_EVENTS, Functions
 from eroica.summarize.timeline import add_timeline, shown_iteration
-from eroica.summarize.utilization import Use, find_resources, measure_use
+from eroica.summarize.utilization import Use, disk_facts, find_resources, measure_threads, measure_use
+from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline
-from eroica.trace.table import Category, EventTable
+from eroica.trace.table import EventTable
 
 _COLLECTIVES_SHARE = 4
 _SYNCS_SHARE = 8

@@ -1,25 +1,43 @@
-"""Tell the part of an iteration that work ran in: operators by the trace's annotations, stacks by their frames.
+"""Tell the part of an iteration in which work ran, by PyTorch's own notes in a trace and by frames of stacks.
 
 Where several fit, the outermost part counts: what the data loader, or a hook in the backward pass, calls belongs to it.
-But forward and backward that an optimizer's step calls as its closure are forward and backward: some trainers run
-all of them so.
+But forward and backward that an optimizer's step calls as its closure are forward and backward.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import Phase
-from eroica.summarize.marks import LOADER_PREFIX, STEP_PREFIX, is_backward_name
+from eroica.summarize.collectives import is_host_collective
 from eroica.summarize.sweep import Times, distinct, inside, unite
+from eroica.trace.schema import Category
 from eroica.trace.stacks import split_frame as split_frame_uncached
-from eroica.trace.table import Category, EventTable
+from eroica.trace.table import EventTable
 
+Purpose = Literal["training", "inference", ""]
+LOADER_PREFIX = "enumerate(DataLoader)#"
+STEP_PREFIX = "Optimizer.step#"
+ENGINE_PREFIX = "autograd::engine::"
+#: Operators of optimizers, which run without a mark where training code calls them by itself.
+_OPTIMIZES = re.compile(r"^aten::_(fused|foreach)_(adam|adamw|sgd|adagrad|lerp|addcdiv)|^Optimizer\.|^aten::_amp_")
+#: Kernels that only a training step runs.
+_TRAINS = re.compile(
+    r"backward|bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|adam_?w?_?kernel|Optimizer", re.IGNORECASE
+)
+#: Ranges that torch puts around Python of its own: the compiler's (`torch._dynamo.utils.dynamo_timed`), and calls of a
+#: dispatch mode (FakeTensorMode and the like).
+_AROUND_PYTHON = re.compile(r" \(dynamo_timed\)$|^PythonDispatchMode$")
+_FEWEST_OPERATORS = 4
+_BACKWARD_NAME = re.compile(r"^[A-Za-z]\w*Backward\d*$")
+_LEAST_SHARE = 0.2
 PHASES: tuple[Phase, ...] = ("other", "input", "optimizer", "backward", "forward")
 _OTHER, _INPUT, _OPTIMIZER, _BACKWARD, _FORWARD = range(len(PHASES))
 _LOADER_FILE = "torch/utils/data/dataloader.py"
@@ -28,6 +46,87 @@ _LOADS = ("__next__", "__iter__", "__del__", "_shutdown_workers")
 _MODULE_FILES = ("torch/nn/modules/module.py", "torch/nn/parallel/distributed.py")
 split_frame = lru_cache(maxsize=65536)(split_frame_uncached)
 _ENGINE = ("_engine_run_backward", "run_backward")
+#: A call of the driver that lasts so long with an idle device sets something up.
+_LONG_NS = 20_000_000
+#: While the device works for a larger share of it, a call waits for the device.
+_BUSY = 0.1
+_WAITS = re.compile(r"Synchronize|Memcpy|Memset|memcpy|memset|StreamWait|EventQuery|StreamQuery|MemPrefetch")
+#: Marks of torch (`dynamo_timed`, inductor's `CachingAutotuner`, CUPTI's "Lazy Function Loading", graph capture).
+_MARK = re.compile(
+    r"\(dynamo_timed\)|CachingAutotuner|autotun|benchmark_all_configs|Lazy Function Loading|_compile\.compile_inner"
+    r"|capture_begin|CUDAGraph.*captur"
+)
+_MOST_NAMED = 3
+
+
+def is_backward_name(name: str) -> bool:
+    """Return whether an operator belongs to the backward pass by its name.
+
+    Such is "AddmmBackward0"; traces of 2021 lack the engine's prefix.
+    """
+    return name.startswith(ENGINE_PREFIX) or _BACKWARD_NAME.match(name) is not None
+
+
+def find_training_thread(events: EventTable) -> int:
+    """The thread with most operators, or with most launches where there are none.
+
+    The main thread (that has the number of its process) is preferred, then threads that run no backward pass only.
+    """
+    for categories in ((Category.OPERATOR,), (Category.PYTHON, Category.ANNOTATION), (Category.RUNTIME,)):
+        chosen = np.isin(events.category, [int(one) for one in categories])
+        threads, counts = np.unique(events.thread[chosen], return_counts=True)
+        if len(threads):
+            break
+    else:
+        return -1
+    enough = counts >= _LEAST_SHARE * counts.max()
+    main = threads[enough & (threads == events.header.process_id)]
+    if len(main):
+        return int(main[0])
+    engine = events.names_where([is_backward_name(name) for name in events.strings]) & chosen
+    backward = np.isin(threads, np.unique(events.thread[engine]))
+    order = np.lexsort((-counts, backward & enough, ~enough))
+    return int(threads[order[0]])
+
+
+def of_training(events: EventTable) -> NDArray[np.bool_]:
+    """Return which events occur in training only: backward pass, optimizer, and their kernels. bool [E]."""
+    host = [is_backward_name(name) or _OPTIMIZES.match(name) is not None for name in events.strings]
+    device = [_TRAINS.search(name) is not None for name in events.strings]
+    on_host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
+    found: NDArray[np.bool_] = events.names_where(host) & on_host
+    if any(device):
+        found |= events.names_where(device) & (events.category == Category.KERNEL)
+    return found
+
+
+def find_purpose(events: EventTable) -> Purpose:
+    """Tell whether the recorded process trains or infers, as far as its own events show it.
+
+    A backward pass or an optimizer means training. Without any of them, operators without any communication look like
+    inference; a file that lacks operators, or holds collectives too, tells nothing.
+    """
+    used = np.flatnonzero(np.bincount(events.name, minlength=len(events.strings))).tolist()
+    names = [events.strings[number] for number in used]
+    if of_training(events).any():
+        return "training"
+    operators = int((events.category == Category.OPERATOR).sum())
+    talks = bool(events.communication()[used].any()) if used else False
+    hosts = any(is_host_collective(name) or name.startswith(("nccl:", "c10d::")) for name in names)
+    return "inference" if operators >= _FEWEST_OPERATORS and not (talks or hosts) else ""
+
+
+def without_ranges(events: EventTable) -> EventTable:
+    """Turn ranges around Python code from operators into annotations: sampled stacks tell that code and its caller.
+
+    Args:
+        events: In which torch calls such ranges operators.
+    """
+    is_range = events.names_where([_AROUND_PYTHON.search(name) is not None for name in events.strings])
+    is_range &= events.category == Category.OPERATOR
+    if not is_range.any():
+        return events
+    return replace(events, category=np.where(is_range, np.int8(Category.ANNOTATION), events.category))
 
 
 class Parts(NamedTuple):
@@ -154,3 +253,54 @@ def is_apply_frame(frame: str) -> bool:
     """Return whether a frame enters a user's `autograd.Function`."""
     function, file = split_frame(frame)
     return function.rpartition(".")[2] == "apply" and file == "torch/autograd/function.py"
+
+
+@dataclass(frozen=True, eq=False)
+class StartUp:
+    """Stretches in which a process was being set up.
+
+    Attributes:
+        start: int64 [K], rising.
+        end: int64 [K].
+        names: What took longest, with its nanoseconds.
+    """
+
+    start: Times
+    end: Times
+    names: tuple[tuple[str, int], ...] = ()
+
+    def within(self, begin: int, end: int) -> int:
+        """Nanoseconds of it between two moments."""
+        return int(np.maximum(np.minimum(self.end, end) - np.maximum(self.start, begin), 0).sum())
+
+
+NO_STARTUP = StartUp(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+def find_startup(events: EventTable) -> StartUp:
+    """Find what is done once."""
+    length = events.end_ns - events.start_ns
+    calls = np.flatnonzero((length >= _LONG_NS) & (events.category == Category.RUNTIME))
+    waits = [_WAITS.search(events.name_of(row)) is not None for row in calls.tolist()]
+    calls = calls[~np.array(waits, dtype=np.bool_)]
+    calls = calls[_idle(events, calls)] if len(calls) else calls
+    named = [_MARK.search(name) is not None for name in events.strings]
+    marked = np.empty(0, dtype=np.intp)
+    if any(named):
+        host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
+        marked = np.flatnonzero(host & events.names_where(named) & (length > 0))
+    rows = np.concatenate((calls, marked))
+    if not len(rows):
+        return NO_STARTUP
+    total = np.bincount(events.name[rows], weights=length[rows], minlength=len(events.strings))
+    longest = [int(name) for name in np.argsort(-total, kind="stable")[:_MOST_NAMED] if total[name] > 0]
+    start, end = unite(events.start_ns[rows], events.end_ns[rows])
+    return StartUp(start, end, tuple((events.strings[name], int(total[name])) for name in longest))
+
+
+def _idle(events: EventTable, calls: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """During which calls the device had next to nothing to do. bool [calls]."""
+    on_device = np.flatnonzero((events.category == Category.KERNEL) | (events.category == Category.MEMORY))
+    busy = StartUp(*unite(events.start_ns[on_device], events.end_ns[on_device]))
+    spans = zip(events.start_ns[calls].tolist(), events.end_ns[calls].tolist(), strict=True)
+    return np.array([busy.within(begin, end) <= _BUSY * (end - begin) for begin, end in spans], dtype=np.bool_)

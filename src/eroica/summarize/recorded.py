@@ -14,32 +14,25 @@ from numpy.typing import NDArray
 
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
-from eroica.model.trace import NO_KERNELS, Again, Held, KernelTimes, TraceSummary
+from eroica.model.trace import NO_KERNELS, Held, Range, TraceSummary
 from eroica.model.window import Capture, ClockPair, GarbageCollection
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.settings import Settings
 from eroica.summarize.collectives import is_host_collective
 from eroica.summarize.iterations import Iterations, between, find_iterations
-from eroica.summarize.marks import find_purpose
 from eroica.summarize.pattern import summarize_worker
+from eroica.summarize.phases import find_purpose
 from eroica.summarize.spans import Staged
-from eroica.summarize.splice import splice
 from eroica.summarize.staging import stage_window
-from eroica.trace.header import everybody
-from eroica.trace.schema import GRAPH_LAUNCHES, LAUNCHES
-from eroica.trace.table import Category, EventTable
+from eroica.trace.kineto import everybody
+from eroica.trace.schema import GRAPH_LAUNCHES, LAUNCHES, Category
+from eroica.trace.table import EventTable
 
 _COLLECTOR = ("Python GC", "Garbage collection", "garbage collection", "gc.collect", "<built-in function collect>")
 
-#: Kernels whose times are told, and executions of each. Whoever comes last to communication runs it for a moment only,
-#: so the longest kernels of one worker are not enough.
-_MOST_KERNELS = 40
-_MOST_KNOWN = 8
-_MOST_EXECUTIONS = 48
-
 
 def summarize_recording(
-    events: EventTable, path: str, rank_hint: int, settings: Settings, again: Again | None = None
+    events: EventTable, path: str, rank_hint: int, settings: Settings, only: Range | None = None
 ) -> TraceSummary:
     """Boil one trace file down.
 
@@ -48,7 +41,7 @@ def summarize_recording(
         path: Its name, for messages.
         rank_hint: Global rank that its name states, -1 if it does not; the trace's own word comes first.
         settings: All tunables.
-        again: What the other workers' recordings have told meanwhile, where the file is read for the second time.
+        only: First and last iteration that count; None for all.
 
     Returns:
         The summary, with a pattern.
@@ -66,16 +59,10 @@ def summarize_recording(
         raise InputError(f"{path} holds no events of operators, kernels or Python; profile with activities switched on")
     events = _writable(events)
     found = find_iterations(events, settings.max_window_iterations)
-    if again is not None:
-        found = between(found, *again.only) if again.only is not None else found
-        events = replace(events, found_communication=frozenset(again.communication))
+    if only is not None:
+        found = between(found, *only)
     header = events.header
     rank = header.rank if header.rank >= 0 else rank_hint
-    rest = None
-    if again is not None and again.numbers:
-        others = set(range(found.first, found.first + len(found.edges_ns) - 1)).difference(again.numbers)
-        rest = _pattern(*splice(events, found, others), rank, settings)
-        events, found = splice(events, found, again.numbers)
     pattern = _pattern(events, found, rank, settings)
     startup = found.startup
     startup_ns = startup.within(int(found.edges_ns[0]), int(found.edges_ns[-1]))
@@ -90,12 +77,9 @@ def summarize_recording(
         found_by=found.found_by,
         steps=found.steps,
         pattern=pattern,
-        rest=rest,
-        kernels=_longest_kernels(events, found),
         purpose=find_purpose(events),
         startup=tuple((name, nanoseconds / 1e9) for name, nanoseconds in startup.names) if startup_ns else (),
         startup_s=startup_ns / 1e9,
-        between_s=found.between_ns / 1e9,
         held=_held(events, found),
         events=len(events),
         bytes_read=events.bytes_read,
@@ -123,38 +107,6 @@ def stage_recording(events: EventTable, rank: int, settings: Settings) -> Staged
     events = _writable(events)
     capture = _capture(events, find_iterations(events, settings.max_window_iterations), rank)
     return stage_window(capture, events, None, (), recorded=True)
-
-
-def _longest_kernels(events: EventTable, found: Iterations) -> tuple[KernelTimes, ...]:
-    """Times of the kernels that take most of the window, those of known communication after the others."""
-    begin, end = int(found.edges_ns[0]), int(found.edges_ns[-1])
-    chosen = (events.category == Category.KERNEL) & (events.start_ns >= begin) & (events.start_ns < end)
-    rows = np.flatnonzero(chosen)
-    if not len(rows):
-        return ()
-    length = events.end_ns[rows] - events.start_ns[rows]
-    total = np.bincount(events.name[rows], weights=length, minlength=len(events.strings))
-    known = events.communication()
-    falling = np.argsort(-total, kind="stable")[: int((total > 0).sum())]
-    longest = [*falling[~known[falling]][:_MOST_KERNELS].tolist(), *falling[known[falling]][:_MOST_KNOWN].tolist()]
-    order = np.argsort(events.name[rows], kind="stable")
-    ordered = events.name[rows][order]
-    lows, highs = (np.searchsorted(ordered, longest, side=side).tolist() for side in ("left", "right"))
-    return tuple(
-        _times(events, name, rows[order[low:high]], is_known=bool(known[name]))
-        for name, low, high in zip(longest, lows, highs, strict=True)
-    )
-
-
-def _times(events: EventTable, name: int, rows: NDArray[np.intp], *, is_known: bool) -> KernelTimes:
-    first = rows[:_MOST_EXECUTIONS]
-    return KernelTimes(
-        is_known=is_known,
-        name=events.strings[name],
-        executions=len(rows),
-        end_ns=events.end_ns[first].astype("<i8").tobytes(),
-        length_ns=(events.end_ns[first] - events.start_ns[first]).astype("<i8").tobytes(),
-    )
 
 
 def _held(events: EventTable, found: Iterations) -> Held:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import CollectiveRecord
+from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup
 from eroica.summarize.collectives import POINT_TO_POINT, Execution, Pairing
-from eroica.summarize.series import encode_series
 
 MOST_RECORDS = 1000
 #: Recorded traces are paired by ends, and ranks leave microseconds apart. Online, ends only say what came before what,

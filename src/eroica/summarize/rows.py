@@ -1,27 +1,172 @@
-"""Rows of a pattern from sums: which functions get one, and what stands in it.
+"""Add up the slices of a window, and make those rows of its pattern that fit into its budget of bytes.
 
-A trace may hold millions of call stacks and names; the pattern has room for some hundred. So only the candidates for a
-place get names, series and records here: the longest on the critical path, and those that explain waits.
+A trace may hold millions of call stacks and names; the pattern has room for some hundred. Only candidates for a place
+get names, series and records. Rows have `pattern_bytes`, less an eighth at most for waits for the device; collectives
+have a quarter of it on top, and the timeline takes what these leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import FunctionPattern
-from eroica.summarize.call_trees import CallTrees
-from eroica.summarize.functions import UNNAMED, Functions
-from eroica.summarize.series import encode_series
-from eroica.summarize.tally import Tally, Totals
+from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern, Synchronization
+from eroica.model.series import encode_series
+from eroica.summarize.activity import Durations
+from eroica.summarize.calls import CallTrees
+from eroica.summarize.sweep import UNNAMED, Functions, Layer, Slice, Times
 from eroica.summarize.utilization import Use
 
 _MOST_ROWS = 3000
 _MOST_FIRST = 500
 _EXPLAINING_SHARE = 0.01
 _LEAST_SERIES = 0.001
+_SERIES_SHARE = 3
+_LEAST_SERIES_BETA = 0.001
+_EXPLAINING_BETA = 0.01
+#: Innermost frames that say where a wait is; outer ones give way to further waits.
+_LEAST_FRAMES = 6
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts and durations of executions. F functions.
+
+    Attributes:
+        count: int64 [F].
+        total_ns: float64 [F].
+        longest_ns: int64 [F].
+    """
+
+    count: NDArray[np.int64]
+    total_ns: NDArray[np.float64]
+    longest_ns: NDArray[np.int64]
+
+
+class Tally:
+    """Adds up what the slices of one window show.
+
+    Args:
+        edges_ns: Boundaries of the iterations, wall clock. int64 [I + 1].
+        executions: How many collectives there were.
+    """
+
+    def __init__(self, edges_ns: Times, executions: int) -> None:
+        self.edges_ns = edges_ns
+        self.idle_ns = 0
+        self.execution_ns = np.zeros(executions, dtype=np.int64)
+        self._cells: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._totals = Totals(np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64))
+        self._crossing: dict[tuple[int, int], int] = {}
+
+    # --- critical time ---
+
+    def add_segments(self, segments: Layer, collectives: Layer) -> None:
+        """Add a slice's critical path; `collectives` says which functions' executions are counted apart."""
+        idle = segments.function < 0
+        self.idle_ns += int((segments.end - segments.start)[idle].sum())
+        owned = segments.where(~idle)
+        if not len(owned.start):
+            return
+        iterations = len(self.edges_ns) - 1
+        begins = np.searchsorted(owned.start, self.edges_ns)
+        iteration = np.repeat(np.arange(iterations), np.diff(begins))
+        place = owned.function.astype(np.int64) * iterations + iteration
+        length = (owned.end - owned.start).astype(np.float64)
+        self._cells.append(_sums(place, length))
+        mine = np.isin(owned.function, np.unique(collectives.function))
+        if mine.any():
+            sums = np.bincount(owned.execution[mine], weights=length[mine], minlength=len(self.execution_ns))
+            self.execution_ns += np.rint(sums).astype(np.int64)
+
+    def critical_ns(self, functions: int) -> NDArray[np.int64]:
+        """Critical nanoseconds of functions 0..functions-1. int64 [F]."""
+        total = np.zeros(functions, dtype=np.int64)
+        for place, length in self._cells:
+            np.add.at(total, place // (len(self.edges_ns) - 1), length)
+        return total
+
+    def per_iteration_ns(self, groups: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """Critical nanoseconds in each iteration, of groups of functions.
+
+        Args:
+            groups: Group of each function, -1 for none. int64 [F].
+            count: Groups.
+
+        Returns:
+            int64 [count, I].
+        """
+        iterations = len(self.edges_ns) - 1
+        total = np.zeros((count, iterations), dtype=np.int64)
+        for place, length in self._cells:
+            group = groups[place // iterations]
+            keep = group >= 0
+            np.add.at(total, (group[keep], place[keep] % iterations), length[keep])
+        return total
+
+    # --- counts ---
+
+    def add_durations(self, found: Durations, part: Slice | None = None) -> None:
+        """Add executions; one that reaches over a slice's borders is counted when all are in."""
+        if part is not None:
+            row = found.row
+            events = part.events
+            crossing = (row >= 0) & ((events.start_ns[row] < part.start_ns) | (events.end_ns[row] > part.end_ns))
+            self._remember(found, part, np.flatnonzero(crossing))
+            found = Durations(found.function[~crossing], found.length_ns[~crossing], row[~crossing])
+        self._totals = _added(self._totals, found.function, found.length_ns)
+
+    def _remember(self, found: Durations, part: Slice, crossing: NDArray[np.int64]) -> None:
+        for place in crossing.tolist():
+            key = int(part.rows[found.row[place]]), int(found.function[place])
+            self._crossing[key] = self._crossing.get(key, 0) + int(found.length_ns[place])
+
+    def totals(self, functions: int) -> Totals:
+        """Counts and durations of functions 0..functions-1."""
+        function = np.array([function for _, function in self._crossing], dtype=np.int32)
+        known = _added(self._totals, function, np.array(list(self._crossing.values()), dtype=np.int64))
+        return _grown(known, functions)
+
+
+def _sums(place: NDArray[np.int64], length: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct places and the sums of their lengths."""
+    size = int(place.max(initial=0)) + 1
+    if size <= 4 * len(place) + 1_000_000:
+        sums = np.rint(np.bincount(place, weights=length)).astype(np.int64)
+        used = np.flatnonzero(sums)
+        return used, sums[used]
+    places, inverse = np.unique(place, return_inverse=True)
+    return places, np.rint(np.bincount(inverse, weights=length)).astype(np.int64)
+
+
+def _grown(totals: Totals, functions: int) -> Totals:
+    missing = functions - len(totals.count)
+    if missing <= 0:
+        return totals
+    return Totals(
+        np.pad(totals.count, (0, missing)),
+        np.pad(totals.total_ns, (0, missing)),
+        np.pad(totals.longest_ns, (0, missing)),
+    )
+
+
+def _added(totals: Totals, function: NDArray[np.int32], length: NDArray[np.int64]) -> Totals:
+    if not len(function):
+        return totals
+    size = max(int(function.max()) + 1, len(totals.count))
+    grown = _grown(totals, size)
+    longest = grown.longest_ns.copy()
+    np.maximum.at(longest, function, length)
+    return Totals(
+        grown.count + np.bincount(function, minlength=size),
+        grown.total_ns + np.bincount(function, weights=length.astype(np.float64), minlength=size),
+        longest,
+    )
 
 
 def build_rows(
@@ -132,3 +277,102 @@ def _joined(group: NDArray[np.int64], critical: NDArray[np.int64], totals: Total
 def _short(value: float) -> float:
     """Six significant digits: what is not measured need not travel."""
     return float(f"{float(value):.6g}")
+
+
+def wire_size(value: object) -> int:
+    """Bytes of a value on the wire (MessagePack, zlib)."""
+    return len(zlib.compress(msgspec.msgpack.encode(value), 6))
+
+
+def attach_series(rows: Sequence[FunctionPattern], series: Sequence[bytes], budget: int) -> tuple[FunctionPattern, ...]:
+    """Rows with their series per iteration: collector runs first, then by critical time, within a third of the budget.
+
+    Args:
+        rows: In order of falling beta.
+        series: Encoded, one a row.
+        budget: Bytes of all rows.
+    """
+    left = budget // _SERIES_SHARE
+    order = sorted(range(len(rows)), key=lambda number: rows[number].key.kind != "gc")
+    attached = list(rows)
+    for number in order:
+        row = rows[number]
+        small = row.beta < _LEAST_SERIES_BETA and row.key.kind != "gc"
+        if not row.critical_s or small or len(series[number]) > left:
+            continue
+        left -= len(series[number])
+        attached[number] = msgspec.structs.replace(row, per_iteration_us=series[number])
+    return tuple(attached)
+
+
+def fit_rows(
+    rows: Sequence[FunctionPattern], budget: int, window_s: float
+) -> tuple[tuple[FunctionPattern, ...], float]:
+    """Keep as many rows as the budget holds, and sum up the critical seconds of the others.
+
+    Rows of other threads that fill over 1 % of the window explain waits, so they do not give way to the tail of the
+    critical path: they rank like critical rows of 1 %. Collectives and collector runs always come first.
+
+    Args:
+        rows: In order of falling beta, then total.
+        budget: Bytes on the wire.
+        window_s: Length of the window.
+    """
+    order = sorted(range(len(rows)), key=lambda number: -_rank(rows[number], window_s))
+    count = _largest(len(rows), lambda some: wire_size([rows[number] for number in sorted(order[:some])]) <= budget)
+    kept = sorted(order[:count])
+    dropped = sum(rows[number].critical_s for number in order[count:])
+    return tuple(rows[number] for number in kept), dropped
+
+
+def _rank(row: FunctionPattern, window_s: float) -> float:
+    if row.key.kind in ("gc", "collective"):
+        return 1.0
+    if row.key.thread in ASIDE:
+        return _EXPLAINING_BETA if row.total_s >= _EXPLAINING_SHARE * window_s else 0.0
+    return row.beta
+
+
+def fit_collectives(
+    limit: int, budget: int, build: Callable[[int], tuple[CollectiveRecord, ...]]
+) -> tuple[CollectiveRecord, ...]:
+    """Records of as many executions each as the budget holds, at most `limit`.
+
+    Args:
+        limit: Executions per record.
+        budget: Bytes on the wire.
+        build: Records with at most so many executions each.
+    """
+    whole = build(limit)
+    if wire_size(whole) <= budget:
+        return whole
+    return build(_largest(limit, lambda some: wire_size(build(some)) <= budget))
+
+
+def fit_syncs(syncs: Sequence[Synchronization], budget: int) -> tuple[Synchronization, ...]:
+    """Keep as many waits for the device as the budget holds, then as many innermost frames of each as still fit.
+
+    Args:
+        syncs: The costliest first.
+        budget: Bytes on the wire.
+    """
+    least = _LEAST_FRAMES if wire_size(_innermost(syncs[:1], _LEAST_FRAMES)) <= budget else 0
+    count = _largest(len(syncs), lambda some: wire_size(_innermost(syncs[:some], least)) <= budget)
+    deepest = max((len(one.stack) for one in syncs[:count]), default=0)
+    frames = _largest(deepest, lambda some: wire_size(_innermost(syncs[:count], some)) <= budget)
+    return _innermost(syncs[:count], frames)
+
+
+def _innermost(syncs: Sequence[Synchronization], frames: int) -> tuple[Synchronization, ...]:
+    return tuple(msgspec.structs.replace(one, stack=one.stack[max(len(one.stack) - frames, 0) :]) for one in syncs)
+
+
+def _largest(high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `high` that fits, 0 if none does; what is larger never fits better."""
+    if fits(high):
+        return high
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -18,9 +18,19 @@ from numpy.typing import NDArray
 
 from eroica.model.pattern import ASIDE, FunctionKey, Phase, ThreadRole
 from eroica.summarize.clock import WallClock
-from eroica.summarize.functions import Functions
 from eroica.summarize.phases import is_apply_frame, is_engine_frame, split_frame, stack_phase
-from eroica.summarize.sweep import Layer, Times, distinct, empty_layer, find_interval, inside, intersect, paint, unite
+from eroica.summarize.sweep import (
+    Functions,
+    Layer,
+    Times,
+    distinct,
+    empty_layer,
+    find_interval,
+    inside,
+    intersect,
+    paint,
+    unite,
+)
 from eroica.trace.stacks import StackTimeline
 
 _REACH_PERIODS = 10

@@ -1,4 +1,17 @@
-"""The stages of a summary: what of a window is read, and the way through it slice by slice."""
+"""Go through a window slice by slice, and give each moment to one function: the critical path (EROICA, section 4.2).
+
+Compute comes before memory operations, these before collectives, these before Python: at each moment the highest class
+that runs is critical. Where the paper is silent or would count a moment twice, each moment has one owner here.
+
+- Of several of one class at once, the one that started first has the moment.
+- A collector run takes the place of what it interrupts: of an open operator on the training thread, else of Python.
+- Python sampled inside a wrapping operator (a hook in the backward pass) comes before the wrapper's own time, which in
+  turn comes before all other Python. Traced calls take the place of samples.
+- A device without work, for which the host is about to launch some, waits for that before any Python (`launching`).
+  Where Python was traced, the operators or driver calls that launch have these moments, as without Python.
+- Collectives that threads of the host run count only as far as the training thread waits for them (`waits`).
+- In recorded traces the host's own events come last (`host`).
+"""
 
 from __future__ import annotations
 
@@ -10,36 +23,94 @@ import numpy as np
 from eroica.errors import InputError
 from eroica.hardware.store import Samples
 from eroica.model.window import Capture, FlightEntry
-from eroica.summarize.activity import Durations, Outline, collective_durations, find_outline, gather_activity
-from eroica.summarize.alignment import find_shift
-from eroica.summarize.call_trees import CallTrees, new_trees
-from eroica.summarize.calls import Calls, read_calls
-from eroica.summarize.clock import WallClock
+from eroica.summarize.activity import Activity, Durations, Outline, collective_durations, find_outline, gather_activity
+from eroica.summarize.calls import Calls, CallTrees, new_trees, read_calls
+from eroica.summarize.clock import WallClock, find_shift
 from eroica.summarize.collectives import Execution, find_executions
-from eroica.summarize.critical import CriticalPath, find_critical_path
-from eroica.summarize.functions import Functions
-from eroica.summarize.host import read_host
-from eroica.summarize.launching import launching_moments, read_launching, within
+from eroica.summarize.host import launching_moments, read_host, read_launching, within
+from eroica.summarize.rows import Tally
 from eroica.summarize.sampled import (
     INSIDE,
     OtherThread,
+    PythonCells,
     Runs,
     SampleCount,
     StackReader,
     ThreadSamples,
     other_threads,
     sample_runs,
+    spread_samples,
     training_samples,
     without_stale,
 )
-from eroica.summarize.slices import MOST_EVENTS, cut_slices
 from eroica.summarize.spans import Staged
-from eroica.summarize.sweep import Layer, Times, unite
-from eroica.summarize.tally import Tally
-from eroica.summarize.threads import awake_moments
+from eroica.summarize.sweep import MOST_EVENTS, Functions, Layer, Times, cut_slices, empty_layer, paint, unite
+from eroica.summarize.utilization import awake_moments
 from eroica.summarize.waits import Witness, waits_elsewhere
+from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline
-from eroica.trace.table import Category, EventTable
+from eroica.trace.table import EventTable
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """Critical function at each moment, without gaps. I iterations, K segments, F functions.
+
+    Attributes:
+        edges_ns: Boundaries of the iterations, wall clock. int64 [I + 1].
+        segments: The window; function -1 is idle; cut at every boundary.
+        cells: What sampled Python stood for.
+    """
+
+    edges_ns: Times
+    segments: Layer
+    cells: PythonCells
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the window."""
+        return int(self.edges_ns[-1] - self.edges_ns[0])
+
+
+def find_critical_path(
+    activity: Activity,
+    samples: ThreadSamples | None,
+    rate_hz: float,
+    edges_ns: Times,
+    calls: Calls | None = None,
+    host: Sequence[Layer] = (),
+    launching: Layer | None = None,
+    launched_by: Sequence[Layer] = (),
+) -> CriticalPath:
+    """Give every moment of the window to one function or to none.
+
+    Args:
+        activity: What the trace has.
+        samples: Python of the training thread, None if nothing was sampled.
+        rate_hz: Samples per second.
+        edges_ns: Boundaries of the iterations, wall clock, rising. int64 [I + 1].
+        calls: Python that was traced, where nothing was sampled.
+        host: What the host's own events say where all else is silent; earlier layers first.
+        launching: When the host launches, where Python was sampled beside an accelerator.
+        launched_by: The host's own events shortly before it launches, where Python was traced beside an accelerator.
+    """
+    above = (
+        activity.collections_in_operators,
+        activity.compute,
+        activity.memory,
+        activity.collectives,
+        activity.collections,
+        *(() if launching is None else (launching,)),
+    )
+    window = (int(edges_ns[0]), int(edges_ns[-1]))
+    if samples is None:
+        cells = PythonCells(empty_layer(), empty_layer(), ())
+    else:
+        starts, ends = (np.concatenate([getattr(layer, side) for layer in above]) for side in ("start", "end"))
+        cells = spread_samples(samples, unite(starts, ends), activity.wrappers, window, rate_hz)
+    hooks, others = (calls.hooks, calls.others) if calls is not None else ((cells.hooks,), cells.others)
+    segments = paint([*above, *hooks, activity.wrappers, *launched_by, others, *host], edges_ns)
+    return CriticalPath(edges_ns, segments, cells)
 
 
 def stage_window(

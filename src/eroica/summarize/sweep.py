@@ -1,20 +1,31 @@
-"""Sweeps over intervals: kernels in NumPy, exact in integer nanoseconds.
+"""Compute with intervals of time: kernels in NumPy, exact in integer nanoseconds.
 
-Suffixes: N intervals given, K segments returned, L layers. Intervals are half-open [start, end). Kernels assume what
-they say they assume; slow twins of all of them stand in the tests.
+Suffixes: N intervals given, K segments returned, L layers. Intervals are half-open [start, end). Numbers for functions
+and threads, and slices of a long trace, are here, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.model.pattern import FunctionKey
+from eroica.trace.table import EventTable
+
 _ROUNDS = 4
 Times = NDArray[np.int64]
 Numbers = NDArray[np.int32]
+_LARGER = 4
+_SMALL = 200_000
+#: Stands for functions that have a number, but no name yet (and perhaps never: there may be millions of call stacks).
+UNNAMED = FunctionKey(kind="python", name="")
+#: Events that start in one slice; these take some 50 MB while they are worked on.
+MOST_EVENTS = 200_000
 
 
 class Layer(NamedTuple):
@@ -263,3 +274,115 @@ def paint(layers: Sequence[Layer], cuts: Times) -> Layer:
         function[place] = np.repeat(layer.function, pieces)
         execution[place] = np.repeat(layer.execution, pieces)
     return Layer(edges[:-1], edges[1:], function, execution)
+
+
+def distinct_codes(code_M: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct codes in rising order, and which of them each one is.
+
+    Args:
+        code_M: Not negative. int64 [M].
+
+    Returns:
+        int64 [kinds] and int64 [M].
+    """
+    size = int(code_M.max(initial=-1)) + 1
+    if size > _LARGER * len(code_M) + _SMALL:
+        kinds, inverse = np.unique(code_M, return_inverse=True)
+        return kinds, inverse
+    used = np.zeros(size, dtype=np.bool_)
+    used[code_M] = True
+    return np.flatnonzero(used), (np.cumsum(used) - 1)[code_M]
+
+
+def rows_by_thread(events: EventTable, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield threads in rising order, each with its rows in the order given; one sort for all threads."""
+    rows = rows[np.argsort(events.thread[rows], kind="stable")]
+    thread = events.thread[rows]
+    for mine in np.split(rows, np.flatnonzero(thread[1:] != thread[:-1]) + 1):
+        if len(mine):
+            yield int(events.thread[mine[0]]), mine
+
+
+class Functions:
+    """Numbers for function keys, in order of first sight."""
+
+    def __init__(self) -> None:
+        self.keys: list[FunctionKey] = []
+        self._numbers: dict[FunctionKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def number(self, key: FunctionKey) -> int:
+        """The key's number, a new one if it is new."""
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self.keys)
+            self.keys.append(key)
+        return found
+
+    def reserve(self) -> int:
+        """A number without a name."""
+        self.keys.append(UNNAMED)
+        return len(self.keys) - 1
+
+    def name(self, number: int, key: FunctionKey) -> int:
+        """Name what was reserved; returns the number that has this name, an earlier one if there is one."""
+        known = self._numbers.setdefault(key, number)
+        if known == number:
+            self.keys[number] = key
+        return known
+
+
+class Slice(NamedTuple):
+    """Part of a window.
+
+    Attributes:
+        events: What touches it, still in order of start.
+        rows: Rows of these events in the whole table. int64 [events].
+        start_ns: Its start.
+        end_ns: Its end, the next one's start.
+    """
+
+    events: EventTable
+    rows: NDArray[np.int64]
+    start_ns: int
+    end_ns: int
+
+
+def cut_slices(events: EventTable, window: tuple[int, int], most: int = MOST_EVENTS) -> Iterator[Slice]:
+    """Slices of a window, in order, without gaps.
+
+    Args:
+        events: The whole trace.
+        window: Start and end.
+        most: Events that start in one slice.
+    """
+    most = max(most, 1)  # of a table without events
+    first, last = np.searchsorted(events.start_ns, window)
+    cuts = np.unique(events.start_ns[first + most : last : most])
+    borders = [window[0], *(cut for cut in cuts.tolist() if window[0] < cut < window[1]), window[1]]
+    for low, high in itertools.pairwise(borders):
+        begin, end = np.searchsorted(events.start_ns, (low, high))
+        still_open = np.flatnonzero(events.end_ns[:begin] > low)
+        rows = np.concatenate((still_open, np.arange(begin, end)))
+        whole = len(rows) == len(events)
+        yield Slice(events if whole else _select(events, rows), rows, low, high)
+
+
+def _select(events: EventTable, rows: Times) -> EventTable:
+    """The table of some rows, with the names that they use; arguments of collectives are left behind."""
+    used = np.zeros(len(events.strings), dtype=np.bool_)
+    used[events.name[rows]] = True
+    numbers = np.cumsum(used, dtype=np.int32) - 1
+    return replace(
+        events,
+        strings=tuple(events.strings[number] for number in np.flatnonzero(used).tolist()),
+        name=numbers[events.name[rows]],
+        category=events.category[rows],
+        thread=events.thread[rows],
+        start_ns=events.start_ns[rows],
+        end_ns=events.end_ns[rows],
+        link=events.link[rows] if len(events.link) else events.link,
+        collectives={},
+    )

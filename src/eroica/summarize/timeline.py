@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples
 from eroica.model.pattern import FunctionKey, FunctionKind, Phase, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.timeline import ChannelSeries, Timeline, Track
 from eroica.model.window import Capture
 from eroica.settings import Settings
-from eroica.summarize.channel_bins import channel_series
-from eroica.summarize.series import encode_series
+from eroica.summarize.facts import channel_series
 from eroica.summarize.spans import Spans, Staged, Strand, Strands
 from eroica.summarize.strands import find_strands
 from eroica.summarize.sweep import Times, nest

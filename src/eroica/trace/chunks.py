@@ -1,39 +1,41 @@
-"""A trace's text, split at borders of events, decoded piece by piece.
+"""Decode a trace's text piece by piece: no JSON library streams it.
 
-No JSON library streams this. A piece ends where `}`, a comma and `{` follow each other; whether that was a border of
-two events, and no text inside one, shows in decoding: the piece before it is a list of whole objects or it is not.
+A piece ends where `}`, a comma and `{` follow each other. Decoding shows whether that was a border of two events or
+stood inside one: the text before it is a list of whole objects, or it is not. Reading ends at the first damage that is
+none of the known mistakes of writers; what came before it counts.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from eroica.errors import InputError
-from eroica.trace.damage import repair
-from eroica.trace.events import UNREADABLE, Event, OddEvents, counted, decode_events
-from eroica.trace.foreign import what_by_keys, what_else
-from eroica.trace.source import TraceSource
+from eroica.trace.source import TraceSource, what_by_keys, what_else
 
 _PIECE_BYTES = 1 << 18
 _MOST_BYTES = 1 << 26
 _LAST_BYTES = 1 << 16
 _NEAR_BYTES = 1 << 12
-_STUCK_BYTES = 1 << 23
-_MOST_DAMAGE = 10_000
-_PATIENCE = 100
 _MOST_KEYS = 64
-_FEW = 16
 _SLACK = 200
+#: Borders tried one after the other: some stand inside an event.
+_FALSE_BORDERS = 8
 _BORDER = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _TAIL = re.compile(rb'\s*(?:,\s*(?:"|$)|\}|$)')
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*"?(\d{1,30})')
 _SINGLE = re.compile(rb'"|-?\d|true\b|false\b|null\b')
 _KEYS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CONTROL = bytes(32 if byte < 32 else byte for byte in range(256))
+_NO_NUMBER = re.compile(rb"(?<=[:\[,\s])-?(?:NaN|nan|Infinity|infinity|Inf|inf)(?=\s*[,\]}])")
+_PAIR = rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = re.compile(_PAIR + rb"|\\u[0-9a-fA-F]{4}|\\.", re.DOTALL)
 
 
 class EventStream:
@@ -41,10 +43,11 @@ class EventStream:
 
     Attributes:
         keys: What stands beside the events, after iterating: name -> undecoded value.
-        losses: One sentence each about what could not be read, after iterating.
-        cuts: Those of them after which an unknown part of the events is lost.
+        losses: A sentence for each part that could not be read, after iterating.
+        cuts: Those after which an unknown part of the events is lost.
         count: Objects seen in the list of events.
-        complete: The list of events was read to its end, and what stands after it.
+        damaged: Those of them that could not be read.
+        complete: The list of events, and what stands after it, was read to its end.
         bare: The file is a list of events without anything beside it.
     """
 
@@ -52,20 +55,16 @@ class EventStream:
         self.keys: dict[str, msgspec.Raw] = {}
         self.losses: list[str] = []
         self.cuts: list[str] = []
-        self.count = 0
-        self.complete = False
+        self.count = self.damaged = 0
+        self.complete = self.bare = False
         self._source = source
         self._wanted = _PIECE_BYTES
         self._text = b""
         self._mended = 0
         self._finished = False
-        self.bare = False
-        self._resynced = False
-        self._patience = _PATIENCE
-        self._damaged = self._damaged_bytes = 0
 
     def __iter__(self) -> Iterator[list[Event]]:
-        """Lists of events, some MB of text each.
+        """Yield lists of events.
 
         Raises:
             InputError: The file is no trace, or cannot be read.
@@ -75,24 +74,11 @@ class EventStream:
             if len(self._text) < max(self._wanted - _PIECE_BYTES // 2, 1) and not self._source.ended:
                 self._text += self._source.read(self._wanted - len(self._text))
             yield self._take()
-        self._say_what_was_damaged()
+        if self.damaged:
+            self.losses.append(f"left out: {counted(self.damaged, 'damaged event')}")
         problem = self._source.problem
         if problem and not any(problem in loss for loss in self.losses):
             self.losses.append(f"{problem}, though all of its text could be read")
-
-    @property
-    def damaged(self) -> int:
-        """Events that could not be read."""
-        return self._damaged
-
-    def _lose(self, sentence: str) -> None:
-        self.losses.append(sentence)
-        self.cuts.append(sentence)
-
-    @property
-    def position(self) -> int:
-        """Offset in the unpacked text of what comes next."""
-        return self._source.unpacked - len(self._text)
 
     # --- the beginning ---
 
@@ -119,7 +105,7 @@ class EventStream:
             seen = 0 if source.ended or len(text) >= _MOST_BYTES else max(len(text) // 2 - 1000, 0)
 
     def _find_events(self, text: bytes, seen: int) -> bool:
-        """Look for the key of the events from `seen` on: that of the outermost object, not one in a text or below."""
+        """Look for the key of the events in the outermost object, from `seen` on."""
         keys = itertools.islice(_EVENTS_KEY.finditer(text, seen), _MOST_KEYS)
         found = [key for key in keys if key.end() < len(text)]
         if not found:
@@ -155,49 +141,39 @@ class EventStream:
             return f"{path} is no trace, or is cut short before its events begin: {error}"
         except (UnicodeDecodeError, RecursionError):
             return f"{path} is no trace: it holds no traceEvents"
-        what = what_by_keys(keys) or "is JSON, but no trace: it holds no traceEvents"
-        return f"{path} {what}"
+        return f"{path} {what_by_keys(keys) or 'is JSON, but no trace: it holds no traceEvents'}"
 
     # --- the events ---
 
     def _take(self) -> list[Event]:
         """Decode as much of the text as a border allows; the rest stays for the next time."""
+        broken_at = -1
         for end, following in self._ends():
             outcome = decode_events(self._text, end)
             if isinstance(outcome, list):
-                self._resynced = False
                 return self._keep(outcome, following)
             if outcome.kind == "end":
                 return self._close(outcome.at)
+            if outcome.kind == "broken" and self._mended < len(self._text):
+                self._text = repair(self._text)
+                self._mended = len(self._text)
+                return []
             if outcome.kind == "broken":
-                if self._mended < len(self._text):
-                    self._text = repair(self._text)
-                    self._mended = len(self._text)
-                    return []
-                return self._step_over(outcome.at) if outcome.at >= 0 else self._search_damage()
-        return self._without_end()
-
-    def _without_end(self) -> list[Event]:
-        """No border fits: read on, or step over what is so large that it can be no event."""
-        size, ended = len(self._text), self._source.ended
-        stuck = size > (_LAST_BYTES if ended else _STUCK_BYTES) and _BORDER.search(self._text) is not None
-        if not (stuck or ended) and size < _MOST_BYTES:
-            self._wanted = 2 * max(size, _PIECE_BYTES)
+                broken_at = max(broken_at, outcome.at)
+        if broken_at < 0 and not self._source.ended and len(self._text) < _MOST_BYTES:
+            self._wanted = 2 * max(len(self._text), _PIECE_BYTES)
             return []
-        self._patience -= 4
-        if self._patience > 0 and (stuck or not ended):
-            return self._skip(0)
         return self._leave_off()
 
     def _ends(self) -> Iterator[tuple[int, int]]:
-        """Ends to try and where to go on after them: the whole at the end, then borders, further back each time."""
-        text, ended = self._text, self._source.ended
-        if ended:
+        """Yield ends to try, and where to go on behind each: at the file's end all text, then borders further back."""
+        text, first = self._text, None
+        if self._source.ended:
             yield len(text.rstrip(b", \t\r\n")), len(text)
         for number, border in enumerate(_borders_from_behind(text, len(text)), 1):
-            if number & (number - 1) == 0 or (ended and number <= _FEW):
+            first = border
+            if number & (number - 1) == 0:
                 yield border.start() + 1, border.end()
-        first = _BORDER.search(text)
         if first is not None:
             yield first.start() + 1, first.end()
 
@@ -214,16 +190,15 @@ class EventStream:
     def _count(self, events: list[Event]) -> None:
         self.count += len(events)
         if isinstance(events, OddEvents):
-            self._damaged += sum([event.ph == UNREADABLE for event in events])
+            self.damaged += sum([event.ph == UNREADABLE for event in events])
 
     def _close(self, at: int) -> list[Event]:
-        """The list ends before `at`: what follows are keys; unless it was a stray bracket."""
+        """Take the last events: the list ends before `at`, and keys follow."""
         events = decode_events(self._text[:at].rstrip().removesuffix(b"]"))
         rest = self._text[at:] + self._source.read(_LAST_BYTES)
-        looks_so = _TAIL.match(rest) is not None or (self.bare and not rest.strip())
-        if not isinstance(events, list) or (self._resynced and not any(event.ph for event in events)) or not looks_so:
+        if not isinstance(events, list) or not (_TAIL.match(rest) or (self.bare and not rest.strip())):
             self._text = self._text[:at] + rest
-            return self._step_over(at)
+            return self._leave_off()
         self._finished = True
         self._count(events)
         self._text = b""
@@ -231,7 +206,7 @@ class EventStream:
         return events
 
     def _read_tail(self, rest: bytes) -> None:
-        """Keys after the events; a cut or damaged end costs only itself."""
+        """Read the keys after the events; a cut or damaged end costs only itself."""
         if not self._source.ended:
             rest += self._source.read(_MOST_BYTES)
         if self.bare:
@@ -248,63 +223,28 @@ class EventStream:
         where = self._source.problem or ("the file is cut short" if self._source.ended else "it is damaged")
         self.losses.append(f"what stands after the events could not be read whole: {where}")
 
-    # --- damage ---
-
-    def _step_over(self, at: int) -> list[Event]:
-        """Keep what is whole before `at`, leave out the event there."""
-        text = self._text
-        for number, border in enumerate(_borders_from_behind(text, at + 1), 1):
-            if number & (number - 1) == 0 or number < _FEW:
-                events = decode_events(text, border.start() + 1)
-                if isinstance(events, list):
-                    return self._keep(events, border.end()) + self._skip(at - border.end())
-        return self._skip(at)
-
-    def _search_damage(self) -> list[Event]:
-        """Somewhere something is too deep to be decoded: halve the text until it is found, and step over it."""
-        text, low, high = self._text, 0, len(self._text)
-        kept: list[Event] = []
-        while high - low > 1:
+    def _leave_off(self) -> list[Event]:
+        """Keep the whole events before the damage or the cut; the rest is lost."""
+        self._finished = True
+        low, high, events = 0, len(self._text), list[Event]()
+        while high - low > 1:  # whole events before every border up to the damage, and before none behind it
             middle = (low + high) // 2
-            for border in itertools.islice(_BORDER.finditer(text, middle, high), 3):
-                events = decode_events(text, border.start() + 1)
-                if isinstance(events, list):
-                    kept, low = events, border.end()
+            borders = (one for one in _BORDER.finditer(self._text, middle, high + _SLACK) if one.start() < high)
+            for border in itertools.islice(borders, _FALSE_BORDERS):
+                outcome = decode_events(self._text, border.start() + 1)
+                if isinstance(outcome, list):
+                    events, low = outcome, border.end()
                     break
             else:
                 high = middle
-        self._patience -= 1
-        if self._patience <= 0:
-            return self._leave_off()
-        if low:
-            self._keep(kept, low)
-        return kept + self._skip(0)
-
-    def _skip(self, at: int) -> list[Event]:
-        """Go on at the first border after `at`; one event is lost."""
-        border = _BORDER.search(self._text, max(at, 0))
-        following = border.end() if border is not None else len(self._text)
-        self._damaged += 1
-        self._damaged_bytes += following
-        self._text = self._text[following:]
-        self._mended = max(self._mended - following, 0)
-        self._resynced = True
-        if self._damaged >= _MOST_DAMAGE:
-            self._finished = True
-            self._lose(f"the file is damaged in so many places that it was read up to byte {self.position:,} only")
-        elif self._source.ended and not self._text.strip():
-            self._finished = True
-            self._lose("the end of the file is damaged, and what it says about itself there is lost")
-        return []
-
-    def _leave_off(self) -> list[Event]:
-        """Nothing more can be decoded: the file ends inside an event, or an event has no end."""
-        self._finished = True
-        if self._source.ended:
-            self._say_cut(whole=not self._text.strip(b" \t\r\n,"))
+        self._count(events)
+        rest = self._text[low:]
+        if self._source.ended and isinstance(fault := decode_events(rest), Fault) and fault.kind == "cut":
+            self._say_cut(whole=not rest.strip(b" \t\r\n,"))
         else:
-            self._lose(f"what follows byte {self.position:,} is no list of events and was left out")
-        return []
+            position = self._source.unpacked - len(rest)
+            self._lose(f"the file is damaged at byte {position:,}, and what follows was left out")
+        return events
 
     def _say_cut(self, whole: bool) -> None:
         source = self._source
@@ -318,14 +258,13 @@ class EventStream:
                 f"the file ends {where} event {event:,} at byte {source.unpacked:,}{why}; what came after is lost"
             )
 
-    def _say_what_was_damaged(self) -> None:
-        if self._damaged:
-            size = f" ({self._damaged_bytes:,} bytes)" if self._damaged_bytes else ""
-            self.losses.append(f"left out: {counted(self._damaged, 'damaged event')}{size}")
+    def _lose(self, sentence: str) -> None:
+        self.losses.append(sentence)
+        self.cuts.append(sentence)
 
 
 def _borders_from_behind(text: bytes, high: int) -> Iterator[re.Match[bytes]]:
-    """What looks like borders of events before `high`, the last one first."""
+    """Yield what looks like borders of events before `high`, the last one first."""
     size = _NEAR_BYTES
     while high > 0:
         low = max(high - size, 0)
@@ -335,7 +274,7 @@ def _borders_from_behind(text: bytes, high: int) -> Iterator[re.Match[bytes]]:
 
 
 def _outer_object(text: bytes) -> bytes:
-    """`text` up to the end of the object it begins with; nothing if there is no such."""
+    """Return `text` up to the end of the object that it begins with; nothing if there is no such."""
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except msgspec.DecodeError as error:
@@ -344,3 +283,166 @@ def _outer_object(text: bytes) -> bytes:
     except RecursionError:
         return b""
     return text
+
+
+def repair(text: bytes) -> bytes:
+    """Mend what writers of traces are known to get wrong, without changing the length.
+
+    NaN and infinities become empty lists, which are no usable time either; escapes that do not exist (an unescaped
+    Windows path) become slashes; control characters become spaces; bytes that are no UTF-8 and halves of surrogate
+    pairs become replacements.
+    """
+    text = text.decode("utf-8", "surrogateescape").encode("utf-8", "replace")
+    text = text.translate(_CONTROL)
+    text = _NO_NUMBER.sub(lambda found: b"[]".ljust(len(found[0])), text)
+    return _ESCAPE.sub(_escape, text) if b"\\" in text else text
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
+    whole = found[0]
+    if len(whole) == 6:
+        return b"\\ufffd" if whole[2:3] in b"dD" and whole[3:4] in b"89abcdefABCDEF" else whole
+    return whole if len(whole) == 12 or whole[1] in b'"\\/bfnrt' else b"/" + whole[1:]
+
+
+# ---------------------------------------------------------------------- one piece
+
+
+_NOTHING = msgspec.Raw(b"{}")
+_POSITION = re.compile(r"\(byte (\d+)\)")
+_MARGIN = 16
+UNREADABLE = "?"
+NO_LENGTH = -math.inf
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event as the file has it. `ts` is NaN where it has none, `dur` NO_LENGTH, and NaN where that is no number."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    pid: int | str = -1
+    tid: int | str = -1
+    ts: float = math.nan
+    dur: float = NO_LENGTH
+    args: msgspec.Raw = _NOTHING
+
+
+class _Odd(msgspec.Struct, gc=False):
+    ph: Any = ""
+    name: Any = ""
+    cat: Any = ""
+    pid: Any = -1
+    tid: Any = -1
+    ts: Any = None
+    dur: Any = None
+    args: msgspec.Raw = _NOTHING
+
+
+class Fault(NamedTuple):
+    """Why a text is no list of events.
+
+    Attributes:
+        kind: "end": the list ends at `at`, and something follows. "cut": the text ends inside an event. "broken": the
+            text at `at` is no JSON.
+        at: Offset in the text, -1 if unknown.
+    """
+
+    kind: Literal["end", "cut", "broken"]
+    at: int
+
+
+_EVENTS = msgspec.json.Decoder(list[Event])
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+_ODD = msgspec.json.Decoder(_Odd)
+
+
+class OddEvents(list[Event]):
+    """Events that were decoded field by field; some may be `UNREADABLE`."""
+
+
+def decode_events(text: bytes, end: int | None = None) -> list[Event] | Fault:
+    """Decode events.
+
+    Args:
+        text: Objects with commas between them, without the brackets of the list.
+        end: Where they end in `text`, if not at its end.
+
+    Returns:
+        The events; one that is no object, or cannot be decoded, has the phase `UNREADABLE`. Or why it is no such text.
+    """
+    whole = b"".join((b"[", memoryview(text)[:end], b"]"))
+    try:
+        return _EVENTS.decode(whole)
+    except msgspec.ValidationError:
+        return _decode_oddly(whole)
+    except msgspec.DecodeError as error:
+        return _fault(error, len(whole) - 2)
+    except (UnicodeDecodeError, RecursionError):
+        return Fault("broken", -1)
+
+
+def counted(number: int, noun: str) -> str:
+    """A count in words: 1 event, 2,345 events."""
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
+
+
+def _decode_oddly(whole: bytes) -> list[Event] | Fault:
+    try:
+        raws = _RAWS.decode(whole)
+    except msgspec.DecodeError as error:
+        return _fault(error, len(whole) - 2)
+    except RecursionError:
+        return Fault("broken", -1)
+    return OddEvents(_odd_event(raw) for raw in raws)
+
+
+def _fault(error: msgspec.DecodeError, length: int) -> Fault:
+    said = str(error)
+    found = _POSITION.search(said)
+    at = int(found[1]) - 1 if found else -1
+    if "trailing characters" in said:
+        return Fault("end", min(at - 1, length))  # msgspec counts this one from the byte behind
+    if at < 0:
+        return Fault("broken" if "UTF-8" in said else "cut", -1)  # bytes that are no text have no position there
+    return Fault("cut" if at >= length - _MARGIN else "broken", min(at, length))
+
+
+def _odd_event(raw: msgspec.Raw) -> Event:
+    try:
+        odd = _ODD.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Event(ph=UNREADABLE)
+    return Event(
+        ph=odd.ph if isinstance(odd.ph, str) else "",
+        name=_text(odd.name),
+        cat=odd.cat if isinstance(odd.cat, str) else "",
+        pid=_number_or_text(odd.pid),
+        tid=_number_or_text(odd.tid),
+        ts=_number(odd.ts, math.nan),
+        dur=_number(odd.dur, NO_LENGTH),
+        args=odd.args,
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, (int, float)) or value is None else ""
+
+
+def _number_or_text(value: Any) -> int | str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**62:
+        return int(value)
+    return value if isinstance(value, (int, str)) and not isinstance(value, bool) else -1
+
+
+def _number(value: Any, missing: float) -> float:
+    """A number, also where it is written as text; NaN for what is none."""
+    if value is None:
+        return missing
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan

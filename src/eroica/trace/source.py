@@ -1,12 +1,12 @@
-"""The text of a trace file in bounded pieces: plain or gzip, told apart by their first bytes; never held whole."""
+"""Read the text of a trace file in bounded pieces, plain or gzip; refuse files of other tools, saying what they are."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,15 +14,90 @@ from typing import Any
 from zlib_ng import zlib_ng
 
 from eroica.errors import InputError
-from eroica.trace.foreign import what_else
 
+_TRACE = "name the .json that torch.profiler exported (export_chrome_trace)"
+_PAGE = "is a web page, perhaps a login page saved in place of the file; download it again"
+_UTF_16 = "is encoded in UTF-16; convert it to UTF-8 first (`iconv -f UTF-16 -t UTF-8`)"
+
+
+#: First bytes of containers and binary formats, and what such a file is.
+_BEGINNINGS: tuple[tuple[bytes, str], ...] = (
+    (b"\x28\xb5\x2f\xfd", "is packed with zstd; unpack it first (`zstd -d`)"),
+    (b"PK\x03\x04", "is a zip archive; unpack it first"),
+    (b"BZh", "is packed with bzip2; unpack it first (`bunzip2`)"),
+    (b"\xfd7zXZ", "is packed with xz; unpack it first (`unxz`)"),
+    *((begin, _UTF_16) for begin in (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{", b"[\x00", b"\x00[")),
+    (b"\x80", "is a Python pickle and no trace; a Flight Recorder dump is recognized by its name (`..._dump_0`)"),
+    (b"version https://git-lfs", "is a Git LFS pointer and not the file itself; fetch it (`git lfs pull`)"),
+    *((begin, _PAGE) for begin in (b"<!DOCTYPE", b"<html")),
+    (b"<", f"is XML or a picture; {_TRACE}"),
+    (b"\x89PNG", f"is a picture (PNG); {_TRACE}"),
+)
+#: Keys of the outermost object -> what the file is. Sources: VizTracer's and speedscope's file formats, torch's
+#: `execution_trace_observer.cpp`, `rocprofv3 --output-format json`, V8's `.cpuprofile`, torch's memory snapshots.
+_KEYS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"entries", "pg_status"}), "is a Flight Recorder dump and no trace; name the folder of the dumps"),
+    (frozenset({"entries", "pg_config"}), "is a Flight Recorder dump and no trace; name the folder of the dumps"),
+    (frozenset({"viztracer_metadata"}), f"is a trace of VizTracer, not of PyTorch's profiler; {_TRACE}"),
+    (frozenset({"shared", "profiles"}), f"is a speedscope profile; {_TRACE}"),
+    (frozenset({"schema", "nodes"}), f"is a PyTorch Execution Trace, which holds no times of kernels; {_TRACE}"),
+    (frozenset({"rocprofiler-sdk-tool"}), f"is rocprofv3's own JSON; {_TRACE}"),
+    (frozenset({"segments", "device_traces"}), f"is a snapshot of the device's memory; {_TRACE}"),
+    (frozenset({"schema_version", "verdict", "coverage"}), "is a verdict of Eroica; show it with `eroica report`"),
+)
+_SPEEDSCOPE = b"speedscope.app/file-format-schema"
+_XPLANE = re.compile(rb"/(?:host:CPU|host:metadata|device:(?:TPU|GPU|CUSTOM):\d)")
+_XSPACE = "is an XPlane (JAX, TensorFlow, torch_xla); convert it to trace.json.gz first (xprof's trace viewer)"
+_SUFFIXES = {
+    ".nsys-rep": "is a report of Nsight Systems; export it first (`nsys export --type sqlite`)",
+    ".qdrep": "is a report of Nsight Systems; export it first (`nsys export --type sqlite`)",
+    ".ncu-rep": f"is a report of Nsight Compute, which measures single kernels; {_TRACE}",
+    ".pftrace": f"is a trace in Perfetto's binary format; {_TRACE}",
+    ".perfetto-trace": f"is a trace in Perfetto's binary format; {_TRACE}",
+    ".prof": f"is a profile of another tool (cProfile, pprof); {_TRACE}",
+}
 #: zlib's interface at twice its speed; the type stubs lack `copy` and `error`.
 _ng: Any = zlib_ng
 _READ_BYTES = 1 << 18
 _MOST_SWELLING = 500
 _SWELLING_BYTES = 200_000_000
-_REPORT_S = 0.25
 _GZIP = b"\x1f\x8b"
+
+
+def what_else(head: bytes, name: str = "") -> str:
+    """What a file is that is no trace, as a clause behind its name: "is a zip archive; unpack it first".
+
+    Args:
+        head: Its first bytes, unpacked if it was packed.
+        name: Its name, whose ending counts where the bytes tell nothing.
+
+    Returns:
+        The clause, "" where nobody knows.
+    """
+    suffix = name[name.rfind(".") :].lower() if "." in name else ""
+    if suffix in _SUFFIXES:
+        return _SUFFIXES[suffix]
+    if head[:1] == b"\n" and _XPLANE.search(head[:65_536]):
+        return _XSPACE
+    if head[:2] == b"\x1f\x8b":
+        return "is packed with gzip twice; unpack it once (`gunzip`)"
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    for begin, what in _BEGINNINGS:
+        if head.startswith(begin) or (begin[:1] == b"<" and text.startswith(begin)):
+            return what
+    if _SPEEDSCOPE in head[:65_536] and text[:1] == b"{":
+        return f"is a speedscope profile; {_TRACE}"
+    return ""
+
+
+def what_by_keys(keys: Collection[str]) -> str:
+    """The same, by what stands in the outermost object of its JSON."""
+    return next((what for wanted, what in _KEYS if wanted <= set(keys)), "")
+
+
+def writer_of(categories: Collection[str], keys: Collection[str]) -> str:
+    """Return the tool that wrote a Chrome trace without any event of PyTorch's, "" if unknown."""
+    return "VizTracer" if "viztracer_metadata" in keys or "FEE" in categories else ""
 
 
 class TraceSource:
@@ -36,13 +111,12 @@ class TraceSource:
         limited: It ended because of the limit.
     """
 
-    def __init__(self, path: Path, limit: int, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(self, path: Path, limit: int) -> None:
         """Open it.
 
         Args:
             path: A regular file; anything else (a pipe would block) is refused.
             limit: Most unpacked bytes.
-            progress: Called with the bytes of the file consumed since the last call, four times a second at most.
 
         Raises:
             InputError: It cannot be opened, or begins like something that is no trace.
@@ -53,9 +127,7 @@ class TraceSource:
         self.problem = ""
         self.limited = False
         self._limit = limit
-        self._progress = progress
-        self._consumed = self._reported = 0
-        self._reported_at = time.monotonic()
+        self._consumed = 0
         self._file = _open(path)
         self._waiting = os.read(self._file, _READ_BYTES)
         self._consumed = len(self._waiting)
@@ -75,11 +147,10 @@ class TraceSource:
         self.close()
 
     def close(self) -> None:
-        """Give the file back; the last progress is told."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-            self._report(0.0)
 
     def read(self, wanted: int) -> bytes:
         """About `wanted` bytes of text, less only at the end.
@@ -93,7 +164,6 @@ class TraceSource:
             part = self._next(missing)
             parts.append(part)
             missing -= len(part)
-        self._report(_REPORT_S)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _next(self, most: int) -> bytes:
@@ -155,12 +225,6 @@ class TraceSource:
             raise InputError(f"{self.path} cannot be read: {error.strerror or error}") from error
         self._consumed += len(part)
         return part
-
-    def _report(self, pause_s: float) -> None:
-        now = time.monotonic()
-        if self._progress is not None and now - self._reported_at >= pause_s and self._consumed > self._reported:
-            self._progress(self._consumed - self._reported)
-            self._reported, self._reported_at = self._consumed, now
 
 
 def _up_to_damage(unpacker: zlib._Decompress, packed: bytes, most: int) -> bytes:

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.worker import ProcessGroup
-from eroica.trace.communication import is_collective_kernel
-
-
-class Category(IntEnum):
-    """What kind of event a row is, whatever the trace's schema called it."""
-
-    OPERATOR = 0
-    ANNOTATION = 1
-    KERNEL = 2
-    MEMORY = 3
-    RUNTIME = 4
-    OTHER = 5
-    PYTHON = 6
+from eroica.trace.schema import is_collective_kernel
 
 
 @dataclass(frozen=True)
@@ -102,7 +89,6 @@ class EventTable:
         unknown: A sentence about device events of an unknown kind, "" if there are none.
         open_events: Events that had no end of their own.
         header: What the trace says about itself.
-        found_communication: Names of kernels that are communication though no table knows them.
         losses: One sentence each about what could not be read and was left out.
         damage: Those of them after which nobody knows what the file held: it is cut, or much of it is left out.
         bytes_read: Bytes of text that were read, unpacked.
@@ -120,7 +106,6 @@ class EventTable:
     unknown: str = ""
     open_events: int = 0
     header: TraceHeader = TraceHeader()
-    found_communication: frozenset[str] = frozenset()
     losses: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
     bytes_read: int = 0
@@ -134,8 +119,7 @@ class EventTable:
 
     def communication(self) -> NDArray[np.bool_]:
         """Which names are those of kernels that are communication, one flag a string of the table. bool [S]."""
-        found = self.found_communication
-        return np.array([is_collective_kernel(name) or name in found for name in self.strings], dtype=np.bool_)
+        return np.array([is_collective_kernel(name) for name in self.strings], dtype=np.bool_)
 
     def name_of(self, row: int) -> str:
         """Name of one event."""

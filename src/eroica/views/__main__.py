@@ -1,7 +1,4 @@
-"""`python -m eroica.views RUN WINDOW FILE`: draws one page, started by the collector beside a job that may go on.
-
-It is nobody's child for long: it gives way to everything else on the host, and ends by itself after its time.
-"""
+"""`python -m eroica.views RUN WINDOW FILE SECONDS`: draw one page; the collector starts it at low priority."""
 
 from __future__ import annotations
 
@@ -15,16 +12,16 @@ from eroica.wire.logs import log_to
 
 
 def main(run: str, window: str, file: str, limit_s: str) -> int:
-    """Draw window `window` of a run, or with "0" its final verdict, into `file`; 1 if that failed."""
+    """Draw a window of a run ("0": its final verdict) into a file; return 1 if that failed."""
     os.umask(0o077)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(max(1, int(float(limit_s))))
     log_to(Path(run) / "log" / "pages.log")
     try:
-        from eroica.views.write import write_report
+        from eroica.views.page import write_report
 
         write_report(Path(run), Path(file), int(window) or None)
-    except Exception:  # last words of a process without a terminal
+    except Exception:  # nobody reads the output of this process
         logging.exception("%s could not be drawn", file)
         return 1
     return 0

@@ -1,7 +1,7 @@
-"""The Trace Event format, as ui.perfetto.dev and chrome://tracing read it: workers as processes, lanes as threads.
+"""The Trace Event format of ui.perfetto.dev and chrome://tracing: workers as processes, lanes as threads.
 
-Viewers turn microseconds into whole nanoseconds by cutting off, start and length apart; nested slices could then
-cross by a nanosecond, and be dropped. So all times are multiples of an eighth of a microsecond, which survive that.
+All times are multiples of 1/8 microsecond. Viewers truncate start and length to nanoseconds separately, and drop nested
+slices that then cross by a nanosecond; such multiples survive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 STEP_NS = 125
 _STEPS_PER_US = 8
-#: Numbers of a process's threads begin here, so that no two threads of a file have one number.
+#: Thread numbers of a process start at its number times this, so they are unique in the file.
 _THREADS_OF_ONE = 1000
 _LONGEST_NAME = 1000
 _GZIP_LEVEL = 6
@@ -31,15 +31,15 @@ _GZIP_LEVEL = 6
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """One row of slices, which nest. N slices.
+    """One row of N nested slices.
 
     Attributes:
-        name: For people.
-        start_ns: After the start of the worker's window, by its own clock; rising, the longer first. float64 [N].
+        name: Name of the row.
+        start_ns: Time since the start of the worker's window, by its own clock; rising, the longer first. float64 [N].
         end_ns: float64 [N].
         function: Place in `names`. int64 [N].
         names: Functions.
-        categories: Words to filter by, one a function.
+        categories: Words to filter by, one per function.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Lane:
 
 @dataclass(frozen=True, eq=False)
 class Counter:
-    """A channel as a row of its own, in per cent. V values.
+    """A hardware channel as a row of V values.
 
     Attributes:
-        name: For people.
-        start_ns: When each value begins, as in `Lane`. float64 [V].
-        mean: 0-1; what is NaN is not drawn. float64 [V].
+        name: Name of the row.
+        start_ns: Start of each value, as in `Lane`. float64 [V].
+        mean: 0-1; NaN is not drawn. float64 [V].
         highest: float64 [V].
     """
 
@@ -69,29 +69,20 @@ class Counter:
 
 @dataclass(frozen=True)
 class OnAxis:
-    """Where a worker's window lies: axis time = offset_ns + rate * time since the start of its window."""
+    """Place of a worker's window: axis time = offset_ns + rate * time since the start of its window."""
 
     offset_ns: float = 0.0
     rate: float = 1.0
 
     def steps(self, since_start_ns: Floats) -> NDArray[np.int64]:
-        """Moments in steps of `STEP_NS` on the axis."""
+        """Return times on the axis in steps of `STEP_NS`."""
         steps: NDArray[np.int64] = np.rint((self.offset_ns + self.rate * since_start_ns) / STEP_NS).astype(np.int64)
         return steps
 
 
 @dataclass(frozen=True, eq=False)
 class Process:
-    """One worker.
-
-    Attributes:
-        number: Of the process in the file, from 1 on.
-        name: For people.
-        label: A few words beside the name.
-        place: On the axis.
-        lanes: From top to bottom.
-        counters: Below them.
-    """
+    """One worker: its number in the file (from 1), name, a few words beside it, and its rows."""
 
     number: int
     name: str
@@ -102,15 +93,15 @@ class Process:
 
 
 def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, object]) -> None:
-    """Write a trace, compressed if the file's name ends in .gz.
+    """Write a trace, compressed if the file's name ends in .gz; the file appears whole or not at all.
 
     Args:
-        path: An existing file is replaced once the new one is whole.
-        processes: From top to bottom.
-        about: What the trace says about itself: JSON-able.
+        path: The file.
+        processes: Workers from top to bottom.
+        about: JSON-able facts about the trace.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
@@ -130,7 +121,7 @@ def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, ob
 @contextmanager
 def _opened(path: Path, compressed: bool) -> Iterator[TextIO]:
     if not compressed:
-        with path.open("x", encoding="utf-8") as file:  # through no link that somebody else has put there
+        with path.open("x", encoding="utf-8") as file:  # not through a link
             yield file
         return
     with (
@@ -153,7 +144,7 @@ def _events(processes: Sequence[Process]) -> Iterator[str]:
 
 
 def _first(process: Process) -> int:
-    """The first step that a process uses."""
+    """Return the first step that a process uses."""
     starts = [lane.start_ns for lane in process.lanes] + [counter.start_ns for counter in process.counters]
     starts = [start for start in starts if len(start)]
     return min((int(process.place.steps(start[:1])[0]) for start in starts), default=2**62)
@@ -164,7 +155,7 @@ def _thread(process: Process, number: int) -> int:
 
 
 def _named(process: Process, order: int) -> Iterator[str]:
-    """Names and the order of a process and its threads."""
+    """Yield names and order of a process and its threads."""
     pid = process.number
     yield _meta("process_name", pid, 0, name=process.name[:_LONGEST_NAME])
     yield _meta("process_labels", pid, 0, labels=process.label[:_LONGEST_NAME])
@@ -193,7 +184,7 @@ def _slices(process: Process, lane: Lane, thread: int, origin: int) -> Iterator[
 
 
 def _us(steps: int) -> str:
-    """Steps as microseconds, exactly."""
+    """Return steps as exact microseconds."""
     whole, eighths = divmod(steps, _STEPS_PER_US)
     return f"{whole}.{eighths * STEP_NS:03d}" if eighths else str(whole)
 

@@ -1,39 +1,58 @@
-"""Lanes and counters of one worker, from its timeline of one iteration or from its whole trace."""
+"""Lanes and counters of one worker, from its timeline of one iteration or from its whole raw trace.
+
+Raw traces exist for windows with `keep_traces` and for files that were diagnosed. A kept window lies in the scratch
+directory of this host; it is used only if its capture names the same worker and window. The run directory holds the
+paths of diagnosed files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.archive.check import read_regular
+from eroica.archive.store import SOURCES_FILE
 from eroica.errors import InputError
-from eroica.model.pattern import FunctionKey
+from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.series import decode_series
 from eroica.model.timeline import ChannelSeries, Timeline, Track
-from eroica.summarize.series import decode_series
+from eroica.settings import Settings
+from eroica.summarize.facts import channel_series
+from eroica.summarize.files import read_capture, read_window
+from eroica.summarize.recorded import stage_recording
 from eroica.summarize.spans import Staged, Strand
+from eroica.summarize.staging import stage_window
 from eroica.summarize.strands import find_strands
 from eroica.summarize.sweep import nest
+from eroica.trace.kineto import read_trace
 from eroica.views.chrome_trace import Counter, Lane
+from eroica.wire.places import places
 
-#: Slices of a whole trace that are about as many as viewers stay quick with, for one of several workers.
+#: Slices of one worker with which viewers stay quick.
 _MOST_EVENTS = 250_000
 _MOST_DEPTH = 255
+#: Values of a channel.
+_MOST_BINS = 4000
+_MOST_SOURCES_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What there is to draw of one worker.
+    """The rows of one worker.
 
     Attributes:
-        lanes: The critical path first.
-        counters: Hardware.
+        lanes: Threads and streams, the critical path first.
+        counters: Hardware channels.
         iterations: First and last captured iteration that is shown, 0-based.
-        start_ns: Where these begin after the start of the worker's window.
+        start_ns: Start of these, after the start of the worker's window.
         dropped: Executions that are missing.
-        is_whole: From a whole trace, not from a timeline.
-        clock: Host, and start of the worker's window by that host's clock, nanoseconds; None where it is not known.
+        is_whole: Whether they come from a whole trace.
+        clock: Host, and start of the worker's window by that host's clock, nanoseconds; None if unknown.
     """
 
     lanes: tuple[Lane, ...]
@@ -46,10 +65,10 @@ class Drawn:
 
 
 def draw_timeline(timeline: Timeline) -> Drawn:
-    """One iteration, with the hardware around it.
+    """Return one iteration, with the hardware around it.
 
     Raises:
-        InputError: What it holds fits together nowhere.
+        InputError: The timeline is damaged.
     """
     start_ns, duration_ns = timeline.start_us * 1e3, timeline.duration_us * 1e3
     if not (np.isfinite(start_ns) and 0 < duration_ns < np.inf):
@@ -84,7 +103,7 @@ def _lane(track: Track, origin_ns: float, duration_ns: float) -> Lane:
 
 
 def _in_order(lane: Lane) -> Lane:
-    """Slices in order of start, the longer first; one that crosses the one around it is cut at its end."""
+    """Sort slices by start, the longer first, and cut those that end after the one around them."""
     order = np.lexsort((-lane.end_ns, lane.start_ns))
     start, end, open_ends = lane.start_ns[order], lane.end_ns[order].copy(), [np.inf]
     for at, begin in enumerate(start.tolist()):
@@ -100,7 +119,7 @@ def _category(kind: str, phase: str) -> str:
 
 
 def _counter(series: ChannelSeries, span: tuple[float, float]) -> Counter:
-    """The part of a channel that touches a span."""
+    """Return the part of a channel that touches a span."""
     middle = decode_series(series.at_us, np.float32).astype(np.float64) * 1e3
     mean, highest = (decode_series(one, np.float32).astype(np.float64) for one in (series.mean, series.highest))
     if not len(middle) == len(mean) == len(highest) or not np.isfinite(middle).all():
@@ -115,7 +134,7 @@ def _counter(series: ChannelSeries, span: tuple[float, float]) -> Counter:
 
 
 def draw_whole(staged: Staged, channels: Sequence[ChannelSeries]) -> Drawn:
-    """All captured iterations of a worker, or as many around the middle one as viewers can take."""
+    """Return the captured iterations of a worker, as many around the middle one as viewers can take."""
     edges = staged.edges_ns
     first, last = _iterations(len(edges) - 1, len(staged.events))
     span = int(edges[first]), int(edges[last + 1])
@@ -134,7 +153,7 @@ def draw_whole(staged: Staged, channels: Sequence[ChannelSeries]) -> Drawn:
 
 
 def _iterations(count: int, events: int) -> tuple[int, int]:
-    """The first and the last of the iterations around the middle one that are drawn."""
+    """Return the first and last iteration to draw."""
     wanted = max(min(count, int(_MOST_EVENTS * count / max(events, 1))), 1)
     first = min(max(count // 2 - wanted // 2, 0), count - wanted)
     return first, first + wanted - 1
@@ -156,8 +175,84 @@ def _whole(strand: Strand, keys: Sequence[FunctionKey], origin_ns: int) -> Lane:
 
 
 def _shallow(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which slices are not deeper than viewers draw."""
+    """Return which slices are not deeper than viewers draw."""
     if not len(start):
         return np.zeros(0, dtype=np.bool_)
     deep: NDArray[np.bool_] = nest(start, end).depth_N <= _MOST_DEPTH
     return deep
+
+
+# --- raw traces that were kept ---
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """Where raw traces of a window may lie.
+
+    Attributes:
+        job: Name of the job.
+        environ: Environment that names the scratch directory.
+        sources: Global rank -> diagnosed trace file.
+    """
+
+    job: str
+    environ: Mapping[str, str]
+    sources: Mapping[int, Path]
+
+
+def read_sources(window_directory: Path) -> dict[int, Path]:
+    """Return the trace files of a diagnosed window by global rank."""
+    try:
+        text = read_regular(window_directory / SOURCES_FILE, _MOST_SOURCES_BYTES)
+        return {rank: Path(name) for rank, name in msgspec.json.decode(text, type=dict[int, str]).items()}
+    except (OSError, InputError, ValueError):
+        return {}
+
+
+def draw_kept(pattern: WorkerPattern, where: Whereabouts, settings: Settings) -> Drawn | None:
+    """Return all of one worker from its raw trace; None where there is none.
+
+    Raises:
+        InputError: The trace cannot be read.
+    """
+    source = where.sources.get(pattern.worker.global_rank)
+    if source is not None:
+        return _from_file(pattern, source, settings)
+    directory = _directory(pattern, where)
+    return _from_window(directory, settings) if directory is not None else None
+
+
+def _from_file(pattern: WorkerPattern, path: Path, settings: Settings) -> Drawn | None:
+    """Return a diagnosed file, if its size has not changed."""
+    try:
+        if not path.is_file() or path.stat().st_size != pattern.raw_bytes:
+            return None
+    except (OSError, ValueError):
+        return None
+    staged = stage_recording(read_trace(path, settings), pattern.worker.global_rank, settings)
+    return draw_whole(staged, ())
+
+
+def _directory(pattern: WorkerPattern, where: Whereabouts) -> Path | None:
+    """Return the directory in which the agent of this host kept the worker's files."""
+    worker = pattern.worker
+    scratch = places({**where.environ, "EROICA_JOB": where.job or "job", "EROICA_HOST": worker.host or "host"}).scratch
+    directory = scratch / f"window-{pattern.window_id}" / str(worker.pid)
+    return directory if _is_same(directory / "capture.json", pattern) else None
+
+
+def _is_same(path: Path, pattern: WorkerPattern) -> bool:
+    """Return whether a capture is the pattern's: names and process ids come again."""
+    try:
+        capture = read_capture(path)
+    except InputError:
+        return False
+    said = capture.worker, capture.window_id, capture.first_iteration, capture.last_iteration
+    return said == (pattern.worker, pattern.window_id, pattern.first_iteration, pattern.last_iteration)
+
+
+def _from_window(directory: Path, settings: Settings) -> Drawn:
+    kept = read_window(directory / "capture.json", directory.parent / "hardware", settings)
+    staged = stage_window(kept.capture, kept.events, kept.stacks, kept.flight, hardware=kept.samples)
+    drawn = draw_whole(staged, channel_series(kept.capture, kept.samples, _MOST_BINS))
+    return replace(drawn, clock=(kept.capture.worker.host, kept.capture.boundaries_ns[0]))

@@ -1,15 +1,17 @@
-"""All that one report is drawn from, and what several pictures ask of it.
+"""The records behind one report, and the figures that several pictures need.
 
-Shapes: W workers (in order of global rank), F functions.
+Shapes: W workers (in order of global rank), F functions, R rows of all workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,28 +19,125 @@ from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved, read_b
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
-from eroica.model.pattern import WorkerPattern
+from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.rows import NUMBERS, RowTable
 from eroica.model.timeline import Timeline
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window
-from eroica.views.rows import Rows, gather_rows
 from eroica.wire.codec import decode_record
+
+#: Maximum number of functions with a column. More would take gigabytes at ten thousand workers.
+MOST_FUNCTIONS = 400
+_SHOWN = ("beta", "critical_s", "total_s")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rows:
+    """Times of all workers by function, the function with the largest mean β first.
+
+    Attributes:
+        keys: One per function. Collectives of groups with the same purpose ("mesh_dp") are one function.
+        beta_WF: Share of the window on the critical path, 0-1; 0 where a worker does not run it. float32 [W, F].
+        runs_WF: Whether the worker runs the function. bool [W, F].
+        critical_s_WF: Seconds on the critical path. float32 [W, F].
+        total_s_WF: Seconds over all executions. float32 [W, F].
+    """
+
+    keys: tuple[FunctionKey, ...]
+    beta_WF: NDArray[np.float32]
+    runs_WF: NDArray[np.bool_]
+    critical_s_WF: NDArray[np.float32]
+    total_s_WF: NDArray[np.float32]
+
+    def matching(self, name: str, stack: Sequence[str]) -> NDArray[np.intp]:
+        """Return the columns under a finding's frame, else those of its name. intp, heaviest first."""
+        root = _root(name, tuple(stack))
+        found = [at for at, key in enumerate(self.keys) if root and key.stack[: len(root)] == root]
+        return np.array(found or [at for at, key in enumerate(self.keys) if key.name == name], dtype=np.intp)
+
+    def likeness(self, worker: int) -> NDArray[np.float64]:
+        """Return the share of functions that each worker has in common with one of them, 0-1. float64 [W]."""
+        own = self.runs_WF[worker]
+        either = (self.runs_WF | own).sum(axis=1)
+        both = (self.runs_WF & own).sum(axis=1)
+        shares: NDArray[np.float64] = np.divide(both, either, out=np.ones(len(either)), where=either > 0)
+        return shares
+
+
+def _root(name: str, stack: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a stack from its outermost to the named frame: (a, b, c) and "b" -> (a, b)."""
+    for at in range(len(stack), 0, -1):
+        frame = stack[at - 1]
+        if frame == name or frame.startswith(f"{name} ("):
+            return stack[:at]
+    return ()
+
+
+def gather_rows(patterns: Sequence[WorkerPattern]) -> Rows:
+    """Arrange the rows of all workers by function."""
+    keys: dict[FunctionKey, int] = {}
+    functions_R = np.fromiter(chain.from_iterable(_numbered(patterns, keys)), dtype=np.intp)
+    workers_R = np.repeat(np.arange(len(patterns)), [len(pattern.functions) for pattern in patterns])
+    shown = [NUMBERS.index(name) for name in _SHOWN]
+    numbers = (RowTable.of(pattern.functions).numbers[shown] for pattern in patterns)
+    numbers_NR = np.concatenate([np.empty((len(shown), 0)), *numbers], axis=1)
+    order_F = np.argsort(-np.bincount(functions_R, weights=numbers_NR[0], minlength=len(keys)), kind="stable")
+    kept_F = order_F[:MOST_FUNCTIONS]
+    column_F = np.full(len(keys), -1, dtype=np.intp)
+    column_F[kept_F] = np.arange(len(kept_F))
+    columns_R = column_F[functions_R]
+    chosen_R = columns_R >= 0
+    shape = len(patterns), len(kept_F)
+    cells_R = workers_R[chosen_R] * shape[1] + columns_R[chosen_R]
+
+    def summed(values_R: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
+        return np.bincount(cells_R, values_R, minlength=shape[0] * shape[1]).astype(np.float32).reshape(shape)
+
+    beta_WF, critical_s_WF, total_s_WF = (summed(values) for values in numbers_NR[:, chosen_R])
+    named = list(keys)
+    return Rows(
+        keys=tuple(named[at] for at in kept_F),
+        beta_WF=beta_WF,
+        runs_WF=summed() > 0,
+        critical_s_WF=critical_s_WF,
+        total_s_WF=total_s_WF,
+    )
+
+
+def _numbered(patterns: Sequence[WorkerPattern], keys: dict[FunctionKey, int]) -> Iterator[list[int]]:
+    """Yield the function numbers of each worker's rows; new functions are added to `keys`."""
+    known: dict[tuple[FunctionKey, str], int] = {}
+    for pattern in patterns:
+        labels = {group.name: _group_label(group.description, len(group.ranks)) for group in pattern.process_groups}
+        own = []
+        for named in RowTable.of(pattern.functions).keys:
+            which = named, labels.get(named.group, named.group)
+            if which not in known:
+                key = msgspec.structs.replace(named, group=which[1])
+                known[which] = keys.setdefault(key, len(keys))
+            own.append(known[which])
+        yield own
+
+
+def _group_label(description: str, size: int) -> str:
+    """Name groups that do the same for different workers alike."""
+    return description if description not in ("", "undefined") else f"{size} workers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """One verdict and what it was read from.
+    """A verdict and the records it was read from.
 
     Attributes:
         verdict: What the report says.
-        window: What was asked for, None where that was not kept.
-        patterns: One per worker, in order of global rank; empty for blockages, for verdicts without their files, and
-            for jobs in which nothing ever looked wrong. May be thousands.
-        history: The job's iteration times, None without.
-        blockage: What was seen of a job that stood still, None without.
-        name: Of the run directory; empty without one.
-        window_id: Which window of the run, 0 where it has no number.
-        notes: What could not be read.
+        window: The request for the window, None where it was not kept.
+        patterns: One per worker, in order of global rank. Empty for blockages, for verdicts without their files, and
+            for jobs without a window. May be thousands.
+        history: The job's iteration times.
+        blockage: Looks at a job that stood still.
+        name: Name of the run directory; empty without one.
+        window_id: Number of the window in the run, 0 if it has none.
+        notes: Files that could not be read.
     """
 
     verdict: Verdict
@@ -63,7 +162,7 @@ class Material:
 
     @cached_property
     def hosts(self) -> dict[int, str]:
-        """Global rank -> host, of those that a pattern or a look came from."""
+        """Global rank -> host."""
         hosts = {pattern.worker.global_rank: pattern.worker.host for pattern in self.patterns}
         for host in self.blockage.looks if self.blockage is not None else ():
             hosts.update({look.worker.global_rank: look.worker.host for look in host.first})
@@ -71,7 +170,7 @@ class Material:
 
     @cached_property
     def rows(self) -> Rows:
-        """(β, μ, σ) of all workers by function."""
+        """Times of all workers by function."""
         return gather_rows(self.patterns)
 
     @cached_property
@@ -80,27 +179,22 @@ class Material:
         return tuple(finding for finding in self.verdict.findings if finding.role == "cause")
 
     @cached_property
-    def symptoms(self) -> tuple[Finding, ...]:
-        """Findings that are symptoms."""
-        return tuple(finding for finding in self.verdict.findings if finding.role == "symptom")
-
-    @cached_property
     def culprits(self) -> tuple[int, ...]:
-        """Workers that causes name, the first cause's first; none for causes that are everybody's or move around."""
+        """Workers that causes name, the first cause's workers first."""
         named = [rank for cause in self.causes if cause.scope == "some" for rank in cause.workers]
         return tuple(dict.fromkeys(named))
 
     def worker_name(self, rank: int) -> str:
-        """How a worker is called in pictures: "worker 12 on node-3"; the host is not clean yet."""
+        """Return a worker's name for pictures: "worker 12 on node-3"; the host is not clean yet."""
         host = self.hosts.get(rank, "")
         return f"worker {rank} on {host}" if host else f"worker {rank}"
 
     def functions_of(self, finding: Finding) -> NDArray[np.intp]:
-        """Columns of `rows` that a finding is about, the heaviest first; empty where it names no function.
+        """Return the columns of `rows` that a finding is about, the heaviest first.
 
-        A finding states β of what it measured. That need not be the function it names: what a loader's process does is
-        never critical itself, the wait for its batch is. So of the named function, the wait for input, its kind of work
-        and each single function, the first is taken that shows the stated β on the named workers.
+        A finding states β of what it measured, which need not be the function it names: a loader's process is never on
+        the critical path, the wait for its batch is. This method tries the named function, the wait for input, the
+        kind of work and each single function, and takes the first with the stated β on the named workers.
         """
         named = self.rows.matching(finding.function.name, finding.function.stack)
         stated = finding.pattern.beta if finding.pattern is not None else None
@@ -118,12 +212,12 @@ class Material:
         return next((columns for columns in others if self._shows(columns, places, stated)), named)
 
     def _shows(self, columns: NDArray[np.intp], places: Sequence[int], beta: float) -> bool:
-        """Whether functions have this β on these workers, as nearly as it was rounded and averaged."""
-        found = float(self.rows.joined(columns)[0][list(places)].mean()) if len(columns) else 0.0
+        """Return whether functions have this β on these workers, but for rounding."""
+        found = float(self.rows.beta_WF[places][:, columns].sum(axis=1).mean()) if len(columns) else 0.0
         return abs(found - beta) <= max(0.02 * beta, 0.0005)
 
     def timeline(self, rank: int) -> Timeline | None:
-        """One iteration of a worker; None if it has none or its bytes are damaged."""
+        """Return the timeline of a worker; None if it has none or its bytes are damaged."""
         if rank not in self._timelines:
             self._timelines[rank] = self._read_timeline(rank)
         return self._timelines[rank]
@@ -138,13 +232,10 @@ class Material:
             return None
 
     def culprit_and_peer(self) -> tuple[int, int | None] | None:
-        """The worker to look at closely, and one like most others to hold beside it.
+        """Return the worker to look at closely and a peer, by global rank.
 
-        The first culprit that has a pattern; where nobody is named, the slowest in the first finding's function, else
-        the one whose window took longest. The peer is no culprit, runs what the culprit runs, and lies in the middle.
-
-        Returns:
-            Two global ranks, the second None for a single worker; None without patterns.
+        The worker is the first culprit with a pattern; else the slowest in the first cause's function; else the one
+        with the longest window. The peer is None for a single worker; without patterns, the result is None.
         """
         if not self.patterns:
             return None
@@ -155,11 +246,11 @@ class Material:
         return culprit, self.peer_of(culprit, column)
 
     def peer_of(self, rank: int, column: int | None = None) -> int | None:
-        """A worker in the middle of those that are no culprits and run the same functions as `rank`.
+        """Return the median worker of those that run the same functions as `rank` and are no culprits.
 
         Args:
-            rank: Of the worker that a peer is sought for.
-            column: Function by whose β the middle is told; None: by the length of the window.
+            rank: Global rank of the worker that needs a peer.
+            column: Function whose β orders the workers; None: the length of the window does.
         """
         others = [place for other, place in self.places.items() if other != rank and other not in self.culprits]
         others = others or [place for other, place in self.places.items() if other != rank]
@@ -181,26 +272,26 @@ class Material:
 
 
 def gather(directory: Path, window_id: int | None = None) -> Material:
-    """What a run directory, one of its windows, or a verdict in a file holds.
+    """Read a run directory, one of its windows, or a verdict in a file.
 
     Args:
-        directory: As `eroica.archive.load` understands it.
-        window_id: Of a run, this window instead of its final verdict.
+        directory: Path that `eroica.archive.load` understands.
+        window_id: Window of a run to show instead of its final verdict.
 
     Raises:
-        InputError: There is no verdict in it, or it is nothing of ours.
+        InputError: It holds no verdict, or Eroica did not write it.
         UsageError: The run has no such window.
     """
     return gather_saved(open_saved(directory), window_id)
 
 
 def gather_saved(saved: Saved, window_id: int | None = None, verdict: Verdict | None = None) -> Material:
-    """The same of what is open already.
+    """Read the material of a run, window or verdict that is open already.
 
     Args:
         saved: A run, a window or a verdict.
-        window_id: Of a run, this window instead of its final verdict.
-        verdict: Instead of the one that was saved: made anew from the same patterns.
+        window_id: Window of a run to show instead of its final verdict.
+        verdict: Verdict to show instead of the saved one.
 
     Raises:
         InputError: There is no verdict in it.
@@ -216,7 +307,7 @@ def gather_saved(saved: Saved, window_id: int | None = None, verdict: Verdict | 
 
 
 def of_run(run: SavedRun, verdict: Verdict | None = None) -> Material:
-    """A run's final verdict with the window that it came from; without one, the last window that was judged.
+    """Read a run's final verdict with its window; without one, the last window that has a verdict.
 
     Raises:
         InputError: There is no verdict in it.
@@ -234,12 +325,12 @@ def of_run(run: SavedRun, verdict: Verdict | None = None) -> Material:
 
 
 def of_window(window: SavedWindow, run: SavedRun | None = None, verdict: Verdict | None = None) -> Material:
-    """One window.
+    """Read the material of one window.
 
     Args:
-        window: Its patterns or its blockage are read now.
-        run: Around it; its history is read.
-        verdict: Instead of the window's own.
+        window: Window whose patterns or blockage are read.
+        run: Run that the window belongs to; its history is read.
+        verdict: Verdict to show instead of the saved one.
 
     Raises:
         InputError: There is no verdict on it.
@@ -277,7 +368,7 @@ def _blockage(window: SavedWindow) -> Blockage | None:
 
 
 def _run_around(window: SavedWindow) -> SavedRun | None:
-    """The run directory of a window that was named by its own path."""
+    """Return the run of a window that was named by its own path."""
     parent = window.directory.resolve().parent
     if parent.name != "windows":
         return None

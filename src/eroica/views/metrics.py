@@ -19,7 +19,7 @@ from eroica import __version__
 from eroica.model.communication import DelayMatrix
 from eroica.model.verdict import Verdict, VerdictWord, Waits
 from eroica.model.window import WindowPurpose
-from eroica.report.words import clean, worker_list
+from eroica.model.words import clean, worker_list
 from eroica.wire.messages import JobStatus
 
 #: Workers with a series of their own, by blame; the others are one sum.

@@ -1,7 +1,8 @@
-"""The report: one page that needs nothing but itself.
+"""The report: one HTML file that opens offline.
 
-What it shows comes from `Material`; the words of `report/`, the pictures of `views/pictures/`, the frame of
-`web/report.html`. Style and script stand in the page and are allowed by their hashes alone.
+`Material` holds what it shows, `web/report.html` is the frame, and `PICTURES` lists the pictures. A picture is a
+function from `Material` to a `Picture`, or to None where the verdict has no use for it (a job that stands still has no
+flame graphs). A picture may have a script and a style: `web/<name>.js` and `web/<name>.css`.
 """
 
 from __future__ import annotations
@@ -11,32 +12,50 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup
 
 from eroica.model.shares import percent
-from eroica.report.phrases import opening
-from eroica.report.why import describe, fate, signs_of
-from eroica.report.words import clean, sentence
-from eroica.views.findings import left_out, shown_causes, shown_symptoms
-from eroica.views.glance import key_facts, meter, pace_bars, word_sign
-from eroica.views.material import Material
-from eroica.views.picture import Facts, Picture
-from eroica.views.pictures import NAMES, TITLES
+from eroica.model.words import clean, sentence
+from eroica.report.phrases import describe, fate, opening, signs_of
+from eroica.views import flames, heatmap, iterations, stuck, waits
+from eroica.views.material import Material, gather
+from eroica.views.svg import Facts, Picture
+from eroica.views.verdict_parts import (
+    draw_coverage,
+    key_facts,
+    left_out,
+    meter,
+    pace_bars,
+    shown_causes,
+    shown_symptoms,
+    word_sign,
+)
+from eroica.wire.files import write_whole
 
 log = logging.getLogger("eroica.views")
+#: Name -> title in the navigation, and the function that draws it; in the order of the page.
+PICTURES: dict[str, tuple[str, Callable[[Material], Picture | None]]] = {
+    "stuck": ("Who is stuck where", stuck.draw),
+    "iterations": ("Iterations", iterations.draw),
+    "heatmap": ("Heat map", heatmap.draw),
+    "waits": ("Waits", waits.draw),
+    "flames": ("Stacks", flames.draw),
+    "coverage": ("Coverage", draw_coverage),
+}
 _MOST_NOTES = 8
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:ms|µs|s|min|[kMGT]?B)\b))")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Shown:
-    """A picture as the template wants it: its data as JSON that nothing in it can end."""
+    """A picture as the template needs it, its data as JSON."""
 
     id: str
     nav: str
@@ -48,8 +67,24 @@ class _Shown:
     data: Markup | None
 
 
+def build_report(material: Material) -> bytes:
+    """Return the page as UTF-8."""
+    return build_page(material).encode("utf-8", "replace")
+
+
+def write_report(directory: Path, file: Path, window_id: int | None = None) -> None:
+    """Draw a run directory, one of its windows, or a verdict in a file; the page appears whole or not at all.
+
+    Raises:
+        InputError: The directory holds no verdict, or Eroica did not write it.
+        UsageError: The run has no such window.
+        OSError: The file cannot be written.
+    """
+    write_whole(file, build_report(gather(directory, window_id)))
+
+
 def build_page(material: Material) -> str:
-    """The whole page as HTML."""
+    """Return the page as HTML."""
     verdict = material.verdict
     causes = shown_causes(verdict)
     cause = verdict.cause
@@ -72,7 +107,7 @@ def build_page(material: Material) -> str:
             for one in verdict.considered
         ],
         has_letters=any(one.finding.pattern is not None for one in causes),
-        pictures=[shown for name in NAMES if (shown := _shown(name, material)) is not None],
+        pictures=[shown for name in PICTURES if (shown := _shown(name, material)) is not None],
         css=css,
         script=script,
         policy=_policy(css, script),
@@ -87,28 +122,27 @@ def _notes(material: Material) -> list[str]:
 
 
 def draw_picture(name: str, material: Material) -> Picture | None:
-    """One picture; if it fails, what says so in its place."""
+    """Return one picture; if it fails, the sentence in its place."""
     try:
-        picture: Picture | None = import_module(f"eroica.views.pictures.{name}").draw(material)
+        return PICTURES[name][1](material)
     except Exception as error:
         log.exception("the picture %s could not be drawn", name)
         return _failed(name, error)
-    return picture
 
 
 def _failed(name: str, error: Exception) -> Picture:
     why = f"This picture could not be drawn: {type(error).__name__}. Everything else on the page is unaffected."
-    return Picture(id=name, title=TITLES[name], missing=why)
+    return Picture(id=name, title=PICTURES[name][0], missing=why)
 
 
 def _shown(name: str, material: Material) -> _Shown | None:
-    """A picture; where there are no patterns at all, none that would only say so."""
+    """Return a picture for the template; without patterns, none that only says so."""
     picture = draw_picture(name, material)
     if picture is None or (picture.missing and not material.patterns):
         return None
     try:
         return _ready(name, picture)
-    except (TypeError, ValueError) as error:  # a number that is none, for which JSON has no word
+    except (TypeError, ValueError) as error:  # NaN is no JSON
         log.exception("the data of the picture %s are no JSON", name)
         return _ready(name, _failed(name, error))
 
@@ -116,7 +150,7 @@ def _shown(name: str, material: Material) -> _Shown | None:
 def _ready(name: str, picture: Picture) -> _Shown:
     return _Shown(
         id=picture.id,
-        nav=TITLES[name],
+        nav=PICTURES[name][0],
         title=picture.title,
         body=picture.body,
         reads=picture.reads,
@@ -127,23 +161,23 @@ def _ready(name: str, picture: Picture) -> _Shown:
 
 
 def as_script(data: object) -> Markup:
-    """JSON that can stand in a script element: ASCII only, and no "<" that could end it."""
+    """Return JSON for a script element: ASCII only, and no "<" that could end it."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _prose(text: str) -> str:
-    """A sentence in which no number is parted from its unit at the end of a line."""
+    """Return a sentence that never breaks between a number and its unit."""
     return _UNIT.sub("\u00a0", sentence(text))
 
 
 def _frame(text: str) -> Markup:
-    """A frame of a stack, which may be broken behind slashes."""
+    """Return a frame of a stack that may break after slashes."""
     return Markup("/<wbr>").join(text.split("/"))
 
 
 def _policy(css: str, script: str) -> str:
-    """Nothing may be loaded, and only this style and this script count."""
+    """Return a policy that loads nothing and allows only this style and this script."""
     return (
         f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(script)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -156,15 +190,15 @@ def _hash(text: str) -> str:
 
 @cache
 def _together(kind: str) -> str:
-    """Colors, the page's own file and those of the pictures that have one, in the order of the page."""
+    """Return the colors, the page's own file and those of the pictures."""
     room = files("eroica.views") / "web"
-    found = [room / f"{name}.{kind}" for name in ("palette", "report", *NAMES)]
+    found = [room / f"{name}.{kind}" for name in ("palette", "report", *PICTURES)]
     return "\n".join(file.read_text(encoding="utf-8") for file in found if file.is_file())
 
 
 @cache
 def _environment() -> Environment:
-    """Templates from the package; what is no Markup is escaped."""
+    """Return the environment of the template, which escapes everything but Markup."""
     room = files("eroica.views") / "web"
     environment = Environment(
         loader=FunctionLoader(lambda name: (room / name).read_text(encoding="utf-8")),

@@ -1,8 +1,8 @@
-"""Chosen workers of one window as one trace for ui.perfetto.dev or chrome://tracing, on one axis of time.
+"""Chosen workers of one window as one trace for ui.perfetto.dev or chrome://tracing, on one time axis.
 
-Each worker is a process; its critical path is the first row, then threads, streams and hardware. Workers' clocks are
-brought together by the ends of collectives, which members leave within microseconds; how well that fits is said in the
-trace. Where raw traces are still there, all captured iterations are drawn, else the one that patterns carry.
+Each worker is a process: critical path, threads, streams and hardware. The ends of collectives align the workers'
+clocks, because members leave a collective within microseconds. Raw traces give all captured iterations; without them,
+patterns give one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from pathlib import Path
 from eroica import __version__
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
-from eroica.report.words import clean, worker_list
+from eroica.model.words import clean, worker_list
 from eroica.views.chrome_trace import STEP_NS, OnAxis, Process, write_trace
 from eroica.views.lanes import Drawn, draw_timeline
 from eroica.views.material import Material
 
-#: Workers that are shown where nobody chose: more are not to be compared by eye.
+#: Workers shown by default, and at most: viewers take minutes over more.
 MOST_UNASKED = 8
-#: A viewer takes minutes over more.
 MOST_ASKED = 64
 Whole = Callable[[WorkerPattern], Drawn | None]
 
@@ -31,9 +30,9 @@ class Alignment:
     """How workers' clocks fit together.
 
     Attributes:
-        places: Global rank -> where its window lies.
-        uncertainty_us: Nine of ten ends of one collective lie within this of each other.
-        executions: Collectives it rests on.
+        places: Global rank -> place of its window.
+        uncertainty_us: 90 % of the ends of one collective lie within this of each other.
+        executions: Number of collectives used.
         unplaced: Global rank -> why it has no place.
     """
 
@@ -45,23 +44,18 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Written:
-    """What a trace holds, for people.
-
-    Attributes:
-        ranks: Workers in it, from top to bottom.
-        notes: Sentences: what is shown of whom, how well clocks fit, what is missing.
-    """
+    """Workers in a trace, and notes on what it shows, how well clocks fit and what is missing."""
 
     ranks: tuple[int, ...]
     notes: tuple[str, ...]
 
 
 def choose_workers(material: Material, asked: Sequence[int] = ()) -> tuple[int, ...]:
-    """Workers to show: those asked for, else culprits, each with one peer from the middle beside it.
+    """Return the workers asked for, else the culprits, each with a peer.
 
     Raises:
-        UsageError: One of them is not there, or they are too many.
-        InputError: There is nobody.
+        UsageError: A worker has no pattern, or they are too many.
+        InputError: There is no pattern.
     """
     there = sorted(material.places)
     if not there:
@@ -91,17 +85,14 @@ def _unasked(material: Material) -> tuple[int, ...]:
 
 
 def write_perfetto(path: Path, material: Material, ranks: Sequence[int], alignment: Alignment, whole: Whole) -> Written:
-    """Write the trace.
+    """Write the trace of some workers, from top to bottom.
 
     Args:
         path: .json or .json.gz.
         material: Verdict and patterns.
-        ranks: Workers, each with a pattern, from top to bottom.
+        ranks: Workers, each with a pattern.
         alignment: Their clocks.
-        whole: A worker's pattern -> all of its raw trace, None where that is gone; may raise InputError.
-
-    Returns:
-        What was written, in words.
+        whole: Reads the raw trace of a worker; None if it is gone. May raise InputError.
 
     Raises:
         InputError: None of these workers has anything to show.
@@ -146,10 +137,7 @@ def _drawn(material: Material, ranks: Sequence[int], whole: Whole, notes: list[s
 def _placed(
     drawn: Mapping[int, Drawn], alignment: Alignment, notes: list[str]
 ) -> tuple[dict[int, OnAxis], frozenset[int]]:
-    """Where each worker's window lies, and whose places are known.
-
-    The others begin what is shown of them with the first one.
-    """
+    """Return where each worker's window lies, and whose places are known; the others begin with the first one."""
     order = sorted(drawn, key=lambda rank: rank not in alignment.places)
     begin, known = 0.0, list[int]()
     placed: dict[int, OnAxis] = {}
@@ -168,7 +156,7 @@ def _placed(
 
 
 def _by_host(one: Drawn, others: Sequence[tuple[Drawn, OnAxis]]) -> OnAxis | None:
-    """The place beside a worker whose window is told by the clock of the same host."""
+    """Return the place by the clock of a host that another worker shares."""
     for other, place in others:
         if one.clock is not None and other.clock is not None and one.clock[0] == other.clock[0]:
             return OnAxis(place.offset_ns + place.rate * (one.clock[1] - other.clock[1]), place.rate)
@@ -176,13 +164,13 @@ def _by_host(one: Drawn, others: Sequence[tuple[Drawn, OnAxis]]) -> OnAxis | Non
 
 
 def _is_one_host(drawn: Mapping[int, Drawn]) -> bool:
-    """Whether all are told by the clock of one host."""
+    """Return whether all workers use the clock of one host."""
     clocks = [one.clock for one in drawn.values()]
     return len({clock[0] for clock in clocks if clock is not None}) == 1 and None not in clocks
 
 
 def _fits(drawn: Mapping[int, Drawn], known: frozenset[int], alignment: Alignment) -> str:
-    """How well the workers lie on one axis."""
+    """Return a sentence on how well the clocks fit."""
     if len(drawn) == 1:
         return "one worker alone, by its own clock"
     if _is_one_host(drawn):
@@ -202,7 +190,7 @@ def _microseconds(value_us: float) -> str:
 
 
 def _shown(material: Material, drawn: Mapping[int, Drawn]) -> str:
-    """What is shown of whom."""
+    """Return a sentence on what the trace shows."""
     whole = [rank for rank, one in drawn.items() if one.is_whole]
     others = [rank for rank in drawn if rank not in whole]
     words = []
@@ -216,7 +204,7 @@ def _shown(material: Material, drawn: Mapping[int, Drawn]) -> str:
 
 
 def _iterations(material: Material, drawn: Mapping[int, Drawn], ranks: Sequence[int]) -> str:
-    """Iterations of some workers by their numbers in the job."""
+    """Return the numbers of the iterations in the job."""
     numbers = [
         material.patterns[material.places[rank]].first_iteration + at for rank in ranks for at in drawn[rank].iterations
     ]
@@ -241,7 +229,7 @@ def _process(material: Material, rank: int, drawn: Drawn, place: OnAxis, is_alig
 
 
 def _about(material: Material, drawn: Mapping[int, Drawn], notes: Sequence[str]) -> dict[str, object]:
-    """What the trace says about itself; viewers show it under "info and stats"."""
+    """Return what viewers show under "info and stats"."""
     verdict = material.verdict
     return {
         "tool": f"Eroica {__version__}",
@@ -256,7 +244,7 @@ def _about(material: Material, drawn: Mapping[int, Drawn], notes: Sequence[str])
 
 
 def _axis(drawn: Mapping[int, Drawn], known: frozenset[int], alignment: Alignment) -> dict[str, object]:
-    """By what the workers lie on one axis, for programs."""
+    """Return how the workers are aligned, for programs."""
     together = [rank for rank in drawn if rank in known]
     by_host = _is_one_host(drawn)
     by = "the clock of their host" if by_host else f"ends of {alignment.executions} collectives"

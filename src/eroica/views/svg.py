@@ -1,7 +1,7 @@
-"""SVG as text: the one place where names and numbers of a job become markup.
+"""SVG as text, and pictures made of it: the only place where names and numbers of a job become markup.
 
-Elements are `markupsafe.Markup`. Everything that is not Markup is escaped on its way in, after characters that would
-turn lines around, hide or break them are gone; so hostile names cost nothing but themselves.
+Elements are `markupsafe.Markup`. Everything else is cleaned of control characters and escaped, so a hostile name does
+no harm.
 
     svg(640, 200, rect(0, 0, 10, 20, cls="bar"), label(4, 12, name), title="Iteration times")
 """
@@ -9,45 +9,39 @@ turn lines around, hide or break them are gone; so hostile names cost nothing bu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from eroica.model.shares import percent
-from eroica.report.words import clean, milliseconds
+from eroica.model.words import clean, milliseconds
 
-#: Mean width of a character of the page's text face, as a share of its size; measured on Latin names with digits.
-_CHARACTER = 0.56
-#: The same of its face for code.
-_CODE_CHARACTER = 0.605
-#: Numbers in pictures are written to a hundredth of a pixel.
-_DIGITS = 2
+#: Mean width of a character as a share of its size, measured on Latin names with digits: text, and code.
+_CHARACTER, _CODE_CHARACTER = 0.56, 0.605
 
 
 def number(value: float) -> str:
-    """A coordinate, short: "3", "3.25"; what is no number at all becomes 0, so that no picture breaks."""
+    """Return a coordinate to a hundredth of a pixel: "3", "3.25"; 0 for NaN and infinity."""
     if not math.isfinite(value):
         return "0"
-    text = f"{value:.{_DIGITS}f}"
+    text = f"{value:.2f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) if text != "-0.00" else "0"
 
 
 def words(text: object, limit: int = 160) -> Markup:
-    """Text from anywhere as content or attribute: one line, visible characters only, at most `limit`, escaped."""
+    """Return text cleaned, cut to `limit` characters and escaped."""
     if isinstance(text, Markup):
         return text
     return escape(clean(str(text), limit))
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """One element.
+    """Return one element.
 
     Args:
-        name: "rect", "g", "text"; from our own code, never from the job.
-        children: Markup as it is, other values as text; None is left out.
-        attributes: `cls` is "class", other underscores are hyphens (`text_anchor`); a trailing one goes (`from_`).
-            Numbers are written by `number`; None is left out.
+        name: Name of the element, never from the job.
+        children: Markup or text; None is left out.
+        attributes: `cls` is "class", other underscores are hyphens (`text_anchor`). None is left out.
     """
     written = "".join(f' {_attribute(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None)
     inside = "".join(words(child, 600) for child in children if child is not None)
@@ -67,90 +61,63 @@ def _value(value: object) -> str:
 
 
 def join(parts: Iterable[Markup | None]) -> Markup:
-    """Elements after each other."""
+    """Return elements after each other."""
     return Markup("").join(part for part in parts if part is not None)
 
 
 def svg(width: float, height: float, *children: object, title: str, cls: str = "", **attributes: object) -> Markup:
-    """A picture that scales with the page.
+    """Return a picture of at most `width` pixels that scales with the page; a reader hears its title.
 
-    Args:
-        width: Of its own coordinates, and at most so many pixels wide.
-        height: Of its own coordinates.
-        children: Elements.
-        title: What it shows, read aloud in its place (`role="img"`).
-        cls: More classes; "wide" pictures keep a least width and scroll sideways on a phone.
-        attributes: More of the root's.
+    Class "wide": the picture keeps a least width and scrolls sideways on a phone.
     """
-    return tag(
-        "svg",
-        *children,
-        viewBox=f"0 0 {number(width)} {number(height)}",
-        width=float(width),
-        height=float(height),
-        role="img",
-        aria_label=title,
-        cls=f"picture {cls}".strip(),
-        **attributes,
-    )
+    more = {"role": "img", "aria_label": title, "cls": f"picture {cls}".strip(), **attributes}
+    return _svg(width, height, *children, **more)
 
 
 def sign(width: float, height: float, *children: object, stretch: bool = False) -> Markup:
-    """A small picture beside text that says the same: not read aloud; `stretch` fills the room that it is given."""
-    return tag(
-        "svg",
-        *children,
-        viewBox=f"0 0 {number(width)} {number(height)}",
-        width=float(width),
-        height=float(height),
-        aria_hidden="true",
-        preserveAspectRatio="none" if stretch else None,
-    )
+    """Return a small picture beside text that says the same; `stretch` fills the width of its place."""
+    ratio = "none" if stretch else None
+    return _svg(width, height, *children, aria_hidden="true", preserveAspectRatio=ratio)
+
+
+def _svg(width: float, height: float, *children: object, **attributes: object) -> Markup:
+    box = f"0 0 {number(width)} {number(height)}"
+    return tag("svg", *children, viewBox=box, width=float(width), height=float(height), **attributes)
 
 
 def group(*children: object, **attributes: object) -> Markup:
-    """`<g>`."""
+    """Return `<g>`."""
     return tag("g", *children, **attributes)
 
 
-def move(x: float, y: float, *children: object, **attributes: object) -> Markup:
-    """`<g>` moved by (x, y)."""
-    return tag("g", *children, transform=f"translate({number(x)} {number(y)})", **attributes)
-
-
 def rect(x: float, y: float, width: float, height: float, *children: object, **attributes: object) -> Markup:
-    """A rectangle; negative sizes become 0; a `hint(...)` child is shown on hover."""
+    """Return a rectangle; negative sizes become 0."""
     size = {"width": float(max(width, 0.0)), "height": float(max(height, 0.0))}
     return tag("rect", *children, x=float(x), y=float(y), **size, **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Markup:
-    """A straight line."""
+    """Return a straight line."""
     return tag("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), **attributes)
 
 
-def circle(x: float, y: float, radius: float, *children: object, **attributes: object) -> Markup:
-    """A circle; a `hint(...)` child is shown on hover."""
-    return tag("circle", *children, cx=float(x), cy=float(y), r=float(radius), **attributes)
-
-
 def path(d: str, *children: object, **attributes: object) -> Markup:
-    """A path; `d` is our own, see `points` and `diamond`."""
+    """Return a path; `d` never comes from the job."""
     return tag("path", *children, d=Markup(d), **attributes)
 
 
 def label(x: float, y: float, text: object, **attributes: object) -> Markup:
-    """Text at (x, y); `text_anchor="middle"` or "end" as needed."""
+    """Return text at (x, y)."""
     return tag("text", words(text, 600), x=float(x), y=float(y), **attributes)
 
 
 def hint(text: object) -> Markup:
-    """What the pointer shows of the element it stands in."""
+    """Return the child that shows a text while the pointer is over its parent."""
     return tag("title", words(text, 600))
 
 
 def points(xs: Iterable[float], ys: Iterable[float]) -> str:
-    """The `d` of a line through points; a gap where a value is no number."""
+    """Return the `d` of a line through points, with gaps at NaN."""
     parts, pen = [], "M"
     for x, y in zip(xs, ys, strict=True):
         if not (math.isfinite(x) and math.isfinite(y)):
@@ -162,14 +129,14 @@ def points(xs: Iterable[float], ys: Iterable[float]) -> str:
 
 
 def diamond(x: float, y: float, radius: float) -> str:
-    """The `d` of the sign for culprits: never color alone."""
+    """Return the `d` of the sign that marks culprits beside their color."""
     r = number(radius)
     return f"M{number(x)} {number(y - radius)}l{r} {r}l-{r} {r}l-{r} -{r}z"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to pixels, linear; values outside are drawn at the nearer end."""
+    """Linear map from values to pixels; values outside are drawn at the nearer end."""
 
     low: float
     high: float
@@ -177,18 +144,14 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Where `value` lies."""
+        """Return the pixel of `value`."""
         width = self.high - self.low
         share = (value - self.low) / width if width > 0 else 0.0
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
-    def ticks(self, about: int = 5) -> list[float]:
-        """Round values between low and high, see `ticks`."""
-        return ticks(self.low, self.high, about)
-
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """About so many round values (steps of 1, 2 or 5) from `low` to `high`."""
+    """Return about so many round values (steps of 1, 2 or 5) from `low` to `high`."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low] if math.isfinite(low) else []
     raw = (high - low) / max(about, 1)
@@ -199,7 +162,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def roof(value: float, about: int = 4) -> float:
-    """The end of an axis from 0 that has room for `value`: its next round number."""
+    """Return the end of an axis from 0 with room for `value`: its next round number."""
     if not math.isfinite(value) or value <= 0:
         return 1.0
     steps = ticks(0.0, value, about)
@@ -207,64 +170,35 @@ def roof(value: float, about: int = 4) -> float:
     return math.ceil(value / step - 1e-9) * step
 
 
-def bottom_axis(scale: Scale, y: float, texts: Sequence[tuple[float, str]], title: str = "") -> Markup:
-    """Ticks with their texts under a picture, and the axis' title at its right end.
-
-    Args:
-        scale: Of x.
-        y: Where the picture ends.
-        texts: Values and how they are written.
-        title: What they are, unit included.
-    """
+def bottom_axis(scale: Scale, y: float, texts: Sequence[tuple[float, str]], title: str) -> Markup:
+    """Return ticks with texts under a picture that ends at y, and the title at the right end."""
     marks = [line(scale(value), y, scale(value), y + 4, cls="tick") for value, _ in texts]
     names = [label(scale(value), y + 16, text, text_anchor="middle", cls="tick-text") for value, text in texts]
-    name = label(scale.end, y + 31, title, text_anchor="end", cls="axis-title") if title else None
+    name = label(scale.end, y + 31, title, text_anchor="end", cls="axis-title")
     return group(line(scale.start, y, scale.end, y, cls="axis"), *marks, *names, name)
 
 
-def left_axis(scale: Scale, x: float, width: float, texts: Sequence[tuple[float, str]], title: str = "") -> Markup:
-    """Horizontal grid lines with their texts at the left, and the axis' title above.
-
-    Args:
-        scale: Of y, from bottom to top.
-        x: Where the picture begins; texts end 6 pixels before.
-        width: Of the grid lines.
-        texts: Values and how they are written.
-        title: What they are, unit included.
-    """
+def left_axis(scale: Scale, x: float, width: float, texts: Sequence[tuple[float, str]]) -> Markup:
+    """Return horizontal grid lines of a picture that begins at x, with texts on their left."""
     lines = [line(x, scale(value), x + width, scale(value), cls="grid") for value, _ in texts]
     names = [label(x - 6, scale(value) + 4, text, text_anchor="end", cls="tick-text") for value, text in texts]
-    name = label(x, scale.end - 9, title, cls="axis-title") if title else None
-    return group(*lines, *names, name)
-
-
-def shares(values: Sequence[float]) -> list[tuple[float, str]]:
-    """Ticks of fractions: 0.2 -> "20 %"."""
-    digits = 1 if len(values) > 1 and values[1] - values[0] < 0.01 else 0
-    return [(value, percent(value, digits)) for value in values]
+    return group(*lines, *names)
 
 
 def times(values_ms: Sequence[float]) -> list[tuple[float, str]]:
-    """Ticks of times in milliseconds, all in one unit: "0", "50 ms", "1.5 s"."""
+    """Return ticks of times in milliseconds, all in one unit: "0", "50 ms", "1.5 s"."""
     largest = max((abs(value) for value in values_ms), default=0.0)
     factor, unit = (1e-3, "s") if largest >= 2000 else (1.0, "ms") if largest >= 2 else (1e3, "µs")
     return [(value, f"{value * factor:g} {unit}" if value else "0") for value in values_ms]
 
 
 def time(value_ms: float) -> str:
-    """A time for people: "14.4 ms"; below a hundredth of a millisecond in microseconds."""
+    """Return a time as text: "14.4 ms"; below a hundredth of a millisecond in microseconds."""
     return f"{1000 * value_ms:.1f} µs" if 0 < abs(value_ms) < 0.01 else milliseconds(value_ms)
 
 
 def clip(text: str, width: float, size: float = 12, code: bool = False) -> str:
-    """`text` as far as it fits into `width` pixels at this size of letters, its middle left out; "" where nothing fits.
-
-    Args:
-        text: Not escaped yet.
-        width: Pixels there are.
-        size: Of the letters, pixels.
-        code: Set in the face for code.
-    """
+    """Return as much of a text as fits into `width` pixels, its middle left out; "" where nothing fits."""
     room = int(width / (size * (_CODE_CHARACTER if code else _CHARACTER)))
     plain = clean(text, 400)
     if len(plain) <= room:
@@ -272,6 +206,56 @@ def clip(text: str, width: float, size: float = 12, code: bool = False) -> str:
     return clean(plain, room) if room >= 4 else ""
 
 
-def text_width(text: str, size: float = 12, code: bool = False) -> float:
-    """About how many pixels a text takes."""
-    return len(text) * size * (_CODE_CHARACTER if code else _CHARACTER)
+def text_width(text: str, size: float = 12) -> float:
+    """Return about how many pixels a text takes."""
+    return len(text) * size * _CHARACTER
+
+
+_NOTHING = Markup()
+#: Maximum rows of a table; the JSON has everything.
+MOST_ROWS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """The table below a picture.
+
+    Attributes:
+        header: Heads of the columns; the first column names the row.
+        rows: Cells as text, not yet escaped.
+        left_out: Number of rows that are not listed.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left_out: int = 0
+
+
+def facts(header: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOST_ROWS) -> Facts:
+    """Return a table of the first `most` rows."""
+    shown = tuple(tuple(row) for row in rows[:most])
+    return Facts(header=tuple(header), rows=shown, left_out=max(0, len(rows) - most))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One picture of the report.
+
+    Attributes:
+        id: Lower case id of the figure. The script calls `eroica.pictures[id](figure, data)` when it comes into view.
+        title: Heading.
+        body: SVG or HTML, escaped already. It must be complete without the script. The page's security policy refuses
+            inline `style` attributes: use classes.
+        reads: How to read it, one or two sentences.
+        facts: The same as a table; None where the body is a table itself.
+        data: JSON-able data for the script; None without a script.
+        missing: Why there is no picture, one sentence; empty where there is one.
+    """
+
+    id: str
+    title: str
+    body: Markup = _NOTHING
+    reads: str = ""
+    facts: Facts | None = None
+    data: Mapping[str, object] | None = None
+    missing: str = ""

@@ -437,7 +437,7 @@ def _steps(values: NDArray[Any], floor: float, per_e: int) -> Whole:
 
 
 def _values(series: bytes, kind: DTypeLike) -> NDArray[Any]:
-    """Values of `eroica.summarize.series`, which lies above this package."""
+    """Values of `eroica.model.series`."""
     return np.frombuffer(zlib.decompress(series) if series else b"", dtype=kind)
 
 

@@ -139,7 +139,7 @@ class Thread:
     """
 
     def __init__(self, work: Callable[[], object]) -> None:
-        self._work = work
+        self._work: Callable[[], object] | None = work
         self._living = Lock()  # held while it lives
 
     def start(self) -> None:
@@ -168,7 +168,9 @@ class Thread:
         try:
             with listed(self._living):
                 _block_signals(_signal.SIG_BLOCK, set(_signal.valid_signals()) - _FAULTS)
-                self._work()
+                work, self._work = self._work, None  # which may hold objects of the training's, as `threading` does
+                if work is not None:
+                    work()
         finally:
             self._living.release()
 

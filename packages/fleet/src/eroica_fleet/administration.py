@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 from eroica.errors import InputError
-from eroica.report.words import clean
+from eroica.model.words import clean
 from starlette.responses import Response
 
 from eroica_fleet.asking import Ask, Door, Missing, answer, problem

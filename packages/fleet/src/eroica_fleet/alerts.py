@@ -17,7 +17,7 @@ import msgspec
 import sqlalchemy as sa
 from eroica import __version__
 from eroica.model.shares import percent
-from eroica.report.words import clean
+from eroica.model.words import clean
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from starlette.responses import Response
 

@@ -12,7 +12,7 @@ import msgspec
 from eroica.cli.output import check_target, make_console, on_terminal, say, write_result
 from eroica.errors import InputError, UnavailableError, UsageError
 from eroica.model.shares import percent
-from eroica.report.words import clean
+from eroica.model.words import clean
 from eroica.settings import Settings, load_settings
 
 _TIMEOUT_S = 60.0

@@ -35,7 +35,7 @@ from eroica.fleet.records import (
     WindowOrder,
     unpack,
 )
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 from eroica_fleet.database import (
     orders,

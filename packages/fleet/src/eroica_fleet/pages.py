@@ -11,9 +11,9 @@ from urllib.parse import parse_qs
 
 import jinja2
 import msgspec
-from eroica.report.words import clean
-from eroica.views.live.page import REPORT_POLICY
-from eroica.views.live.page import asset as live_asset
+from eroica.model.words import clean
+from eroica.views.live_page import REPORT_POLICY
+from eroica.views.live_page import asset as live_asset
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from eroica_fleet import queries
@@ -130,7 +130,7 @@ class Pages:
     def _report(self, ask: Ask) -> Response:
         """The verdict as its own page, drawn now; without pictures of patterns, which lie with the job."""
         from eroica.views.material import Material
-        from eroica.views.write import build_report
+        from eroica.views.page import build_report
 
         verdict = queries.one_verdict(ask)
         material = Material(verdict=verdict, history=queries.history_of(ask), name=verdict.job)

@@ -38,7 +38,7 @@ from eroica.fleet.records import (
 )
 from eroica.model.rows import NUMBERS
 from eroica.model.verdict import Finding
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 from eroica_fleet.database import culprits, findings, pattern_files, runs, standstills, verdicts
 

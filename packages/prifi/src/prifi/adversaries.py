@@ -11,7 +11,7 @@ import msgspec
 from prifi import cells
 from prifi.client import Client
 from prifi.group import ORDER, base_times, scalar_bytes
-from prifi.messages import Cell, Go, Kind, Message, OpenPair, Resend, Reveal, signed
+from prifi.messages import Cell, Go, Kind, Message, Resend, Reveal, signed
 from prifi.outputs import Output, Send
 from prifi.relay import Relay
 from prifi.rounds import Round, Rounds
@@ -77,15 +77,6 @@ class Disruptor(Client):
             epoch.reveals[inquiry.number] = reveal = signed(reveal, self.identity, epoch.session.id)
             return [Send(outputs[0].to, reveal)] if isinstance(outputs[0], Send) else []
         return outputs
-
-
-class Framer(Disruptor):
-    """A disruptor that reveals at random, and does not open pairs."""
-
-    answer = "lie"
-
-    def _open_pair(self, epoch: Any, message: OpenPair) -> list[Output]:
-        return []
 
 
 class BrokenClient(Client):

@@ -7,6 +7,7 @@ for JSON: the attack, its settings, trials, in how many the attacker succeeded, 
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -20,9 +21,9 @@ from prifi import adversaries, cells, listen
 from prifi.client import Client
 from prifi.errors import BadConfig, LinkLost
 from prifi.identity import RELAY
-from prifi.lab import RELAY_PORT, Lab, Plan
+from prifi.lab import Lab, Plan
 from prifi.links import Channel
-from prifi.messages import Cell, Go, Message, Start
+from prifi.messages import Cell, Go, Message
 from prifi.outputs import Arrived, Send
 from prifi.parameters import Parameters
 from prifi.relay import Relay
@@ -33,15 +34,25 @@ from prifi.trustee import Trustee
 PARTIES = ("client", "trustee", "relay")
 #: Ways in which a trustee forges its hop.
 FORGERIES = ("foreign", "base", "replayed", "duplicate")
+#: Fewest trials of `listen`: five folds of two.
+FEWEST_GUESSES = 10
 
 
-def _parameters(protected: bool, weaker: str, **changes: Any) -> Parameters:
-    """Settings of a small network with short proofs; unprotected, it is as weak as the attack needs."""
+def quick(**changes: Any) -> Parameters:
+    """Return settings of a small network with short proofs and times."""
     values: dict[str, Any] = {
         "cell_bytes": 200, "down_bytes": 300, "shuffle_rounds": 8, "minimum_set": 2, "absent_s": 2.0, "resend_s": 0.5,
-        "gather_s": 0.02, "protection": "both" if protected else weaker, **changes,
+        "gather_s": 0.02, **changes,
     }  # fmt: skip
     return Parameters(**values)
+
+
+def network(clients: int, trustees: int, parameters: Parameters, seed: int, **options: Any) -> Simulation:
+    """Return a simulation with an echo at its exit, run until its first epoch has begun or a role has stopped."""
+    simulation = Simulation(clients, trustees, parameters, seed=seed, **options)
+    echo_exit(simulation)
+    simulation.run(30, lambda: simulation.running(clients)() or bool(simulation.halted))
+    return simulation
 
 
 def talk(simulation: Simulation, index: int, data: bytes) -> None:
@@ -65,7 +76,8 @@ def named(simulation: Simulation, ignore: str = "") -> dict[str, str]:
     return {note.party: note.text for note in simulation.notes if note.kind == "blame" and note.role != ignore}
 
 
-def _changed(base: type, seed: int, **changes: Any) -> Any:
+def adversary(base: type, seed: int = 0, **changes: Any) -> Any:
+    """Return a class of adversary with its own chance and settings."""
     return type(base.__name__, (base,), {**changes, "chance": random.Random(seed)})
 
 
@@ -90,33 +102,23 @@ def disruption(
         how: Attributes of the adversary, such as spoil="scalar".
     """
     how = {"rate": 0.3, "after": 5, **how}
-    culprit, relay, others = RELAY, Relay, dict[str, Callable[..., Any]]()
+    culprit, options = RELAY, dict[str, Any]()
     if party == "relay":
-        rounds = _changed(adversaries.FlippingRounds, seed, rate=how["rate"], after=how["after"])
-        relay = _changed(adversaries.FlippingRelay, seed, rounds_class=rounds)
+        rounds = adversary(adversaries.FlippingRounds, seed, rate=how["rate"], after=how["after"])
+        options["relay"] = adversary(Relay, seed, rounds_class=rounds)
     else:
         culprit = f"{party}-{seed % (clients if party == 'client' else trustees)}"
         base = adversaries.Disruptor if party == "client" else adversaries.DisruptingTrustee
-        others[culprit] = _changed(base, seed, **how)
-    simulation = Simulation(
-        clients,
-        trustees,
-        _parameters(protected, "equivocation", **({"absent_s": 30.0, "resend_s": 10.0} if conditions else {})),
-        seed=seed,
-        conditions=conditions or Conditions(),
-        relay=relay,
-        others=others,
-    )
-    echo_exit(simulation)
-    simulation.run(20, simulation.running(clients))
+        options["others"] = {culprit: adversary(base, seed, **how)}
+    patience = {"absent_s": 30.0, "resend_s": 10.0} if conditions else {}
+    parameters = quick(protection="both" if protected else "equivocation", **patience)
+    simulation = network(clients, trustees, parameters, seed, conditions=conditions or Conditions(), **options)
     talker = (seed + 1) % clients  # a client that is not the disruptor
     talk(simulation, talker, bytes(1000))
     began = simulation.now
     simulation.run(
         60 if protected else 3,
-        lambda: any(
-            note.kind == "blame" or (note.kind == "absent" and note.party == culprit) for note in simulation.notes
-        ),
+        lambda: simulation.told("blame")() or simulation.told("absent", culprit)(),
     )
     took = simulation.now - began
     simulation.run(0.5)
@@ -135,8 +137,7 @@ def flip(protected: bool, trials: int, clients: int = 5, trustees: int = 3, spoi
         rows.append(disruption(party, trial, protected, clients, trustees, spoil=spoil))
     right = [row for row in rows if set(row["named"]) == {row["culprit"]}]
     return {
-        "attack": "flip", "spoil": spoil, "protected": protected, "trials": trials,
-        "succeeded": trials - len(right), "named": len(right),
+        "spoil": spoil, "succeeded": trials - len(right), "named": len(right),
         "honest_named": sum(bool(set(row["named"]) - {row["culprit"]}) for row in rows),
         "hunts": sum(row["hunted"] for row in rows),
         "median_seconds": sorted(row["seconds"] for row in rows)[trials // 2],
@@ -150,8 +151,8 @@ def equivocate(protected: bool, trials: int, clients: int = 10, trustees: int = 
     for trial in range(trials):
         chance = random.Random(trial)
         sender = chance.randrange(clients)
-        parameters = _parameters(protected, "none", absent_s=1.0)
-        simulation = Simulation(clients, trustees, parameters, seed=trial, relay=adversaries.EquivocatingRelay)
+        parameters = quick(protection="both" if protected else "none", absent_s=1.0)
+        simulation = network(clients, trustees, parameters, trial, relay=adversaries.EquivocatingRelay)
         streams, seen = simulation.relay.streams, list[int]()
 
         def take(arrived: Arrived, streams: Any = streams, seen: list[int] = seen) -> None:
@@ -163,7 +164,6 @@ def equivocate(protected: bool, trials: int, clients: int = 10, trustees: int = 
                 seen.append(int(event.data.split(b"<token:")[1][:4]) - 1)
 
         simulation.on_stream[RELAY] = take
-        simulation.run(20, simulation.running(clients))
         before = simulation.relay.status.failed
         talk(simulation, sender, b"hello")
         simulation.run(2.0, lambda seen=seen: bool(seen))  # type: ignore[misc]
@@ -172,8 +172,8 @@ def equivocate(protected: bool, trials: int, clients: int = 10, trustees: int = 
         succeeded += guess == sender
         blamed += set(named(simulation)) == {RELAY}
     return {
-        "attack": "equivocate", "protected": protected, "trials": trials, "clients": clients, "succeeded": succeeded,
-        "undecodable": undecodable, "relay_named": blamed, "chance": 1 / clients,
+        "clients": clients, "succeeded": succeeded, "undecodable": undecodable, "relay_named": blamed,
+        "chance": 1 / clients,
     }  # fmt: skip
 
 
@@ -181,23 +181,18 @@ def drop(protected: bool, trials: int, clients: int = 5, trustees: int = 3) -> d
     """A member goes silent with its link up; with the time-out off, the service hangs."""
     rows = []
     for trial in range(trials):
-        parameters = _parameters(True, "both", absent_s=2.0 if protected else 1e6)
-        simulation = Simulation(clients, trustees, parameters, seed=trial)
-        echo_exit(simulation)
-        simulation.run(20, simulation.running(clients))
+        simulation = network(clients, trustees, quick(absent_s=2.0 if protected else 3600.0), trial)
         member = f"client-{trial % clients}" if trial % 2 == 0 else f"trustee-{trial % trustees}"
-        simulation.silence(member)
-        absent = lambda s=simulation, m=member: any(n.party == m and n.kind == "absent" for n in s.notes)  # noqa: E731
         began = simulation.now
-        told = simulation.run(30, absent)
-        noticed = simulation.now - began
-        back = member.startswith("client") and simulation.run(10, simulation.running(clients - 1))
-        rows.append((told, noticed, back or not member.startswith("client"), len(named(simulation))))
-    noticed_rows = [row for row in rows if row[0]]
+        simulation.silence(member)
+        told = simulation.run(30, simulation.told("absent", member))
+        took = simulation.now - began if told else None
+        back = member.startswith("trustee") or simulation.run(10, simulation.running(clients - 1))
+        rows.append((took, told and back, len(named(simulation))))
+    noticed = [took for took, _, _ in rows if took is not None]
     return {
-        "attack": "drop", "protected": protected, "trials": trials, "succeeded": trials - len(noticed_rows),
-        "noticed": len(noticed_rows), "longest_notice_s": max((row[1] for row in noticed_rows), default=None),
-        "service_back": sum(row[2] for row in noticed_rows), "honest_named": sum(row[3] for row in rows),
+        "succeeded": trials - len(noticed), "noticed": len(noticed), "longest_notice_s": max(noticed, default=None),
+        "service_back": sum(back for _, back, _ in rows), "honest_named": sum(count for _, _, count in rows),
     }  # fmt: skip
 
 
@@ -214,29 +209,14 @@ def forge_shuffle(protected: bool, trials: int, clients: int = 5, trustees: int 
     started = right = honest = 0
     for trial in range(trials):
         forger = f"trustee-{trial % trustees}"
-        changed = type("Forger", (adversaries.ForgingTrustee,), {"forgery": FORGERIES[trial // trustees % 4]})
-        others: dict[str, Callable[..., Any]] = {forger: changed}
-        if not protected:
-            others |= {f"trustee-{j}": TrustingTrustee for j in range(trustees) if f"trustee-{j}" != forger}
-        parameters = _parameters(True, "both", shuffle_rounds=40)
-        simulation = Simulation(clients, trustees, parameters, seed=trial, others=others)
-        accepted: list[str] = []
-
-        def watch(sender: str, to: str, message: Message, accepted: list[str] = accepted) -> Message:
-            del sender
-            if isinstance(message, Start):
-                accepted.append(to)
-            return message
-
-        simulation.tamper = watch
-        simulation.run(3)
-        started += bool(accepted)
+        forgery = FORGERIES[trial // trustees % 4]
+        others = {} if protected else {f"trustee-{j}": TrustingTrustee for j in range(trustees)}
+        others[forger] = adversary(adversaries.ForgingTrustee, trial, forgery=forgery)
+        simulation = network(clients, trustees, quick(shuffle_rounds=40), trial, others=others)
+        started += simulation.sent["Start"] > 0
         right += set(named(simulation, forger)) == {forger}
         honest += bool(set(named(simulation, forger)) - {forger})
-    return {
-        "attack": "forge-shuffle", "protected": protected, "trials": trials, "succeeded": started, "named": right,
-        "honest_named": honest,
-    }  # fmt: skip
+    return {"succeeded": started, "named": right, "honest_named": honest}
 
 
 class UnguardedClient(Client):
@@ -254,45 +234,35 @@ def replay(protected: bool, trials: int, clients: int = 4, trustees: int = 2) ->
     """The relay asks for a round again with other data, to get two cells under one pad; and a record is sent twice."""
     pairs = records = 0
     for trial in range(trials):
-        others: dict[str, Callable[..., Any]] = {} if protected else {"client-0": UnguardedClient}
-        parameters = _parameters(True, "both")
-        simulation = Simulation(clients, trustees, parameters, seed=trial, others=others)
-        echo_exit(simulation)
+        simulation = network(
+            clients, trustees, quick(), trial, others={} if protected else {"client-0": UnguardedClient}
+        )
         gos: list[Go] = []
 
-        def watch(sender: str, to: str, message: Message, gos: list[Go] = gos) -> Message:
-            del sender
+        def watch(_: str, to: str, message: Message, gos: list[Go] = gos) -> Message:
             if isinstance(message, Go) and to == "client-0":
                 gos.append(message)
             return message
 
         simulation.tamper = watch
-        simulation.run(20, simulation.running(clients))
         talk(simulation, 0, b"secret")
         simulation.run(1.0)
         client, rounds = simulation.client(0), simulation.relay.rounds
-        owned = [go for go in gos if client._running is not None and go.slot in client._running.slots and go.down]
-        go = next(one for one in reversed(owned) if one.kind == 0 and one.number > 2)
-        first = client._running.rounds[go.number] if client._running else None
-        assert rounds is not None and first is not None
+        epoch = client._running
+        assert rounds is not None and epoch is not None
+        go = next(go for go in reversed(gos) if go.slot in epoch.slots and go.kind == 0)
+        first, before = epoch.rounds[go.number], epoch.rounds[go.number - 1].history
         changed = msgspec.structs.replace(go, down=bytes(len(go.down)))
-        history = cells.next_history(client._running.rounds[go.number - 1].history, changed)  # type: ignore[union-attr]
-        statement = cells.history_statement(rounds.session.id, go.number, history)
+        statement = cells.history_statement(rounds.session.id, go.number, cells.next_history(before, changed))
         changed = msgspec.structs.replace(changed, signature=simulation.relay.identity.sign(statement))
         outputs = client.handle(RELAY, changed, simulation.now)
         second = [one.message for one in outputs if isinstance(one, Send) and isinstance(one.message, Cell)]
         if second and second[0].body != first.cell.body:
-            again = client._running.rounds[go.number].body  # type: ignore[union-attr]
+            again = epoch.rounds[go.number].body
             mixed = cells.combine((second[0].body, first.cell.body), len(again))
             pairs += mixed == cells.combine((first.body, again), len(again))  # x₁ ⊕ x₂ without any pad
         records += _record_twice()
-    return {
-        "attack": "replay",
-        "protected": protected,
-        "trials": trials,
-        "succeeded": pairs,
-        "records_taken_twice": records,
-    }
+    return {"succeeded": pairs, "records_taken_twice": records}
 
 
 def _record_twice() -> bool:
@@ -312,6 +282,8 @@ def eavesdrop(protected: bool, trials: int, clients: int = 5, trustees: int = 3)
 
     Unprotected, all clients are broken: they send by themselves only when they have data.
     """
+    if trials < FEWEST_GUESSES:
+        raise BadConfig(f"listen needs at least {FEWEST_GUESSES} trials: the classifier learns from most of them")
     chance = random.Random(trials)
     misbehave = {} if protected else {f"client-{index}": "broken" for index in range(clients)}
     parameters = {"linger_s": 0.1, "resend_s": 1.0 if protected else 0.1, "offset_s": 0.04, "interval_s": 0.02}
@@ -319,7 +291,9 @@ def eavesdrop(protected: bool, trials: int, clients: int = 5, trustees: int = 3)
         web, path = Path(name) / "web", Path(name) / "lan.pcap"
         web.mkdir()
         (web / "page").write_bytes(random.Random(1).randbytes(300))
-        with Lab(Plan(clients, trustees, delay_ms=1.0, misbehave=misbehave, parameters=parameters), web) as lab:
+        realtime = shutil.which("chrt") is not None
+        plan = Plan(clients, trustees, delay_ms=1.0, misbehave=misbehave, parameters=parameters, realtime=realtime)
+        with Lab(plan, web) as lab:
             lab.wait()
             capture = lab.capture(path)
             windows, active = [], []
@@ -333,16 +307,15 @@ def eavesdrop(protected: bool, trials: int, clients: int = 5, trustees: int = 3)
                 time.sleep(chance.random() * 0.05)
             capture.send_signal(signal.SIGINT)
             capture.wait(20)
-            addresses = [listen.number(lab.address(f"client-{index}")) for index in range(clients)]
-            relay = listen.number(lab.address(RELAY))
+            addresses = [lab.address(f"client-{index}") for index in range(clients)]
+            relay = lab.address(RELAY)
             packets = listen.read_capture(path)
-    table = listen.features(packets, relay, addresses, windows)
-    guess = listen.guess_active(table, active)
+    guess = listen.guess_active(listen.features(packets, relay, addresses, windows), active)
     base = max(active.count(index) for index in range(clients)) / trials
     return {
-        "attack": "listen", "protected": protected, "trials": trials, "clients": clients, "right": guess.right,
-        "accuracy": guess.accuracy, "interval": [guess.low, guess.high], "chance": 1 / clients, "most_frequent": base,
-        "succeeded": int(not guess.blind and guess.low > base), "packets": len(packets.at), "port": RELAY_PORT,
+        "clients": clients, "right": guess.right, "accuracy": guess.accuracy, "interval": [guess.low, guess.high],
+        "chance": 1 / clients, "most_frequent": base, "packets": len(packets.at),
+        "succeeded": int(not guess.blind and guess.low > base),
     }  # fmt: skip
 
 
@@ -364,4 +337,5 @@ def run(name: str, protected: bool, trials: int, **options: Any) -> dict[str, An
     """
     if name not in ATTACKS:
         raise BadConfig(f"attacks are {', '.join(ATTACKS)}")
-    return ATTACKS[name](protected, trials, **options)
+    outcome = ATTACKS[name](protected, trials, **options)
+    return {"attack": name, "protected": protected, "trials": trials, **outcome}

@@ -212,11 +212,6 @@ def make_judgement(
     return tuple(dict.fromkeys(findings))
 
 
-def judge(inquest: Inquest, message: msg.Judge) -> tuple[msg.Finding, ...]:
-    """Judge what the relay has collected."""
-    return make_judgement(inquest, message.reveals, message.openings)
-
-
 def contradictions(inquest: Inquest, reveals: Sequence[msg.Reveal]) -> list[tuple[msg.Reveal, msg.Reveal]]:
     """Return the pairs of client and trustee whose reveals differ, where both are consistent with their own cells."""
     session = inquest.session

@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from prifi.errors import BadMessage, BadProof
-from prifi.group import ORDER, digest, hash_scalar, scalar_bytes, scalar_from
+from prifi.group import ORDER, digest, hash_scalar, scalar_bytes
 from prifi.messages import Go, encode
 from prifi.pads import derive
 from prifi.parameters import SLOTS_PER_SCALAR, Parameters
@@ -185,12 +185,3 @@ def usable_bits(truth: bytes, claimed: bytes) -> list[int]:
         found.append(lowest.bit_length() - 1)
         wrong ^= lowest
     return found
-
-
-def contribution(data: Sequence[bytes], position: int) -> int:
-    """Return a party's signed scalar at −position−1.
-
-    Raises:
-        BadProof: It is no canonical scalar.
-    """
-    return scalar_from(data[-position - 1])

@@ -45,9 +45,8 @@ def main(verbose: bool) -> None:
 @click.option("--insecure-no-equivocation-protection", "no_bound", is_flag=True, help="The relay can unmask clients.")
 def keys(folder: Path, clients: int, trustees: int, relay: str, **options: Any) -> None:
     """Make a network in FOLDER: prifi.toml for all members, and one key file each."""
-    from prifi.config import parse_address, write_network
+    from prifi.config import write_network
 
-    parse_address(relay)
     parameters = {"cell_bytes": options["cell_bytes"], "down_bytes": options["down_bytes"]}
     if options["no_bound"] or options["no_blame"]:
         parameters["protection"] = "none" if options["no_bound"] else "equivocation"
@@ -73,19 +72,19 @@ def _run(role: str, options: dict[str, Any], **more: Any) -> None:
     from prifi.config import parse_address
     from prifi.errors import BadConfig
     from prifi.node import Options, run
-    from prifi.transport import Impairment
 
     if options["misbehave"] and options["misbehave"] not in MISBEHAVIOURS:
         raise BadConfig(f"misbehaviours are {', '.join(MISBEHAVIOURS)}")
-    if not 0 <= options["loss"] < 1 or options["delay_ms"] < 0:
-        raise BadConfig("--loss is 0 to 1, --delay-ms is not negative")
+    if not (0 <= options["loss"] < 1 and 0 <= options["delay_ms"] <= 60_000):
+        raise BadConfig("--loss is 0 to 1, --delay-ms is 0 to 60,000")
     run(
         role,
         Options(
             options["config"],
             options["key"],
             status=parse_address(options["status"]) if options["status"] else None,
-            impairment=Impairment(options["delay_ms"] / 1000, options["loss"]),
+            delay_s=options["delay_ms"] / 1000,
+            loss=options["loss"],
             misbehave=options["misbehave"],
             **more,
         ),
@@ -164,7 +163,6 @@ def lab(clients: int, trustees: int, web: Path, command: str | None, loopback: b
         click.echo(
             f"{clients} clients are one anonymity set after {took:.1f} s; {'namespaces' if spaces else 'loopback'}"
         )
-        curl = ["curl", "--socks5-hostname", f"127.0.0.1:{running.ports(0)[0]}", running.url]
         curl = ["curl", "--socks5-hostname", f"127.0.0.1:{running.ports(0)[0]}", running.url]
         click.echo(f"try: {' '.join(running.inside('client-0', curl))}")
         try:

@@ -17,8 +17,9 @@ from prifi.blame import make_reveal, open_pair
 from prifi.errors import BadMessage, BadProof, PrifiError
 from prifi.group import Entropy, base_times, random_scalar, scalar_bytes, times
 from prifi.identity import RELAY, Identity, Roster
+from prifi.member import Member
 from prifi.messages import encode, signed
-from prifi.outputs import Arrived, Close, Note, Output, Send, Watch
+from prifi.outputs import Arrived, Note, Output, Send
 from prifi.pads import PadBook, pair_secret
 from prifi.parameters import Parameters
 from prifi.proofs import prove_log
@@ -26,7 +27,7 @@ from prifi.session import (
     Session,
     accusation_context,
     check_client_keys,
-    check_inquiry,
+    check_grounds,
     check_transcripts,
     check_trustee_keys,
     invitation_digest,
@@ -80,15 +81,7 @@ class _Epoch:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """What a client shows its user.
-
-    Attributes:
-        epoch: Number of the epoch; 0 if none is running.
-        anonymity_set: Clients in the epoch.
-        rounds: Rounds answered since the start.
-        latency_s: Time from a cell to the relay's echo of it, smoothed.
-        problem: Why no epoch is running; empty if one is.
-    """
+    """What a client shows its user. `problem` says why no epoch is running."""
 
     epoch: int
     anonymity_set: int
@@ -97,30 +90,18 @@ class ClientStatus:
     problem: str
 
 
-class Client:
-    """A member whose traffic is hidden among the clients of its epoch.
-
-    Args:
-        identity: Own name and key.
-        roster: Public keys of all members.
-        parameters: Settings of the network.
-        entropy: Source of random bytes.
-    """
+class Client(Member):
+    """A member whose traffic is hidden among the clients of its epoch."""
 
     def __init__(
         self, identity: Identity, roster: Roster, parameters: Parameters, entropy: Entropy = os.urandom
     ) -> None:
-        self.identity = identity
-        self.roster = roster
-        self.parameters = parameters
+        super().__init__(identity, roster, parameters, entropy)
         self.streams = Streams(entropy=entropy)
-        self._entropy = entropy
         self._chance = random.Random(entropy(16))  # which usable bit is accused; not a secret
-        self._last_epoch = 0
         self._invited: _Invited | None = None
         self._prepared: _Epoch | None = None
         self._running: _Epoch | None = None
-        self._watch = Watch(2 * parameters.absent_s)
         self._busy_until = 0.0
         self._touched = 0.0
         self._problem = "not connected"
@@ -139,44 +120,21 @@ class Client:
 
     def connected(self, peer: str, now: float) -> list[Output]:
         """The link to the relay is there."""
-        del peer
-        self._watch.heard(now)
         self._problem = "waiting for an epoch"
-        return []
+        return super().connected(peer, now)
 
-    def disconnected(self, peer: str, now: float) -> list[Output]:
-        """The link to the relay is gone: no epoch is left."""
-        del peer, now
-        self._watch.stop()
-        return self._close("the relay cannot be reached")
-
-    def tick(self, now: float) -> list[Output]:
-        """Leave a silent relay. Nothing that a client sends depends on its own clock."""
-        if not self._watch.expired(now):
-            return []
-        return [*self._close("the relay is silent"), Note("link", "the relay is silent"), Close(RELAY)]
-
-    def deadline(self, now: float) -> float | None:
-        """Return when `tick` is wanted."""
-        del now
-        return self._watch.deadline()
-
-    def handle(self, peer: str, message: msg.Message, now: float) -> list[Output]:
-        """Take a message from the relay."""
-        if peer != RELAY:
-            return [Note("foreign", f"a message from {peer}, not from the relay, was ignored")]
-        self._watch.heard(now)
+    def _take(self, message: msg.Message, now: float) -> list[Output]:
         try:
             return self._handle(message, now)
         except PrifiError as error:
-            return self._close(str(error))
+            in_setup = isinstance(message, msg.Invite | msg.Start)
+            word = Send(_TO_RELAY, msg.Stopped(message.epoch, f"refused: {error}"[:200]))
+            return [*self._close(str(error)), *([word] if in_setup else [])]
 
     def _handle(self, message: msg.Message, now: float) -> list[Output]:
         match message:
             case msg.Go():
                 return self._go(message, now)
-            case msg.Ping():
-                return [Send(_TO_RELAY, message)]
             case msg.Invite():
                 return self._invite(message)
             case msg.Start():
@@ -208,18 +166,16 @@ class Client:
 
     def _close(self, reason: str) -> list[Output]:
         """Leave the epoch; nothing is sent until a new one holds."""
-        was = self._running is not None or self._prepared is not None or self._invited is not None
+        new = reason != self._problem or self._running is not None
         self._running = self._prepared = self._invited = None
         self._problem = reason
-        return [Note("closed", reason)] if was else []
+        return [Note("closed", reason)] if new else []
 
     # Set-up.
 
     def _invite(self, invite: msg.Invite) -> list[Output]:
-        if invite.epoch <= self._last_epoch:
-            raise BadMessage(f"epoch {invite.epoch} was proposed after epoch {self._last_epoch}")
+        self._accept_epoch(invite.epoch)
         check_trustee_keys(invite.trustees, invite.epoch, self.parameters, self.roster)
-        self._last_epoch = invite.epoch
         pad_secret = random_scalar(self._entropy)
         secrets = tuple(random_scalar(self._entropy) for _ in range(2 if invite.hunt else 1))
         keys = msg.ClientKeys(
@@ -392,7 +348,9 @@ class Client:
         known = epoch.rounds.get(inquiry.number)
         if known is None or not self.parameters.blame or not known.cell.body:
             raise BadMessage("an inquiry into a round that is not remembered")
-        check_inquiry(epoch.session, inquiry, known.slot)
+        position, _ = check_grounds(epoch.session, inquiry.grounds, known.slot, inquiry.number, inquiry.claimed)
+        if position != inquiry.position:
+            raise BadProof("the inquiry is into another position than its grounds")
         if inquiry.number in epoch.reveals:  # one position a round, however often it is asked for
             return [Send(_TO_RELAY, epoch.reveals[inquiry.number])]
         reveal = make_reveal(epoch.session, self.identity, epoch.pads, epoch.session.trustees, inquiry)

@@ -16,8 +16,6 @@ FRAGMENT_BYTES = 1350
 WINDOW = 512
 #: Bounds of the time after which a fragment is sent again, seconds.
 SHORTEST_RESEND_S, LONGEST_RESEND_S = 0.03, 0.5
-#: Longest message, as on ordered links.
-MOST_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -30,11 +28,18 @@ class _Sent:
 
 
 class Resender:
-    """One direction pair of a datagram link.
+    """Both directions of a datagram link.
 
     Args:
         limit_s: Seconds without an acknowledgement after which the link is lost.
+
+    Attributes:
+        most_bytes: Longest message that the peer may send.
+        most_early: Fragments kept that are ahead of a missing one.
     """
+
+    most_bytes = 1 << 24
+    most_early = 4 * WINDOW
 
     def __init__(self, limit_s: float = 10.0) -> None:
         self._limit = limit_s
@@ -47,7 +52,6 @@ class Resender:
         self._parts: list[bytes] = []
         self._size = 0
         self._outgoing: list[bytes] = []
-        self.resent = 0
 
     def send(self, message: bytes, now: float) -> None:
         """Queue a message."""
@@ -68,7 +72,7 @@ class Resender:
         if packet[:1] != b"\0" or len(packet) < _DATA.size:
             raise BadMessage("a datagram that is malformed")
         _, number, last = _DATA.unpack_from(packet)
-        if self._expected <= number < self._expected + 4 * WINDOW:
+        if self._expected <= number < self._expected + self.most_early:
             self._early.setdefault(number, (last, packet[_DATA.size :]))
         messages = []
         while self._expected in self._early:
@@ -76,7 +80,7 @@ class Resender:
             self._expected += 1
             self._parts.append(part)
             self._size += len(part)
-            if self._size > MOST_MESSAGE_BYTES:
+            if self._size > self.most_bytes:
                 raise BadMessage("a message that is too long")
             if last:
                 messages.append(b"".join(self._parts))
@@ -96,7 +100,6 @@ class Resender:
             if now >= sent.at + self._patience(sent.tries) or sent.skipped >= 3:
                 sent.at, sent.skipped = now, 0
                 sent.tries += 1
-                self.resent += 1
                 self._outgoing.append(sent.packet)
         packets, self._outgoing = self._outgoing, []
         return packets

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from prifi.attack import eavesdrop
+from prifi import attack
 from prifi.errors import LabError
 from prifi.lab import Lab, Plan
 
@@ -83,13 +83,13 @@ def _equivocator(web: Path) -> None:
 
 def _eavesdropper() -> None:
     _say("4. An eavesdropper on the LAN: tcpdump and a classifier guess which client fetches")
-    outcome = eavesdrop(True, GUESSES)
+    outcome = attack.run("listen", True, GUESSES)
     low, high = outcome["interval"]
     found = f"   right in {outcome['right']} of {GUESSES} guesses among {outcome['clients']} clients"
     click.echo(
         f"{found}: {outcome['accuracy']:.0%}, 95 % interval {low:.0%} to {high:.0%}; chance {outcome['chance']:.0%}"
     )
-    broken = eavesdrop(False, GUESSES_BROKEN)
+    broken = attack.run("listen", False, GUESSES_BROKEN)
     click.echo(f"   with broken clients that send only when they have data: {broken['accuracy']:.0%}")
 
 

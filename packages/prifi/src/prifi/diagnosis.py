@@ -159,8 +159,7 @@ class Diagnosis:
         reveals, openings = tuple(self._reveals.values()), tuple(filter(None, self._openings.values()))
         self.findings = make_judgement(self._inquest, reveals, openings)
         self._step, self.since = "verdicts", now
-        position = self._inquest.position
-        return [Send(self.session.trustees, msg.Judge(self.session.epoch, self.number, position, reveals, openings))]
+        return [Send(self.session.trustees, msg.Judge(self.session.epoch, self.number, reveals, openings))]
 
     def _finish_if_complete(self) -> None:
         self.over = self._step == "verdicts" and set(self.verdicts) == set(self.session.trustees)

@@ -68,8 +68,8 @@ def write_key(path: Path, name: str, seed: bytes) -> None:
     text = f"{_PREFIX} {name} {seed.hex()} {_checksum(name, seed)}\n"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise BadConfig(f"{path} exists; choose another folder or remove it") from error
+    except OSError as error:
+        raise BadConfig(f"cannot write {path}: {error.strerror}; choose another folder") from error
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
 

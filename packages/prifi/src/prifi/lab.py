@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 from prifi.config import write_network
 from prifi.errors import LabError
 
-#: The far end of the lab: a documentation network, public in the eyes of the exit.
+#: The far end of the lab: addresses that are reserved for documentation.
 WEB, WEB_GATE, WEB_PORT = "198.51.100.1", "198.51.100.2", 8080
 RELAY_PORT, STATUS_PORT, SOCKS_PORT = 7000, 7070, 1080
 
@@ -46,6 +45,7 @@ class Plan:
         loss: Injected loss.
         misbehave: Misbehaviour by member.
         namespaces: Whether to use namespaces; needs root.
+        realtime: Whether members run before all else (`chrt`), as if each had a machine of its own; needs root.
         base_port: First port on loopback without namespaces.
         parameters: Settings that differ from the defaults.
     """
@@ -57,6 +57,7 @@ class Plan:
     loss: float = 0.0
     misbehave: dict[str, str] = field(default_factory=dict)
     namespaces: bool = True
+    realtime: bool = False
     base_port: int = 23000
     parameters: dict[str, Any] = field(default_factory=dict)
 
@@ -149,13 +150,8 @@ class Lab:
         port = STATUS_PORT if self.plan.namespaces else self.plan.base_port + 2
         if member.startswith("client"):
             port = self.ports(int(member.split("-")[1]))[1]
-        url = f"http://127.0.0.1:{port}/status.json"
-        if self.plan.namespaces:
-            answer = self.run(member, ["curl", "-s", "--max-time", "5", url])
-            return dict(json.loads(answer.stdout)) if answer.returncode == 0 else {}
-        with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=5) as page:
-            return dict(json.load(page))
-        return {}
+        answer = self.run(member, ["curl", "-s", "--max-time", "5", f"http://127.0.0.1:{port}/status.json"])
+        return dict(json.loads(answer.stdout)) if answer.returncode == 0 else {}
 
     def run(self, space: str, command: Sequence[str], seconds: float = 120.0) -> subprocess.CompletedProcess[bytes]:
         """Run a command in a namespace to its end."""
@@ -201,8 +197,9 @@ class Lab:
     def start(self, member: str) -> None:
         """Start a member's process."""
         role = member.split("-", maxsplit=1)[0]
-        prifi = [sys.executable, "-m", "prifi", "--verbose", role, "--config", str(self._folder / "prifi.toml")]
-        command = [*prifi, "--key", str(self._folder / f"{member}.key"), "--delay-ms", str(self.plan.delay_ms)]
+        command = ["chrt", "-r", "1"] if self.plan.realtime else []
+        command += [sys.executable, "-m", "prifi", "--verbose", role, "--config", str(self._folder / "prifi.toml")]
+        command += ["--key", str(self._folder / f"{member}.key"), "--delay-ms", str(self.plan.delay_ms)]
         command += ["--loss", str(self.plan.loss)]
         if member in self.plan.misbehave:
             command += ["--insecure-misbehave", self.plan.misbehave[member]]
@@ -237,7 +234,7 @@ class Lab:
 
     def _start_all(self) -> None:
         port = RELAY_PORT if self.plan.namespaces else self.plan.base_port
-        allow = () if self.plan.namespaces else ("127.0.0.0/8",)
+        allow = (f"{WEB}/32",) if self.plan.namespaces else ("127.0.0.0/8",)
         relay = f"{self.address('relay')}:{port}"
         parameters = {"gather_s": 1.0, **self.plan.parameters}
         write_network(self._folder, self.plan.clients, self.plan.trustees, relay, self.plan.udp, allow, **parameters)

@@ -23,9 +23,6 @@ _MAGIC = b"prifi" + bytes([VERSION])
 MOST_HANDSHAKE_BYTES = 256
 #: Longest record. The longest message is the evidence of a round: about 1.2 kB a client with cells of 1,000 bytes.
 MOST_RECORD_BYTES = 16 * 1024 * 1024
-TAG_BYTES = 16
-#: Numbers below the highest one for which a record may still come; only on datagram links.
-REPLAY_WINDOW = 4096
 
 
 class Channel:
@@ -35,7 +32,6 @@ class Channel:
         self.peer = peer
         self._send, self._receive = ChaCha20Poly1305(send_key), ChaCha20Poly1305(receive_key)
         self._sent = self._received = 0
-        self._seen: set[int] = set()
 
     def seal(self, data: bytes) -> bytes:
         """Return the next record."""
@@ -44,40 +40,17 @@ class Channel:
         return self._send.encrypt(number.to_bytes(12, "little"), data, None)
 
     def open(self, record: bytes) -> bytes:
-        """Return the content of the next record of an ordered link.
+        """Return the content of the next record.
 
         Raises:
             LinkLost: The record is not the next one of the peer.
         """
-        data = self._open(self._received, record)
-        self._received += 1
-        return data
-
-    def seal_datagram(self, data: bytes) -> bytes:
-        """Return the next record with its number in front."""
-        return self._sent.to_bytes(8, "little") + self.seal(data)
-
-    def open_datagram(self, record: bytes) -> bytes | None:
-        """Return the content of a datagram; None if it was opened before.
-
-        Raises:
-            LinkLost: The datagram is not the peer's.
-        """
-        number = int.from_bytes(record[:8], "little")
-        if number in self._seen or number < self._received - REPLAY_WINDOW:
-            return None
-        data = self._open(number, record[8:])
-        self._seen.add(number)
-        self._received = max(self._received, number)
-        if len(self._seen) > 2 * REPLAY_WINDOW:
-            self._seen = {one for one in self._seen if one >= self._received - REPLAY_WINDOW}
-        return data
-
-    def _open(self, number: int, record: bytes) -> bytes:
         try:
-            return self._receive.decrypt(number.to_bytes(12, "little"), record, None)
+            data = self._receive.decrypt(self._received.to_bytes(12, "little"), record, None)
         except InvalidTag as error:
             raise LinkLost(f"a record from {self.peer} does not open: damaged, replayed or foreign") from error
+        self._received += 1
+        return data
 
 
 class Dialer:

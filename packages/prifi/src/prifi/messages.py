@@ -293,7 +293,6 @@ class Judge(Message, frozen=True, tag=27):
     """Relay to trustees: reveals and openings, for a verdict."""
 
     number: Number
-    position: int
     reveals: tuple[Reveal, ...]
     openings: tuple[Opening, ...]
 

@@ -53,41 +53,4 @@ class Close:
     peer: str
 
 
-class Watch:
-    """Notices a relay that says nothing though its link is up.
-
-    The first expiry only raises a doubt, since this process itself may have been away.
-
-    Args:
-        limit_s: Seconds of silence that are too long.
-    """
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit = limit_s
-        self._until: float | None = None
-        self._doubted = False
-
-    def heard(self, now: float) -> None:
-        """The relay has said something."""
-        self._until, self._doubted = now + self._limit, False
-
-    def stop(self) -> None:
-        """The link is gone."""
-        self._until = None
-
-    def deadline(self) -> float | None:
-        """Return when `expired` is wanted."""
-        return self._until
-
-    def expired(self, now: float) -> bool:
-        """Return whether the relay has been silent for too long."""
-        if self._until is None or now < self._until:
-            return False
-        if self._doubted:
-            self._until = None
-            return True
-        self._until, self._doubted = now + 1.0, True
-        return False
-
-
 Output = Send | Close | Arrived | Note | Halt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -10,31 +10,18 @@ from prifi.errors import BadConfig
 from prifi.group import digest
 
 Protection = Literal["both", "equivocation", "none"]
-#: Bytes of AES-GCM's tag.
+#: Bytes of the tag of AES-GCM (cells) and of ChaCha20-Poly1305 (links).
 TAG_BYTES = 16
 #: Slots whose map bits share one scalar. 120 bits of 252 are used; a garbled map passes with probability 2⁻¹³².
 SLOTS_PER_SCALAR = 120
+#: Names in the config file of settings that weaken the network.
+INSECURE = {"protection": "insecure_protection", "shuffle_rounds": "insecure_shuffle_rounds"}
 
 
-class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sizes, times and protections of a network. Times are seconds.
+class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=INSECURE):
+    """Sizes, times (seconds) and protections of a network; `docs/commands.md` describes each.
 
-    Attributes:
-        cell_bytes: Bytes of a cell's body, upstream.
-        down_bytes: Downstream bytes of each broadcast.
-        window: Rounds that may be open at once.
-        ahead: Ciphertexts that the relay keeps of each trustee.
-        interval_s: Shortest time between two broadcasts.
-        offset_s: Time from a broadcast's arrival to the client's answer. Longer than a client ever computes.
-        sleep_s: Time between the reservation rounds of a sleeping network.
-        linger_s: Time for which a client keeps its slot open after its last data.
-        minimum_set: Fewest clients of an epoch; relay and clients refuse fewer.
-        resend_s: Time after which the relay asks for a missing cell again.
-        absent_s: Time after which a silent member counts as absent.
-        setup_s: Time that one step of the set-up may take.
-        gather_s: Time for which the relay collects joins and leaves before it sets up an epoch.
-        shuffle_rounds: Hidden hops of a shuffle's proof; the soundness error is 2⁻ʳᵒᵘⁿᵈˢ.
-        protection: "both"; "equivocation" (no blame, nothing signed in rounds); "none".
+    `protection` is "both"; "equivocation" (no blame, nothing signed in rounds); or "none".
     """
 
     cell_bytes: int = 1000
@@ -100,12 +87,13 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             (self.minimum_set >= 2, "minimum_set is at least 2: one client alone has no anonymity"),
             (0 <= self.offset_s <= 1, "offset_s is 0 to 1"),
             (
-                self.interval_s >= 0 and self.sleep_s > 0 and self.linger_s >= 0,
-                "interval_s, sleep_s, linger_s are not negative",
+                all(0 <= getattr(self, name) <= 3600 for name in self.__struct_fields__ if name.endswith("_s")),
+                "times are 0 to 3,600 seconds",
             ),
+            (self.sleep_s > 0 and self.setup_s > 0, "sleep_s and setup_s are more than 0"),
             (0 < self.resend_s < self.absent_s, "resend_s is more than 0 and less than absent_s"),
             (1 <= self.shuffle_rounds <= 256, "shuffle_rounds is 1 to 256"),
-            (self.protection in ("both", "equivocation", "none"), "protection is both, equivocation or none"),
+            (self.protection in get_args(Protection), "protection is both, equivocation or none"),
         )
         for holds, rule in rules:
             if not holds:

@@ -33,20 +33,7 @@ QUIET_TURNS = 4
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """What the relay's page and metrics show: nothing about single clients.
-
-    Attributes:
-        epoch: Number of the running epoch; 0 if none is running.
-        anonymity_set: Clients in it.
-        connected: Clients with a link.
-        rounds: Completed rounds since the start.
-        failed: Rounds that did not open.
-        open_slots: Slots with data at the moment.
-        streams: Users' streams.
-        round_s: Duration of the last round.
-        hunting: Whether the epoch has trap slots.
-        epochs: Epochs since the start.
-    """
+    """What the relay's page and metrics show: nothing about single clients. Counts are since the start."""
 
     epoch: int
     anonymity_set: int
@@ -95,6 +82,7 @@ class Relay:
         self._hunt_next = False
         self._unresolved = 0
         self._quiet = 0
+        self._unfit: set[str] = set()  # have refused the set-up; a new link is a new try
         self._rejected: Counter[str] = Counter()
         self._pinged: dict[str, float] = {}
         self._ticked = 0.0
@@ -133,6 +121,7 @@ class Relay:
         """A member's link is gone: the epoch cannot go on without it."""
         if self._links.pop(peer, None) is None:
             return []
+        self._unfit.discard(peer)
         outputs: list[Output] = [Note("link", f"{peer} is gone", peer)]
         if self._assembly is not None:
             if peer in self.roster.trustees:
@@ -198,7 +187,7 @@ class Relay:
         if isinstance(message, msg.Ping):
             return []
         if isinstance(message, msg.Stopped):
-            return self._stopped(peer, message)
+            return self._stopped(peer, message, now)
         if rounds is not None and message.epoch == rounds.session.epoch:
             match message:
                 case msg.Cell():
@@ -217,11 +206,14 @@ class Relay:
             return []  # of an epoch that is over
         raise BadMessage("it belongs to no epoch")
 
-    def _stopped(self, peer: str, message: msg.Message) -> list[Output]:
+    def _stopped(self, peer: str, message: msg.Message, now: float) -> list[Output]:
         reason = getattr(message, "reason", "")
         if peer in self.roster.trustees:
             return [self._stop_all(reason), Halt(f"{peer} has stopped: {reason}")]
-        return [Note("link", f"{peer} has stopped", peer)]
+        if self._assembly is None or message.epoch != self._assembly.epoch:
+            return [Note("link", f"{peer} has stopped", peer)]
+        self._unfit.add(peer)
+        return [Note("refused", f"{peer} takes no part: {reason}", peer), *self._assembly.leave(peer, now)]
 
     def _stop_all(self, reason: str) -> Send:
         epoch = self.rounds.session.epoch if self.rounds else 0
@@ -289,7 +281,7 @@ class Relay:
         return outputs
 
     def _begin_assembly(self, now: float) -> list[Output]:
-        here = {name for name in self.roster.clients if name in self._links and name not in self.banned}
+        here = {name for name in self.roster.clients if name in self._links and name not in self.banned | self._unfit}
         trustees = all(name in self._links for name in self.roster.trustees)
         self._gather_at = None
         if not trustees or len(here) < self.parameters.minimum_set:

@@ -10,7 +10,7 @@ from prifi.cells import cell_place, first_wrong_bit, scalars_for, trap
 from prifi.errors import BadMessage, BadProof
 from prifi.group import BASE, base_times, checked_point, digest, scalar_from, times
 from prifi.identity import Roster
-from prifi.messages import Accusation, ClientKeys, Inquire, Transcript, TrapOpened, TrusteeKey, check, encode
+from prifi.messages import Accusation, ClientKeys, Transcript, TrapOpened, TrusteeKey, check, encode
 from prifi.parameters import Parameters
 from prifi.proofs import check_log
 from prifi.shuffle import Keys
@@ -186,14 +186,3 @@ def check_grounds(
     if position < 0:
         return position, key
     return position, body[position // 8] >> (position % 8) & 1
-
-
-def check_inquiry(session: Session, inquiry: Inquire, slot: int) -> None:
-    """Check an inquiry that reached a client.
-
-    Raises:
-        BadProof: Its grounds do not hold or do not lead to its position.
-    """
-    position, _ = check_grounds(session, inquiry.grounds, slot, inquiry.number, inquiry.claimed)
-    if position != inquiry.position:
-        raise BadProof("the inquiry is into another position than its grounds")

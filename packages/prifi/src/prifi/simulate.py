@@ -10,6 +10,7 @@ import heapq
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -71,13 +72,11 @@ class Conditions:
     Attributes:
         delay_s: One-way delay of every link.
         loss: Probability that a message is lost once and comes RESEND_S later.
-        bits_per_s: Rate of each member's link; 0: unlimited.
         cost: "none", or "measured" for the processor time that each event takes.
     """
 
     delay_s: float = 0.005
     loss: float = 0.0
-    bits_per_s: float = 0.0
     cost: Literal["none", "measured"] = "none"
 
 
@@ -116,10 +115,11 @@ class Simulation:
         self.on_stream: dict[str, Callable[[Arrived], None]] = {}
         self.cpu: dict[str, float] = {}
         self._costs: dict[str, tuple[int, float]] = {}
-        self.sent_bytes: dict[str, int] = {}
+        self.sent = Counter[str]()  # messages by kind
+        self.sent_bytes = Counter[str]()  # bytes by member
         self._random = random.Random(seed)
         self._delay, self._loss = conditions.delay_s, conditions.loss
-        self._rate, self._cost = conditions.bits_per_s, conditions.cost
+        self._cost = conditions.cost
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = itertools.count()
         self._first_epoch = 0
@@ -179,11 +179,13 @@ class Simulation:
             and (not clients or len(self.relay.rounds.session.clients) == clients)
         )
 
+    def told(self, kind: str, party: str = "") -> Callable[[], bool]:
+        """Return a condition: a role has told this kind of note, of this party if one is given."""
+        return lambda: any(note.kind == kind and party in ("", note.party) for note in self.notes)
+
     def crash(self, name: str) -> None:
         """End a member without a word; its link breaks."""
-        node = self._nodes[name]
-        node.alive = False
-        node.generation += 1
+        self.silence(name)
         self._at(self.now + self._delay, lambda: self._unlink(name))
 
     def silence(self, name: str) -> None:
@@ -198,10 +200,6 @@ class Simulation:
         generation = node.generation + 1
         self._nodes[name] = _Node(self._new_role(name), generation=generation, free_at=self.now)
         self._at(self.now, lambda: self._link(name))
-
-    def poke(self, name: str) -> None:
-        """Let a role look at what its user has done, such as a new stream."""
-        self._schedule_tick(name)
 
     # The machinery.
 
@@ -271,16 +269,13 @@ class Simulation:
         if message is None or to not in self._nodes:
             return
         data = encode(message)
-        self.sent_bytes[name] = self.sent_bytes.get(name, 0) + len(data)
+        kind = type(message).__name__
+        self.sent[kind] += 1
+        self.sent_bytes[name] += len(data)
         leaves = max(self.now, node.free_at if self._cost == "measured" else 0.0) + output.after
-        if self._rate:
-            node.last_arrival["#line"] = leaves = (
-                max(leaves, node.last_arrival.get("#line", 0.0)) + 8 * len(data) / self._rate
-            )
         arrives = leaves + self._delay + (RESEND_S if self._random.random() < self._loss else 0.0)
         arrives = max(arrives, node.last_arrival.get(to, 0.0))  # links keep the order
         node.last_arrival[to] = arrives
-        kind = type(message).__name__
         generations = (node.generation, self._nodes[to].generation)
 
         def arrive() -> None:

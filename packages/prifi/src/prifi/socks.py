@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from prifi.config import Network
 from prifi.errors import BadConfig
 from prifi.outputs import Arrived
 from prifi.streams import Event, Streams
@@ -27,29 +28,8 @@ GREETING_S, CONNECT_S = 10.0, 20.0
 SETUP_S = 8.0
 #: Time after which the exit gives up a stream whose client says nothing, seconds.
 IDLE_S = 120.0
-#: Addresses that the exit refuses unless the operator allows them.
-REFUSED = tuple(
-    ipaddress.ip_network(text)
-    for text in (
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-        "192.168.0.0/16", "224.0.0.0/4", "240.0.0.0/4", "::/128", "::1/128", "fc00::/7", "fe80::/10", "ff00::/8",
-    )
-)  # fmt: skip
 #: SOCKS reply codes.
 OK, FAILED, FORBIDDEN, UNREACHABLE, CONNECTION_REFUSED, NO_COMMAND, NO_ADDRESS = 0, 1, 2, 4, 5, 7, 8
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def parse_networks(texts: Collection[str]) -> tuple[Network, ...]:
-    """Return networks of the operator's texts.
-
-    Raises:
-        BadConfig: A text is no network.
-    """
-    try:
-        return tuple(ipaddress.ip_network(text) for text in texts)
-    except ValueError as error:
-        raise BadConfig(f"allow: {error}; write addresses as in 192.0.2.0/24") from error
 
 
 class Pipes:
@@ -309,7 +289,7 @@ class Exit:
             opened = await asyncio.wait_for(self._connect(event.data[2:].decode(errors="replace"), port), CONNECT_S)
         except TimeoutError:
             opened = UNREACHABLE
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that no resolver takes
             opened = CONNECTION_REFUSED if isinstance(error, ConnectionRefusedError) else UNREACHABLE
         try:
             if isinstance(opened, int):
@@ -345,14 +325,14 @@ class Exit:
         raise error
 
     def permits(self, address: str, port: int) -> bool:
-        """Return whether the exit connects to an address."""
+        """Return whether the exit connects to an address: a public one, or one that the operator allows."""
         parsed = ipaddress.ip_address(address.split("%", maxsplit=1)[0])
         mapped = getattr(parsed, "ipv4_mapped", None) or parsed
         if port in self._own_ports and _is_own(str(mapped)):
             return False
-        if any(mapped in network for network in self._allow if network.version == mapped.version):
+        if any(mapped in network for network in self._allow):
             return True
-        return not any(mapped in network for network in REFUSED if network.version == mapped.version)
+        return bool(mapped.is_global and not mapped.is_multicast)
 
 
 def _is_own(address: str) -> bool:

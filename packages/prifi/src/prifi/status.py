@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import html
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -26,63 +25,42 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv
 <p>Research software. Do not trust your safety to it.</p></html>"""
 
 
-def application(role: str, read: Callable[[], dict[str, Any]], metrics: bool) -> Starlette:
-    """Return the application of a status page.
+def application(role: str, status: Callable[[], Any], clock: Callable[[], float]) -> Starlette:
+    """Return the application of a status page; `/metrics` is there for relay and trustees, never for clients.
 
     Args:
         role: "client", "relay" or "trustee".
-        read: Returns the present status.
-        metrics: Whether there is `/metrics`, too; never for clients.
+        status: Returns the role's present status.
+        clock: Returns seconds, for rounds per second since the last look.
     """
+    last = {"at": clock(), "rounds": 0.0, "rate": 0.0}
 
-    async def page(request: Request) -> Response:
-        del request
-        status = read()
+    def read() -> dict[str, Any]:
+        fields = dataclasses.asdict(status())
+        rounds, passed = fields.get("rounds", fields.get("ciphertexts", 0)), clock() - last["at"]
+        if passed >= 1.0:
+            last.update(at=clock(), rounds=rounds, rate=(rounds - last["rounds"]) / passed)
+        return {**fields, "rounds_per_s": round(last["rate"], 1)}
+
+    async def page(_: Request) -> Response:
+        fields = read()
         rows = "".join(
-            f"<tr><td>{name.replace('_', ' ')}</td><td>{_text(value)}</td></tr>" for name, value in status.items()
+            f"<tr><td>{name.replace('_', ' ')}</td><td>{_text(one)}</td></tr>" for name, one in fields.items()
         )
-        size = status.get("anonymity_set", 0)
+        size = fields["anonymity_set"]
         warning = "" if size else "No epoch is running: nothing is sent."
         return HTMLResponse(_PAGE.format(role=role, size=size, warning=warning, rows=rows))
 
-    async def as_json(request: Request) -> Response:
-        del request
+    async def as_json(_: Request) -> Response:
         return JSONResponse(read())
 
-    class Collector:
-        def collect(self) -> Iterator[GaugeMetricFamily]:
-            for name, value in read().items():
-                if isinstance(value, bool | int | float):
-                    yield GaugeMetricFamily(f"prifi_{role}_{name}", name.replace("_", " "), value=float(value))
-
-    registry = CollectorRegistry()
-    registry.register(Collector())
-
-    async def as_metrics(request: Request) -> Response:
-        del request
-        return PlainTextResponse(generate_latest(registry), media_type="text/plain; version=0.0.4")
+    async def as_metrics(_: Request) -> Response:
+        numbers = ((name, float(one)) for name, one in read().items() if isinstance(one, bool | int | float))
+        lines = (f"# TYPE prifi_{role}_{name} gauge\nprifi_{role}_{name} {value}\n" for name, value in numbers)
+        return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
 
     routes = [Route("/", page), Route("/status.json", as_json)]
-    return Starlette(routes=[*routes, Route("/metrics", as_metrics)] if metrics else routes)
-
-
-class Rates:
-    """Turns a role's status into a page's fields, with rounds per second since the last look."""
-
-    def __init__(self, status: Callable[[], Any], clock: Callable[[], float]) -> None:
-        self._status, self._clock = status, clock
-        self._before = (clock(), 0)
-        self._rate = 0.0
-
-    def read(self) -> dict[str, Any]:
-        """Return the fields."""
-        fields = dataclasses.asdict(self._status())
-        rounds, now = fields.get("rounds", fields.get("ciphertexts", 0)), self._clock()
-        at, count = self._before
-        if now - at >= 1.0:
-            self._rate = (rounds - count) / (now - at)
-            self._before = (now, rounds)
-        return {**fields, "rounds_per_s": round(self._rate, 1)}
+    return Starlette(routes=routes if role == "client" else [*routes, Route("/metrics", as_metrics)])
 
 
 class _Server(uvicorn.Server):
@@ -116,5 +94,4 @@ async def serve(app: Starlette, host: str, port: int) -> Callable[[], Any]:
 
 
 def _text(value: object) -> str:
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    return html.escape(f"{value:.3f}" if isinstance(value, float) else str(value))

@@ -10,12 +10,13 @@ import os
 from dataclasses import dataclass, field, replace
 
 from prifi import messages as msg
-from prifi.blame import Inquest, judge, make_reveal, open_pair, read_evidence
+from prifi.blame import Inquest, make_judgement, make_reveal, open_pair, read_evidence
 from prifi.errors import BadMessage, BadProof, PrifiError, Unsafe
 from prifi.group import Entropy, base_times, digest, random_scalar, scalar_bytes, times
 from prifi.identity import RELAY, Identity, Roster
+from prifi.member import Member
 from prifi.messages import check, encode, signed
-from prifi.outputs import Close, Halt, Note, Output, Send, Watch, blame_note
+from prifi.outputs import Halt, Note, Output, Send, blame_note
 from prifi.pads import PadBook, pair_secret
 from prifi.parameters import Parameters
 from prifi.session import Session, check_client_keys, check_trustee_keys, transcript_context
@@ -67,26 +68,14 @@ class TrusteeStatus:
     refused: int
 
 
-class Trustee:
-    """A helper of the network that streams ciphertexts which do not depend on anybody's data.
-
-    Args:
-        identity: Own name and key.
-        roster: Public keys of all members.
-        parameters: Settings of the network.
-        entropy: Source of random bytes.
-    """
+class Trustee(Member):
+    """A helper of the network that streams ciphertexts which do not depend on anybody's data."""
 
     def __init__(
         self, identity: Identity, roster: Roster, parameters: Parameters, entropy: Entropy = os.urandom
     ) -> None:
-        self.identity = identity
-        self.roster = roster
-        self.parameters = parameters
-        self._entropy = entropy
+        super().__init__(identity, roster, parameters, entropy)
         self._epochs: dict[int, _Epoch] = {}
-        self._watch = Watch(2 * parameters.absent_s)
-        self._last_epoch = 0
         self._sent = self._verified = self._refused = 0
 
     @property
@@ -99,30 +88,14 @@ class Trustee:
 
     # Events.
 
-    def connected(self, peer: str, now: float) -> list[Output]:
-        """The link to the relay is there."""
-        del peer
-        self._watch.heard(now)
-        return []
-
-    def disconnected(self, peer: str, now: float) -> list[Output]:
-        """The link to the relay is gone: no epoch is left."""
-        del peer, now
-        self._watch.stop()
-        self._epochs.clear()
-        return [Note("link", "the relay cannot be reached")]
-
     def deadline(self, now: float) -> float | None:
         """Return when `tick` is wanted: at once while ciphertexts flow or a proof is due."""
         busy = any(epoch.allowed or epoch.to_prove for epoch in self._epochs.values())
-        return now if busy else self._watch.deadline()
+        return now if busy else super().deadline(now)
 
     def tick(self, now: float) -> list[Output]:
         """Prove a hop, or send some ciphertexts ahead; leave a silent relay."""
-        outputs: list[Output] = []
-        if self._watch.expired(now):
-            self._epochs.clear()
-            outputs = [Note("link", "the relay is silent"), Close(RELAY)]
+        outputs = super().tick(now)
         for epoch in self._epochs.values():
             if epoch.to_prove is not None:  # after the hop has left, so that all trustees prove at the same time
                 place, secret = epoch.to_prove
@@ -133,11 +106,12 @@ class Trustee:
                 epoch.allowed -= 1
         return outputs
 
-    def handle(self, peer: str, message: msg.Message, now: float) -> list[Output]:
-        """Take a message from the relay."""
-        self._watch.heard(now)
-        if peer != RELAY:
-            return [Note("foreign", f"a message from {peer}, not from the relay, was ignored")]
+    def _close(self, reason: str) -> list[Output]:
+        self._epochs.clear()
+        return [Note("closed", reason)]
+
+    def _take(self, message: msg.Message, now: float) -> list[Output]:
+        del now
         try:
             return self._handle(message)
         except Unsafe as error:
@@ -147,13 +121,10 @@ class Trustee:
             return [Note("refused", f"{message!r} was refused: {error}")]
 
     def _handle(self, message: msg.Message) -> list[Output]:  # noqa: PLR0912
-        if isinstance(message, msg.Ping):
-            return [Send(_TO_RELAY, message)]
         if isinstance(message, msg.Propose):
             return self._propose(message)
         if isinstance(message, msg.Stopped):
-            self._epochs.clear()
-            return [Note("closed", f"the relay has stopped: {message.reason}")]
+            return self._close(f"the relay has stopped: {message.reason}")
         epoch = self._epochs.get(message.epoch)
         if epoch is None:
             return [Note("late", f"{message!r} belongs to no epoch and was ignored")]
@@ -187,7 +158,7 @@ class Trustee:
                 inquest = epoch.inquests.get(message.number)
                 if inquest is None:
                     raise BadMessage("a verdict is wanted on a round without an inquest")
-                return self._verdict(epoch, message.number, judge(inquest, message))
+                return self._verdict(epoch, message.number, make_judgement(inquest, message.reveals, message.openings))
         raise BadMessage(f"{message!r} is not for a trustee")
 
     # Set-up.
@@ -195,9 +166,7 @@ class Trustee:
     def _propose(self, proposal: msg.Propose) -> list[Output]:
         if proposal.parameters != self.parameters.digest():
             raise Unsafe("the relay's settings differ from this trustee's; compare the two config files")
-        if proposal.epoch <= self._last_epoch:
-            raise BadMessage(f"epoch {proposal.epoch} was proposed after epoch {self._last_epoch}")
-        self._last_epoch = proposal.epoch
+        self._accept_epoch(proposal.epoch)
         secret = random_scalar(self._entropy)
         key = msg.TrusteeKey(proposal.epoch, self.identity.name, base_times(secret), proposal.parameters)
         key = signed(key, self.identity, b"trustee key")

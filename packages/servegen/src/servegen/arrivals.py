@@ -29,42 +29,20 @@ STATE, GAPS, LENGTHS, SESSIONS = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of time in which all clients' rates are constant.
+    """A stretch of time in which all clients' rates are constant."""
 
-    Attributes:
-        start_us: Microseconds from the workload's start.
-        length_us: Its length.
-        pool_s: Seconds from the pool's start at which the block's window begins.
-        rate: Requests per second. [C]
-        process: POISSON, GAMMA or WEIBULL. [C]
-        shape: Shape parameters. [C]
-    """
-
-    start_us: int
-    length_us: int
-    pool_s: int
-    rate: Floats
-    process: Processes
-    shape: Floats
+    start_us: int  #: Microseconds from the workload's start
+    length_us: int  #: Its length
+    pool_s: int  #: Seconds from the pool's start at which the block's window begins
+    rate: Floats  #: Requests per second. [C]
+    process: Processes  #: POISSON, GAMMA or WEIBULL. [C]
+    shape: Floats  #: Shape parameters. [C]
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """What clients carry from one block to the next.
-
-    Attributes:
-        residual: Rest of the open gap in operational time. [C]
-        process: The process that the residual belongs to. [C]
-        shape: Its shape. [C]
-    """
-
-    residual: Floats
-    process: Processes
-    shape: Floats
-
-    def of(self, rows: NDArray[np.int64]) -> State:
-        """Return the state of some clients. [rows]."""
-        return State(self.residual[rows], self.process[rows], self.shape[rows])
+#: What clients carry from one block to the next, a row each: the rest of the open gap in operational time, and the
+#: process and shape that it belongs to.
+STATE_TYPE = np.dtype([("residual", np.float64), ("process", np.int8), ("shape", np.float64)])
+State = NDArray[np.void]
 
 
 def client_key(name: str) -> int:
@@ -95,19 +73,27 @@ def gap_cv(process: int, shape: float) -> float:
     return 1.0
 
 
-def residual_cdf(process: Processes, shape: Floats, x: Floats) -> Floats:
+def residual_of(process: int, shape: Floats | float, x: Floats) -> Floats:
     """Return the distribution function of the residual time of a stationary renewal process with mean gap 1.
 
-    It is the integral of the gaps' survival function from 0 to x. All arrays [C].
+    It is the integral of the gaps' survival function from 0 to x. float64 [N]
     """
-    k = shape
-    gamma = x * special.gammaincc(k, k * x) + special.gammainc(k + 1, k * x)
-    with np.errstate(over="ignore", under="ignore"):
-        power = (x * special.gamma(1 + 1 / k)) ** k
-    weibull = x * np.exp(-power) + special.gammainc(1 + 1 / k, power)
-    return np.asarray(
-        np.clip(np.select([process == GAMMA, process == WEIBULL], [gamma, weibull], -np.expm1(-x)), 0.0, 1.0)
-    )
+    if process == GAMMA:
+        return np.asarray(x * special.gammaincc(shape, shape * x) + special.gammainc(shape + 1, shape * x))
+    if process == WEIBULL:
+        with np.errstate(over="ignore", under="ignore"):
+            power = (x * special.gamma(1 + 1 / shape)) ** shape
+        return np.asarray(x * np.exp(-power) + special.gammainc(1 + 1 / shape, power))
+    return np.asarray(-np.expm1(-x))
+
+
+def residual_cdf(process: Processes, shape: Floats, x: Floats) -> Floats:
+    """Return `residual_of` for each client's own process and shape. All arrays [C]."""
+    result = np.empty(len(x))
+    for kind in (POISSON, GAMMA, WEIBULL):
+        rows = process == kind
+        result[rows] = np.clip(residual_of(kind, shape[rows], x[rows]), 0.0, 1.0)
+    return result
 
 
 def residual_quantile(process: Processes, shape: Floats, u: Floats) -> Floats:
@@ -122,24 +108,22 @@ def residual_quantile(process: Processes, shape: Floats, u: Floats) -> Floats:
 
 def first_state(seed: int, clients: Sequence[int]) -> State:
     """Return the stationary state at the workload's start; `clients` are keys."""
+    state = np.zeros(len(clients), STATE_TYPE)
     level = np.array([generator(seed, STATE, key, 0).random() for key in clients])
-    ones = np.ones(len(clients))
-    return State(-np.log1p(-level), np.full(len(clients), POISSON, np.int8), ones)
+    state["residual"], state["process"], state["shape"] = -np.log1p(-level), POISSON, 1.0
+    return state
 
 
 def enter(state: State, block: Block) -> State:
     """Return the state with each active client's residual moved to the block's own distribution."""
-    moved = (block.rate > 0) & (
-        (state.process != block.process) | ((state.shape != block.shape) & (block.process != POISSON))
-    )
-    if not moved.any():
-        return state
-    rows = np.flatnonzero(moved)
-    level = residual_cdf(state.process[rows], state.shape[rows], state.residual[rows])
-    residual, process, shape = state.residual.copy(), state.process.copy(), state.shape.copy()
-    process[rows], shape[rows] = block.process[rows], block.shape[rows]
-    residual[rows] = residual_quantile(process[rows], shape[rows], level)
-    return State(residual, process, shape)
+    other_shape = (state["shape"] != block.shape) & (block.process != POISSON)
+    rows = np.flatnonzero((block.rate > 0) & ((state["process"] != block.process) | other_shape))
+    old, moved = state[rows], state.copy()
+    process, shape = block.process[rows], block.shape[rows]
+    level = residual_cdf(old["process"], old["shape"], old["residual"])
+    moved["process"][rows], moved["shape"][rows] = process, shape
+    moved["residual"][rows] = residual_quantile(process, shape, level)
+    return moved
 
 
 def renewal(seed: int, clients: Sequence[int], state: State, block: Block) -> tuple[list[Floats], State]:
@@ -156,7 +140,7 @@ def renewal(seed: int, clients: Sequence[int], state: State, block: Block) -> tu
     """
     state = enter(state, block)
     span = block.rate * (block.length_us / US)
-    residual = state.residual.copy()
+    residual = state["residual"]
     times: list[Floats] = []
     for c, key in enumerate(clients):
         if residual[c] >= span[c]:
@@ -169,7 +153,7 @@ def renewal(seed: int, clients: Sequence[int], state: State, block: Block) -> tu
         count = int(np.searchsorted(ends, span[c]))
         residual[c] = ends[count] - span[c]
         times.append(ends[:count] / block.rate[c])
-    return times, State(residual, state.process, state.shape)
+    return times, state
 
 
 def _until(rng: np.random.Generator, process: int, shape: float, first: float, span: float) -> Floats:
@@ -200,9 +184,6 @@ def exact(seed: int, clients: Sequence[int], block: Block) -> list[Floats]:
             continue
         rng = generator(seed, GAPS, key, block.start_us)
         ends = np.cumsum(draw_gaps(rng, int(block.process[c]), float(block.shape[c]), count))
-        times.append(
-            np.minimum(ends[:-1] * (seconds / ends[-1]), np.nextafter(seconds, 0))
-            if ends[-1] > 0
-            else np.zeros(count - 1)
-        )
+        ends *= seconds / max(ends[-1], 1e-300)
+        times.append(np.minimum(ends[:-1], np.nextafter(seconds, 0)))
     return times

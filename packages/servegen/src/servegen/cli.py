@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,27 +14,36 @@ import msgspec
 import pyarrow as pa
 from rich.console import Console
 
+from servegen.compose import plan, stream
+from servegen.engine import ROUTERS, Engine, read_engine
 from servegen.errors import BadRequest, ServeGenError
-from servegen.export import FORMATS
-from servegen.parallel import cores
-from servegen.pool import Pool
+from servegen.export import FORMATS, guess_format, read_requests, write_requests
+from servegen.files import one_line, read_rows, write_json
+from servegen.logs import LogOptions, read_log
+from servegen.pool import Pool, read_pool, write_pool
 from servegen.report import Report, print_text, write_html
 from servegen.workload import Slo, Workload, parse_rate, pool_digest, read_workload, write_workload
 
 #: Requests up to which `generate --html` keeps them in memory for its page.
 MOST_SHOWN = 5_000_000
 F = TypeVar("F", bound=Callable[..., Any])
+RANGE, ANY = (float, float), (0.0, float("inf"))
+MANY = click.IntRange(min=1)
 FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 class _Main(click.Group):
-    """Errors of this package end a command with one line."""
+    """Errors of this package and of files end a command with one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ServeGenError as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            text = f"{error.filename}: {error.strerror}" if error.filename else one_line(error)
+            raise click.ClickException(text) from error
 
 
 @click.group(cls=_Main)
@@ -42,8 +52,10 @@ def main() -> None:
     """LLM serving workloads per client: fit, generate, compare, replay, size. POOL is a folder, or "sample"."""
 
 
-def _show(report: Report, html: Path | None) -> None:
+def _show(report: Report, html: Path | None, json_file: Path | None = None, values: Any = None) -> None:
     print_text(report, Console())
+    if json_file is not None:
+        write_json(values, json_file)
     if html is not None:
         write_html(report, html)
         click.echo(f"page: {html}")
@@ -60,11 +72,15 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 html_option = click.option("--html", type=FILE, help="Write a page with pictures.")
 json_option = click.option("--json", "json_file", type=FILE, help="Write the result as JSON.")
-processes_option = click.option("--processes", default=1, show_default=True, help="Processes; the result is the same.")
+processes_option = click.option(
+    "--processes", type=MANY, default=1, show_default=True, help="Processes; the result is the same."
+)
 log_options = _options(
     click.option("--client", default="", help="Column that tells clients apart."),
     click.option("--time", default="", help="Column of the time."),
-    click.option("--time-unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Unit of numeric times."),
+    click.option(
+        "--time-unit", default="", type=click.Choice(["", "s", "ms", "us", "ns"]), help="Unit of numeric times."
+    ),
     click.option("--from", "start_s", default=0.0, help="Leave out the log's first seconds, such as a ramp."),
     click.option("--to", "end_s", default=float("inf"), help="Leave out the log after this second."),
     click.option("--keep-failed", is_flag=True, help="Keep requests without output tokens."),
@@ -84,12 +100,6 @@ workload_options = _options(
     click.option("--tbt", default=0.1, show_default=True, help="Limit of the time between tokens, seconds."),
     click.option("--quantile", default=0.99, show_default=True, help="Share that must keep the limits."),
 )  # fmt: skip
-
-
-def _log_options(**values: Any) -> Any:
-    from servegen.logs import LogOptions
-
-    return LogOptions(**{**values, "time_unit": values["time_unit"] or ""})
 
 
 def _workload(only_client: tuple[str, ...] = (), **o: Any) -> tuple[Workload, Pool]:
@@ -113,18 +123,16 @@ def _workload(only_client: tuple[str, ...] = (), **o: Any) -> tuple[Workload, Po
 @html_option
 def show(pool: str, html: Path | None) -> None:
     """Print and draw what a pool holds."""
-    from servegen.pool import read_pool
     from servegen.views import pool_report
 
     _show(pool_report(read_pool(pool), pool), html)
 
 
 @main.command("import")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.argument("folder", type=FOLDER)
+@click.option("-o", "--out", type=FOLDER, required=True)
 def import_(folder: Path, out: Path) -> None:
     """Read a FOLDER in the authors' published layout and write a pool."""
-    from servegen.pool import write_pool
     from servegen.published import import_published
 
     pool = import_published(folder)
@@ -134,22 +142,16 @@ def import_(folder: Path, out: Path) -> None:
 
 @main.command("filter")
 @click.argument("pool")
-@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("-o", "--out", type=FOLDER, required=True)
 @click.option("--client", "clients", multiple=True, help="Keep this client; may be repeated.")
 @click.option("--share", "least_share", default=0.0, help="Keep clients with at least this share of the requests, 0-1.")
+@click.option("--cv", type=RANGE, default=ANY, help="Keep clients with a mean CV in this range.")
 @click.option(
-    "--cv", nargs=2, type=float, default=(0.0, float("inf")), help="Keep clients with a mean CV in this range."
+    "--input", "mean_input", type=RANGE, default=ANY, help="Keep clients with mean input tokens in this range."
 )
-@click.option(
-    "--input", "mean_input", nargs=2, type=float, default=(0.0, float("inf")), help="Range of mean input tokens."
-)
-@click.option("--hours", nargs=2, type=float, help="Keep these hours of the pool.")
-def filter_(pool: str, out: Path, hours: tuple[float, float] | None, **filters: Any) -> None:
+def filter_(pool: str, out: Path, **filters: Any) -> None:
     """Write the part of a POOL that passes all filters."""
-    from servegen.pool import read_pool, write_pool
-
-    kept = read_pool(pool)
-    kept = (kept.between(hours[0] * 3600, hours[1] * 3600) if hours else kept).filtered(**filters)
+    kept = read_pool(pool).filtered(**filters)
     write_pool(kept, out)
     click.echo(f"{len(kept.clients)} clients, {kept.span_s / 3600:g} hours: {out}")
 
@@ -163,8 +165,6 @@ def filter_(pool: str, out: Path, hours: tuple[float, float] | None, **filters: 
 @html_option
 def generate(out: Path, form: str | None, processes: int, html: Path | None, **options: Any) -> None:
     """Generate requests from POOL, a pool or a workload file; write FILE and FILE.workload.yaml."""
-    from servegen.compose import plan, stream
-    from servegen.export import guess_format, write_requests
     from servegen.views import requests_report
 
     workload, pool = _workload(**options)
@@ -182,33 +182,33 @@ def generate(out: Path, form: str | None, processes: int, html: Path | None, **o
     count = write_requests(watched(), out, form or guess_format(out), facts)
     stated = out.with_name(out.name + ".workload.yaml")
     write_workload(workload, stated)
-    if html is not None and kept:
-        _show(requests_report(kept, workload, made.notes), html)
-    else:
-        for note in made.notes:
-            click.echo(f"note: {note}")
+    if html is not None:
+        shown, notes = pa.concat_tables(kept).unify_dictionaries(), made.notes
+        if shown.num_rows < count:
+            notes = (*notes, f"this page shows the first {shown.num_rows} of {count} requests")
+            workload = msgspec.structs.replace(workload, hours=shown["time_us"][-1].as_py() / 3.6e9)
+        _show(requests_report(shown, workload, notes), html)
+    for note in made.notes if html is None else ():
+        click.echo(f"note: {note}")
     click.echo(f"{count} requests: {out}; to repeat: {stated}")
 
 
 @main.command()
 @click.argument("log", type=FILE)
-@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("-o", "--out", type=FOLDER, required=True)
 @log_options
 @click.option("--window", default=600, show_default=True, help="Seconds of a window.")
 @click.option("--rest-share", default=0.0005, show_default=True, help="Clients below this share are merged into one.")
 @processes_option
 @html_option
-def fit(
-    log: Path, out: Path, window: int, rest_share: float, processes: int, html: Path | None, **options: Any
-) -> None:
+def fit(log: Path, out: Path, window: int, rest_share: float, processes: int, html: Path | None, **o: Any) -> None:
     """Fit a pool to a LOG: CSV, JSONL or Parquet."""
-    from servegen.fit import FitOptions, fit_log, write_fit
-    from servegen.logs import read_log
+    from servegen.fit import LENGTHS_S, fit_log, write_fit
     from servegen.views import fit_report
 
-    if window <= 0 or window % 1 or 21_600 % window:
+    if window <= 0 or LENGTHS_S % window:
         raise BadRequest(f"--window {window} does not divide 6 hours")
-    found = fit_log(read_log(log, _log_options(**options)), FitOptions(window, 21_600, rest_share, processes))
+    found = fit_log(read_log(log, LogOptions(**o)), window, rest_share, processes)
     write_fit(found, out)
     _show(fit_report(found, str(out)), html)
 
@@ -219,21 +219,16 @@ def fit(
 @log_options
 @click.option("--align", type=click.Choice(["auto", "time-of-day", "start"]), default="auto", show_default=True)
 @click.option("--start-hour", default=0.0, help="With --align start: hour of the pool at which the log begins.")
-@click.option("--relative", is_flag=True, help="Take a common change of all rates out first.")
 @json_option
 @html_option
 def compare(log: Path, pool: str, json_file: Path | None, html: Path | None, **options: Any) -> None:
     """Say which client's rate or lengths in LOG differ from POOL."""
-    from servegen.compare import CompareOptions, compare_log
-    from servegen.logs import read_log
-    from servegen.pool import read_pool
+    from servegen.compare import compare_log
     from servegen.views import compare_report
 
-    how = CompareOptions(*(options.pop(name) for name in ("align", "start_hour", "relative")))
-    found = compare_log(read_log(log, _log_options(**options)), read_pool(pool), how)
-    if json_file is not None:
-        found.write(json_file)
-    _show(compare_report(found, str(log), pool), html)
+    align, start_hour = options.pop("align"), options.pop("start_hour")
+    found = compare_log(read_log(log, LogOptions(**options)), read_pool(pool), align, start_hour)
+    _show(compare_report(found, str(log), pool), html, json_file, found)
 
 
 @main.command()
@@ -244,7 +239,7 @@ def compare(log: Path, pool: str, json_file: Path | None, html: Path | None, **o
 @click.option("--tbt", default=0.1, show_default=True, help="Limit of the time per output token, seconds.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, help="Seconds of a request at most.")
 @click.option("--speed", default=1.0, show_default=True, help="Run the workload's clock faster.")
-@click.option("--metrics-port", default=0, help="Port of Prometheus metrics.")
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), default=0, help="Port of Prometheus metrics.")
 @click.option("--api-key", envvar="SERVEGEN_API_KEY", default="", help="Bearer token; also SERVEGEN_API_KEY.")
 @click.option("--body", default="{}", help='JSON added to each request, such as {"ignore_eos": true}.')
 @click.option("--records", type=FILE, help="Write one row per request as Parquet.")
@@ -252,7 +247,6 @@ def compare(log: Path, pool: str, json_file: Path | None, html: Path | None, **o
 @html_option
 def replay(file: Path, body: str, records: Path | None, json_file: Path | None, html: Path | None, **o: Any) -> None:
     """Send the requests of FILE to a server at their planned moments. Ctrl-C ends it with the results so far."""
-    from servegen.export import read_requests
     from servegen.replay import ReplayOptions, replay_requests, summarize, write_records
     from servegen.views import replay_report
 
@@ -269,11 +263,9 @@ def replay(file: Path, body: str, records: Path | None, json_file: Path | None, 
 
     result = replay_requests(read_requests(file), ReplayOptions(body=extra, **o), progress)
     summary = summarize(result, slo)
-    if json_file is not None:
-        json_file.write_text(json.dumps(summary, indent=1) + "\n")
     if records is not None:
         write_records(result.records, records)
-    _show(replay_report(result, summary, o["model"]), html)
+    _show(replay_report(result, summary, o["model"]), html, json_file, summary)
 
 
 @main.command()
@@ -285,13 +277,14 @@ def calibrate(records: Path, out: Path, base: Path | None, check: Path | None) -
     """Fit the simulated engine's times to the RECORDS of a replay."""
     from servegen.calibrate import agreement
     from servegen.calibrate import calibrate as fit_engine
-    from servegen.engine import Engine, read_engine
-    from servegen.replay import read_records
+    from servegen.replay import Record
 
-    engine, found = fit_engine(read_records(records), read_engine(base) if base else Engine())
-    agreed = {"same replay": found} | ({"other replay": agreement(engine, read_records(check))} if check else {})
-    for name, values in agreed.items():
-        click.echo(f"error on the {name}: " + ", ".join(f"{k} {v:+.1%}" for k, v in values.errors().items()))
+    rows = read_rows(records, Record)
+    engine = fit_engine(rows, read_engine(base) if base else Engine())
+    checks = {"same replay": rows} | ({"other replay": read_rows(check, Record)} if check else {})
+    for name, checked in checks.items():
+        errors = agreement(engine, checked).errors()
+        click.echo(f"error on the {name}: " + ", ".join(f"{k} {v:+.1%}" for k, v in errors.items()))
     out.write_bytes(msgspec.yaml.encode(engine))
 
 
@@ -300,35 +293,27 @@ def calibrate(records: Path, out: Path, base: Path | None, check: Path | None) -
 @click.option("--engine-file", type=FILE, help="One instance, as `calibrate` writes it.")
 @click.option("--check", type=FILE, help="Records of a replay: state the engine's error on them.")
 @click.option("--log", type=FILE, help="Requests to size beside, such as a held-out log.")
-@click.option(
-    "--router", type=click.Choice(["round-robin", "least-requests"]), default="round-robin", show_default=True
-)
-@click.option("--seeds", default=5, show_default=True)
+@click.option("--router", type=click.Choice(ROUTERS), default=ROUTERS[0], show_default=True)
+@click.option("--seeds", type=MANY, default=5, show_default=True)
 @click.option("--engine", "parallel", type=click.Choice(["process", "ray"]), default="process", show_default=True)
-@click.option("--workers", default=cores(), show_default=True)
+@click.option("--workers", type=MANY, default=len(os.sched_getaffinity(0)), show_default=True)
 @json_option
 @html_option
-def size(
-    engine_file: Path | None, check: Path | None, json_file: Path | None, html: Path | None, **options: Any
-) -> None:
+def size(engine_file: Path | None, check: Path | None, json_file: Path | None, html: Path | None, **o: Any) -> None:
     """Say how many instances POOL's workload needs, beside naive generators."""
     from servegen.calibrate import agreement
-    from servegen.engine import Engine, read_engine
-    from servegen.export import read_requests
-    from servegen.replay import read_records
+    from servegen.replay import Record
     from servegen.size import SizeOptions, size_workload, to_json
     from servegen.views import size_report
 
-    workload, pool = _workload(**options)
+    workload, pool = _workload(**o)
     engine = read_engine(engine_file) if engine_file else Engine()
-    chosen = {name: options[name] for name in ("router", "seeds", "workers", "parallel")}
+    chosen = {name: o[name] for name in ("router", "seeds", "workers", "parallel")}
     how = SizeOptions(engine, workload.slo, **chosen)
-    needs = size_workload(workload, pool, how, read_requests(options["log"]) if options["log"] else None)
-    error = agreement(engine, read_records(check)).errors() if check else None
+    needs = size_workload(workload, pool, how, read_requests(o["log"]) if o["log"] else None)
+    error = agreement(engine, read_rows(check, Record)).errors() if check else None
     sizing = to_json(needs, how, workload, error)
-    if json_file is not None:
-        json_file.write_text(json.dumps(sizing, indent=1) + "\n")
-    _show(size_report(sizing), html)
+    _show(size_report(sizing), html, json_file, sizing)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from servegen.arrivals import LENGTHS, SESSIONS, US, Block, State, client_key, exact, first_state, generator, renewal
 from servegen.errors import BadRequest
-from servegen.lengths import Coupling, Drawn, draw_lengths
+from servegen.lengths import Column, draw_lengths, draw_turns, grow, joined, parse_coupling, pick
 from servegen.parallel import map_ordered
-from servegen.pool import MODALITIES, Floats, Pool
-from servegen.sessions import Turns, draw_turns
+from servegen.pool import Floats, Pool
 from servegen.workload import Workload
 
 #: Requests that a block holds on average at most, all clients together. It bounds the memory.
@@ -30,23 +29,15 @@ BLOCK_REQUESTS = 150_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What `stream` needs, made by `plan`.
+    """What `stream` needs, made by `plan`."""
 
-    Attributes:
-        workload: The workload.
-        pool: The pool, without clients that lack histograms.
-        steps: Rate changes: seconds from the workload's start, and total rate (NaN: the pool's own).
-        keys: Each client's number for seeding. [C]
-        emitted: Which clients are emitted. [C]
-        notes: What a user should know: clients left out, windows without clients.
-    """
-
-    workload: Workload
-    pool: Pool
+    workload: Workload  #: The workload
+    pool: Pool  #: The pool, without clients that lack histograms
+    #: Rate changes: seconds from the workload's start, and total rate (NaN: the pool's own)
     steps: tuple[tuple[float, float], ...]
-    keys: tuple[int, ...]
-    emitted: NDArray[np.int64]
-    notes: tuple[str, ...]
+    keys: tuple[int, ...]  #: Each client's number for seeding. [C]
+    emitted: NDArray[np.int64]  #: Which clients are emitted. [C]
+    notes: tuple[str, ...]  #: What a user should know: clients left out, windows without clients
 
     @property
     def seconds(self) -> float:
@@ -94,22 +85,19 @@ def plan(workload: Workload, pool: Pool) -> Plan:
     Raises:
         BadRequest: The workload reaches beyond the pool's end, names an unknown client, or nothing is left.
     """
-    coupling = Coupling.parse(workload.coupling)
+    coupling = parse_coupling(workload.coupling)
     notes: list[str] = []
     end = workload.start_hour * 3600 + workload.hours * 3600
     if end > pool.span_s and not workload.repeat:
-        raise BadRequest(
-            f"hours {workload.start_hour:g} to {end / 3600:g} reach beyond the pool's {pool.span_s / 3600:g} hours; "
-            "shorten the workload or use --repeat"
-        )
+        hours = f"hours {workload.start_hour:g} to {end / 3600:g}"
+        span = f"reach beyond the pool's {pool.span_s / 3600:g} hours"
+        raise BadRequest(f"{hours} {span}; shorten the workload or use --repeat")
     lacking, share = pool.without_lengths()
     if lacking:
-        notes.append(
-            f"left out {lacking} clients without length histograms ({share:.0%} of the pool's requests); "
-            "with --rate, the others take over their share"
-        )
+        whose = f"{lacking} clients without length histograms ({share:.0%} of the pool's requests)"
+        notes.append(f"left out {whose}; with --rate, the others take over their share")
         pool = pool.only(pool.complete())
-    if workload.sessions and coupling.kind == "comonotone":
+    if workload.sessions and coupling[0] == "comonotone":
         notes.append("turns of one conversation draw their lengths independently of each other")
     number = {name: c for c, name in enumerate(pool.clients)}
     for name in workload.only_clients:
@@ -118,9 +106,7 @@ def plan(workload: Workload, pool: Pool) -> Plan:
     rate = workload.rate
     steps = tuple(rate) if isinstance(rate, list) else ((0.0, math.nan if rate is None else rate),)
     if not steps or steps[0][0] != 0 or any(b[0] <= a[0] for a, b in itertools.pairwise(steps)):
-        raise BadRequest("rate steps must begin at 0 seconds and rise")
-    if any(step[1] < 0 or math.isinf(step[1]) for step in steps):
-        raise BadRequest("a rate step is negative or infinite")
+        raise BadRequest("the seconds of rate steps must begin at 0 and rise")
     emitted = [number[name] for name in dict.fromkeys(workload.only_clients)] or list(range(len(pool.clients)))
     made = Plan(workload, pool, steps, tuple(map(client_key, pool.clients)), np.array(sorted(emitted)), ())
     silent = sum(end - start for start, end in made.spans() if not made.rates(start).any())
@@ -152,52 +138,27 @@ def _tables(made: Plan, processes: int) -> Iterator[tuple[Block, pa.Table]]:
     state = first_state(made.workload.seed, [made.keys[c] for c in made.emitted])
     if processes <= 1:
         for block in made.blocks():
-            table, state = _draw_block(made, block, state)
+            table, state = _draw_block(made, (block, state))
             yield block, table
         return
-    runs = _runs(list(made.blocks()))
-    if made.workload.counts == "exact":
-        states = [state] * len(runs)
-    else:
-        rows = np.array_split(np.arange(len(made.emitted)), min(processes * 2, len(made.emitted)))
-        parts = list(map_ordered(_states, (made, runs), [(part, state.of(part)) for part in rows], processes))
-        states = [
-            State(
-                *(
-                    np.concatenate([getattr(part[r], name) for part in parts])
-                    for name in ("residual", "process", "shape")
-                )
-            )
-            for r in range(len(runs))
-        ]
-    tasks = zip(runs, states, strict=True)
-    for run, tables in zip(runs, map_ordered(_draw_run, made, tasks, processes), strict=True):
-        yield from zip(run, tables, strict=True)
+    blocks = list(made.blocks())
+    rows = np.array_split(np.arange(len(made.emitted)), min(processes * 2, len(made.emitted)))
+    found = map_ordered(_states, (made, blocks), [(part, state[part]) for part in rows], processes)
+    states = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+    drawn = map_ordered(_draw_block, made, zip(blocks, states, strict=True), processes)
+    for block, (table, _) in zip(blocks, drawn, strict=True):
+        yield block, table
 
 
-def _runs(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Return the blocks in runs of about BLOCK_REQUESTS requests, one task each."""
-    runs: list[list[Block]] = []
-    filled = math.inf
-    for block in blocks:
-        expected = float(block.rate.sum()) * block.length_us / US
-        if filled + expected > BLOCK_REQUESTS:
-            runs.append([])
-            filled = 0.0
-        runs[-1].append(block)
-        filled += expected
-    return runs
-
-
-def _states(shared: tuple[Plan, list[list[Block]]], task: tuple[NDArray[np.int64], State]) -> list[State]:
-    """Return the state of some clients at each run's start."""
-    (made, runs), (part, state) = shared, task
+def _states(shared: tuple[Plan, list[Block]], task: tuple[NDArray[np.int64], State]) -> list[State]:
+    """Return the state of some clients at each block's start."""
+    (made, blocks), (part, state) = shared, task
     clients = made.emitted[part]
-    keys = [made.keys[c] for c in clients]
     states = []
-    for run in runs:
+    for block in blocks:
         states.append(state)
-        for block in run:
+        if made.workload.counts == "renewal":
+            keys = [made.keys[c] for c in clients]
             _, state = renewal(made.workload.seed, keys, state, _part(block, clients))
     return states
 
@@ -206,78 +167,31 @@ def _part(block: Block, clients: NDArray[np.int64]) -> Block:
     return replace(block, rate=block.rate[clients], process=block.process[clients], shape=block.shape[clients])
 
 
-def _draw_run(made: Plan, task: tuple[list[Block], State]) -> list[pa.Table]:
-    run, state = task
-    tables = []
-    for block in run:
-        table, state = _draw_block(made, block, state)
-        tables.append(table)
-    return tables
-
-
-def _draw_block(made: Plan, block: Block, state: State) -> tuple[pa.Table, State]:
-    workload, clients = made.workload, made.emitted
+def _draw_block(made: Plan, task: tuple[Block, State]) -> tuple[pa.Table, State]:
+    (block, state), workload, clients = task, made.workload, made.emitted
     keys = [made.keys[c] for c in clients]
     if workload.counts == "exact":
         times = exact(workload.seed, keys, _part(block, clients))
     else:
         times, state = renewal(workload.seed, keys, state, _part(block, clients))
-    coupling = Coupling.parse(workload.coupling)
-    parts: list[_Part] = []
+    coupling = parse_coupling(workload.coupling)
+    parts: list[dict[str, Column]] = []
     for client, key, seconds in zip(clients, keys, times, strict=True):
-        if not len(seconds):
+        if parts and not len(seconds):
             continue
-        time_us = block.start_us + (seconds * US).astype(np.int64)
+        turns = {"time_us": block.start_us + (seconds * US).astype(np.int64)}
+        if workload.sessions is not None:
+            chat = generator(workload.seed, SESSIONS, key, block.start_us)
+            turns = draw_turns(workload.sessions, turns["time_us"], chat)
+        size = len(turns["time_us"])
         rng = generator(workload.seed, LENGTHS, key, block.start_us)
         histograms = {field: column[client].at(block.pool_s) for field, column in made.pool.lengths.items()}
-        if workload.sessions is None:
-            parts.append(_Part(int(client), time_us, draw_lengths(histograms, len(time_us), rng, coupling), None))
-            continue
-        chat = generator(workload.seed, SESSIONS, key, block.start_us)
-        turns = draw_turns(workload.sessions, time_us, chat)
-        drawn = draw_lengths(histograms, len(turns.time_us), rng, coupling)
-        turns, drawn = turns.grown(workload.sessions, drawn)
-        parts.append(_Part(int(client), turns.time_us, drawn, turns))
-    return _table(made, parts), state
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    client: int
-    time_us: NDArray[np.int64]
-    drawn: Drawn
-    turns: Turns | None
-
-
-def _table(made: Plan, parts: Sequence[_Part]) -> pa.Table:
-    """Return the requests of all clients, sorted by time; equal times keep the clients' order."""
-
-    def column(name: str) -> NDArray[np.int32]:
-        arrays = [getattr(part.drawn, name) for part in parts]
-        return np.concatenate([np.empty(0, np.int32), *(a for a in arrays if a is not None)])
-
-    time_us = np.concatenate([np.empty(0, np.int64), *(part.time_us for part in parts)])
-    order = np.argsort(time_us, kind="stable")
-    clients = np.repeat(np.array([part.client for part in parts], np.int32), [len(part.time_us) for part in parts])
-    columns = {
-        "time_us": pa.array(time_us[order]),
-        "client": pa.DictionaryArray.from_arrays(clients[order], pa.array(made.pool.clients)),
-        "input_tokens": pa.array(column("input_tokens")[order]),
-        "output_tokens": pa.array(column("output_tokens")[order]),
-    }
-    extra = {"reasoning": "reasoning_tokens", "multimodal": "text_tokens"}.get(made.pool.kind)
-    if extra is not None:
-        columns[extra] = pa.array(column(extra)[order])
-    for modality in [m for m in MODALITIES if f"{m}_count" in made.pool.lengths]:
-        items = [part.drawn.items[modality] for part in parts]
-        ends = np.concatenate([[0], *(part.counts for part in items)]).cumsum().astype(np.int32)
-        sizes = np.concatenate([np.empty(0, np.int32), *(part.tokens for part in items)])
-        columns[f"{modality}_tokens"] = pa.ListArray.from_arrays(ends, sizes).take(pa.array(order))
-    sessions = made.workload.sessions
-    if sessions is not None:
-        turns = [part.turns for part in parts if part.turns is not None]
-        columns["session"] = pa.array(np.concatenate([np.empty(0, np.int64), *(t.session for t in turns)])[order])
-        columns["turn"] = pa.array(np.concatenate([np.empty(0, np.int32), *(t.turn for t in turns)])[order])
-        if sessions.system_tokens:
-            columns["shared_tokens"] = pa.array(np.full(len(order), sessions.system_tokens, np.int32))
-    return pa.table(columns)
+        drawn = draw_lengths(histograms, size, rng, coupling)
+        columns = {"time_us": turns.pop("time_us"), "client": np.full(size, client, np.int32), **drawn, **turns}
+        parts.append(columns if workload.sessions is None else grow(workload.sessions, columns))
+    whole = {name: joined([part[name] for part in parts]) for name in parts[0]}
+    # Requests of the same microsecond keep the order of their clients.
+    order = np.argsort(whole["time_us"], kind="stable")
+    table = {name: pa.array(pick(column, order)) for name, column in whole.items()}
+    table["client"] = pa.DictionaryArray.from_arrays(table["client"], pa.array(made.pool.clients))
+    return pa.table(table), state

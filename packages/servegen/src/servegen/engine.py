@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from servegen.errors import BadFile
+from servegen.files import read_file
 from servegen.pool import Floats
 
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -26,32 +26,22 @@ NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 GAP_RATIO, LEAST_GAP_S, GAP_BINS = 1.01, 1e-5, 2000
 #: Share of the cache that a new sequence must leave free, so that it is not preempted at once.
 WATERMARK = 0.01
+ROUTERS = ("round-robin", "least-requests")
 
 
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One instance's speed and size. Times in seconds.
+    """One instance's speed and size. Times in seconds."""
 
-    Attributes:
-        fixed_s: Time of an iteration by itself.
-        per_sequence_s: Time per decoding sequence of an iteration.
-        per_prefill_token_s: Time per prefilled token.
-        per_cached_token_s: Time per token in the cache of decoding sequences.
-        overhead_s: Time before the scheduler sees a request and after its first token, added to the TTFT.
-        batch_tokens: Tokens of one iteration at most, decoded and prefilled.
-        sequences: Sequences of one iteration at most.
-        blocks: KV blocks.
-        block_tokens: Tokens of a block.
-    """
-
-    fixed_s: NonNegative = 0.008
-    per_sequence_s: NonNegative = 0.0001
-    per_prefill_token_s: NonNegative = 0.00005
-    per_cached_token_s: NonNegative = 2e-8
+    fixed_s: NonNegative = 0.008  #: Time of an iteration by itself
+    per_sequence_s: NonNegative = 0.0001  #: Time per decoding sequence of an iteration
+    per_prefill_token_s: NonNegative = 0.00005  #: Time per prefilled token
+    per_cached_token_s: NonNegative = 2e-8  #: Time per token in the cache of decoding sequences
+    #: Time before the scheduler sees a request and after its first token, added to the TTFT
     overhead_s: NonNegative = 0.005
-    batch_tokens: Annotated[int, msgspec.Meta(gt=0)] = 1024
-    sequences: Annotated[int, msgspec.Meta(gt=0)] = 256
-    blocks: Annotated[int, msgspec.Meta(gt=0)] = 32_768
-    block_tokens: Annotated[int, msgspec.Meta(gt=0)] = 16
+    batch_tokens: Annotated[int, msgspec.Meta(gt=0)] = 1024  #: Tokens of one iteration at most, decoded and prefilled
+    sequences: Annotated[int, msgspec.Meta(gt=0)] = 256  #: Sequences of one iteration at most
+    blocks: Annotated[int, msgspec.Meta(gt=0)] = 32_768  #: KV blocks
+    block_tokens: Annotated[int, msgspec.Meta(gt=0)] = 16  #: Tokens of a block
 
 
 def read_engine(path: Path) -> Engine:
@@ -60,29 +50,18 @@ def read_engine(path: Path) -> Engine:
     Raises:
         BadFile: The file is malformed.
     """
-    try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Engine)
-    except (msgspec.MsgspecError, OSError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(path, f"is no description of an engine ({' '.join(str(error).split())})") from error
+    return read_file(path, lambda data: msgspec.yaml.decode(data, type=Engine), "YAML of an engine")
 
 
 @dataclass(frozen=True)
 class Served:
-    """What a fleet did with N requests.
+    """What a fleet did with N requests."""
 
-    Attributes:
-        ttft_s: Time to the first token. float64 [N]
-        per_token_s: Mean time per output token after the first, NaN for answers of one token. float64 [N]
-        gaps: Tokens per bin of the time between tokens. int64 [GAP_BINS]
-        preempted: How often a sequence lost its cache to another.
-        given_up: Whether the simulation stopped because too many requests were late.
-    """
-
-    ttft_s: Floats
-    per_token_s: Floats
-    gaps: NDArray[np.int64]
-    preempted: int
-    given_up: bool = False
+    ttft_s: Floats  #: Time to the first token, NaN for requests that were not served. float64 [N]
+    per_token_s: Floats  #: Mean time per output token after the first, NaN for answers of one token. float64 [N]
+    gaps: NDArray[np.int64]  #: Tokens per bin of the time between tokens. int64 [GAP_BINS]
+    preempted: int  #: How often a sequence lost its cache to another
+    given_up: bool = False  #: Whether the simulation stopped because too many requests were late
 
     def gap_quantile(self, q: float) -> float:
         """Return a quantile of the time between tokens, 0 if no answer has two."""
@@ -128,11 +107,8 @@ class Instance:
     def run(self, until: float) -> None:
         """Take iterations until this time, or until nothing is left."""
         while self.now < until:
-            if (
-                self._prefilling is None
-                and self.waiting
-                and (self.waiting[0].arrived <= self.now or not self._decoding)
-            ):
+            due = bool(self.waiting) and (self.waiting[0].arrived <= self.now or not self._decoding)
+            if self._prefilling is None and due:
                 self.now = max(self.now, self.waiting[0].arrived)
                 if self.now >= until:
                     return
@@ -172,11 +148,8 @@ class Instance:
                 break
             started.append(sequence)
             self._prefilling = None
-            if (
-                self.waiting
-                and self.waiting[0].arrived <= self.now
-                and self._decoding + len(started) < engine.sequences
-            ):
+            room = self._decoding + len(started) < engine.sequences
+            if room and self.waiting and self.waiting[0].arrived <= self.now:
                 self._admit()
         took = self._step() + engine.per_prefill_token_s * spent
         self._advance(1, took)
@@ -294,24 +267,19 @@ def simulate(
         most_late: Share of late requests from which the simulation gives up, 0-1.
     """
     size = len(times_s)
-    ttft, per_token = np.full(size, math.inf), np.full(size, math.nan)
+    ttft, per_token = np.full(size, math.nan), np.full(size, math.nan)
     fleet = [Instance(engine, ttft, per_token) for _ in range(instances)]
-    limit, given_up = most_late * size, False
-    if router == "round-robin":
-        late = 0
-        for number, instance in enumerate(fleet):
-            for i in range(number, size, instances):
-                instance.add(i, float(times_s[i]), int(inputs[i]), int(outputs[i]))
-            instance.run(math.inf)
-            late += int((ttft[number::instances] > ttft_s).sum())
-            if given_up := late > limit:
-                break
-    else:
-        for i, now in enumerate(times_s.tolist()):
+    for i, (now, prompt, output) in enumerate(zip(np.asarray(times_s).tolist(), inputs, outputs, strict=True)):
+        chosen = fleet[i % instances]
+        if router == "least-requests":
             for instance in fleet:
                 instance.run(now)
-            min(fleet, key=lambda x: x.outstanding).add(i, now, int(inputs[i]), int(outputs[i]))
-        for instance in fleet:
-            instance.run(math.inf)
+            chosen = min(fleet, key=lambda instance: instance.outstanding)
+        chosen.add(i, now, int(prompt), int(output))
+    given_up = False
+    for instance in fleet:
+        instance.run(math.inf)
+        if given_up := int((ttft > ttft_s).sum()) > most_late * size:
+            break
     gaps = np.array([instance.gaps for instance in fleet], np.int64).sum(axis=0)
     return Served(ttft, per_token, gaps, sum(instance.preempted for instance in fleet), given_up)

@@ -23,10 +23,7 @@ class BadRequest(ServeGenError, ValueError):
 class BadFile(ServeGenError, ValueError):
     """A file that cannot be read.
 
-    Attributes:
-        path: The file.
-        row: The first bad row or line, counted from 1; None if the whole file is bad.
-        field: The bad column or JSON field; None if the whole row is bad.
+    Its `row` or line counts from 1; `row` and `field` are None if the whole file or row is bad.
     """
 
     def __init__(self, path: Path | str, problem: str, *, row: int | None = None, field: str | None = None) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from servegen.arrivals import client_key
 from servegen.errors import BadFile, BadRequest
+from servegen.files import read_lines, read_rows
 
 FORMATS = ("parquet", "jsonl", "vllm", "mooncake", "aiperf", "guidellm")
 #: Tokens of one block id, as the readers of these formats expect.
@@ -23,6 +24,7 @@ BLOCK_TOKENS = {"vllm": 16, "mooncake": 512, "aiperf": 512}
 GROUP_ROWS = 262_144
 #: Version of the columns and fields, kept in the Parquet metadata and in docs/files.md.
 FORMAT = 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 def guess_format(path: Path) -> str:
@@ -43,12 +45,13 @@ def write_requests(tables: Iterable[pa.Table], path: Path, form: str, facts: dic
         raise BadRequest(f"format {form!r} is not known; use {', '.join(FORMATS)}")
     partial = path.with_name(path.name + ".partial")
     try:
-        count = (
-            _write_parquet(tables, partial, facts or {}) if form == "parquet" else _write_lines(tables, partial, form)
-        )
+        if form == "parquet":
+            count = _write_parquet(tables, partial, facts or {})
+        else:
+            count = _write_lines(tables, partial, form)
+        if not count:
+            raise BadRequest("the workload has no requests; check its rate and hours")
         partial.replace(path)
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be written ({error.strerror})") from error
     finally:
         partial.unlink(missing_ok=True)
     return count
@@ -56,31 +59,20 @@ def write_requests(tables: Iterable[pa.Table], path: Path, form: str, facts: dic
 
 def _write_parquet(tables: Iterable[pa.Table], path: Path, facts: dict[str, Any]) -> int:
     metadata = {b"servegen": json.dumps({"format": FORMAT, **facts}, sort_keys=True).encode()}
-    writer: pq.ParquetWriter | None = None
+    groups = _regrouped(tables)
+    first = next(groups, None)
+    if first is None:
+        return 0
+    schema = first.schema.with_metadata(metadata)
+    encoding = {name: "DELTA_BINARY_PACKED" for name in schema.names if pa.types.is_integer(schema.field(name).type)}
+    settings: dict[str, Any] = {"use_dictionary": ["client"], "column_encoding": encoding}
     count = 0
-    try:
-        for table in _regrouped(tables):
-            if writer is None:
-                schema = table.schema.with_metadata(metadata)
-                plain = [name for name in table.schema.names if name != "client"]
-                writer = pq.ParquetWriter(
-                    path,
-                    schema,
-                    compression="zstd",
-                    compression_level=1,
-                    use_dictionary=["client"],
-                    column_encoding={
-                        name: "DELTA_BINARY_PACKED" for name in plain if pa.types.is_integer(schema.field(name).type)
-                    },
-                    write_statistics=["time_us"],
-                )
+    with pq.ParquetWriter(
+        path, schema, compression="zstd", compression_level=1, write_statistics=["time_us"], **settings
+    ) as writer:
+        for table in itertools.chain([first], groups):
             writer.write_table(table.replace_schema_metadata(metadata), row_group_size=GROUP_ROWS)
             count += table.num_rows
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is None:
-        raise BadRequest("the workload has no requests; check its rate and hours")
     return count
 
 
@@ -105,10 +97,7 @@ def _write_lines(tables: Iterable[pa.Table], path: Path, form: str) -> int:
     count = 0
     with path.open("wb") as file:
         for table in tables:
-            columns = {name: table[name].to_pylist() for name in table.column_names}
-            names = list(columns)
-            rows = zip(*columns.values(), strict=True)
-            file.write(b"".join(encode(row_of(dict(zip(names, row, strict=True)))) + b"\n" for row in rows))
+            file.write(b"".join(encode(row_of(row)) + b"\n" for row in table.to_pylist()))
             count += table.num_rows
     return count
 
@@ -122,9 +111,7 @@ class BlockIds:
 
     tokens: int
     used: int = 0
-
-    def __post_init__(self) -> None:
-        self._known: dict[tuple[int, int, int], int] = {}
+    known: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def of(self, row: dict[str, Any]) -> list[int]:
         """Return ceil(input_tokens / tokens) ids."""
@@ -145,10 +132,10 @@ class BlockIds:
         return ids
 
     def _id(self, key: tuple[int, int, int]) -> int:
-        if key not in self._known:
-            self._known[key] = self.used
+        if key not in self.known:
+            self.known[key] = self.used
             self.used += 1
-        return self._known[key]
+        return self.known[key]
 
 
 def _row_writer(form: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -166,16 +153,18 @@ def _row_writer(form: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return written
 
 
-_INTEGERS = (
-    "time_us",
-    "input_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "text_tokens",
-    "session",
-    "turn",
-    "shared_tokens",
-)
+class Request(msgspec.Struct, omit_defaults=True):
+    """One request of a file; docs/files.md describes the columns."""
+
+    time_us: Annotated[int, msgspec.Meta(ge=0)]
+    client: str
+    input_tokens: Count
+    output_tokens: Count
+    reasoning_tokens: Count | None = None
+    text_tokens: Count | None = None
+    session: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    turn: Count | None = None
+    shared_tokens: Count | None = None
 
 
 def read_requests(path: Path) -> pa.Table:
@@ -184,57 +173,10 @@ def read_requests(path: Path) -> pa.Table:
     Raises:
         BadFile: The file is malformed, or a value is missing or out of range.
     """
-    try:
-        table = pq.read_table(path) if guess_format(path) == "parquet" else _read_lines(path)
-        table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
-        raise BadFile(path, f"not readable ({' '.join(str(error).split())})") from error
-    for name in ("time_us", "client", "input_tokens", "output_tokens"):
-        if name not in table.column_names:
-            raise BadFile(path, "has no such column; `servegen generate` writes it", field=name)
-    if not table.num_rows:
+    if guess_format(path) == "parquet":
+        rows = read_rows(path, Request)
+    else:
+        rows = [row for _, row in read_lines(path, msgspec.json.Decoder(Request).decode)]
+    if not rows:
         raise BadFile(path, "has no requests")
-    for name in _INTEGERS:
-        if name in table.column_names:
-            _check_integers(path, name, table[name])
-    client = table["client"].cast(pa.string())
-    table = table.set_column(table.column_names.index("client"), "client", client)
-    return table.take(np.argsort(table["time_us"].to_numpy(), kind="stable"))
-
-
-def _check_integers(path: Path, name: str, column: pa.ChunkedArray) -> None:
-    if not pa.types.is_integer(column.type):
-        raise BadFile(path, f"is {column.type}, not a whole number", field=name)
-    if column.null_count:
-        raise BadFile(path, "is empty", row=int(np.flatnonzero(column.is_null())[0]) + 1, field=name)
-    values = column.to_numpy()
-    if len(bad := np.flatnonzero((values < 0) | ((values > 2**31 - 1) & (name not in ("time_us", "session"))))):
-        raise BadFile(path, f"{values[bad[0]]} is out of range", row=int(bad[0]) + 1, field=name)
-
-
-class _Request(msgspec.Struct, omit_defaults=True):
-    time_us: int
-    client: str
-    input_tokens: int
-    output_tokens: int
-    reasoning_tokens: int | None = None
-    text_tokens: int | None = None
-    session: int | None = None
-    turn: int | None = None
-    shared_tokens: int | None = None
-
-
-def _read_lines(path: Path) -> pa.Table:
-    decode = msgspec.json.Decoder(_Request).decode
-    rows: list[_Request] = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                rows.append(decode(line))
-            except (msgspec.DecodeError, RecursionError) as error:
-                problem, _, field = str(error).partition(" - at `")
-                raise BadFile(path, problem, row=number, field=field.strip("`$.") or None) from None
-    first: Sequence[str] = [name for name in _Request.__struct_fields__ if rows and getattr(rows[0], name) is not None]
-    return pa.table({name: pa.array([getattr(row, name) for row in rows]) for name in first})
+    return pa.Table.from_pylist(msgspec.to_builtins(sorted(rows, key=lambda row: row.time_us)))

@@ -8,12 +8,13 @@ is (G((m+1)d) - 2 G(md) + G((m-1)d)) / d. Gaps of many steps use the density. So
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from servegen.arrivals import gap_cv
+from servegen.arrivals import gap_cv, residual_of
 from servegen.pool import GAMMA, POISSON, WEIBULL, Floats
 
 #: Gaps needed to choose a family; fewer are called exponential.
@@ -26,36 +27,22 @@ DENSITY_STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The chosen family of gaps.
+    """The chosen family of gaps."""
 
-    Attributes:
-        process: POISSON, GAMMA or WEIBULL.
-        shape: Its shape of highest likelihood; 1 for POISSON.
-        gain: Twice the gain in log-likelihood over exponential gaps.
-        ks: Kolmogorov-Smirnov distance between the gaps and the family.
-        decided_by: "likelihood ratio" or "too few".
-    """
-
-    process: int
-    shape: float
-    gain: float
-    ks: float
-    decided_by: str
+    process: int  #: POISSON, GAMMA or WEIBULL
+    shape: float  #: Its shape of highest likelihood; 1 for POISSON
+    gain: float  #: Twice the gain in log-likelihood over exponential gaps
+    ks: float  #: Kolmogorov-Smirnov distance between the gaps and the family
+    decided_by: str  #: "likelihood ratio" or "too few"
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Gaps in units of their mean, counted by size.
+    """Gaps in units of their mean, counted by size."""
 
-    Attributes:
-        steps: Distinct gaps in steps of the clock. int64 [U]
-        counts: How often each occurs. int64 [U]
-        step: The clock's step in units of the mean gap.
-    """
-
-    steps: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    step: float
+    steps: NDArray[np.int64]  #: Distinct gaps in steps of the clock. int64 [U]
+    counts: NDArray[np.int64]  #: How often each occurs. int64 [U]
+    step: float  #: The clock's step in units of the mean gap
 
     @classmethod
     def of(cls, gaps_ns: NDArray[np.int64], clock_ns: int) -> Gaps:
@@ -72,66 +59,45 @@ class Gaps:
 
 def choose_family(gaps: Gaps) -> Family:
     """Return the family of the gaps, by likelihood-ratio tests against exponential at the 1 % level."""
-    total = int(gaps.counts.sum())
-    if total < LEAST_GAPS or gaps.steps[-1] == 0:
+    if gaps.counts.sum() < LEAST_GAPS or gaps.steps[-1] == 0:
         return Family(POISSON, 1.0, 0.0, ks_distance(gaps, POISSON, 1.0), "too few")
-    base = _best(gaps, POISSON)[1]
-    fits = {process: _best(gaps, process) for process in (GAMMA, WEIBULL)}
-    process = max(fits, key=lambda p: fits[p][1])
-    gain = 2 * (fits[process][1] - base)
-    if gain < NEEDED_GAIN:
-        return Family(POISSON, 1.0, gain, ks_distance(gaps, POISSON, 1.0), "likelihood ratio")
+    fits = {process: _best(gaps, process) for process in (POISSON, GAMMA, WEIBULL)}
+    process = GAMMA if fits[GAMMA][1] > fits[WEIBULL][1] else WEIBULL
+    gain = 2 * (fits[process][1] - fits[POISSON][1])
+    process = process if gain >= NEEDED_GAIN else POISSON
     shape = fits[process][0]
     return Family(process, shape, gain, ks_distance(gaps, process, shape), "likelihood ratio")
 
 
 def _best(gaps: Gaps, process: int) -> tuple[float, float]:
     """Return shape and log-likelihood at the maximum over shape and mean."""
-    if process == POISSON:
-        mean = optimize.minimize_scalar(
-            lambda m: -log_likelihood(gaps, POISSON, 1.0, np.exp(m)), bounds=(-1, 1), method="bounded"
-        )
-        return 1.0, -float(mean.fun)
 
-    def loss(p: Floats) -> float:
-        return -log_likelihood(gaps, process, float(np.exp(p[0])), float(np.exp(p[1])))
+    def loss(logs: Floats) -> float:
+        shape = 1.0 if process == POISSON else float(np.exp(logs[0]))
+        return -log_likelihood(gaps, process, shape, float(np.exp(logs[-1])))
 
+    first = [0.0] if process == POISSON else [np.clip(np.log(shape_of_cv(process, gaps.cv())), -4.0, 4.0), 0.0]
+    bounds = [(-5.0, 5.0), (-1.5, 1.5)][-len(first) :]
+    options: Any = {"xatol": 2e-3, "fatol": 1e-2, "maxiter": 200}
     found: optimize.OptimizeResult = optimize.minimize(
-        loss,
-        np.array([np.clip(np.log(shape_of_cv(process, gaps.cv())), -4.0, 4.0), 0.0]),
-        method="Nelder-Mead",
-        bounds=[(-5.0, 5.0), (-1.5, 1.5)],
-        options={"xatol": 2e-3, "fatol": 1e-2, "maxiter": 200},
+        loss, np.array(first), method="Nelder-Mead", bounds=bounds, options=options
     )
-    return float(np.exp(found.x[0])), -float(found.fun)
+    return 1.0 if process == POISSON else float(np.exp(found.x[0])), -float(found.fun)
 
 
 def log_likelihood(gaps: Gaps, process: int, shape: float, mean: float) -> float:
     """Return the log-likelihood of gaps whose mean is `mean` times the sample's."""
     step = float(gaps.step / mean)
     near = gaps.steps < DENSITY_STEPS
-    total = 0.0
+    counts, far = gaps.counts, np.asarray(gaps.steps[~near] * step)
+    total = counts[~near] @ (_log_density(process, shape, far) + np.log(step))
     if near.any():
-        edges = np.arange(int(gaps.steps[near][-1]) + 2) * step
-        integral = _integral(process, shape, edges.astype(np.float64))
-        probability = np.diff(np.diff(np.concatenate([[0.0], integral]))) / step
-        total += float(gaps.counts[near] @ np.log(np.maximum(probability[gaps.steps[near]], 1e-300)))
-    if not near.all():
-        total += float(
-            gaps.counts[~near]
-            @ (_log_density(process, shape, (gaps.steps[~near] * step).astype(np.float64)) + np.log(step))
-        )
-    return total
-
-
-def _integral(process: int, shape: float, x: Floats) -> Floats:
-    """Return the integral of the distribution function from 0, for gaps of mean 1."""
-    if process == GAMMA:
-        return np.asarray(x * special.gammainc(shape, shape * x) - special.gammainc(shape + 1, shape * x))
-    if process == WEIBULL:
-        power = (x * special.gamma(1 + 1 / shape)) ** shape
-        return np.asarray(-x * np.expm1(-power) - special.gammainc(1 + 1 / shape, power))
-    return np.asarray(x + np.expm1(-x))
+        # The integral of F is x minus that of the survival function, and the second difference of x is 0.
+        edges = np.asarray(np.arange(int(gaps.steps[near][-1]) + 2) * step)
+        integral = edges - residual_of(process, shape, edges)
+        probability = np.diff(np.diff(integral, prepend=0.0)) / step
+        total += counts[near] @ np.log(np.maximum(probability[gaps.steps[near]], 1e-300))
+    return float(total)
 
 
 def _log_density(process: int, shape: float, x: Floats) -> Floats:
@@ -143,27 +109,18 @@ def _log_density(process: int, shape: float, x: Floats) -> Floats:
     return -x
 
 
-def cdf(process: int, shape: float, x: Floats) -> Floats:
-    """Return the distribution function of gaps of mean 1."""
-    if process == GAMMA:
-        return np.asarray(special.gammainc(shape, shape * x))
-    if process == WEIBULL:
-        return np.asarray(-np.expm1(-((x * special.gamma(1 + 1 / shape)) ** shape)))
-    return np.asarray(-np.expm1(-x))
-
-
 def ks_distance(gaps: Gaps, process: int, shape: float) -> float:
     """Return the largest difference between the gaps' distribution and the family's, both seen through the clock."""
+
+    def seen(steps: NDArray[np.int64]) -> Floats:
+        """Return the probability of at most so many steps, 0 for less than none."""
+        low, high = (residual_of(process, shape, np.maximum(steps + more, 0) * gaps.step) for more in (0, 1))
+        return np.where(steps < 0, 0.0, 1 - (high - low) / gaps.step)
+
     empirical = np.cumsum(gaps.counts) / gaps.counts.sum()
-    integral = _integral(process, shape, np.concatenate([gaps.steps, gaps.steps + 1]) * gaps.step)
-    low, high = np.split(integral, 2)
-    seen = (high - low) / gaps.step
-    below = np.concatenate([[0.0], empirical[:-1]])
     # Between two seen sizes the family's distribution goes on rising up to the size before the next one.
-    before = np.where(
-        gaps.steps > 0, (low - _integral(process, shape, np.maximum(gaps.steps - 1, 0) * gaps.step)) / gaps.step, 0.0
-    )
-    return float(max(np.abs(seen - empirical).max(), np.abs(before - below).max()))
+    before = np.abs(seen(gaps.steps - 1) - np.concatenate([[0.0], empirical[:-1]]))
+    return float(max(np.abs(seen(gaps.steps) - empirical).max(), before.max()))
 
 
 def shape_of_cv(process: int, cv: float) -> float:
@@ -171,8 +128,6 @@ def shape_of_cv(process: int, cv: float) -> float:
     if process == GAMMA:
         return float(np.clip(cv**-2.0, 1e-4, 1e4))
     if process == WEIBULL:
-        found = optimize.brentq(
-            lambda s: np.log(gap_cv(WEIBULL, np.exp(s))) - np.log(np.clip(cv, 0.02, 200.0)), -2.0, 4.5
-        )
-        return float(np.exp(found))
+        wanted = np.log(np.clip(cv, 0.02, 200.0))
+        return float(np.exp(optimize.brentq(lambda s: np.log(gap_cv(WEIBULL, np.exp(s))) - wanted, -2.0, 4.5)))
     return 1.0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,122 +23,77 @@ from servegen.pool import POISSON, PROCESSES, REST, Histogram, Lengths, Pool, me
 COARSE_STEPS = 4
 #: Gaps of a window that its family is chosen by, at most; rate and CV use all.
 MOST_GAPS = 5000
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """How to fit.
-
-    Attributes:
-        window_s: Length of a window of arrivals.
-        lengths_s: Length of a window of histograms.
-        rest_share: Clients with a smaller share of the requests are merged into one, 0-1.
-        processes: Processes that fit clients in parallel.
-    """
-
-    window_s: int = 600
-    lengths_s: int = 21_600
-    rest_share: float = 0.0005
-    processes: int = 1
+#: Equal steps of 0..1 that reasoning ratios are rounded to, as in the published pools.
+RATIO_STEPS = 500
+#: Seconds of a window of length histograms.
+LENGTHS_S = 21_600
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFit:
-    """What was found in one window of one client.
+    """What was found in one window of one client."""
 
-    Attributes:
-        client: Index of the client.
-        window: Index of the window.
-        requests: Requests in the window.
-        rate: Requests per second of the covered time.
-        cv: CV of the gaps inside the window; see COARSE_STEPS.
-        family: The family that was chosen.
-    """
-
-    client: int
-    window: int
-    requests: int
-    rate: float
-    cv: float
-    family: Family
-
-    @property
-    def shape(self) -> float:
-        """Return the shape that has this window's CV, or 1 for exponential gaps."""
-        return shape_of_cv(self.family.process, self.cv)
+    client: int  #: Index of the client
+    window: int  #: Index of the window
+    requests: int  #: Requests in the window
+    rate: float  #: Requests per second of the covered time
+    cv: float  #: CV of the gaps inside the window; see COARSE_STEPS
+    family: Family  #: The family that was chosen
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted pool with its evidence.
+    """A fitted pool with its evidence."""
 
-    Attributes:
-        pool: The pool.
-        windows: Every fitted window.
-        notes: What was decided: merged clients, dropped windows, the clock.
-    """
-
-    pool: Pool
-    windows: tuple[WindowFit, ...]
-    notes: tuple[str, ...]
+    pool: Pool  #: The pool
+    windows: tuple[WindowFit, ...]  #: Every fitted window
+    notes: tuple[str, ...]  #: What was decided: merged clients, dropped windows, the clock
 
 
-def fit_log(log: Log, options: FitOptions | None = None) -> Fit:
+def fit_log(log: Log, window_s: int = 600, rest_share: float = 0.0005, processes: int = 1) -> Fit:
     """Fit a pool to a log.
 
     Windows begin at the first request, rounded down. The first and last window count only the seconds that the log
-    covers, and are left out if it covers less than half of them.
+    covers, and are left out if it covers less than half of them. Clients with a smaller share of the requests than
+    `rest_share` (0-1) are merged into one.
 
     Raises:
         BadRequest: The log has fewer than two requests or covers no time.
     """
-    options = options or FitOptions()
     if len(log.time_ns) < 2 or log.time_ns[-1] == 0:
         raise BadRequest("the log has fewer than two requests at different times; nothing can be fitted")
     notes = list(log.notes)
-    names, client = _merge_small(log, options.rest_share, notes)
-    first, covered = _coverage(log, options.window_s, notes)
-    offset_ns = log.first_ns % (options.window_s * 10**9)
-    window = (log.time_ns + offset_ns) // (options.window_s * 10**9) - first
+    names, client = _merge_small(log, rest_share, notes)
+    first, covered = _coverage(log, window_s, notes)
+    offset_ns = log.first_ns % (window_s * 10**9)
+    window = (log.time_ns + offset_ns) // (window_s * 10**9) - first
     inside = (window >= 0) & (window < len(covered))
     order = np.flatnonzero(inside)[np.argsort(client[inside], kind="stable")]
     edges = np.searchsorted(client[order], np.arange(len(names) + 1))
     tasks = [(c, log.time_ns[order[a:b]], window[order[a:b]]) for c, (a, b) in enumerate(itertools.pairwise(edges))]
-    windows = tuple(
-        w for found in map_ordered(_fit_client, (log.clock_ns, covered), tasks, options.processes) for w in found
-    )
+    windows = tuple(w for found in map_ordered(_fit_client, (log.clock_ns, covered), tasks, processes) for w in found)
     grid = (len(names), len(covered))
     rate, cv, shape, process = np.zeros(grid), np.ones(grid), np.ones(grid), np.full(grid, POISSON, np.int8)
     for w in windows:
-        at = w.client, w.window
-        rate[at], cv[at], shape[at], process[at] = w.rate, w.cv, w.shape, w.family.process
+        at, kind = (w.client, w.window), w.family.process
+        rate[at], cv[at], shape[at], process[at] = w.rate, w.cv, shape_of_cv(kind, w.cv), kind
     few = sum(w.family.decided_by == "too few" for w in windows)
     notes.append(f"{len(windows)} windows of {len(names)} clients; {few} are called exponential (too few gaps)")
-    lengths = _lengths(log, client, inside, window * options.window_s, len(names), options)
-    start_ns = log.first_ns - offset_ns + first * options.window_s * 10**9
+    lengths = _lengths(log, client, inside, window * window_s // LENGTHS_S)
+    start_ns = log.first_ns - offset_ns + first * window_s * 10**9
     facts = {"source": "fit", "clock_s": log.clock_ns / 1e9, "notes": notes}
-    pool = Pool(tuple(names), options.window_s, rate, cv, process, shape, lengths, iso_time(start_ns), facts)
+    pool = Pool(tuple(names), window_s, rate, cv, process, shape, lengths, iso_time(start_ns), facts)
     return Fit(pool, windows, tuple(notes))
 
 
 def write_fit(fit: Fit, folder: Path) -> None:
     """Write the pool, and `fit.parquet` beside it with the evidence of every window."""
     write_pool(fit.pool, folder)
-    rows = [
-        {
-            "client": fit.pool.clients[w.client],
-            "start_s": w.window * fit.pool.window_s,
-            "requests": w.requests,
-            "rate": w.rate,
-            "cv": w.cv,
-            "process": PROCESSES[w.family.process],
-            "likeliest_shape": w.family.shape,
-            "gain": w.family.gain,
-            "ks": w.family.ks,
-            "decided_by": w.family.decided_by,
-        }
-        for w in fit.windows
-    ]
+    rows = []
+    for w in fit.windows:
+        place = {"client": fit.pool.clients[w.client], "start_s": w.window * fit.pool.window_s}
+        found = {"requests": w.requests, "rate": w.rate, "cv": w.cv, **asdict(w.family)}
+        rows.append({**place, **found, "process": PROCESSES[w.family.process]})
     pq.write_table(pa.Table.from_pylist(rows), folder / "fit.parquet", compression="zstd")
 
 
@@ -148,9 +103,8 @@ def _merge_small(log: Log, least_share: float, notes: list[str]) -> tuple[list[s
     if small.sum() < 2:
         return list(log.clients), log.client.astype(np.int64)
     share = counts[small].sum() / len(log.client)
-    notes.append(
-        f'{small.sum()} clients below {least_share:.2%} of the requests are merged into "{REST}" ({share:.1%} of all)'
-    )
+    who = f"{small.sum()} clients below {least_share:.2%} of the requests"
+    notes.append(f'{who} are merged into "{REST}" ({share:.1%} of all)')
     names = [name for name, merged in zip(log.clients, small, strict=True) if not merged]
     number = np.where(small, len(names), np.cumsum(~small) - 1)
     return [*names, REST], number[log.client]
@@ -162,13 +116,11 @@ def _coverage(log: Log, window_s: int, notes: list[str]) -> tuple[int, NDArray[n
     end = start + float(log.time_ns[-1]) / 1e9
     edges = np.arange(int(end // window_s) + 1) * window_s
     covered = np.minimum(edges + window_s, end) - np.maximum(edges, start)
-
     kept = np.flatnonzero(covered >= window_s / 2)
     if not len(kept):
         kept = np.array([int(np.argmax(covered))])
-        notes.append(
-            f"the log covers only {covered[kept[0]]:.0f} s of a window of {window_s} s; --window sets shorter ones"
-        )
+        seconds = covered[kept[0]]
+        notes.append(f"the log covers only {seconds:.0f} s of a window of {window_s} s; --window sets shorter ones")
     elif len(kept) < len(covered):
         notes.append(f"{len(covered) - len(kept)} windows that the log covers by less than half are left out")
     return int(kept[0]), covered[kept[0] : kept[-1] + 1]
@@ -198,34 +150,23 @@ def _fit_gaps(gaps_ns: NDArray[np.int64], clock_ns: int) -> tuple[float, Family]
 
 
 def _lengths(
-    log: Log,
-    client: NDArray[np.int64],
-    inside: NDArray[np.bool_],
-    time_s: NDArray[np.int64],
-    clients: int,
-    options: FitOptions,
+    log: Log, client: NDArray[np.int64], inside: NDArray[np.bool_], period: NDArray[np.int64]
 ) -> dict[str, tuple[Lengths | None, ...]]:
-    fields = {"input_tokens": log.input_tokens.astype(float), "output_tokens": log.output_tokens.astype(float)}
     answered = inside & (log.output_tokens > 0)
+    fields: dict[str, tuple[NDArray[Any], NDArray[np.bool_]]]
+    fields = {"input_tokens": (log.input_tokens, inside), "output_tokens": (log.output_tokens, answered)}
     if log.reasoning_tokens is not None:
-        fields["reason_ratio"] = (
-            np.round(np.minimum(log.reasoning_tokens / np.maximum(log.output_tokens, 1), 1) * 500) / 500
-        )
-    period = time_s // options.lengths_s
+        ratio = np.minimum(log.reasoning_tokens / np.maximum(log.output_tokens, 1), 1)
+        fields["reason_ratio"] = (np.round(ratio * RATIO_STEPS) / RATIO_STEPS, answered)
     result: dict[str, tuple[Lengths | None, ...]] = {}
-    for field, values in fields.items():
-        rows = np.flatnonzero(inside if field == "input_tokens" else answered)
-        order = rows[np.lexsort((values[rows], period[rows], client[rows]))]
-        key = client[order] * (int(period[rows].max(initial=0)) + 1) + period[order]
-        found: list[list[tuple[int, Histogram]]] = [[] for _ in range(clients)]
-        for run in np.split(order, np.flatnonzero(np.diff(key)) + 1) if len(order) else ():
-            unique, counts = np.unique(values[run], return_counts=True)
-            weights = counts.astype(float)
-            histogram = Histogram.of(unique, weights) if field == "reason_ratio" else merge_bins(unique, weights)
-            found[client[run[0]]].append((int(period[run[0]]) * options.lengths_s, histogram))
-        result[field] = tuple(_entry(entries) for entries in found)
+    for field, (values, counted) in fields.items():
+        rows = np.flatnonzero(counted)
+        order = rows[np.lexsort((period[rows], client[rows]))]
+        edges = np.flatnonzero(np.diff(client[order]) | np.diff(period[order])) + 1
+        found: list[list[tuple[int, Histogram]]] = [[] for _ in range(client.max() + 1)]
+        for run in np.split(order, edges) if len(order) else ():
+            unique, counts = np.unique(values[run].astype(float), return_counts=True)
+            histogram = (Histogram.of if field == "reason_ratio" else merge_bins)(unique, counts.astype(float))
+            found[client[run[0]]].append((int(period[run[0]]) * LENGTHS_S, histogram))
+        result[field] = tuple(Lengths.of(entries) if entries else None for entries in found)
     return result
-
-
-def _entry(entries: Sequence[tuple[int, Histogram]]) -> Lengths | None:
-    return Lengths(np.array([start for start, _ in entries]), tuple(h for _, h in entries)) if entries else None

@@ -6,7 +6,8 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from servegen.errors import MissingExtra
@@ -17,11 +18,6 @@ Result = TypeVar("Result")
 Engine = Literal["process", "ray"]
 
 _worker: dict[str, Any] = {}
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def map_ordered(
@@ -39,16 +35,25 @@ def map_ordered(
     Raises:
         MissingExtra: Ray is wanted and not installed.
     """
-    if engine == "ray":
-        yield from _on_ray(function, shared, tasks, workers)
-    elif workers <= 1:
+    if engine == "process" and workers <= 1:
         yield from (function(shared, task) for task in tasks)
-    else:
-        context = multiprocessing.get_context("forkserver")
-        with ProcessPoolExecutor(workers, context, initializer=_set_up, initargs=(function, shared)) as executor:
-            yield from _in_flight(
-                tasks, 2 * workers, lambda task: executor.submit(_run, task), lambda future: future.result()
-            )
+        return
+    with (_on_ray if engine == "ray" else _in_processes)(function, shared, workers) as (begin, finish):
+        waiting: deque[Any] = deque()
+        for task in tasks:
+            waiting.append(begin(task))
+            if len(waiting) >= 2 * workers:
+                yield finish(waiting.popleft())
+        while waiting:
+            yield finish(waiting.popleft())
+
+
+@contextmanager
+def _in_processes(function: Any, shared: Any, workers: int) -> Iterator[tuple[Any, Any]]:
+    """Give the functions that begin a task in a process pool, and that finish it."""
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(workers, context, initializer=_set_up, initargs=(function, shared)) as executor:
+        yield lambda task: executor.submit(_run, task), Future.result
 
 
 def _set_up(function: Any, shared: Any) -> None:
@@ -59,31 +64,24 @@ def _run(task: Any) -> Any:
     return _worker["function"](_worker["shared"], task)
 
 
-def _in_flight(
-    tasks: Iterable[Any], most: int, begin: Callable[[Any], Any], finish: Callable[[Any], Any]
-) -> Iterator[Any]:
-    waiting: deque[Any] = deque()
-    for task in tasks:
-        waiting.append(begin(task))
-        if len(waiting) >= most:
-            yield finish(waiting.popleft())
-    while waiting:
-        yield finish(waiting.popleft())
+@contextmanager
+def _on_ray(function: Any, shared: Any, workers: int) -> Iterator[tuple[Any, Any]]:
+    """Give the functions that begin a task on Ray, and that finish it.
 
-
-def _on_ray(
-    function: Callable[[Shared, Task], Result], shared: Shared, tasks: Iterable[Task], workers: int
-) -> Iterator[Result]:
+    Ray is the one that the caller started, or that RAY_ADDRESS names, or one of its own.
+    """
     try:
         import ray
     except ImportError as error:
         raise MissingExtra("Ray is not installed; `pip install 'servegen[ray]'`") from error
     started = not ray.is_initialized()
     if started:
-        ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address == "local" else {}
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     try:
         remote, everywhere = ray.remote(function), ray.put(shared)
-        yield from _in_flight(tasks, 2 * workers, lambda task: remote.remote(everywhere, task), ray.get)
+        yield lambda task: remote.remote(everywhere, task), ray.get
     finally:
         if started:
             ray.shutdown()

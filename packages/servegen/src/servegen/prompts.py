@@ -22,50 +22,24 @@ _COMMON = (
     "well way even new want because"
 )
 ALPHABETS = {"words": tuple(f" {word}" for word in _COMMON.split(" ")), "letters": tuple("abcdefghijklmnopqrstuvwxyz")}
-#: Words of the text that prompts are cut from. A longer prompt repeats it.
-TEXT_WORDS = 1 << 17
-#: Words at the start of each prompt that differ between prompts, so that a prefix cache cannot help.
-HEAD_WORDS = 8
 #: Words of the two probes whose difference shows the tokens of a word, and of the third that confirms it.
 PROBES = (40, 200, 333)
 
 
 @dataclass(frozen=True)
 class PromptMaker:
-    """Cuts prompts from one text.
+    """Makes prompts."""
 
-    Attributes:
-        alphabet: Name of the alphabet.
-        added: Tokens that the server adds to each prompt.
-        per_word: Tokens of a word; 1 if the alphabet fits.
-        checked: Whether the server's counts confirmed this.
-    """
-
-    alphabet: str = "words"
-    added: float = 0.0
-    per_word: float = 1.0
-    checked: bool = False
-
-    def __post_init__(self) -> None:
-        words = ALPHABETS[self.alphabet]
-        picks = np.random.Generator(np.random.PCG64(7)).integers(0, len(words), TEXT_WORDS)
-        ends = np.concatenate([[0], np.cumsum([len(words[p]) for p in picks])])
-        object.__setattr__(self, "_text", "".join(words[p] for p in picks))
-        object.__setattr__(self, "_ends", ends)
+    alphabet: str = "words"  #: Name of the alphabet
+    added: float = 0.0  #: Tokens that the server adds to each prompt
+    per_word: float = 1.0  #: Tokens of a word; 1 if the alphabet fits
+    checked: bool = False  #: Whether the server's counts confirmed this
 
     def words(self, key: int, count: int) -> str:
-        """Return the first words of the endless text of one key: unequal keys begin unequally."""
+        """Return the first words of the endless text of one key, so that no prefix cache helps unequal keys."""
         alphabet = ALPHABETS[self.alphabet]
-        rng = np.random.Generator(np.random.PCG64(key))
-        head = rng.integers(0, len(alphabet), HEAD_WORDS)
-        parts = [alphabet[i] for i in head[:count]]
-        at, left = int(rng.integers(TEXT_WORDS)), count - HEAD_WORDS
-        text, ends = self._text, self._ends  # type: ignore[attr-defined]
-        while left > 0:
-            size = min(left, TEXT_WORDS - at)
-            parts.append(text[ends[at] : ends[at + size]])
-            at, left = 0, left - size
-        return "".join(parts)
+        picks = np.random.Generator(np.random.PCG64(key)).integers(0, len(alphabet), max(count, 0))
+        return "".join([alphabet[pick] for pick in picks.tolist()])
 
     def prompt(self, tokens: int, key: int, client: str = "", shared: int = 0) -> str:
         """Return a prompt of so many tokens, of which the first `shared` are the client's system prompt."""

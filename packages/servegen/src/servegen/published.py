@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import csv
-import json
-import math
 import re
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
 from servegen.errors import BadFile
+from servegen.files import misfit, read_file
 from servegen.pool import FIELDS, MOST_VALUE, POISSON, PROCESSES, Histogram, Lengths, Pool, merge_bins
+from servegen.workload import Positive
 
 WINDOW_S = 600
-
 _CHUNK = re.compile(r"chunk-(.+)-trace\.csv")
 _NUMBER = r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
-_PAIR = re.compile(rf"\s*({_NUMBER})\s*:\s*({_NUMBER})\s*(?:,|$)")
+_PAIRS = re.compile(rf"\{{\s*(?:{_NUMBER}\s*:\s*{_NUMBER}\s*(?:,\s*|(?=\}})))*\}}")
+
+
+class _Window(msgspec.Struct, forbid_unknown_fields=True):
+    """One row of a trace, in the order of its columns."""
+
+    start: Annotated[float, msgspec.Meta(ge=0, le=MOST_VALUE, multiple_of=WINDOW_S)]
+    rate: Positive
+    cv: Positive
+    process: Literal["Poisson", "Gamma", "Weibull"]
+    shape: Positive
+    scale: float
 
 
 def import_published(folder: Path) -> Pool:
@@ -36,15 +48,13 @@ def import_published(folder: Path) -> Pool:
     clients = tuple(sorted((c for c in windows if windows[c]), key=lambda name: (len(name), name)))
     if not clients:
         raise BadFile(folder, "no client has an active window")
-    last = max(start for rows in windows.values() for start in rows)
-    grid = (len(clients), last // WINDOW_S + 1)
+    grid = (len(clients), max(max(rows) for rows in windows.values() if rows) + 1)
     rate, cv, shape = np.zeros(grid), np.ones(grid), np.ones(grid)
     process = np.full(grid, POISSON, np.int8)
     entries: dict[str, list[Lengths | None]] = {}
     for c, client in enumerate(clients):
-        for start, row in windows[client].items():
-            w = start // WINDOW_S
-            rate[c, w], cv[c, w], process[c, w], shape[c, w] = row
+        for w, row in windows[client].items():
+            rate[c, w], cv[c, w], process[c, w], shape[c, w] = row.rate, row.cv, PROCESSES.index(row.process), row.shape
         dataset = folder / f"chunk-{client}-dataset.json"
         for field, lengths in (_read_dataset(dataset) if dataset.is_file() else {}).items():
             entries.setdefault(field, [None] * len(clients))[c] = lengths
@@ -54,88 +64,48 @@ def import_published(folder: Path) -> Pool:
     return Pool(clients, WINDOW_S, rate, cv, process, shape, histograms, notes={"source": "published layout"})
 
 
-def _read_trace(path: Path) -> dict[int, tuple[float, float, int, float]]:
-    rows: dict[int, tuple[float, float, int, float]] = {}
+def _read_trace(path: Path) -> dict[int, _Window]:
+    """Return the active windows of a trace by their number."""
+    rows: dict[int, _Window] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        for number, row in enumerate(csv.reader(file), start=1):
-            if len(row) != 6:
-                raise BadFile(path, f"has {len(row)} columns, not start, rate, CV, process, shape, scale", row=number)
-            if not row[3]:
+        for number, row in enumerate(csv.DictReader(file, _Window.__struct_fields__, "more columns"), start=1):
+            if row["process"] == "":
                 continue
-            start = _finite(path, number, "start", row[0])
-            if start < 0 or start % WINDOW_S or start > MOST_VALUE or int(start) in rows:
-                raise BadFile(path, f"{row[0]} is no new multiple of {WINDOW_S}", row=number, field="start")
-            if row[3] not in PROCESSES:
-                raise BadFile(path, f"{row[3]!r} is none of {', '.join(PROCESSES)}", row=number, field="process")
-            rate, cv, shape = (
-                _positive(path, number, name, row[i]) for i, name in ((1, "rate"), (2, "cv"), (4, "shape"))
-            )
-            rows[int(start)] = rate, cv, PROCESSES.index(row[3]), shape
+            try:
+                known = {name: value for name, value in row.items() if value is not None}
+                window = msgspec.convert(known, _Window, strict=False)
+            except msgspec.ValidationError as error:
+                raise misfit(path, error, number) from None
+            if rows.setdefault(int(window.start) // WINDOW_S, window) is not window:
+                raise BadFile(path, "comes twice", row=number, field="start")
     return rows
 
 
-def _finite(path: Path, row: int, field: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise BadFile(path, f"{text!r} is not a number", row=row, field=field)
-    return value
-
-
-def _positive(path: Path, row: int, field: str, text: str) -> float:
-    value = _finite(path, row, field, text)
-    if value <= 0:
-        raise BadFile(path, f"{text} is not positive", row=row, field=field)
-    return value
-
-
 def _read_dataset(path: Path) -> dict[str, Lengths]:
-    try:
-        windows = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BadFile(path, f"not JSON ({error})") from error
-    if not isinstance(windows, dict):
-        raise BadFile(path, "is not an object of windows")
+    windows = read_file(path, msgspec.json.Decoder(dict[str, dict[str, Any]]).decode, "JSON")
     found: dict[str, list[tuple[int, Histogram]]] = {}
     for start, fields in windows.items():
-        if not (start.isascii() and start.isdigit() and len(start) < 11 and isinstance(fields, dict)):
-            raise BadFile(path, "is not a window's start with an object of fields", field=start[:40])
+        if not (start.isascii() and start.isdigit() and len(start) < 11):
+            raise BadFile(path, "is not a window's start", field=start[:40])
         for field, text in fields.items():
             if field not in FIELDS:
                 raise BadFile(path, f"is none of {', '.join(FIELDS)}", field=f"{start}.{field[:40]}")
             histogram = _parse_histogram(path, f"{start}.{field}", field, text)
             if histogram is not None:
                 found.setdefault(field, []).append((int(start), histogram))
-    lengths = {}
-    for field, entries in found.items():
-        entries.sort(key=lambda entry: entry[0])
-        lengths[field] = Lengths(np.array([s for s, _ in entries]), tuple(h for _, h in entries))
-    return lengths
+    return {field: Lengths.of(entries) for field, entries in found.items()}
 
 
 def _parse_histogram(path: Path, where: str, field: str, text: object) -> Histogram | None:
-    body = text.strip() if isinstance(text, str) else ""
-    if not (body.startswith("{") and body.endswith("}")):
+    if not (isinstance(text, str) and _PAIRS.fullmatch(text.strip())):
         raise BadFile(path, 'is not text of the form "{value: probability, ...}"', field=where)
-    body = body[1:-1].strip()
-    pairs: list[tuple[float, float]] = []
-    at = 0
-    while at < len(body):
-        match = _PAIR.match(body, at)
-        if match is None:
-            raise BadFile(path, f"{body[at : at + 30]!r} is not a pair of numbers", field=where)
-        pairs.append((float(match[1]), float(match[2])))
-        at = match.end()
-    if not pairs:
+    numbers = np.array(re.findall(_NUMBER, text), float).reshape(-1, 2)
+    if not len(numbers):
         return None
-    numbers = np.array(pairs)
     values, weights = numbers[np.argsort(numbers[:, 0], kind="stable")].T
     limit = 1 if field == "reason_ratio" else MOST_VALUE
     if values[0] < 0 or values[-1] > limit or (weights < 0).any() or not 0.5 < weights.sum() < 2:
         raise BadFile(path, "has values out of range, or probabilities that do not add up to 1", field=where)
     keep = weights > 0
-    if field == "reason_ratio" or field.endswith("_count"):
-        return Histogram.of(values[keep], weights[keep])
-    return merge_bins(values[keep], weights[keep])
+    exact = field == "reason_ratio" or field.endswith("_count")
+    return (Histogram.of if exact else merge_bins)(values[keep], weights[keep])

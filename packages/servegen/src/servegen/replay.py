@@ -6,8 +6,9 @@ import asyncio
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import prometheus_client
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from servegen.errors import BadFile, BadRequest, ServerError
+from servegen.errors import BadRequest, ServerError
+from servegen.pool import Floats
 from servegen.prompts import PromptMaker, learn_prompts
 from servegen.streams import AnswerStream
 from servegen.workload import Slo
@@ -30,42 +32,30 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 LAG_PERIOD_S = 0.02
 #: The sender is called the limit if the 99th percentile of its lateness, or of its event loop's, exceeds this.
 LATE_S = 0.01
+#: Share of a core from which the sender is called the limit, too.
+MOST_BUSY = 0.9
+#: The error of requests that were in flight when a replay was stopped.
+CANCELLED = "cancelled"
 #: Seconds from the start of a replay to its first moment, for which connections are prepared.
 LEAD_S = 0.2
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One request. Times are seconds from the replay's start; None if the moment never came.
+    """One request. Times are seconds from the replay's start; None if the moment never came."""
 
-    Attributes:
-        client: Its client.
-        url: Server that it was sent to.
-        planned_s: When it was to be sent.
-        sent_s: When it was sent.
-        first_s: When the first text arrived.
-        last_s: When the last text arrived.
-        chunks: Chunks with text.
-        gaps_s: Seconds between chunks with text.
-        input_asked: Input tokens that the workload asks for.
-        input_counted: Input tokens that the server counted.
-        output_asked: Output tokens asked for.
-        output_counted: Output tokens that the server counted, or the number of chunks if it did not say.
-        error: Why it failed; "" if it did not; "cancelled" if the replay was stopped before its end.
-    """
-
-    client: str
-    url: str
-    planned_s: float
-    sent_s: float
-    first_s: float | None
-    last_s: float | None
-    chunks: int
-    gaps_s: list[float]
-    input_asked: int
-    input_counted: int | None
-    output_asked: int
-    output_counted: int
-    error: str
+    client: str  #: Its client
+    url: str  #: Server that it was sent to
+    planned_s: float  #: When it was to be sent
+    sent_s: float  #: When it was sent
+    first_s: float | None  #: When the first text arrived
+    last_s: float | None  #: When the last text arrived
+    chunks: int  #: Chunks with text
+    gaps_s: list[float]  #: Seconds between chunks with text
+    input_asked: int  #: Input tokens that the workload asks for
+    input_counted: int | None  #: Input tokens that the server counted
+    output_asked: int  #: Output tokens asked for
+    output_counted: int  #: Output tokens that the server counted, or the number of chunks if it did not say
+    error: str  #: Why it failed; "" if it did not; "cancelled" if the replay was stopped before its end
 
     @property
     def per_token_s(self) -> float | None:
@@ -77,66 +67,45 @@ class Record(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How to replay.
+    """How to replay."""
 
-    Attributes:
-        urls: Base URLs of the servers, used in turn.
-        model: Model name sent with each request.
-        timeout_s: Seconds after which a request counts as failed.
-        speed: Factor by which the workload's clock runs faster.
-        metrics_port: Port of the Prometheus metrics, 0 for none.
-        api_key: Sent as a bearer token, if not empty.
-        body: Fields added to each request's JSON, for example {"ignore_eos": true}.
-    """
-
-    urls: tuple[str, ...]
-    model: str
-    timeout_s: float = 600.0
-    speed: float = 1.0
-    metrics_port: int = 0
-    api_key: str = ""
-    body: tuple[tuple[str, Any], ...] = ()
+    urls: tuple[str, ...]  #: Base URLs of the servers, used in turn
+    model: str  #: Model name sent with each request
+    timeout_s: float = 600.0  #: Seconds after which a request counts as failed
+    speed: float = 1.0  #: Factor by which the workload's clock runs faster
+    metrics_port: int = 0  #: Port of the Prometheus metrics, 0 for none
+    api_key: str = ""  #: Sent as a bearer token, if not empty
+    body: tuple[tuple[str, Any], ...] = ()  #: Fields added to each request's JSON, for example {"ignore_eos": true}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The result of a replay: its records and what is known of the sender.
+    """The result of a replay: its records and what is known of the sender."""
 
-    Attributes:
-        records: One per request that was sent.
-        planned: Requests that the workload holds.
-        loop_lag_s: Lateness of the sender's event loop, sampled.
-        busy: Share of one core that the sender used, 0-1.
-        prompts: The prompts' alphabet and whether the server's count confirmed it.
-        interrupted: Whether it was stopped before its end.
-    """
-
-    records: tuple[Record, ...]
-    planned: int
-    loop_lag_s: tuple[float, ...]
-    busy: float
-    prompts: PromptMaker
-    interrupted: bool
+    records: tuple[Record, ...]  #: One per request that was sent
+    planned: int  #: Requests that the workload holds
+    loop_lag_s: tuple[float, ...]  #: Lateness of the sender's event loop, sampled
+    busy: float  #: Share of one core that the sender used, 0-1
+    prompts: PromptMaker  #: The prompts' alphabet and whether the server's count confirmed it
+    interrupted: bool  #: Whether it was stopped before its end
 
 
 class _Metrics:
     """Prometheus metrics of one replay, in a registry of their own."""
 
     def __init__(self, port: int) -> None:
-        self._registry = registry = prometheus_client.CollectorRegistry()
+        registry = prometheus_client.CollectorRegistry()
         buckets = tuple(0.005 * 2**i for i in range(15))
+
+        def seconds(name: str, text: str) -> prometheus_client.Histogram:
+            return prometheus_client.Histogram(f"servegen_{name}_seconds", text, buckets=buckets, registry=registry)
+
         self.sent = prometheus_client.Counter("servegen_requests_sent", "Requests sent.", registry=registry)
         self.failed = prometheus_client.Counter("servegen_requests_failed", "Requests that failed.", registry=registry)
         self.open = prometheus_client.Gauge("servegen_requests_in_flight", "Requests in flight.", registry=registry)
-        self.late = prometheus_client.Histogram(
-            "servegen_sender_lateness_seconds", "Sent after plan.", registry=registry
-        )
-        self.first = prometheus_client.Histogram(
-            "servegen_time_to_first_token_seconds", "From the planned moment.", buckets=buckets, registry=registry
-        )
-        self.between = prometheus_client.Histogram(
-            "servegen_time_per_output_token_seconds", "Mean of each request.", buckets=buckets, registry=registry
-        )
+        self.late = seconds("sender_lateness", "Sent after plan.")
+        self.first = seconds("time_to_first_token", "From the planned moment.")
+        self.between = seconds("time_per_output_token", "Mean of each request.")
         self._server = None
         if port:
             try:
@@ -151,25 +120,23 @@ class _Metrics:
 
 
 class _Sender:
+    """Sends requests and keeps their records."""
+
     def __init__(self, session: aiohttp.ClientSession, options: ReplayOptions, metrics: _Metrics) -> None:
         self.session, self.options, self.metrics = session, options, metrics
         self.start = 0.0
+        self.sent = 0
         self.records: list[Record] = []
+        self.lags: list[float] = []
+        self.stop = asyncio.Event()
 
     def now(self) -> float:
         return time.perf_counter() - self.start
 
-    def body(self, prompt: str, tokens: int, stream: bool) -> bytes:
-        fields: dict[str, Any] = {
-            "model": self.options.model,
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": tokens,
-            "stream": stream,
-            **dict(self.options.body),
-        }
-        if stream:
-            fields["stream_options"] = {"include_usage": True}
-        return msgspec.json.encode(fields)
+    def body(self, prompt: str, tokens: int, **fields: Any) -> bytes:
+        messages = [{"role": "user", "content": prompt}]
+        asked = {"model": self.options.model, "messages": messages, "max_tokens": tokens, **fields}
+        return msgspec.json.encode({**asked, **dict(self.options.body)})
 
     def post(self, url: str, body: bytes) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -177,15 +144,15 @@ class _Sender:
             headers["Authorization"] = f"Bearer {self.options.api_key}"
         return self.session.post(f"{url.rstrip('/')}/v1/chat/completions", data=body, headers=headers)
 
-    async def count_tokens(self, prompt: str) -> int | None:
-        url = self.options.urls[0]
+    async def count_tokens(self, prompt: str, url: str = "") -> int | None:
+        """Return how many tokens a server counts in a prompt, None if it does not say."""
+        url = url or self.options.urls[0]
         try:
             async with self.post(url, self.body(prompt, 1, stream=False)) as response:
                 text = await response.read()
                 if response.status != 200:
                     raise ServerError(f"{url} answered {response.status}: {text[:200].decode(errors='replace')}")
-                usage = json.loads(text).get("usage") or {}
-                return usage.get("prompt_tokens")
+                return (json.loads(text).get("usage") or {}).get("prompt_tokens")
         except (TimeoutError, aiohttp.ClientError, ValueError, AttributeError) as error:
             raise ServerError(f"{url} cannot be used: {error or type(error).__name__}") from error
 
@@ -194,35 +161,82 @@ class _Sender:
         sent_s = self.now()
         self.metrics.sent.inc()
         self.metrics.late.observe(max(sent_s - planned_s, 0))
-        self.metrics.open.inc()
         try:
-            async with asyncio.timeout(self.options.timeout_s), self.post(url, body) as response:
-                if response.status != 200:
-                    text = (await response.read())[:200].decode(errors="replace")
-                    answer.error = f"status {response.status}: {text}"
-                else:
-                    async for data in response.content.iter_any():
-                        answer.feed(data, self.now())
-                    answer.close()
+            with self.metrics.open.track_inprogress():
+                async with asyncio.timeout(self.options.timeout_s), self.post(url, body) as response:
+                    if response.status != 200:
+                        text = (await response.read())[:200].decode(errors="replace")
+                        answer.error = f"status {response.status}: {text}"
+                    else:
+                        async for data in response.content.iter_any():
+                            answer.feed(data, self.now())
+                        answer.close()
         except TimeoutError:
             answer.error = f"no end after {self.options.timeout_s:g} s"
         except asyncio.CancelledError:
-            answer.error = "cancelled"
+            answer.error = CANCELLED
         except aiohttp.ClientError as error:
             answer.error = f"{type(error).__name__}: {error}"
-        finally:
-            self.metrics.open.dec()
         record = Record(
-            request["client"], url, planned_s, sent_s, answer.first_s, answer.last_s, answer.chunks, answer.gaps_s,
-            request["input_tokens"], answer.prompt_tokens, request["output_tokens"],
-            answer.chunks if answer.completion_tokens is None else answer.completion_tokens, answer.error,
-        )  # fmt: skip
+            client=request["client"],
+            url=url,
+            planned_s=planned_s,
+            sent_s=sent_s,
+            first_s=answer.first_s,
+            last_s=answer.last_s,
+            chunks=answer.chunks,
+            gaps_s=answer.gaps_s,
+            input_asked=request["input_tokens"],
+            input_counted=answer.prompt_tokens,
+            output_asked=request["output_tokens"],
+            output_counted=answer.chunks if answer.completion_tokens is None else answer.completion_tokens,
+            error=answer.error,
+        )
         self.records.append(record)
         if record.error:
             self.metrics.failed.inc()
         elif record.first_s is not None:
             self.metrics.first.observe(record.first_s - planned_s)
             self.metrics.between.observe(record.per_token_s or 0.0)
+
+    async def send_all(self, requests: pa.Table, maker: PromptMaker) -> None:
+        """Send requests at their planned moments until all have ended, or until `stop` is set."""
+        tasks: set[asyncio.Task[None]] = set()
+        stopped = asyncio.create_task(self.stop.wait())
+        for request in (row for batch in requests.to_batches(max_chunksize=1024) for row in batch.to_pylist()):
+            planned_s = request["time_us"] / 1e6 / self.options.speed
+            session, shared = request.get("session"), request.get("shared_tokens", 0)
+            key = self.sent if session is None else session
+            prompt = maker.prompt(request["input_tokens"], key, request["client"], shared)
+            body = self.body(prompt, request["output_tokens"], stream=True, stream_options={"include_usage": True})
+            # Waiting for the planned moment itself, not for a gap, keeps delays from adding up.
+            while (left := planned_s - self.now()) > 0 and not self.stop.is_set():
+                await asyncio.wait({stopped}, timeout=left)
+            if self.stop.is_set():
+                break
+            url = self.options.urls[self.sent % len(self.options.urls)]
+            task = asyncio.create_task(self.send(request, url, body, planned_s))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            self.sent += 1
+            await asyncio.sleep(0)
+        while tasks and not self.stop.is_set():
+            await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in tuple(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        stopped.cancel()
+
+    async def watch(self, tick: Callable[[], None]) -> None:
+        """Sample the event loop's own lateness for ever."""
+        due = time.perf_counter()
+        while True:
+            due += LAG_PERIOD_S
+            await asyncio.sleep(max(due - time.perf_counter(), 0))
+            self.lags.append(max(time.perf_counter() - due, 0.0))
+            due = max(due, time.perf_counter() - LAG_PERIOD_S)
+            if len(self.lags) % 25 == 0:
+                tick()
 
 
 def replay_requests(
@@ -257,79 +271,22 @@ async def _replay(
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         sender = _Sender(session, options, metrics)
         for url in options.urls[1:]:
-            await _Sender(session, replace(options, urls=(url,)), metrics).count_tokens("a")
+            await sender.count_tokens("a", url)
         maker = await learn_prompts(sender.count_tokens)
-        stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, stop.set)
-        lags: list[float] = []
-        watch = asyncio.create_task(_watch(lags, lambda: progress(sent[0], len(sender.records), requests.num_rows)))
-        sent = [0]
+        loop.add_signal_handler(signal.SIGINT, sender.stop.set)
+        tick = lambda: progress(sender.sent, len(sender.records), requests.num_rows)  # noqa: E731
+        watch = asyncio.create_task(sender.watch(tick))
         used = time.process_time()
         sender.start = time.perf_counter() + LEAD_S
         try:
-            await _send_all(requests, options, sender, maker, stop, sent)
+            await sender.send_all(requests, maker)
             busy = (time.process_time() - used) / max(sender.now(), 1e-9)
         finally:
             watch.cancel()
             loop.remove_signal_handler(signal.SIGINT)
         records = tuple(sorted(sender.records, key=lambda record: record.planned_s))
-        return Replay(records, requests.num_rows, tuple(lags), busy, maker, stop.is_set())
-
-
-async def _watch(lags: list[float], tick: Callable[[], None]) -> None:
-    due = time.perf_counter()
-    while True:
-        due += LAG_PERIOD_S
-        await asyncio.sleep(max(due - time.perf_counter(), 0))
-        lags.append(max(time.perf_counter() - due, 0.0))
-        due = max(due, time.perf_counter() - LAG_PERIOD_S)
-        if len(lags) % 25 == 0:
-            tick()
-
-
-async def _send_all(
-    requests: pa.Table,
-    options: ReplayOptions,
-    sender: _Sender,
-    maker: PromptMaker,
-    stop: asyncio.Event,
-    sent: list[int],
-) -> None:
-    tasks: set[asyncio.Task[None]] = set()
-    stopped = asyncio.create_task(stop.wait())
-    index = 0
-    for batch in requests.to_batches(max_chunksize=1024):
-        for request in batch.to_pylist():
-            planned_s = request["time_us"] / 1e6 / options.speed
-            key = request.get("session")
-            prompt = maker.prompt(
-                request["input_tokens"],
-                index if key is None else key,
-                request["client"],
-                request.get("shared_tokens", 0),
-            )
-            body = sender.body(prompt, request["output_tokens"], stream=True)
-            # Waiting for the planned moment itself, not for a gap, keeps delays from adding up.
-            while (left := planned_s - sender.now()) > 0 and not stop.is_set():
-                await asyncio.wait({stopped}, timeout=left)
-            if stop.is_set():
-                break
-            url = options.urls[index % len(options.urls)]
-            task = asyncio.create_task(sender.send(request, url, body, planned_s))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            index += 1
-            sent[0] = index
-            await asyncio.sleep(0)
-        if stop.is_set():
-            break
-    while tasks and not stop.is_set():
-        await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-    for task in tuple(tasks):
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    stopped.cancel()
+        return Replay(records, requests.num_rows, tuple(sender.lags), busy, maker, sender.stop.is_set())
 
 
 def summarize(replay: Replay, slo: Slo) -> dict[str, Any]:
@@ -337,98 +294,76 @@ def summarize(replay: Replay, slo: Slo) -> dict[str, Any]:
 
     Percentiles are of the requests that succeeded; the failure rate stands beside each. Goodput counts all requests.
     """
-    late = [record.sent_s - record.planned_s for record in replay.records]
-    clients = sorted({record.client for record in replay.records})
+    lateness = _quantiles([record.sent_s - record.planned_s for record in replay.records])
+    lag = _quantiles(replay.loop_lag_s)
+    limited = replay.busy > MOST_BUSY or max(lateness.get("p99", 0), lag.get("p99", 0)) > LATE_S
     counted = [r for r in replay.records if r.input_counted is not None and not r.error]
-    wrong = sum(r.input_counted != r.input_asked for r in counted)
-    sender: dict[str, Any] = {
-        "lateness_s": _quantiles(late) or {},
-        "loop_lag_s": _quantiles(replay.loop_lag_s) or {},
-        "busy": round(replay.busy, 3),
-    }
-    limited = replay.busy > 0.9 or max(sender["lateness_s"].get("p99", 0), sender["loop_lag_s"].get("p99", 0)) > LATE_S
+    differences = [abs((r.input_counted or 0) - r.input_asked) for r in counted]
+    clients: dict[str, list[Record]] = {}
+    for record in sorted(replay.records, key=lambda record: record.client):
+        clients.setdefault(record.client, []).append(record)
     return {
         "schema": SCHEMA,
         "planned": replay.planned,
         "interrupted": replay.interrupted,
         "slo": msgspec.to_builtins(slo),
-        "sender": {**sender, "was_the_limit": bool(limited)},
+        "sender": {"lateness_s": lateness, "loop_lag_s": lag, "busy": replay.busy, "was_the_limit": bool(limited)},
         "prompts": {
             "alphabet": replay.prompts.alphabet,
             "added_by_server": replay.prompts.added,
             "checked": replay.prompts.checked,
             "counted": len(counted),
-            "of_other_length": wrong,
-            "largest_difference": max((abs((r.input_counted or 0) - r.input_asked) for r in counted), default=0),
+            "of_other_length": sum(difference > 0 for difference in differences),
+            "largest_difference": max(differences, default=0),
         },
         "output_tokens_counted_by": "usage" if counted else "chunks",
         "all": _summary(replay.records, slo),
-        "clients": {name: _summary([r for r in replay.records if r.client == name], slo) for name in clients},
+        "clients": {name: _summary(records, slo) for name, records in clients.items()},
     }
 
 
 def _summary(records: Sequence[Record], slo: Slo) -> dict[str, Any]:
-    finished = [r for r in records if r.error != "cancelled"]
-    good = [r for r in finished if not r.error and r.first_s is not None and r.last_s is not None]
+    finished = [r for r in records if r.error != CANCELLED]
+    good = [r for r in finished if not r.error]
+    planned, sent, first, last, per_token = (
+        np.array([getattr(r, name) for r in good], float)
+        for name in ("planned_s", "sent_s", "first_s", "last_s", "per_token_s")
+    )
     failures = 1 - len(good) / len(finished) if finished else 0.0
     span = max((r.last_s or r.sent_s for r in records), default=0.0)
-    met = [r for r in good if (r.first_s or 0) - r.planned_s <= slo.ttft_s and (r.per_token_s or 0.0) <= slo.tbt_s]
-    reasons: dict[str, int] = {}
-    for record in finished:
-        if record.error:
-            reasons[record.error] = reasons.get(record.error, 0) + 1
+    met = int(((first - planned <= slo.ttft_s) & ~(per_token > slo.tbt_s)).sum())
     values = {
-        "ttft_s": [(r.first_s or 0) - r.planned_s for r in good],
-        "ttft_from_sent_s": [(r.first_s or 0) - r.sent_s for r in good],
-        "time_per_output_token_s": [t for r in good if (t := r.per_token_s) is not None],
+        "ttft_s": first - planned,
+        "ttft_from_sent_s": first - sent,
+        "time_per_output_token_s": per_token[~np.isnan(per_token)],
         "gap_between_chunks_s": [gap for r in good for gap in r.gaps_s],
-        "e2e_s": [(r.last_s or 0) - r.planned_s for r in good],
+        "e2e_s": last - planned,
     }
     return {
         "sent": len(records),
         "cancelled": len(records) - len(finished),
         "failed": len(finished) - len(good),
         "failure_rate": failures,
-        "errors": dict(sorted(reasons.items(), key=lambda item: -item[1])[:10]),
+        "errors": dict(Counter(r.error for r in finished if r.error).most_common(10)),
         "output_tokens": sum(r.output_counted for r in good),
-        "goodput_per_s": len(met) / span if span > 0 else 0.0,
-        "within_slo": len(met) / len(finished) if finished else 0.0,
-        **{name: {**(_quantiles(v) or {}), "of": len(v), "failure_rate": failures} for name, v in values.items()},
+        "goodput_per_s": met / span if span > 0 else 0.0,
+        "within_slo": met / len(finished) if finished else 0.0,
+        **{name: {**_quantiles(v), "of": len(v), "failure_rate": failures} for name, v in values.items()},
     }
 
 
-def _quantiles(values: Sequence[float]) -> dict[str, float] | None:
+def _quantiles(values: Sequence[float] | Floats) -> dict[str, float]:
     if not len(values):
-        return None
+        return {}
     found = np.quantile(values, QUANTILES)
     named = {f"p{100 * q:g}": float(v) for q, v in zip(QUANTILES, found, strict=True)}
     return {**named, "mean": float(np.mean(values)), "max": float(np.max(values))}
 
 
 def write_records(records: Sequence[Record], path: Path) -> None:
-    """Write records as Parquet."""
-    pq.write_table(
-        pa.Table.from_pylist([msgspec.to_builtins(r) for r in records], schema=_SCHEMA), path, compression="zstd"
-    )
-
-
-def read_records(path: Path) -> tuple[Record, ...]:
-    """Read records that `write_records` wrote.
-
-    Raises:
-        BadFile: The file is malformed.
-    """
-    try:
-        return tuple(msgspec.convert(pq.read_table(path).to_pylist(), list[Record]))
-    except (pa.ArrowException, OSError, msgspec.ValidationError) as error:
-        raise BadFile(path, f"is no file of replay records ({' '.join(str(error).split())})") from error
-
-
-_SCHEMA = pa.schema(
-    [
-        *((name, pa.string()) for name in ("client", "url", "error")),
-        *((name, pa.float64()) for name in ("planned_s", "sent_s", "first_s", "last_s")),
-        *((name, pa.int64()) for name in ("chunks", "input_asked", "input_counted", "output_asked", "output_counted")),
-        ("gaps_s", pa.list_(pa.float64())),
-    ]
-)
+    """Write records as Parquet; `files.read_rows(path, Record)` reads them."""
+    texts, counts = ("client", "url", "error"), ("chunks", "input_asked", "input_counted", "output_asked")
+    kinds = {**dict.fromkeys(texts, pa.string()), **dict.fromkeys((*counts, "output_counted"), pa.int64())}
+    kinds["gaps_s"] = pa.list_(pa.float64())
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in Record.__struct_fields__])
+    pq.write_table(pa.Table.from_pylist(msgspec.to_builtins(records), schema=schema), path, compression="zstd")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jinja2
 import numpy as np
@@ -33,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture: lines, steps (distribution functions), points, or bars with a label at each x."""
+    """A picture: lines, steps (distribution functions), points, or bars of one series with a label at each x."""
 
     title: str
     series: Sequence[Series]
@@ -61,7 +61,7 @@ class Report:
     verdict: str
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
 
 
 def write_html(report: Report, path: Path) -> None:
@@ -69,38 +69,29 @@ def write_html(report: Report, path: Path) -> None:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     pictures = [draw(chart) for chart in report.charts]
-    path.write_text(environment.get_template("page.html").render(report=report, pictures=pictures), encoding="utf-8")
+    path.write_text(environment.get_template("page.html").render(report=report, pictures=pictures), "utf-8")
 
 
 def draw(chart: Chart) -> str:
     """Return a chart as SVG. Its names are input, so control characters are replaced."""
-    series_names = [_printable(series.name) for series in chart.series]
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    styles: dict[str, dict[str, Any]] = {
+        "points": {"linestyle": "", "marker": ".", "markersize": 3},
+        "step": {"drawstyle": "steps-post"},
+    }
     with rc_context({"svg.hashsalt": "servegen", "svg.fonttype": "none", "font.size": 9, "text.parse_math": False}):
         figure = Figure(figsize=(6.4, 3.2), layout="constrained")
         axes = figure.add_subplot()
-        for number, (series, name) in enumerate(zip(chart.series, series_names, strict=True)):
+        for series in chart.series:
             if chart.kind == "bars":
-                width = 0.8 / len(chart.series)
-                x = np.arange(len(series.y)) + (number - (len(chart.series) - 1) / 2) * width
-                errors = (
-                    np.array([np.subtract(series.y, series.low), np.subtract(series.high, series.y)])
-                    if len(series.low)
-                    else None
-                )
-                axes.bar(x, series.y, width, label=name, yerr=errors, capsize=2)
-            elif chart.kind == "points":
-                axes.plot(series.x, series.y, ".", markersize=3, label=name)
+                ends = [np.subtract(series.y, series.low), np.subtract(series.high, series.y)]
+                axes.bar(series.x, series.y, yerr=np.array(ends) if len(series.low) else None, capsize=2)
             else:
-                axes.plot(series.x, series.y, label=name, drawstyle="steps-post" if chart.kind == "step" else "default")
-                if len(series.low):
-                    axes.fill_between(np.asarray(series.x), series.low, series.high, alpha=0.2)
+                axes.plot(series.x, series.y, label=_printable(series.name), **styles.get(chart.kind, {}))
         if chart.kind == "bars":
-            axes.set_xticks(
-                range(len(chart.labels)), [_printable(label) for label in chart.labels], rotation=20, ha="right"
-            )
+            axes.set_xticks(range(len(chart.labels)), [*map(_printable, chart.labels)], rotation=20, ha="right")
         else:
             axes.set_xscale("log" if chart.log_x else "linear")
             axes.xaxis.set_major_formatter("{x:g}")
@@ -120,17 +111,13 @@ def print_text(report: Report, console: Console) -> None:
     for chart in report.charts:
         if chart.kind in ("line", "bars") and chart.series and len(chart.series[0].y):
             series = chart.series[0]
-            top = float(np.nanmax(series.y))
             name = f"{chart.title}, {series.name}" if len(chart.series) > 1 else chart.title
-            console.print(
-                f"\n{_plain(name)}  (up to {top:.4g} {chart.y_label})\n{spark(series.y)}",
-                highlight=False,
-                soft_wrap=True,
-            )
+            head = f"{_plain(name)}  (up to {float(np.nanmax(series.y)):.4g} {chart.y_label})"
+            console.print(f"\n{head}\n{spark(series.y)}", highlight=False, soft_wrap=True)
     for table in report.tables:
         drawn = RichTable(title=_plain(table.title), box=rich.box.SIMPLE_HEAD, title_justify="left")
         for number, name in enumerate(table.header):
-            drawn.add_column(_plain(name), justify="left" if number == 0 else "right", no_wrap=number == 0)
+            drawn.add_column(_plain(name), justify="right" if number else "left", no_wrap=not number)
         for row in table.rows:
             drawn.add_row(*map(_plain, row))
         console.print(drawn)
@@ -152,5 +139,5 @@ def spark(values: Sequence[float] | np.ndarray) -> str:
     array = np.nan_to_num(np.asarray(values, float))
     if len(array) > COLUMNS:
         array = np.array([part.mean() for part in np.array_split(array, COLUMNS)])
-    top = array.max() if len(array) and array.max() > 0 else 1.0
-    return "".join(BLOCKS[round(float(np.clip(value / top, 0, 1)) * (len(BLOCKS) - 1))] for value in array)
+    levels = np.clip(array / max(array.max(initial=0), 1e-300), 0, 1) * (len(BLOCKS) - 1)
+    return "".join(BLOCKS[level] for level in np.rint(levels).astype(int))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,6 +27,20 @@ GENERATORS: tuple[Generator, ...] = ("servegen", "poisson", "gamma")
 MOST_INSTANCES = 2000
 
 
+class Load(NamedTuple):
+    """Requests to serve, in order of time: seconds, float64 [N], input and output tokens, [N] each."""
+
+    times_s: Floats
+    inputs: list[int]
+    outputs: list[int]
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Load:
+        """Return the load of requests as `compose.stream` or `export.read_requests` give them."""
+        tokens = (table[name].to_pylist() for name in ("input_tokens", "output_tokens"))
+        return cls(table["time_us"].to_numpy() / 1e6, *tokens)
+
+
 def pooled(pool: Pool, cv: float = 1.0) -> Pool:
     """Return the naive view of a pool: one client with the total rate, one CV, and all clients' lengths mixed.
 
@@ -36,76 +50,51 @@ def pooled(pool: Pool, cv: float = 1.0) -> Pool:
     """
     pool = pool.only(pool.complete())
     rate = pool.rate.sum(axis=0, keepdims=True)
-    grid = rate.shape
     lengths: dict[str, tuple[Lengths | None, ...]] = {}
     for field, column in pool.lengths.items():
-        starts = np.unique(np.concatenate([entry.starts_s for entry in column if entry is not None]))
-        edges = [*starts.tolist()[1:], max(pool.span_s, int(starts[-1]) + 1)]
-        mixed = [_mixed(pool, column, start, end) for start, end in zip(starts.tolist(), edges, strict=True)]
+        entries = [entry for entry in column if entry is not None]
+        starts = np.unique(np.concatenate([entry.starts_s for entry in entries]))
+        ends = np.append(starts[1:], max(pool.span_s, starts[-1] + 1))
+        mixed = []
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            weights = pool.rate[:, start // pool.window_s : -(-end // pool.window_s)].sum(axis=1)
+            weights = weights if weights.any() else np.ones(len(entries))
+            parts = [(entry.at(start), float(w)) for entry, w in zip(entries, weights, strict=True) if w > 0]
+            mixed.append(Histogram.mixed(parts))
         lengths[field] = (Lengths(starts, tuple(mixed)),)
-    process = np.full(grid, POISSON if cv == 1 else GAMMA, np.int8)
-    return Pool(("all",), pool.window_s, rate, np.full(grid, cv), process, np.full(grid, cv**-2.0), lengths)
-
-
-def _mixed(pool: Pool, column: Sequence[Lengths | None], start: int, end: int) -> Histogram:
-    low, high = max(start // pool.window_s, 0), max(-(-end // pool.window_s), 1)
-    weights = pool.rate[:, low:high].sum(axis=1)
-    parts = [
-        (entry.at(max(start, 0)), float(weights[c]))
-        for c, entry in enumerate(column)
-        if entry is not None and weights[c] > 0
-    ]
-    return Histogram.mixed(parts or [(entry.at(start), 1.0) for entry in column if entry is not None])
+    grids = np.full(rate.shape, cv), np.full(rate.shape, POISSON if cv == 1 else GAMMA, np.int8)
+    return Pool(("all",), pool.window_s, rate, *grids, np.full(rate.shape, cv**-2.0), lengths)
 
 
 def pooled_cv(time_us: np.ndarray, window_s: int = 600) -> float:
     """Return the mean CV of the gaps of all requests together, over windows with at least 100 requests."""
     windows = np.split(time_us, np.flatnonzero(np.diff(time_us // (window_s * 1_000_000))) + 1)
-    gaps = [np.diff(times) for times in windows if len(times) >= 100]
-    if not gaps:
-        gaps = [np.diff(time_us)]
+    gaps = [np.diff(times) for times in windows if len(times) >= 100] or [np.diff(time_us)]
     return float(np.mean([g.std() / g.mean() for g in gaps]))
 
 
 @dataclass(frozen=True)
 class SizeOptions:
-    """How to size.
+    """How to size."""
 
-    Attributes:
-        engine: One instance.
-        slo: Limits; the workload's quantile must stay within them.
-        router: "round-robin" or "least-requests".
-        seeds: How many seeds each generator gets.
-        workers: Processes or Ray workers.
-        parallel: "process" or "ray".
-        generators: Which generators to size.
-    """
-
-    engine: Engine
-    slo: Slo
-    router: str = "round-robin"
-    seeds: int = 5
-    workers: int = 1
-    parallel: ParallelEngine = "process"
-    generators: tuple[Generator, ...] = GENERATORS
+    engine: Engine  #: One instance
+    slo: Slo  #: Limits; the workload's quantile must stay within them
+    router: str = "round-robin"  #: "round-robin" or "least-requests"
+    seeds: int = 5  #: How many seeds each generator gets
+    workers: int = 1  #: Processes or Ray workers
+    parallel: ParallelEngine = "process"  #: "process" or "ray"
+    generators: tuple[Generator, ...] = GENERATORS  #: Which generators to size
 
 
 @dataclass(frozen=True)
 class Need:
-    """Instances that one workload needs, and what one fewer would do.
+    """Instances that one workload needs, and what one fewer would do."""
 
-    Attributes:
-        generator: "servegen", "poisson", "gamma" or "log".
-        seed: Its seed; 0 for a log.
-        requests: Its requests.
-        instances: The fewest instances within the limits.
-        tried: Per number of instances that was simulated: quantiles of TTFT and TBT, None if it was far too slow.
-    """
-
-    generator: str
-    seed: int
-    requests: int
-    instances: int
+    generator: str  #: "servegen", "poisson", "gamma" or "log"
+    seed: int  #: Its seed; 0 for a log
+    requests: int  #: Its requests
+    instances: int  #: The fewest instances within the limits
+    #: Per number of instances that was simulated: quantiles of TTFT and TBT, None if it was far too slow
     tried: dict[int, tuple[float, float] | None]
 
 
@@ -114,7 +103,7 @@ class _Job:
     workload: Workload
     pools: dict[str, Pool]
     options: SizeOptions
-    log: tuple[Floats, list[int], list[int]] | None
+    log: Load | None
 
 
 def size_workload(workload: Workload, pool: Pool, options: SizeOptions, log: pa.Table | None = None) -> list[Need]:
@@ -136,43 +125,32 @@ def size_workload(workload: Workload, pool: Pool, options: SizeOptions, log: pa.
             raise BadRequest("the workload has too few requests to size; check its rate and hours")
         pools["gamma"] = pooled(pool, pooled_cv(times, pool.window_s))
     tasks: list[tuple[str, int]] = [(g, workload.seed + s) for s in range(options.seeds) for g in options.generators]
-    columns = None
     if log is not None:
-        columns = _columns(log)
         tasks.append(("log", 0))
-    job = _Job(workload, pools, replace(options, workers=1), columns)
+    job = _Job(workload, pools, options, None if log is None else Load.of(log))
     return list(map_ordered(_need, job, tasks, options.workers, options.parallel))
-
-
-def _columns(table: pa.Table) -> tuple[Floats, list[int], list[int]]:
-    return table["time_us"].to_numpy() / 1e6, table["input_tokens"].to_pylist(), table["output_tokens"].to_pylist()
 
 
 def _need(job: _Job, task: tuple[str, int]) -> Need:
     generator, seed = task
-    if generator == "log":
-        assert job.log is not None
-        requests = job.log
-    else:
+    load = job.log
+    if load is None or generator != "log":
         workload = msgspec.structs.replace(job.workload, seed=seed, only_clients=[])
-        requests = _columns(pa.concat_tables(stream(plan(workload, job.pools[generator]))))
-    tried: dict[int, tuple[float, float] | None] = {}
-    instances = fewest_instances(requests, job.options, tried)
-    return Need(generator, seed, len(requests[0]), instances, dict(sorted(tried.items())))
+        load = Load.of(pa.concat_tables(stream(plan(workload, job.pools[generator]))))
+    instances, tried = fewest_instances(load, job.options)
+    return Need(generator, seed, len(load.times_s), instances, dict(sorted(tried.items())))
 
 
-def fewest_instances(
-    requests: tuple[Floats, list[int], list[int]], options: SizeOptions, tried: dict[int, tuple[float, float] | None]
-) -> int:
-    """Return the fewest instances within the limits: doubling, then bisection.
+def fewest_instances(load: Load, options: SizeOptions) -> tuple[int, dict[int, tuple[float, float] | None]]:
+    """Return the fewest instances within the limits, and `Need.tried`, by a guess, larger steps and bisection.
 
     Raises:
         BadRequest: Not even MOST_INSTANCES suffice.
     """
+    slo, tried = options.slo, dict[int, tuple[float, float] | None]()
 
     def enough(instances: int) -> bool:
-        slo = options.slo
-        served = simulate(options.engine, instances, *requests, options.router, slo.ttft_s, 1 - slo.quantile)
+        served = simulate(options.engine, instances, *load, options.router, slo.ttft_s, 1 - slo.quantile)
         if served.given_up:
             tried[instances] = None
             return False
@@ -180,12 +158,12 @@ def fewest_instances(
         tried[instances] = seen
         return seen[0] <= slo.ttft_s and seen[1] <= slo.tbt_s
 
-    if not len(requests[0]):
-        return 0
-    alone = np.quantile(np.asarray(requests[1]) * options.engine.per_prefill_token_s, options.slo.quantile)
-    if alone > options.slo.ttft_s:
+    if not len(load.times_s):
+        return 0, tried
+    alone = np.quantile(np.asarray(load.inputs) * options.engine.per_prefill_token_s, slo.quantile)
+    if alone > slo.ttft_s:
         raise BadRequest(f"prefill alone takes {alone:.2f} s for the longest requests, more than --ttft; raise it")
-    high = _first_guess(requests, options.engine)
+    high = _first_guess(load, options.engine)
     while not enough(high):
         high = math.ceil(high * 1.25) + 1
         if high > MOST_INSTANCES:
@@ -194,19 +172,16 @@ def fewest_instances(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return high, tried
 
 
-def _first_guess(requests: tuple[Floats, list[int], list[int]], engine: Engine) -> int:
+def _first_guess(load: Load, engine: Engine) -> int:
     """Return the instances that the mean load would need with full batches."""
-    times, inputs, outputs = requests
-    tokens = float(np.sum(inputs)) * engine.per_prefill_token_s
-    batch = min(
-        engine.sequences, engine.blocks * engine.block_tokens / max(float(np.mean(inputs) + np.mean(outputs) / 2), 1)
-    )
-    cached = engine.per_cached_token_s * float(np.mean(inputs) + np.mean(outputs) / 2)
-    step = engine.fixed_s / batch + engine.per_sequence_s + cached
-    return max(math.ceil((tokens + float(np.sum(outputs)) * step) / max(float(times[-1] - times[0]), 1.0)), 1)
+    held = float(np.mean(load.inputs) + np.mean(load.outputs) / 2)
+    batch = min(engine.sequences, engine.blocks * engine.block_tokens / max(held, 1))
+    step = engine.fixed_s / batch + engine.per_sequence_s + engine.per_cached_token_s * held
+    work = sum(load.inputs) * engine.per_prefill_token_s + sum(load.outputs) * step
+    return max(math.ceil(float(work / max(load.times_s[-1] - load.times_s[0], 1.0))), 1)
 
 
 def to_json(

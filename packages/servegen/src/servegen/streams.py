@@ -29,7 +29,6 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: Any = None
-    message: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -42,20 +41,14 @@ class AnswerStream:
     A chunk counts as text if its content or reasoning is not empty; role chunks and usage chunks do not. A stream that
     holds an error, or ends without a finish reason or end mark, failed whatever its HTTP status was.
 
-    Attributes:
-        first_s: Time of the first text, None before it.
-        last_s: Time of the last text.
-        gaps_s: Seconds between chunks of text.
-        usage: Prompt and completion tokens that the server counted, None if it did not say.
-        error: Why the request failed, "" if it did not.
     """
 
-    first_s: float | None = None
-    last_s: float | None = None
-    gaps_s: list[float] = field(default_factory=list)
-    prompt_tokens: int | None = None
+    first_s: float | None = None  #: Time of the first text
+    last_s: float | None = None  #: Time of the last text
+    gaps_s: list[float] = field(default_factory=list)  #: Seconds between chunks of text
+    prompt_tokens: int | None = None  #: As the server counted them, None if it did not say
     completion_tokens: int | None = None
-    error: str = ""
+    error: str = ""  #: Why the request failed, "" if it did not
     complete: bool = False
     _rest: bytes = b""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,25 +22,17 @@ NAMED = 10
 
 def pool_report(pool: Pool, name: str, notes: Sequence[str] = ()) -> Report:
     """Return what `show` says of a pool."""
-    total = pool.rate.sum(axis=0)
-    shares = pool.shares()
+    total, shares, active = pool.rate.sum(axis=0), pool.shares(), pool.rate > 0
     order = np.argsort(-shares)
     hours = np.arange(pool.windows) * pool.window_s / 3600
-    active = pool.rate > 0
     mean_cv = (pool.rate * pool.cv).sum(axis=0) / np.maximum(total, 1e-300)
-    lacking, lacking_share = pool.without_lengths()
     fields = [field for field in ("input_tokens", "text_tokens", "output_tokens") if field in pool.lengths]
-    rows = [
-        [
-            pool.clients[c],
-            f"{shares[c]:.1%}",
-            f"{pool.rate[c][active[c]].mean():.3g}" if active[c].any() else "0",
-            f"{np.median(pool.cv[c][active[c]]):.2f}" if active[c].any() else "-",
-            *(_mean(pool, field, int(c)) for field in fields),
-        ]
-        for c in order[:NAMED]
-    ]
-    kinds = ", ".join(f"{(pool.process[active] == k).mean():.0%} {kind}" for k, kind in enumerate(PROCESSES))
+    rows = []
+    for c in order[:NAMED]:
+        rates, cvs = pool.rate[c][active[c]], pool.cv[c][active[c]]
+        own = [f"{rates.mean():.3g}", f"{np.median(cvs):.2f}"] if len(rates) else ["0", "-"]
+        means = [f"{entry.mean:.0f}" if (entry := pool.lengths[field][c]) else "-" for field in fields]
+        rows.append([pool.clients[c], f"{shares[c]:.1%}", *own, *means])
     outputs = [(pool.clients[c], pool.lengths["output_tokens"][c]) for c in order[:5]]
     many = [Series(n, np.maximum(e.histograms[0].values, 1), e.histograms[0].cumulative) for n, e in outputs if e]
     charts = [
@@ -52,22 +44,18 @@ def pool_report(pool: Pool, name: str, notes: Sequence[str] = ()) -> Report:
     ]
     head = f"{len(pool.clients)} clients, {pool.span_s / 3600:g} hours, {total.mean():.4g} requests/s on average"
     skew = f"the largest client sends {shares[order[0]]:.0%}, the ten largest {shares[order[:10]].sum():.0%}"
+    kinds = ", ".join(f"{(pool.process[active] == k).mean():.0%} {kind}" for k, kind in enumerate(PROCESSES))
     notes = [*notes, f"{active.mean():.0%} of the client-windows are active; {kinds}"]
+    lacking, share = pool.without_lengths()
     if lacking:
-        notes.append(f"{lacking} clients have no length histograms ({lacking_share:.0%} of the requests)")
+        notes.append(f"{lacking} clients have no length histograms ({share:.0%} of the requests)")
     header = ["client", "share", "requests/s when active", "median CV", *(f"mean {field}" for field in fields)]
     return Report(f"Pool {name}", f"{head}; {skew}.", charts, [Table("Largest clients", header, rows)], notes)
 
 
-def _mean(pool: Pool, field: str, c: int) -> str:
-    entry = pool.lengths[field][c]
-    return "-" if entry is None else f"{np.mean([h.mean for h in entry.histograms]):.0f}"
-
-
 def _skew(shares: np.ndarray) -> Chart:
     """Return the chart of cumulative shares of requests, largest client first."""
-    cumulative = np.sort(shares)[::-1].cumsum()
-    series = Series("share", np.arange(1, len(shares) + 1), cumulative)
+    series = Series("share", np.arange(1, len(shares) + 1), np.sort(shares)[::-1].cumsum())
     return Chart("Client skew", [series], "clients, largest first", "share of requests")
 
 
@@ -76,35 +64,39 @@ def _distribution(title: str, values: Sequence[float] | np.ndarray, unit: str, l
     return Chart(title, [Series("all", np.sort(values), np.linspace(0, 1, len(values)))], unit, "share", "step", log)
 
 
-def requests_report(tables: Iterable[pa.Table], workload: Workload, notes: Sequence[str]) -> Report:
+def requests_report(table: pa.Table, workload: Workload, notes: Sequence[str]) -> Report:
     """Return what `generate` says of the requests that it wrote."""
-    columns = [t.select(["time_us", "client", "input_tokens", "output_tokens"]) for t in tables]
-    table = pa.concat_tables(columns).unify_dictionaries().combine_chunks()
-    times = table["time_us"].to_numpy() / 1e6
+    times, seconds = table["time_us"].to_numpy() / 1e6, workload.hours * 3600
     client = table["client"].combine_chunks()
     names, index = client.dictionary.to_pylist(), client.indices.to_numpy()
     counts = np.bincount(index, minlength=len(names))
     order = np.argsort(-counts)[:NAMED]
-    seconds = workload.hours * 3600
     step = max(seconds / 240, 1.0)
-    per_step = np.bincount((times // step).astype(int), minlength=int(seconds // step)) / step
-    hours = np.arange(len(per_step)) * step / 3600
-    charts = [Chart("Requests", [Series("all", hours, per_step)], "hour", "requests/s")]
-    top = [
-        Series(names[c], hours, np.bincount((times[index == c] // step).astype(int), minlength=len(hours)) / step)
-        for c in order[:4]
+    bins = int(seconds // step)
+    hours = np.arange(bins) * step / 3600
+
+    def per_second(own: np.ndarray) -> np.ndarray:
+        return np.bincount((own // step).astype(int), minlength=bins)[:bins] / step
+
+    share = np.linspace(0, 1, 400)
+    sizes = ((field, table[field].to_numpy()) for field in ("input_tokens", "output_tokens"))
+    lengths = [Series(field, np.maximum(np.quantile(values, share), 1), share) for field, values in sizes]
+    top = [Series(names[c], hours, per_second(times[index == c])) for c in order[:4]]
+    charts = [
+        Chart("Requests", [Series("all", hours, per_second(times))], "hour", "requests/s"),
+        Chart("Requests of the four largest clients", top, "hour", "requests/s"),
+        _skew(counts / counts.sum()),
+        Chart("Lengths", lengths, "tokens", "share", "step", True),
     ]
-    charts.append(Chart("Requests of the four largest clients", top, "hour", "requests/s"))
-    charts.append(_skew(counts / max(counts.sum(), 1)))
-    lengths = [Series(f, *_sample_cdf(table[f].to_numpy())) for f in ("input_tokens", "output_tokens")]
-    charts.append(Chart("Lengths", lengths, "tokens", "share", "step", True))
-    rows = [[f"{w} s", f"{value:.2f}"] for w, value in dispersion(times, seconds).items()]
-    tables_ = [Table("Dispersion of counts (variance over mean; 1 for Poisson)", ["window", "dispersion"], rows)]
-    by_client = [[names[c], str(counts[c]), f"{counts[c] / max(len(index), 1):.1%}"] for c in order if counts[c]]
-    tables_.append(Table("Largest clients", ["client", "requests", "share"], by_client))
-    rate = f"{len(times) / seconds:.4g} requests/s"
-    verdict = f"{len(times)} requests in {workload.hours:g} hours, {rate}, from {(counts > 0).sum()} clients."
-    return Report(f"Workload of pool {workload.pool}, seed {workload.seed}", verdict, charts, tables_, notes)
+    spread = [[f"{w} s", f"{value:.2f}"] for w, value in dispersion(times, seconds).items()]
+    by_client = [[names[c], str(counts[c]), f"{counts[c] / len(index):.1%}"] for c in order if counts[c]]
+    tables = [
+        Table("Dispersion of counts (variance over mean; 1 for Poisson)", ["window", "dispersion"], spread),
+        Table("Largest clients", ["client", "requests", "share"], by_client),
+    ]
+    rate, senders = f"{len(times) / seconds:.4g} requests/s", (counts > 0).sum()
+    verdict = f"{len(times)} requests in {workload.hours:g} hours, {rate}, from {senders} clients."
+    return Report(f"Workload of pool {workload.pool}, seed {workload.seed}", verdict, charts, tables, notes)
 
 
 def dispersion(times_s: np.ndarray, seconds: float, windows: Sequence[int] = (1, 10, 60)) -> dict[int, float]:
@@ -115,11 +107,6 @@ def dispersion(times_s: np.ndarray, seconds: float, windows: Sequence[int] = (1,
         counts = np.bincount((times_s // window).astype(int), minlength=whole)[:whole]
         found[window] = float(counts.var() / counts.mean()) if counts.mean() > 0 else 0.0
     return found
-
-
-def _sample_cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    share = np.linspace(0, 1, 400)
-    return np.maximum(np.quantile(values, share) if len(values) else share, 1), share
 
 
 def fit_report(fit: Fit, name: str) -> Report:
@@ -134,119 +121,92 @@ def fit_report(fit: Fit, name: str) -> Report:
 
 def compare_report(comparison: Comparison, log: str, pool: str) -> Report:
     """Return what `compare` says."""
-    named = [
-        f"client {f.client}: {f.quantity} {f'× {f.factor:.2f}' if f.factor is not None else 'is new'}"
-        for f in comparison.changes
-    ]
-    verdict = comparison.verdict[0].upper() + comparison.verdict[1:] + (": " + "; ".join(named[:5]) if named else "")
-    factor = comparison.requests / comparison.expected if comparison.expected else float("nan")
+    charts, rows, named = [], [], []
     largest = sorted((f for f in comparison.findings if f.factor is not None), key=lambda f: -f.requests)
-    charts = []
     for quantity in ("rate", "input_tokens", "output_tokens"):
         found = [f for f in largest if f.quantity == quantity][:NAMED]
-        columns = np.array([(f.factor or 0.0, f.low, f.high) for f in found]).reshape(-1, 3).T
-        title, names = f"{quantity}: log over pool, 95 % interval", [f.client for f in found]
-        charts.append(
-            Chart(title, [Series("factor", range(len(found)), *columns)], "client", "factor", "bars", labels=names)
-        )
-    rows = [
-        [
-            f.client,
-            f.quantity,
-            "new" if f.factor is None else f"{f.factor:.2f} ({f.low:.2f} to {f.high:.2f})",
-            f"{f.p_value:.1e}",
-            f"{f.extra_tokens_per_s:+.4g}",
-            str(f.requests),
-        ]
-        for f in comparison.changes
-    ]
+        columns = ([f.factor or 0.0 for f in found], [f.low for f in found], [f.high for f in found])
+        title = f"{quantity}: log over pool, 95 % interval"
+        charts.append(_bars(title, "client", "factor", [f.client for f in found], *columns))
+    for f in comparison.changes:
+        size = "new" if f.factor is None else f"{f.factor:.2f} ({f.low:.2f} to {f.high:.2f})"
+        rows.append([f.client, f.quantity, size, f"{f.p_value:.1e}", f"{f.extra_tokens_per_s:+.4g}", str(f.requests)])
+        named.append(f"client {f.client}: {f.quantity} " + ("is new" if f.factor is None else f"× {f.factor:.2f}"))
     header = ["client", "quantity", "factor (95 % interval)", "p, corrected", "tokens/s added", "requests"]
-    expected = f"all requests: {comparison.requests}, {factor:.2f} of what the pool expects"
+    part = comparison.requests / comparison.expected if comparison.expected else float("nan")
+    expected = f"all requests: {comparison.requests}, {part:.2f} of what the pool expects"
     notes = [*comparison.notes, f"aligned: {comparison.aligned}", expected]
+    verdict = comparison.verdict.capitalize() + (": " + "; ".join(named[:5]) if named else "")
     tables = [Table("Changes", header, rows)] if rows else []
     return Report(f"{log} against pool {pool}", verdict + ".", charts, tables, notes)
 
 
+def _bars(title: str, x: str, y: str, names: Sequence[str], *columns: Sequence[float]) -> Chart:
+    """Return the chart of a bar per name; the columns are the bars and the ends of their intervals."""
+    return Chart(title, [Series(y, range(len(names)), *columns)], x, y, "bars", labels=names)
+
+
 def replay_report(replay: Replay, summary: dict[str, Any], model: str) -> Report:
     """Return what `replay` says."""
-    overall, sender, prompts = summary["all"], summary["sender"], summary["prompts"]
-    good = [r for r in replay.records if not r.error and r.first_s is not None]
+    overall, sender, prompts, slo = (summary[name] for name in ("all", "sender", "prompts", "slo"))
+    good = [r for r in replay.records if not r.error]
     ttft = [(r.first_s or 0) - r.planned_s for r in good]
+    per_token = [t for r in good if (t := r.per_token_s) is not None]
+    late_ms = [1000 * (r.sent_s - r.planned_s) for r in replay.records]
     points = Series("requests", [r.planned_s for r in good], ttft)
     charts = [
         Chart("Time to first token, from the planned moment", [points], "second", "seconds", "points"),
         _distribution("Time to first token", ttft, "seconds", True),
-        _distribution("Time per output token", [t for r in good if (t := r.per_token_s) is not None], "seconds", True),
-        _distribution(
-            "Lateness of the sender", [1000 * (r.sent_s - r.planned_s) for r in replay.records], "milliseconds"
-        ),
+        _distribution("Time per output token", per_token, "seconds", True),
+        _distribution("Lateness of the sender", late_ms, "milliseconds"),
     ]
-    rows = [_replay_row("all", overall)]
-    rows += [_replay_row(*item) for item in sorted(summary["clients"].items(), key=lambda x: -x[1]["sent"])[:NAMED]]
+    rows = []
+    by_size = sorted(summary["clients"].items(), key=lambda item: -item[1]["sent"])
+    for name, values in [("all", overall), *by_size[:NAMED]]:
+        times = [values[m].get(q) for m in ("ttft_s", "time_per_output_token_s") for q in ("p50", "p99")]
+        cells = ["-" if time is None else f"{time:.3f}" for time in [*times, values["e2e_s"].get("p99")]]
+        rows.append([name, str(values["sent"]), f"{values['failure_rate']:.1%}", *cells, f"{values['within_slo']:.1%}"])
     header = ["client", "sent", "failed", "TTFT p50", "p99", "per token p50", "p99", "end to end p99", "within limits"]
     notes = []
     if replay.interrupted:
         notes.append(f"stopped before its end: {overall['sent']} of {summary['planned']} requests were sent")
-    late_p99 = (sender["lateness_s"] or {}).get("p99", 0.0)
+    late = f"the sender was late by {1000 * sender['lateness_s'].get('p99', 0.0):.1f} ms (p99)"
     limit = "; the sender was the limit, so latencies include its own delays" if sender["was_the_limit"] else ""
-    notes.append(f"the sender was late by {late_p99 * 1000:.1f} ms (p99), with {sender['busy']:.0%} of a core{limit}")
-    notes.append(
-        f"prompts: the server counts another length than asked in {prompts['of_other_length']} of {prompts['counted']}"
-        if prompts["checked"]
-        else "the server states no usage, so prompt lengths are not checked and chunks count as tokens"
-    )
+    notes.append(f"{late}, with {sender['busy']:.0%} of a core{limit}")
+    if prompts["checked"]:
+        other = f"{prompts['of_other_length']} of {prompts['counted']}"
+        notes.append(f"prompts: the server counts another length than asked in {other}")
+    else:
+        notes.append("the server states no usage, so prompt lengths are not checked and chunks count as tokens")
     notes += [f"{count} failed: {reason}" for reason, count in overall["errors"].items()]
-    verdict = (
-        f"{overall['sent']} requests, {overall['failure_rate']:.1%} failed, {overall['within_slo']:.1%} within "
-        f"{summary['slo']['ttft_s']:g} s TTFT and {summary['slo']['tbt_s']:g} s per token; "
-        f"goodput {overall['goodput_per_s']:.3g} requests/s."
-    )
+    kept = f"{overall['within_slo']:.1%} within {slo['ttft_s']:g} s TTFT and {slo['tbt_s']:g} s per token"
+    head = f"{overall['sent']} requests, {overall['failure_rate']:.1%} failed"
+    verdict = f"{head}, {kept}; goodput {overall['goodput_per_s']:.3g} requests/s."
     return Report(f"Replay against {model}", verdict, charts, [Table("Latency (seconds)", header, rows)], notes)
-
-
-def _replay_row(name: str, values: dict[str, Any]) -> list[str]:
-    def cell(metric: str, quantile: str) -> str:
-        value = values[metric].get(quantile)
-        return "-" if value is None else f"{value:.3f}"
-
-    metrics = [(m, q) for m in ("ttft_s", "time_per_output_token_s") for q in ("p50", "p99")] + [("e2e_s", "p99")]
-    head = [name, str(values["sent"]), f"{values['failure_rate']:.1%}"]
-    return [*head, *(cell(*m) for m in metrics), f"{values['within_slo']:.1%}"]
 
 
 def size_report(sizing: dict[str, Any]) -> Report:
     """Return what `size` says; `sizing` is the JSON of `size.to_json`."""
-    groups = sizing["generators"]
-    names = list(groups)
-    columns = ([groups[n][f"instances_{part}"] for n in names] for part in ("median", "low", "high"))
-    series = Series("instances", range(len(names)), *columns)
-    charts = [Chart("Instances needed, range over seeds", [series], "workload", "instances", "bars", labels=names)]
-    curves = []
-    for name in names:
+    groups, slo, error = sizing["generators"], sizing["slo"], sizing["engine_error"]
+    columns = ([group[f"instances_{part}"] for group in groups.values()] for part in ("median", "low", "high"))
+    curves, rows = [], []
+    for name, group in groups.items():
         need = next(need for need in sizing["needs"] if need["generator"] == name)
         seen = [(int(n), quantiles[0]) for n, quantiles in need["tried"].items() if quantiles is not None]
         curves.append(Series(name, [n for n, _ in seen], [t for _, t in seen]))
-    quantile = f"p{100 * sizing['slo']['quantile']:g}"
-    charts.append(Chart(f"TTFT ({quantile}) by instances, first seed", curves, "instances", "seconds"))
-    rows = [
-        [
-            name,
-            f"{group['instances_median']:g}",
-            f"{group['instances_low']} to {group['instances_high']}",
-            "-" if group["against_log"] is None else f"{group['against_log']:+.0%}",
-        ]
-        for name, group in groups.items()
+        against = "-" if group["against_log"] is None else f"{group['against_log']:+.0%}"
+        seeds = f"{group['instances_low']} to {group['instances_high']}"
+        rows.append([name, f"{group['instances_median']:g}", seeds, against])
+    quantile = f"p{100 * slo['quantile']:g}"
+    charts = [
+        _bars("Instances needed, range over seeds", "workload", "instances", list(groups), *columns),
+        Chart(f"TTFT ({quantile}) by instances, first seed", curves, "instances", "seconds"),
     ]
-    error = sizing["engine_error"]
-    notes = [
-        "the engine is not calibrated: its times are assumptions (`servegen calibrate` fits them to a replay)"
-        if error is None
-        else "error of the simulation against the real engine: " + ", ".join(f"{k} {v:+.1%}" for k, v in error.items())
-    ]
-    first = groups.get("servegen", groups[names[0]])
-    verdict = (
-        f"{first['instances_median']:g} instances keep {quantile} of TTFT within {sizing['slo']['ttft_s']:g} s "
-        f"and of the time between tokens within {sizing['slo']['tbt_s']:g} s."
-    )
+    note = "the engine is not calibrated: its times are assumptions (`servegen calibrate` fits them to a replay)"
+    if error is not None:
+        parts = ", ".join(f"{name} {value:+.1%}" for name, value in error.items())
+        note = f"error of the simulation against the real engine: {parts}"
+    limits = f"{quantile} of TTFT within {slo['ttft_s']:g} s and of the time between tokens within {slo['tbt_s']:g} s"
+    verdict = f"{rows[0][1]} instances keep {limits}."
     table = Table("Instances", ["workload", "median", "seeds", "against the log"], rows)
-    return Report("Size of the fleet", verdict, charts, [table], notes)
+    return Report("Size of the fleet", verdict, charts, [table], [note])

@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from servegen.errors import BadFile, BadRequest
+from servegen.errors import BadRequest
+from servegen.files import misfit, read_file
 from servegen.pool import Pool, read_pool
 
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+#: Seconds from the workload's start, and the total requests per second from then on.
+RateStep = tuple[NonNegative, NonNegative]
 
 
 class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Conversations of several turns.
+    """Conversations of several turns."""
 
-    Attributes:
-        share: Share of requests that belong to a conversation of more than one turn, 0-1.
-        turns: Mean turns of those conversations, at least 2.
-        gap_s: Median seconds between two turns; the gaps are log-normal.
-        gap_sigma: Standard deviation of the gap's logarithm.
-        growth: Each turn's input contains the inputs and answers before it.
-        max_context: A conversation ends before a turn whose input would exceed this many tokens.
-        system_tokens: Tokens of a system prompt that all requests of one client share.
-    """
-
+    #: Share of requests that belong to a conversation of more than one turn, 0-1
     share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.096
-    turns: Annotated[float, msgspec.Meta(ge=2)] = 3.5
-    gap_s: Positive = 100.0
-    gap_sigma: Positive = 1.0
-    growth: bool = True
+    turns: Annotated[float, msgspec.Meta(ge=2)] = 3.5  #: Mean turns of those conversations, at least 2
+    gap_s: Positive = 100.0  #: Median seconds between two turns; the gaps are log-normal
+    gap_sigma: Positive = 1.0  #: Standard deviation of the gap's logarithm
+    growth: bool = True  #: Each turn's input contains the inputs and answers before it
+    #: A conversation ends before a turn whose input would exceed this many tokens
     max_context: Annotated[int, msgspec.Meta(gt=0)] = 32_768
+    #: Tokens of a system prompt that all requests of one client share
     system_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     @property
@@ -52,12 +47,9 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Service-level objectives, in seconds.
+    """Service-level objectives: limits of the time to the first token and between tokens, in seconds.
 
-    Attributes:
-        ttft_s: Limit of the time to the first token.
-        tbt_s: Limit of the time between tokens.
-        quantile: Share of requests (TTFT) and of tokens (TBT) that must stay within the limits when a fleet is sized.
+    When a fleet is sized, the share `quantile` of requests (TTFT) and of tokens (TBT) must stay within them.
     """
 
     ttft_s: Positive = 1.0
@@ -66,38 +58,24 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=False):
-    """One workload.
+    """One workload."""
 
-    Attributes:
-        pool: Path of the pool, or "sample".
-        hours: Length of the workload.
-        seed: Seed of all random numbers.
-        rate: Total requests per second; or [[seconds from start, rate], ...], each holding until the next; or None for
-            the pool's own rate.
-        start_hour: Hour of the pool at which the workload begins.
-        counts: "renewal" (counts vary) or "exact" (a fixed count per client and window).
-        coupling: "independent", "comonotone" or "rank:RHO".
-        repeat: Start the pool again at its end.
-        only_clients: Emit only these clients; the others still take their share of the rate.
-        sessions: Conversations of several turns, or None.
-        slo: Limits for goodput and sizing.
-        pool_digest: SHA-256 of the pool's content; a changed pool is refused. Empty accepts any.
-        servegen: Version of this file's format.
-    """
-
-    pool: str = "sample"
-    hours: Positive = 1.0
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
-    rate: Positive | list[tuple[float, float]] | None = None
-    start_hour: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    pool: str = "sample"  #: Path of the pool, or "sample"
+    hours: Positive = 1.0  #: Length of the workload
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0  #: Seed of all random numbers
+    #: Total requests per second; or [[seconds from start, rate], ...], each holding until the next; or None for the
+    #: pool's own rate
+    rate: Positive | list[RateStep] | None = None
+    start_hour: NonNegative = 0.0  #: Hour of the pool at which the workload begins
+    #: "renewal" (counts vary) or "exact" (a fixed count per client and window)
     counts: Literal["renewal", "exact"] = "renewal"
-    coupling: str = "independent"
-    repeat: bool = False
-    only_clients: list[str] = []
-    sessions: Sessions | None = None
-    slo: Slo = Slo()
-    pool_digest: str = ""
-    servegen: Literal[1] = 1
+    coupling: str = "independent"  #: "independent", "comonotone" or "rank:RHO"
+    repeat: bool = False  #: Start the pool again at its end
+    only_clients: list[str] = []  #: Emit only these clients; the others still take their share of the rate
+    sessions: Sessions | None = None  #: Conversations of several turns, or None
+    slo: Slo = Slo()  #: Limits for goodput and sizing
+    pool_digest: str = ""  #: SHA-256 of the pool's content; a changed pool is refused. Empty accepts any.
+    servegen: Literal[1] = 1  #: Version of this file's format
 
     def read_pool(self, beside: Path | None = None) -> Pool:
         """Read the pool; a relative path is looked up beside the workload's file, then in the working directory.
@@ -134,15 +112,7 @@ def read_workload(path: Path) -> Workload:
     Raises:
         BadFile: The file is not YAML, or a field is unknown or out of range.
     """
-    try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Workload)
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})") from error
-    except msgspec.ValidationError as error:
-        problem, _, field = str(error).partition(" - at `")
-        raise BadFile(path, problem, field=field.strip("`$.") or None) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(path, f"not YAML ({' '.join(str(error).split())})") from error
+    return read_file(path, lambda data: msgspec.yaml.decode(data, type=Workload), "YAML")
 
 
 def write_workload(workload: Workload, path: Path) -> None:
@@ -150,7 +120,7 @@ def write_workload(workload: Workload, path: Path) -> None:
     path.write_bytes(msgspec.yaml.encode(workload))
 
 
-def parse_rate(text: str | None) -> float | list[tuple[float, float]] | None:
+def parse_rate(text: str | None) -> float | list[RateStep] | None:
     """Return the rate that an option names: a number, or a CSV or JSON file of (seconds from start, rate).
 
     Raises:
@@ -165,43 +135,21 @@ def parse_rate(text: str | None) -> float | list[tuple[float, float]] | None:
         path = Path(text)
         if not path.is_file():
             raise BadRequest(f"rate {text!r} is neither a number nor a file") from None
-        return _read_rate(path)
+        if path.suffix == ".json":
+            return read_file(path, msgspec.json.Decoder(list[RateStep]).decode, "JSON")
+        return _csv_steps(path)
     if not (rate > 0 and math.isfinite(rate)):
         raise BadRequest(f"rate {text} is not a positive number of requests per second")
     return rate
 
 
-def _read_rate(path: Path) -> list[tuple[float, float]]:
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if path.suffix == ".json":
-        try:
-            rows: list[Any] = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BadFile(path, f"not JSON ({error})") from error
-        first = 1
-    else:
-        rows = [row for row in csv.reader(io.StringIO(text)) if row]
-        first = 2 if rows and not _is_number(rows[0][0]) else 1
-        rows = rows[first - 1 :]
-    steps: list[tuple[float, float]] = []
-    if not isinstance(rows, list) or not rows:
-        raise BadFile(path, "holds no rates; rows are: seconds from start, requests per second")
-    for number, row in enumerate(rows, start=first):
-        try:
-            start, rate = map(float, row)
-        except (TypeError, ValueError):
-            raise BadFile(path, "is not: seconds from start, requests per second", row=number) from None
-        if not (math.isfinite(rate) and rate >= 0):
-            raise BadFile(path, f"{rate} is not a rate", row=number, field="rate")
-        if not (start > steps[-1][0] if steps else start == 0):
-            raise BadFile(path, "must begin at 0 and rise", row=number, field="start")
-        steps.append((start, rate))
+def _csv_steps(path: Path) -> list[RateStep]:
+    steps: list[RateStep] = []
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        for number, row in enumerate(csv.reader(file), start=1):
+            try:
+                steps.append(msgspec.convert(row, RateStep, strict=False))
+            except msgspec.ValidationError as error:
+                if number > 1:
+                    raise misfit(path, error, number) from None
     return steps
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

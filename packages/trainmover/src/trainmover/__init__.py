@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from trainmover.errors import TrainmoverError
 
 if TYPE_CHECKING:
+    from trainmover.data import Batches
     from trainmover.job import Job, attach
-    from trainmover.state import Batches
 
 
 def _own_program() -> bool:
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(job, name)
     if name == "Batches":
-        from trainmover.state import Batches
+        from trainmover.data import Batches
 
         return Batches
     raise AttributeError(f"module 'trainmover' has no attribute {name!r}")

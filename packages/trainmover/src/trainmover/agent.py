@@ -1,4 +1,4 @@
-"""A member's end of the control channel: it listens, beats, comes back after a loss, prepares connections."""
+"""A member's end of the control channel: it listens, sends heartbeats, reconnects, and prepares connections."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmover import faults
-from trainmover.copies import Keeper
+from trainmover.context import Context
 from trainmover.errors import InterruptedLinkError, MoveError, RefusedError, TrainmoverError, WireError
-from trainmover.fabric import Fabric
+from trainmover.snapshots import SnapshotStore
+from trainmover.transport import Address
 from trainmover.wire import Channel, Message, call
 
-BEAT_S = 0.5
+HEARTBEAT_S = 0.5
 PREPARE_S = 20.0
 AWAY_S = 60.0
 _DIE_WITH_PARENT = 1  # prctl's number
 
 
 class Agent:
-    """What the controller has said, for the training to look at when it comes to a boundary.
+    """The controller's orders, which the training reads at iteration boundaries.
 
     Args:
         address: The controller's, "host:port".
@@ -32,12 +33,12 @@ class Agent:
         owner: The process's connections.
     """
 
-    def __init__(self, address: str, facts: Message, owner: Fabric) -> None:
+    def __init__(self, address: str, facts: Message, owner: Context) -> None:
         self.changed = threading.Condition()
         self.passed = -1
         self.iteration_s = 0.0
         self.hold: Message | None = None
-        self.verdict: Message | None = None
+        self.decision: Message | None = None
         self.interrupt = 0
         self.gather_s = 0.0
         self.recover: Message | None = None
@@ -48,66 +49,65 @@ class Agent:
         self.finished: Message | None = None
         self.leave: str | None = None
         self.prepared = 0
-        self.seats: dict[str, Any] = {}
+        self.joiners: dict[str, Any] = {}
         self.ready = False
         self.done = False
         self.last_s = 0.0
-        self.keeper: Keeper | None = None
+        self.store: SnapshotStore | None = None
         self.upload: Callable[[], bytes] | None = None
         self._address, self._facts, self._owner = address, facts, owner
         self._channel: Channel | None = None
         self._outbox: list[tuple[Message, bytes]] = []
-        self._stand: Message | None = None
+        self._status: Message | None = None
         self._ordered = 0
         self._called_off = 0
         self._sending = threading.Lock()
-        self._away_since = time.monotonic()
         self._connected = threading.Event()
 
     def start(self) -> None:
-        """Connect. A process that a seat has started ends with its seat.
+        """Connect. A process that a supervisor has started is killed when its supervisor ends.
 
         Raises:
             RefusedError: With the controller's reason.
-            MoveError: The seat has ended already.
+            MoveError: The supervisor has ended already.
         """
         if os.environ.get("TRAINMOVER_MEMBER"):
             ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-            _check_seat()
+            _check_supervisor()
         with contextlib.suppress(OSError, WireError):
             self._connect()
         threading.Thread(target=self._run, name="trainmover-agent", daemon=True).start()
-        threading.Thread(target=self._beat, name="trainmover-beat", daemon=True).start()
+        threading.Thread(target=self._heartbeat, name="trainmover-beat", daemon=True).start()
 
-    def say(self, what: str, blob: bytes = b"", /, **content: Any) -> None:
-        """Send a message; it is kept and sent later if the controller is away."""
+    def report(self, what: str, blob: bytes = b"", /, **content: Any) -> None:
+        """Send a message. It is kept and sent later while the controller is away."""
         with self._sending:
-            self._outbox.append(({"say": what, **content}, blob))
+            self._outbox.append(({"event": what, **content}, blob))
             self._flush()
 
-    def stand(self, what: str, /, **content: Any) -> None:
-        """Say where this member stands in a recovery, and again with every beat: a connection may lose it."""
+    def report_status(self, what: str, /, **content: Any) -> None:
+        """Report this member's state in a recovery, now and with each heartbeat, because a connection can lose it."""
         with self._sending:
-            self._stand = {"say": what, **content}
-            self._outbox.append((self._stand, b""))
+            self._status = {"event": what, **content}
+            self._outbox.append((self._status, b""))
             self._flush()
 
     def go_on(self) -> None:
-        """The recovery is over."""
+        """Stop repeating the state: the recovery is over."""
         with self._sending:
-            self._stand = None
+            self._status = None
 
     def become_member(self, facts: Message) -> None:
-        """A newcomer holds its rank now, and says so when it connects again."""
+        """Identify as a member from the next connection on."""
         self.ready = False
         self._facts = {**facts, "key": self._facts["key"]}
 
     def remember(self, name: str, value: Any) -> None:
-        """Say this too whenever the connection is made anew."""
+        """Include this value in the first message of each later connection."""
         self._facts = {**self._facts, name: value}
 
     def wait(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait until `ready`, looked at whenever something has come.
+        """Wait until `ready()` is true; it is evaluated after each message.
 
         Raises:
             MoveError: It has taken longer than timeout_s, and the controller is away or silent.
@@ -174,14 +174,14 @@ class Agent:
                         self._channel = None
                 channel.close()
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         while self.leave is None:
-            time.sleep(BEAT_S)
+            time.sleep(HEARTBEAT_S)
             if self._connected.is_set() and self._channel is not None:
-                self.say("beat", step=self.passed, iteration_s=self.iteration_s)
+                self.report("heartbeat", step=self.passed, iteration_s=self.iteration_s)
                 with self._sending:
-                    if self._stand is not None and not self._outbox:
-                        self._outbox.append((self._stand, b""))
+                    if self._status is not None and not self._outbox:
+                        self._outbox.append((self._status, b""))
                         self._flush()
 
     def _set(self, name: str, value: Any) -> None:
@@ -190,13 +190,13 @@ class Agent:
             self.changed.notify_all()
 
     def _heard(self, message: Message, blob: bytes) -> None:
-        what = message.get("do")
+        what = message.get("command")
         if what == "prepare":
             threading.Thread(target=self._prepare, args=(message,), daemon=True).start()
         elif what == "hold":
             self._on_hold(message)
         elif what in ("switch", "abort"):
-            self._on_verdict(message)
+            self._on_decision(message)
         elif what == "interrupt":
             self._on_interrupt(message)
         elif what == "recover":
@@ -213,52 +213,49 @@ class Agent:
             self._about_copies(message, blob)
 
     def _about_copies(self, message: Message, blob: bytes) -> None:
-        what, keeper = message.get("do"), self.keeper
+        what, store = message.get("command"), self.store
         if what == "recording":
             self.recordings[message["signature"]] = blob
         elif what == "upload" and self.upload is not None:
-            self.say("recording", self.upload(), signature=message["signature"])
+            self.report("recording", self.upload(), signature=message["signature"])
         elif what == "recorded":
             self.upload = None
-        elif what == "stable" and keeper is not None:
-            keeper.settle(message["step"])
-        elif what == "void" and keeper is not None:
-            keeper.throw_away(message["steps"])
-        elif what == "buddies" and keeper is not None:
+        elif what == "stable" and store is not None:
+            store.set_stable(message["step"])
+        elif what == "discard" and store is not None:
+            store.discard(message["steps"])
+        elif what == "buddies" and store is not None:
             buddy = message["of"][str(self._owner.rank)]
-            addresses = {int(rank): (host, port) for rank, (host, port) in message["addresses"].items()}
-            self._owner.directory.update(addresses)
-            keeper.befriend(buddy, addresses[buddy])
+            store.set_buddy(buddy, addresses(message["addresses"])[buddy], message["generation"])
 
     def _on_hold(self, message: Message) -> None:
         with self.changed:
-            newcomer = self._owner.replay is not None
-            if newcomer or message["at"] > self.passed:
+            joiner = self._owner.replay is not None
+            if joiner or message["at"] > self.passed:
                 self.hold = message
                 self.changed.notify_all()
                 what, more = "promised", {}
             else:
                 what, more = "late", {"step": self.passed}
-        if not newcomer:
-            self.say(what, at=message["at"], **more)
+        if not joiner:
+            self.report(what, at=message["at"], **more)
 
-    def _on_verdict(self, message: Message) -> None:
+    def _on_decision(self, message: Message) -> None:
         with self.changed:
-            if message["do"] == "abort":
+            if message["command"] == "abort":
                 self._called_off = max(self._called_off, message["generation"])
-                for group in list(self._owner.groups.values()):
-                    group.abandon(message["generation"])
+                self._owner.backend.abandon(message["generation"])
             known = message["generation"] <= self._owner.generation
-            if known or (message["do"] == "abort" and message["generation"] != self.prepared):
+            if known or (message["command"] == "abort" and message["generation"] != self.prepared):
                 return
-            if message["do"] == "abort" and self._owner.replay is not None:
+            if message["command"] == "abort" and self._owner.replay is not None:
                 self._owner.wake.set()  # likewise
             if self.hold is None:  # called off before anybody had to stop
                 self.prepared = 0
                 if self._owner.replay is not None:
                     self._owner.wake.clear()
                 return
-            self.verdict = message
+            self.decision = message
             self.changed.notify_all()
 
     def _on_recover(self, message: Message) -> None:
@@ -267,55 +264,49 @@ class Agent:
         self._ordered = message["generation"]
         self._set("recover", message)
         if self._owner.replay is not None:
-            self._owner.wake.set()  # a newcomer that waits for the state of a leaver waits in vain
+            self._owner.wake.set()  # a joiner that waits for the state of a leaver waits in vain
 
     def _on_interrupt(self, message: Message) -> None:
         with self.changed:
             self.interrupt = max(self.interrupt, message["generation"])
             self.gather_s = float(message.get("within_s", self.gather_s))
-            self.hold = self.verdict = None
+            self.hold = self.decision = None
             if self.recover is not None and self.recover["generation"] < self.interrupt:
-                self.recover = None  # the recovery that ordered it is begun anew
-            self._owner.interrupt(InterruptedLinkError("the controller calls the members together"))
+                self.recover = None  # the recovery that ordered it is started again
+            self._owner.interrupt(InterruptedLinkError("the controller has begun a recovery"))
             self.changed.notify_all()
 
     def _prepare(self, message: Message) -> None:
-        """First phase of a move, beside the training."""
+        """Open connections to joiners while training continues."""
         generation, began = message["generation"], time.perf_counter()
-        self.seats = message["seats"]
+        self.joiners = message["joiners"]
         try:
             faults.at("prepare")
-            leaver = self._owner.replay is None and str(self._owner.rank) in message["seats"]
-            n_opened = 0 if leaver or faults.asked("rebuild") else prepare(self._owner, message["seats"], generation)
+            leaver = self._owner.replay is None and str(self._owner.rank) in message["joiners"]
+            deadline = time.monotonic() + PREPARE_S
+            joiners = addresses(message["joiners"])
+            n_opened = 0 if leaver else self._owner.backend.prepare(joiners, generation, deadline)
         except TrainmoverError as error:
-            self.say("failed", generation=generation, reason=str(error))
+            self.report("failed", generation=generation, reason=str(error))
             return
         with self.changed:
             late = generation <= max(self._called_off, self._owner.generation)
             if not late:
                 self.prepared = max(self.prepared, generation)
         if late:  # the move was called off while connections were opened
-            for group in list(self._owner.groups.values()):
-                group.abandon(generation)
+            self._owner.backend.abandon(generation)
             return
-        self.say("prepared", generation=generation, n_opened=n_opened, took_s=time.perf_counter() - began)
+        self.report("prepared", generation=generation, n_opened=n_opened, took_s=time.perf_counter() - began)
 
 
-def _check_seat() -> None:
-    """A seat may end while its process still imports; nobody would ever end that one then."""
+def _check_supervisor() -> None:
+    """Raise an error if the supervisor ended while this process was importing; nothing else would end it."""
     try:
-        os.kill(int(os.environ.get("TRAINMOVER_SEAT", os.getpid())), 0)
+        os.kill(int(os.environ.get("TRAINMOVER_SUPERVISOR", os.getpid())), 0)
     except ProcessLookupError:
-        raise MoveError("the seat that started this process has ended, so nobody waits for it") from None
+        raise MoveError("the supervisor that started this process has ended, so this process is not needed") from None
 
 
-def prepare(owner: Fabric, seats: dict[str, Any], generation: int) -> int:
-    """Open connections to newcomers in every group that they are members of.
-
-    Returns:
-        How many were opened by this process, or to it.
-    """
-    newcomers = {int(rank): (host, port) for rank, (host, port) in seats.items()}
-    deadline = time.monotonic() + PREPARE_S
-    affected = [group for group in owner.groups.values() if newcomers.keys() & set(group.members)]
-    return sum(group.prepare(newcomers, generation, deadline) for group in affected)
+def addresses(plain: dict[str, Any]) -> dict[int, Address]:
+    """Return addresses by rank, from a message's JSON."""
+    return {int(rank): (host, port) for rank, (host, port) in plain.items()}

@@ -1,9 +1,10 @@
-"""`trainmover run`, `standby`, `move`, `status`."""
+"""The commands `trainmover run`, `standby`, `move` and `status`."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import secrets
@@ -11,18 +12,58 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from trainmover import orders
+from trainmover.control_port import bound
 from trainmover.errors import RefusedError, TrainmoverError, UsageError, WireError
-from trainmover.private import check_folder, claim_folder, read_token, write_token
+from trainmover.job_folder import check_folder, claim_folder, read_token, write_token
+from trainmover.state_machine import Timeouts
 from trainmover.wire import Message, call
 
 DEFAULT_FOLDER = Path("trainmover-job")
 END_S = 5.0
+
+
+def _checked_timeouts(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """Check timeouts and return them as JSON."""
+    names = [one.name for one in fields(Timeouts)]
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f'not JSON ({error}); an example: {{"heartbeat_timeout_s": 5}}') from None
+    if not isinstance(given, dict) or set(given) - set(names):
+        raise click.BadParameter(f"a JSON object is needed whose names are among {', '.join(names)}")
+    wrong = [name for name, value in given.items() if isinstance(value, bool) or not isinstance(value, int | float)]
+    wrong += [name for name, value in given.items() if name not in wrong and value <= 0]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]} has to be a number of seconds above 0, not {given[wrong[0]]!r}")
+    return text
+
+
+def _checked_address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Check the address of a controller."""
+    if text is not None:
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise click.BadParameter(f"{text} is not HOST:PORT with a port from 1 to 65535")
+    return text
+
+
+_folder = click.option(
+    "--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True, help="Files of the job."
+)
+_join = click.option(
+    "--join",
+    "address",
+    callback=_checked_address,
+    envvar="TRAINMOVER_CONTROLLER",
+    help="The controller, HOST:PORT; default: the folder's.",
+)
 
 
 @click.group()
@@ -31,13 +72,18 @@ def main() -> None:
 
 
 @main.command(context_settings={"ignore_unknown_options": False})
-@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@_folder
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address at which the controller listens.")
-@click.option("--port", type=int, default=0, help="Its port; any free one by default.")
-@click.option("--each-rank-a-host", is_flag=True, help="Rehearsal on one machine: rank N counts as host node-N.")
-@click.option("--times", default="{}", help='Time-outs as JSON, as {"beat_s": 5}; see docs/how-it-works.md.')
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Its port; any free one by default.")
+@click.option("--each-rank-a-host", is_flag=True, help="For trials on one machine: rank N counts as host node-N.")
+@click.option(
+    "--timeouts",
+    default="{}",
+    callback=_checked_timeouts,
+    help='As JSON, for example {"heartbeat_timeout_s": 5}; see docs/how-it-works.md.',
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, times: str, command: tuple[str, ...]) -> None:
+def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, timeouts: str, command: tuple[str, ...]) -> None:
     """Run COMMAND (torchrun …) with a controller beside it.
 
     On further machines of the same job set TRAINMOVER_CONTROLLER and TRAINMOVER_TOKEN instead: no second controller
@@ -46,33 +92,33 @@ def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, times: st
     environment = dict(os.environ)
     if each_rank_a_host:
         environment["TRAINMOVER_HOST"] = "node-{rank}"
-    seated = seat_command(list(command), environment)
+    launcher = supervisor_command(list(command), environment)
     if "TRAINMOVER_CONTROLLER" in environment:
-        raise SystemExit(subprocess.call(seated, env=environment))
-    with Beside(folder, host, port, times) as beside:
-        environment.update(beside.environment)
-        child = subprocess.Popen(seated, env=environment)
+        raise SystemExit(_start(launcher, environment).wait())
+    with ControllerProcess(folder, host, port, timeouts) as controller:
+        environment.update(controller.environment)
+        child = _start(launcher, environment)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: child.send_signal(number))
         while child.poll() is None:
-            beside.watch()
+            controller.watch()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(0.2)
     raise SystemExit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
 
 
 @main.command()
-@click.option("--join", "address", help="The controller, HOST:PORT; default: the folder's.")
-@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@_join
+@_folder
 @click.option("--host", "name", help="Name of this host, for `move --to`.")
-@click.option("--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Ranks that can be taken.")
-def standby(*, address: str | None, folder: Path, name: str | None, slots: int) -> None:
+@click.option("--nproc", type=click.IntRange(1, 64), default=1, show_default=True, help="Ranks that can be taken.")
+def standby(*, address: str | None, folder: Path, name: str | None, nproc: int) -> None:
     """Wait, warmed up in every role, to take over ranks of a job."""
     environment = {**os.environ, **_access(folder, address)}
     if name:
         environment["TRAINMOVER_HOST"] = name
     command = [sys.executable, "-m", "trainmover.standby"]
-    children = [subprocess.Popen(command, env=environment) for _ in range(slots)]
+    children = [subprocess.Popen(command, env=environment) for _ in range(nproc)]
 
     def pass_on(number: int, _frame: object) -> None:
         for child in children:
@@ -89,8 +135,8 @@ def standby(*, address: str | None, folder: Path, name: str | None, slots: int) 
 @click.option("--on-verdict", type=click.File("r"), help="Take the host from a verdict of Eroica (JSON; - for stdin).")
 @click.option("--min-confidence", type=click.FloatRange(0, 1), default=0.8, show_default=True)
 @click.option("--force", is_flag=True, help="Also to a standby that is slower than the job.")
-@click.option("--join", "address", help="The controller, HOST:PORT; default: the folder's.")
-@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@_join
+@_folder
 def move(
     *,
     sources: tuple[str, ...],
@@ -101,7 +147,7 @@ def move(
     address: str | None,
     folder: Path,
 ) -> None:
-    """Move the ranks of a host to standbys, and wait until they are there; of several hosts at the same boundary."""
+    """Move the ranks of hosts to standbys at one iteration boundary, and wait for it."""
     if bool(sources) == (on_verdict is not None):
         raise click.UsageError("name the host with --from, or give a verdict with --on-verdict")
     if len(targets) > 1 and len(targets) != len(sources):
@@ -124,10 +170,10 @@ def move(
 
 @main.command()
 @click.option("--json", "as_json", is_flag=True)
-@click.option("--join", "address", help="The controller, HOST:PORT; default: the folder's.")
-@click.option("--folder", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, show_default=True)
+@_join
+@_folder
 def status(*, as_json: bool, address: str | None, folder: Path) -> None:
-    """Who holds which rank, who stands by, what is under way."""
+    """Show which host holds which rank, the standbys, and what is under way."""
     try:
         found = ask(_access(folder, address), {"ask": "status"})["status"]
     except TrainmoverError as error:
@@ -144,7 +190,7 @@ def status(*, as_json: bool, address: str | None, folder: Path) -> None:
 
 
 def ask(access: dict[str, str], message: Message) -> Message:
-    """Put one question to the controller.
+    """Send one question to the controller and return its answer.
 
     Raises:
         RefusedError: It turned the question down.
@@ -152,20 +198,19 @@ def ask(access: dict[str, str], message: Message) -> Message:
     """
     try:
         channel, _ = call(access["TRAINMOVER_CONTROLLER"], {"kind": "operator", "token": access["TRAINMOVER_TOKEN"]})
+        try:
+            channel.send(message)
+            return channel.receive()[0]
+        finally:
+            channel.close()
     except OSError as error:
         raise WireError(f"no controller answers at {access['TRAINMOVER_CONTROLLER']}: {error}") from error
-    try:
-        channel.send(message)
-        return channel.receive()[0]
-    finally:
-        channel.close()
 
 
 def _access(folder: Path, address: str | None) -> dict[str, str]:
-    """Address and token: given, from the environment, or from the job's folder."""
+    """Return address and token: given, from the environment, or from the job's folder."""
     token = os.environ.get("TRAINMOVER_TOKEN")
     try:
-        address = address or os.environ.get("TRAINMOVER_CONTROLLER")
         if not (token and address):
             check_folder(folder)
         token = token or read_token(folder / "token")
@@ -179,20 +224,27 @@ def _access(folder: Path, address: str | None) -> dict[str, str]:
     return {"TRAINMOVER_CONTROLLER": address, "TRAINMOVER_TOKEN": token}
 
 
-class Beside:
-    """The controller as a process beside the launcher; started anew whenever it ends."""
+class ControllerProcess:
+    """The controller as a process beside the launcher, restarted when it ends."""
 
-    def __init__(self, folder: Path, host: str, port: int, times: str = "{}") -> None:
-        self._folder, self._host, self._port, self._times = folder, host, port, times
+    def __init__(self, folder: Path, host: str, port: int, timeouts: str = "{}") -> None:
+        self._folder, self._host, self._port, self._timeouts = folder, host, port, timeouts
         self._child: subprocess.Popen[bytes] | None = None
         self.environment: dict[str, str] = {}
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> ControllerProcess:
         try:
             claim_folder(self._folder)
-        except UsageError as error:
+            self._lock = (self._folder / "run.lock").open("w")
+        except (UsageError, OSError) as error:
             raise click.ClickException(str(error)) from error
-        self._lock = (self._folder / "run.lock").open("w")
+        try:
+            bound(self._host, self._port).close()
+        except OSError as error:
+            raise click.ClickException(
+                f"the controller cannot listen at {self._host}:{self._port}: {error.strerror}; give another --port "
+                "(0 takes any free one) or --host"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -213,7 +265,7 @@ class Beside:
         return self
 
     def watch(self) -> None:
-        """Start the controller anew if it has ended; same port, same decisions."""
+        """Restart the controller if it has ended; it keeps its port and decisions."""
         if self._child is not None and self._child.poll() is not None:
             try:
                 self._start()
@@ -233,21 +285,28 @@ class Beside:
 
     def _start(self) -> str:
         command = [sys.executable, "-m", "trainmover.controller", "--folder", str(self._folder), "--host", self._host]
-        command += ["--port", str(self._port), "--times", self._times]
+        command += ["--port", str(self._port), "--timeouts", self._timeouts]
         file = self._folder / "controller.json"
         file.unlink(missing_ok=True)
         self._child = subprocess.Popen(command, env={**os.environ, **self.environment})
-        for _ in range(300):
+        for _ in range(600):
             if file.exists():
                 return str(json.loads(file.read_text())["address"])
             if self._child.poll() is not None:
                 raise click.ClickException("the controller did not start")
             time.sleep(0.1)
-        raise click.ClickException("the controller did not start within 30 s")
+        raise click.ClickException("the controller did not start within 60 s")
 
 
-def seat_command(command: list[str], environment: dict[str, str]) -> list[str]:
-    """The launcher's command with a seat in front of the script.
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise click.ClickException(f"{command[0]} cannot be started: {error.strerror}") from error
+
+
+def supervisor_command(command: list[str], environment: dict[str, str]) -> list[str]:
+    """Return the launcher's command with a supervisor in front of the script.
 
     Args:
         command: `torchrun OPTIONS SCRIPT ARGUMENTS`, or `python -m torch.distributed.run …`.
@@ -259,7 +318,13 @@ def seat_command(command: list[str], environment: dict[str, str]) -> list[str]:
         raise click.UsageError(f"{name}: the command has to begin with torchrun or python -m torch.distributed.run")
     from torch.distributed.run import get_args_parser
 
-    parsed = get_args_parser().parse_args(command[start:])
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            parsed = get_args_parser().parse_args(command[start:])
+    except SystemExit:
+        reason = complaint.getvalue().strip().rpartition("\n")[2].rpartition("error: ")[2]
+        raise click.UsageError(f"{name}: {reason or 'name a script to run'}") from None
     if parsed.no_python:
         raise click.UsageError("torchrun --no-python: the worker has to be a Python script")
     script = [parsed.training_script, *parsed.training_script_args]
@@ -267,10 +332,10 @@ def seat_command(command: list[str], environment: dict[str, str]) -> list[str]:
     if parsed.module:
         environment["TRAINMOVER_MODULE"] = "1"
         options = [one for one in options if one not in ("-m", "--module")]
-    return [*command[:start], *options, "-m", "trainmover.seat", *script]
+    return [*command[:start], *options, "-m", "trainmover.supervisor", *script]
 
 
-__all__ = ["Beside", "RefusedError", "ask", "main", "seat_command"]
+__all__ = ["ControllerProcess", "RefusedError", "ask", "main", "supervisor_command"]
 
 if __name__ == "__main__":
     main()

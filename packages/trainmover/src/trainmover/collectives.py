@@ -1,7 +1,6 @@
-"""The collectives themselves: what each rank sends to whom, over links, on flat CPU tensors.
+"""The collectives: what each rank sends to which peers, on flat CPU tensors.
 
-Every sum is made in an order that depends on the ranks alone (around the ring from a fixed place, or by rank), so
-that a run is repeatable to the last bit, whoever holds a rank.
+The order of each sum depends on the ranks alone, so a run is bitwise repeatable whichever process holds a rank.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ CODES = {name: code for code, name in enumerate(("all_reduce", "reduce", "broadc
 
 
 def bytes_of(flat: torch.Tensor) -> memoryview:
-    """The memory of a contiguous one-dimensional CPU tensor."""
+    """Return the memory of a contiguous one-dimensional CPU tensor."""
     return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else _NOTHING
 
 
 @dataclass(frozen=True)
-class Circle:
-    """The links of one group at one moment.
+class GroupContext:
+    """The links of one group for one collective.
 
     Attributes:
         rank: This member's rank within the group.
@@ -60,28 +59,28 @@ class Circle:
     sequence: int
 
     def run(self, traffics: Sequence[Traffic]) -> None:
-        """Move everything that was announced."""
+        """Move all announced bytes."""
         pump(traffics, self.wake, time.monotonic() + self.timeout_s)
 
 
-def all_reduce(circle: Circle, flat: torch.Tensor, operation: str) -> None:
-    """Combine the members' tensors, in place, the same result everywhere.
+def all_reduce(ctx: GroupContext, flat: torch.Tensor, operation: str) -> None:
+    """Reduce the members' tensors in place, with the same result on all ranks.
 
     Args:
-        circle: The group.
+        ctx: The group.
         flat: Contiguous, one-dimensional, any dtype that the operation knows.
         operation: A key of COMBINE.
 
     Raises:
         UnsupportedError: An unknown operation, or AVG of integers.
-        LinkError: A peer is lost, late, or the members are called together.
+        LinkError: A peer is lost or late, or a recovery begins.
     """
     _check(operation, flat)
-    if circle.size > 1:
-        small = flat.numel() * flat.element_size() <= SMALL_BYTES or flat.numel() < circle.size
-        (_all_reduce_small if small else _ring)(circle, flat, operation)
+    if ctx.size > 1:
+        small = flat.numel() * flat.element_size() <= SMALL_BYTES or flat.numel() < ctx.size
+        (_all_reduce_small if small else _ring)(ctx, flat, operation)
     if operation == "AVG":
-        flat.div_(circle.size)
+        flat.div_(ctx.size)
 
 
 def _check(operation: str, flat: torch.Tensor) -> None:
@@ -91,43 +90,38 @@ def _check(operation: str, flat: torch.Tensor) -> None:
         raise UnsupportedError(f"reduce operation AVG of {flat.dtype}: use SUM and divide")
 
 
-def _all_reduce_small(circle: Circle, flat: torch.Tensor, operation: str) -> None:
-    """Everybody sends everything to everybody: one round."""
-    pieces = [torch.empty_like(flat) for _ in range(circle.size)]
-    pieces[circle.rank] = flat.clone()
-    exchange(
-        circle,
-        dict.fromkeys(circle.links, pieces[circle.rank]),
-        {peer: pieces[peer] for peer in circle.links},
-        "all_reduce",
-    )
+def _all_reduce_small(ctx: GroupContext, flat: torch.Tensor, operation: str) -> None:
+    """Send each rank's tensor to all ranks in one round."""
+    pieces = [torch.empty_like(flat) for _ in range(ctx.size)]
+    pieces[ctx.rank] = flat.clone()
+    exchange(ctx, dict.fromkeys(ctx.links, pieces[ctx.rank]), {peer: pieces[peer] for peer in ctx.links}, "all_reduce")
     flat.copy_(pieces[0])
     for piece in pieces[1:]:
         COMBINE[operation](flat, piece)
 
 
-def _ring(circle: Circle, flat: torch.Tensor, operation: str, *, gather: bool = True) -> None:
-    """Reduce around the ring, then pass the results on around it; chunks are sent on as soon as they are combined.
+def _ring(ctx: GroupContext, flat: torch.Tensor, operation: str, *, gather: bool = True) -> None:
+    """Reduce around the ring, then pass the results around it; chunks are sent on when they are combined.
 
     Without `gather`, each rank ends with its own segment of the result and the others in pieces.
     """
-    rank, size = circle.rank, circle.size
+    rank, size = ctx.rank, ctx.size
     segments = flat.tensor_split(size)
     first = rank if gather else rank - 1  # the segment that this rank sends first
     n_steps = 2 * size - 2 if gather else size - 1
-    left, right = Traffic(circle.links[(rank - 1) % size]), Traffic(circle.links[(rank + 1) % size])
+    left, right = Traffic(ctx.links[(rank - 1) % size]), Traffic(ctx.links[(rank + 1) % size])
     if size == 2:
         left = right
     chunk = max(1, CHUNK_BYTES // flat.element_size())
     scratch = torch.empty(chunk, dtype=flat.dtype)
     item = flat.element_size()
     right.sends(
-        circle.sequence,
+        ctx.sequence,
         CODES["all_reduce"],
         item * sum(segments[(first - step) % size].numel() for step in range(n_steps)),
     )
     left.expects(
-        circle.sequence,
+        ctx.sequence,
         CODES["all_reduce"],
         item * sum(segments[(first - step - 1) % size].numel() for step in range(n_steps)),
     )
@@ -148,14 +142,14 @@ def _ring(circle: Circle, flat: torch.Tensor, operation: str, *, gather: bool = 
                     right.send_some()
 
             left.into(bytes_of(source), arrived)
-    circle.run([left] if left is right else [left, right])
+    ctx.run([left] if left is right else [left, right])
 
 
-def reduce_scatter(circle: Circle, output: torch.Tensor, pieces: Sequence[torch.Tensor], operation: str) -> None:
-    """Combine the members' lists of pieces; each member gets the piece of its rank.
+def reduce_scatter(ctx: GroupContext, output: torch.Tensor, pieces: Sequence[torch.Tensor], operation: str) -> None:
+    """Reduce the members' lists of tensors; each member gets the one of its rank.
 
     Args:
-        circle: The group.
+        ctx: The group.
         output: Flat tensor of this rank's piece.
         pieces: One flat tensor per rank; left as they are.
         operation: A key of COMBINE.
@@ -166,95 +160,98 @@ def reduce_scatter(circle: Circle, output: torch.Tensor, pieces: Sequence[torch.
     """
     _check(operation, output)
     equal = all(piece.numel() == pieces[0].numel() for piece in pieces)
-    if circle.size == 1:
+    if ctx.size == 1:
         output.copy_(pieces[0])
     elif equal and pieces[0].numel() * output.element_size() > SMALL_BYTES:
         work = torch.cat(list(pieces))
-        _ring(circle, work, operation, gather=False)
-        output.copy_(work.tensor_split(circle.size)[circle.rank])
+        _ring(ctx, work, operation, gather=False)
+        output.copy_(work.tensor_split(ctx.size)[ctx.rank])
     else:
-        parts = [torch.empty_like(output) for _ in range(circle.size)]
-        parts[circle.rank].copy_(pieces[circle.rank])
-        exchange(circle, {peer: pieces[peer] for peer in circle.links}, {peer: parts[peer] for peer in circle.links})
+        parts = [torch.empty_like(output) for _ in range(ctx.size)]
+        parts[ctx.rank].copy_(pieces[ctx.rank])
+        exchange(ctx, {peer: pieces[peer] for peer in ctx.links}, {peer: parts[peer] for peer in ctx.links})
         output.copy_(parts[0])
         for part in parts[1:]:
             COMBINE[operation](output, part)
     if operation == "AVG":
-        output.div_(circle.size)
+        output.div_(ctx.size)
 
 
-def reduce(circle: Circle, flat: torch.Tensor, root: int, operation: str) -> None:
-    """Combine the members' tensors at the root, in place there; the others keep theirs."""
+def reduce(ctx: GroupContext, flat: torch.Tensor, root: int, operation: str) -> None:
+    """Reduce the members' tensors in place at the root."""
     _check(operation, flat)
-    if circle.rank != root:
-        exchange(circle, {root: flat}, {}, "reduce")
+    if ctx.rank != root:
+        exchange(ctx, {root: flat}, {}, "reduce")
         return
-    parts = {peer: torch.empty_like(flat) for peer in circle.links}
-    exchange(circle, {}, parts, "reduce")
+    parts = {peer: torch.empty_like(flat) for peer in ctx.links}
+    exchange(ctx, {}, parts, "reduce")
     parts[root] = flat.clone()
     flat.copy_(parts[0])
-    for rank in range(1, circle.size):
+    for rank in range(1, ctx.size):
         COMBINE[operation](flat, parts[rank])
     if operation == "AVG":
-        flat.div_(circle.size)
+        flat.div_(ctx.size)
 
 
-def broadcast(circle: Circle, flat: torch.Tensor, root: int) -> None:
-    """The root's tensor to everybody: along a chain in chunks, small ones directly."""
-    rank, size = circle.rank, circle.size
+def broadcast(ctx: GroupContext, flat: torch.Tensor, root: int) -> None:
+    """Send the root's tensor to all ranks: along a chain in chunks, small tensors directly."""
+    rank, size = ctx.rank, ctx.size
     if size == 1:
         return
     n_bytes = flat.numel() * flat.element_size()
     if n_bytes <= SMALL_BYTES:
         exchange(
-            circle,
-            dict.fromkeys(circle.links, flat) if rank == root else {},
+            ctx,
+            dict.fromkeys(ctx.links, flat) if rank == root else {},
             {} if rank == root else {root: flat},
             "broadcast",
         )
         return
     place = (rank - root) % size
-    before = Traffic(circle.links[(rank - 1) % size]) if place else None
-    after = Traffic(circle.links[(rank + 1) % size]) if place < size - 1 else None
+    before = Traffic(ctx.links[(rank - 1) % size]) if place else None
+    after = Traffic(ctx.links[(rank + 1) % size]) if place < size - 1 else None
     parts = flat.split(max(1, CHUNK_BYTES // flat.element_size()))
     if after is not None:
-        after.sends(circle.sequence, CODES["broadcast"], n_bytes)
+        after.sends(ctx.sequence, CODES["broadcast"], n_bytes)
     if before is None:
         for part in parts:
             if after is not None:
                 after.push(bytes_of(part))
     else:
-        before.expects(circle.sequence, CODES["broadcast"], n_bytes)
+        before.expects(ctx.sequence, CODES["broadcast"], n_bytes)
         for part in parts:
             before.into(bytes_of(part), None if after is None else partial(after.push, bytes_of(part)))
-    circle.run([traffic for traffic in (before, after) if traffic is not None])
+    ctx.run([traffic for traffic in (before, after) if traffic is not None])
 
 
 def exchange(
-    circle: Circle, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor], name: str = "exchange"
+    ctx: GroupContext,
+    outgoing: Mapping[int, torch.Tensor],
+    incoming: Mapping[int, torch.Tensor],
+    name: str = "exchange",
 ) -> None:
-    """One message to each peer of `outgoing` and one from each of `incoming`, all at once.
+    """Send one message to each peer of `outgoing` and receive one from each of `incoming`, at once.
 
     Args:
-        circle: The group.
+        ctx: The group.
         outgoing: Flat tensors by rank within the group; this rank's own is ignored.
         incoming: Flat tensors to fill, likewise.
         name: What the collective is called in the header, a key of CODES.
     """
-    traffics = {peer: Traffic(circle.links[peer]) for peer in {*outgoing, *incoming} - {circle.rank}}
+    traffics = {peer: Traffic(ctx.links[peer]) for peer in {*outgoing, *incoming} - {ctx.rank}}
     for peer, traffic in traffics.items():
         if peer in outgoing:
             view = bytes_of(outgoing[peer])
-            traffic.sends(circle.sequence, CODES[name], view.nbytes)
+            traffic.sends(ctx.sequence, CODES[name], view.nbytes)
             traffic.push(view)
         if peer in incoming:
             view = bytes_of(incoming[peer])
-            traffic.expects(circle.sequence, CODES[name], view.nbytes)
+            traffic.expects(ctx.sequence, CODES[name], view.nbytes)
             traffic.into(view)
-    circle.run(list(traffics.values()))
+    ctx.run(list(traffics.values()))
 
 
-def barrier(circle: Circle) -> None:
-    """Nobody leaves before everybody has come."""
+def barrier(ctx: GroupContext) -> None:
+    """Wait until all members have called."""
     nothing = torch.empty(0, dtype=torch.uint8)
-    exchange(circle, dict.fromkeys(circle.links, nothing), dict.fromkeys(circle.links, nothing), "barrier")
+    exchange(ctx, dict.fromkeys(ctx.links, nothing), dict.fromkeys(ctx.links, nothing), "barrier")

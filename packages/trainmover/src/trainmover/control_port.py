@@ -1,8 +1,7 @@
-"""The controller's port: hands over connections whose client has shown the job's token.
+"""The controller's port. It passes on connections whose client has shown the job's token.
 
-Without TLS the token is in the first bytes of a connection, so nothing is made of a client that does not know it
-(`trainmover.admission`). With TLS the handshake comes first: `MOST_STRANGERS` connections are in it at most, each for
-`PENDING_S`.
+Without TLS the token is in the first bytes of a connection (`trainmover.admission`). With TLS the handshake comes
+first: at most `MOST_STRANGERS` connections are within it, each for `PENDING_S`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from trainmover import wire
 from trainmover.admission import GREETING_BYTES, PENDING_S, Front
 
-MOST_STRANGERS = 32
+MOST_STRANGERS = 64
 WRONG_TOKEN = "the token is not this job's (TRAINMOVER_TOKEN, or the file token in the job's folder)"
 _TOKEN = re.compile(rb'"token": ?("(?:[^"\\]|\\.){0,1000}")')
 #: First bytes of every TLS handshake since SSL 3.
@@ -30,7 +29,7 @@ Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter, bytes], Awaita
 
 
 class ControlPort:
-    """Connections of one listening socket, with TLS where `wire.server_tls` says so.
+    """The connections of one listening socket, with TLS if `wire.server_tls` returns a context.
 
     Args:
         listener: Bound. It belongs to the port from here on.
@@ -61,7 +60,7 @@ class ControlPort:
         if self._tls is None and not self._is_shown(words):
             with caller, contextlib.suppress(OSError):
                 caller.recv(1 << 16)  # what was not read would reset the connection, and with it the answer
-                caller.send(wire.encode({"do": "refused", "reason": WRONG_TOKEN}))
+                caller.send(wire.encode({"command": "refused", "reason": WRONG_TOKEN}))
             return
         while len(self._strangers) >= MOST_STRANGERS:
             oldest = next(iter(self._strangers))
@@ -94,7 +93,7 @@ class ControlPort:
         try:
             words = await asyncio.wait_for(reader.read(GREETING_BYTES), PENDING_S)
             if not self._is_shown(words):
-                transport.write(wire.encode({"do": "refused", "reason": WRONG_TOKEN}))
+                transport.write(wire.encode({"command": "refused", "reason": WRONG_TOKEN}))
                 await asyncio.sleep(_READS_S)
                 return
             task = asyncio.current_task()

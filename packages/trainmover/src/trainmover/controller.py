@@ -1,7 +1,7 @@
-"""The controller's shell: sockets, the file of decisions, recordings. What it does is decided in `machine`.
+"""The controller's sockets, decision file and recordings. `state_machine` decides what it does.
 
-`python -m trainmover.controller --folder DIR` writes DIR/controller.json (address), DIR/decisions.jsonl,
-DIR/controller.log. Killed and started anew with the same folder it goes on where the last decision left off.
+`python -m trainmover.controller --folder DIR` writes DIR/controller.json (address), DIR/decisions.jsonl and
+DIR/controller.log. A restarted controller continues from the last decision in the folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from trainmover import wire
 from trainmover.control_port import WRONG_TOKEN, ControlPort, bound
 from trainmover.errors import WireError
-from trainmover.machine import Answer, End, Instruction, Keep, Machine, Say, Tell, Times
+from trainmover.state_machine import End, Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
 from trainmover.wire import Message
 
 TICK_S = 0.1
@@ -30,27 +30,27 @@ MOST_LOG_BYTES = 10_000_000
 
 
 class Controller:
-    """Carries out what the machine decides.
+    """Carries out the instructions of the state machine.
 
     Args:
         folder: Where decisions, recordings and the log are.
         token: Who does not know it is turned away.
-        times: How long to wait for what.
+        timeouts: How long to wait for what.
     """
 
-    def __init__(self, folder: Path, token: str, times: Times) -> None:
+    def __init__(self, folder: Path, token: str, timeouts: Timeouts) -> None:
         self._folder, self._token = folder, token
         self._decisions = folder / "decisions.jsonl"
         _end_last_line(self._decisions)
-        self._machine = Machine(_last_decision(self._decisions), times, time.monotonic())
+        self._machine = StateMachine(_last_decision(self._decisions), timeouts, time.monotonic())
         self._machine.recordings = {path.stem for path in folder.glob("*.recording")}
         self._writers: dict[str, asyncio.StreamWriter] = {}
-        self._orders: dict[str, asyncio.Future[Answer]] = {}
+        self._orders: dict[str, asyncio.Future[Reply]] = {}
         self._log = (folder / "controller.log").open("a", buffering=1)
         self._log_is_full = False
 
     async def serve(self, listener: socket.socket, host: str) -> None:
-        """Take connections until cancelled.
+        """Accept connections until cancelled.
 
         Args:
             listener: Bound, not listening yet.
@@ -75,19 +75,19 @@ class Controller:
             hello = await _greeting(reader, words)
             reason = self._turned_away(hello)
             if reason:
-                writer.write(wire.encode({"do": "refused", "reason": reason}))
+                writer.write(wire.encode({"command": "refused", "reason": reason}))
                 return
             kind = hello["kind"]
             if kind == "operator":
-                writer.write(wire.encode({"do": "welcome"}))
+                writer.write(wire.encode({"command": "welcome"}))
                 message, _ = await _receive(reader)
                 writer.write(wire.encode(await self._operate(message)))
                 return
             key = hello["key"]
             self._writers[key] = writer
-            if kind == "seat":
-                writer.write(wire.encode({"do": "welcome"}))
-                self._do(self._machine.seated(int(hello["rank"]), key, time.monotonic()))
+            if kind == "supervisor":
+                writer.write(wire.encode({"command": "welcome"}))
+                self._do(self._machine.supervisor_joined(int(hello["rank"]), key, time.monotonic()))
             else:
                 self._do(self._machine.joined(key, hello, time.monotonic()))
             while True:
@@ -95,7 +95,7 @@ class Controller:
                 self._said(key, kind, message, blob)
         except (WireError, OSError, asyncio.IncompleteReadError):
             pass
-        except Exception:  # noqa: BLE001 - the connection ends, its process makes it anew and says where it stands
+        except Exception:  # noqa: BLE001 - the connection ends, its process reconnects and reports its state
             self._say(f"an error while dealing with {key or 'a caller'}:\n{traceback.format_exc()}")
         finally:
             if key and self._writers.get(key) is writer:
@@ -107,10 +107,10 @@ class Controller:
 
     def _said(self, key: str, kind: str, message: Message, blob: bytes) -> None:
         now = time.monotonic()
-        if message.get("say") == "recording":
+        if message.get("event") == "recording":
             (self._folder / f"{message['signature']}.recording").write_bytes(blob)
-        if kind == "seat":
-            if message["say"] == "started":
+        if kind == "supervisor":
+            if message["event"] == "started":
                 self._do(self._machine.started(key, message["member"], now))
             else:
                 self._do(self._machine.exited(key, message["member"], message["status"], now))
@@ -129,7 +129,7 @@ class Controller:
         if message.get("ask") == "status":
             return {"status": self._machine.status()}
         order = uuid.uuid4().hex[:8]
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._orders[order] = answer
         now, force = time.monotonic(), bool(message.get("force"))
         hosts = [(str(source), str(target)) for source, target in message["hosts"]]
@@ -139,13 +139,13 @@ class Controller:
 
     def _do(self, instructions: list[Instruction]) -> None:
         for one in instructions:
-            if isinstance(one, Keep):
+            if isinstance(one, Persist):
                 self._keep(one.decision)
-            elif isinstance(one, Tell):
+            elif isinstance(one, Send):
                 self._tell(one)
-            elif isinstance(one, Say):
+            elif isinstance(one, Log):
                 self._say(one.text)
-            elif isinstance(one, Answer):
+            elif isinstance(one, Reply):
                 self._say(one.text)
                 future = self._orders.pop(one.order, None)
                 if future is not None and not future.done():
@@ -153,7 +153,7 @@ class Controller:
             elif isinstance(one, End):
                 self._say(f"over, status {one.status}")
 
-    def _tell(self, tell: Tell) -> None:
+    def _tell(self, tell: Send) -> None:
         writer = self._writers.get(tell.key)
         if writer is None or writer.is_closing():
             return
@@ -161,7 +161,7 @@ class Controller:
         writer.write(wire.encode(tell.message, blob))
 
     def _keep(self, decision: dict[str, Any]) -> None:
-        """Write a decision down; if that fails, end, so that it is told to nobody."""
+        """Write a decision durably. If that fails, end the process before anybody hears of the decision."""
         try:
             with self._decisions.open("a") as file:
                 file.write(json.dumps(decision) + "\n")
@@ -181,7 +181,7 @@ class Controller:
 
 
 async def _greeting(reader: asyncio.StreamReader, words: bytes) -> Message:
-    """The first message of a connection, of which some bytes have been read."""
+    """Return the first message of a connection, of which some bytes have been read."""
     try:
         message = wire.decode(words if b"\n" in words else words + await reader.readline())
     except (ValueError, RecursionError) as error:
@@ -201,14 +201,14 @@ async def _receive(reader: asyncio.StreamReader) -> tuple[Message, bytes]:
 
 
 def _end_last_line(file: Path) -> None:
-    """Let the next decision begin a line of its own where a controller died while it wrote the last one."""
+    """Complete the last line if a controller died while writing it."""
     if file.exists() and (content := file.read_bytes()) and not content.endswith(b"\n"):
         with file.open("ab") as more:
             more.write(b"\n")
 
 
 def _last_decision(file: Path) -> dict[str, Any] | None:
-    """The last line that was written completely."""
+    """Return the last decision that was written completely."""
     if not file.exists():
         return None
     for line in reversed(file.read_text().split("\n")):
@@ -220,18 +220,18 @@ def _last_decision(file: Path) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """`python -m trainmover.controller --folder DIR`; the token is in TRAINMOVER_TOKEN."""
+    """Run `python -m trainmover.controller --folder DIR`; TRAINMOVER_TOKEN holds the token."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--times", type=json.loads, default={})
+    parser.add_argument("--timeouts", type=json.loads, default={})
     options = parser.parse_args()
     token = os.environ.get("TRAINMOVER_TOKEN", "")
     if not token:
-        parser.error("set TRAINMOVER_TOKEN, or everybody could give orders")
+        parser.error("set TRAINMOVER_TOKEN: without a token, any client could give orders")
     options.folder.mkdir(parents=True, exist_ok=True)
-    controller = Controller(options.folder, token, Times(**options.times))
+    controller = Controller(options.folder, token, Timeouts(**options.timeouts))
     try:
         listener = bound(options.host, options.port)
     except OSError as error:

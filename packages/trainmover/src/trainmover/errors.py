@@ -1,51 +1,51 @@
-"""What can go wrong, as one tree.
+"""The package's errors, as one tree.
 
 TrainmoverError
-├── UsageError            what was asked for cannot be done; the message says what can
-├── UnsupportedError      a collective that this backend does not have
-├── WireError             a peer says something else than was agreed
-│   └── MismatchError     two members are in different collectives
-├── RefusedError          a token, role, generation, version or code that does not fit
-├── MoveError             a move or a recovery did not come about; the job is as before, or has ended
-└── LinkError             the data path to a peer does not work
-    ├── LinkLostError     the peer's connection is gone
-    ├── LinkTimeoutError  nothing moved within the group's time-out
-    └── InterruptedLinkError  the controller has called the members together
+├── UsageError            the arguments cannot be used; the message says which can
+├── UnsupportedError      this backend does not have the collective
+├── WireError             a peer does not follow the protocol
+│   └── MismatchError     two members call different collectives
+├── RefusedError          a token, role, generation, version or code does not fit
+├── MoveError             a move or a recovery failed
+└── LinkError             a connection to a peer does not work
+    ├── LinkLostError     the peer's connection has ended
+    ├── LinkTimeoutError  nothing moved within the group's timeout
+    └── InterruptedLinkError  a recovery has begun
 """
 
 from __future__ import annotations
 
 
 class TrainmoverError(Exception):
-    """Whatever this package raises."""
+    """Base class of this package's errors."""
 
 
 class UsageError(TrainmoverError):
-    """What was asked for cannot be done; the message says what can."""
+    """The arguments cannot be used; the message says which can."""
 
 
 class UnsupportedError(TrainmoverError):
-    """A collective that this backend does not have."""
+    """This backend does not have the collective."""
 
 
 class WireError(TrainmoverError):
-    """A peer says something else than was agreed."""
+    """A peer does not follow the protocol."""
 
 
 class MismatchError(WireError):
-    """Two members of a group are in different collectives."""
+    """Two members of a group call different collectives."""
 
 
 class RefusedError(TrainmoverError):
-    """A token, role, generation, version or code that does not fit."""
+    """A token, role, generation, version or code does not fit."""
 
 
 class MoveError(TrainmoverError):
-    """A move or a recovery did not come about."""
+    """A move or a recovery failed."""
 
 
 class LinkError(TrainmoverError):
-    """The data path to a peer does not work.
+    """A connection to a peer does not work.
 
     Args:
         message: What happened.
@@ -58,12 +58,12 @@ class LinkError(TrainmoverError):
 
 
 class LinkLostError(LinkError):
-    """The peer's connection is gone."""
+    """A peer's connection has ended."""
 
 
 class LinkTimeoutError(LinkError):
-    """Nothing moved within the group's time-out."""
+    """Nothing moved within the group's timeout."""
 
 
 class InterruptedLinkError(LinkError):
-    """The controller has called the members together."""
+    """A recovery has begun."""

@@ -1,13 +1,10 @@
-"""Faults inside a move, for tests, benchmarks and whoever wants to see what happens.
+"""Fault injection inside moves, for tests, benchmarks and users.
 
-TRAINMOVER_FAULT is a list "ACTION@POINT,…" for one process; the point is where in a move the process is.
+TRAINMOVER_FAULT is a list "ACTION@POINT,..." for one process.
 
-Actions: kill (as kill -9), stop (as SIGSTOP), slow (sleeps for two seconds).
-Points: prepare, hold, state, switch, restore, shadow. Without a point: wrong-role, other-code, other-version.
-
-To measure what a part is worth, it can be left out. With "rebuild" (in all processes) nothing is prepared: all
-connections of all groups are made anew in the pause. With "cold" (in a standby) the newcomer has built its part of the
-model and run no shadow iteration; not for DDP, which calls other collectives in its first iterations.
+Actions: kill (SIGKILL), stop (SIGSTOP), slow (sleep for two seconds).
+Points: prepare, hold, state, switch, restore, shadow. Without a point: wrong-role, other-code, other-version, and cold
+(a standby runs no shadow iteration; not for DDP, which calls other collectives in its first iterations).
 """
 
 from __future__ import annotations
@@ -16,19 +13,17 @@ import os
 import signal
 import time
 
-POINTS = ("prepare", "hold", "state", "switch", "restore", "shadow")
-
 
 def at(point: str) -> None:
-    """Do what TRAINMOVER_FAULT wants done here."""
+    """Inject the faults that TRAINMOVER_FAULT names for this point."""
     for fault in os.environ.get("TRAINMOVER_FAULT", "").split(","):
         action, _, where = fault.partition("@")
         if where == point:
             _do(action)
 
 
-def asked(action: str) -> bool:
-    """Whether TRAINMOVER_FAULT has an action that something else than a point looks for."""
+def enabled(action: str) -> bool:
+    """Return whether TRAINMOVER_FAULT names this action without a point."""
     return action in os.environ.get("TRAINMOVER_FAULT", "").split(",")
 
 

@@ -1,9 +1,8 @@
-"""The c10d backend: a process group whose members can be exchanged.
+"""The c10d backend: a process group whose connections can be replaced one by one.
 
-`init_process_group("trainmover")` and every group made after it are of this class. Each pair of members of a group
-has two connections, one for collectives and one for sends and receives. A move goes in two phases. `prepare` opens
-connections to the newcomer beside the running ones, while training goes on; `switch`, at an iteration boundary, puts
-them in the place of the leaver's and leaves all others alone.
+Each pair of members of a group has two connections, one for collectives and one for sends and receives. `prepare` opens
+connections to a joiner beside the running ones while training continues. `switch`, at an iteration boundary, puts them
+in the place of the leaver's and leaves all others as they are.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from torch.autograd.profiler import record_function
 from torch.futures import Future
 
 from trainmover import collectives as coll
+from trainmover.context import Context, context
 from trainmover.errors import LinkError, LinkTimeoutError, MoveError, TrainmoverError, UnsupportedError
-from trainmover.fabric import Fabric, fabric
 from trainmover.sandbox import Recorder
-from trainmover.transport import Address, Link, Traffic, dial, drain, pump
+from trainmover.transport import Address, Link, Traffic, dial, pump
 
 _DIRECT = 100
 _SETUP_S = 60.0
-Task = Callable[[coll.Circle], None]
+Task = Callable[[coll.GroupContext], None]
 
 
-class Pending(dist._Work):  # type: ignore[misc]
-    """One collective under way; what c10d calls a Work.
+class Work(dist._Work):  # type: ignore[misc]
+    """One collective under way, as c10d's Work.
 
     A profiler that is on sees it as a span "trainmover:all_reduce", from its call to its end, as gloo's are seen.
     """
@@ -50,7 +49,7 @@ class Pending(dist._Work):  # type: ignore[misc]
                 span._call_end_callbacks_on_future(self._future)
 
     def finish(self, error: Exception | None = None) -> None:
-        """Let those who wait go on."""
+        """Mark the collective as ended and wake its waiters."""
         self._error = error
         self._done.set()
         self._future.set_result(self._outputs)  # never an exception: DDP's reducer would take it for tensors
@@ -70,28 +69,28 @@ class Pending(dist._Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Return whether it has ended, with or without an error."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Return whether it has ended without an error."""
         return self._done.is_set() and self._error is None
 
     def result(self) -> list[torch.Tensor]:
-        """The output tensors."""
+        """Return the output tensors."""
         return self._outputs
 
     def synchronize(self) -> None:
-        """As wait."""
+        """Wait, as `wait` does."""
         self.wait()
 
     def get_future(self) -> Future[list[torch.Tensor]]:
-        """What DDP's reducer waits for."""
+        """Return the future that DDP's reducer waits for."""
         return self._future
 
 
-class Lane:
-    """Runs tasks one after another in a thread of its own, or in the caller's when nothing is waiting."""
+class SerialExecutor:
+    """Runs tasks one after another in a thread, or in the caller's thread if no task is waiting."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -102,7 +101,7 @@ class Lane:
         self._busy = threading.Lock()
 
     def submit(self, task: Callable[[], None], *, here: bool) -> None:
-        """Run the task; `here` lets the caller do it when it would be next."""
+        """Run the task. With `here`, the caller's thread runs it if it would be next."""
         with self._count:
             inline = here and self._n_waiting == 0
             self._n_waiting += 1
@@ -117,11 +116,11 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        """Whether everything submitted has ended."""
+        """Whether all submitted tasks have ended."""
         return self._n_waiting == 0
 
     def stop(self) -> None:
-        """End the thread when it has done what was submitted."""
+        """End the thread after the submitted tasks."""
         self._tasks.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(1.0)
@@ -140,7 +139,7 @@ class Lane:
 
 
 class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
-    """A group of c10d over connections that can be exchanged one by one.
+    """A c10d process group over connections that can be replaced one by one.
 
     Args:
         owner: The process's connections.
@@ -150,7 +149,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         timeout_s: Longest wait for a peer in one collective.
     """
 
-    def __init__(self, owner: Fabric, name: str, rank: int, members: Sequence[int], timeout_s: float) -> None:
+    def __init__(self, owner: Context, name: str, rank: int, members: Sequence[int], timeout_s: float) -> None:
         super().__init__(rank, len(members))
         self.label = name
         self.ordinal = len(owner.groups)
@@ -162,8 +161,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._timeout_s = timeout_s
         self._prepared: dict[int, dict[int, tuple[Link, Link]]] = {}
         self._sequence = 0
-        self._lane = Lane(f"trainmover-{name}")
-        self._direct_lanes: dict[tuple[str, int], Lane] = {}
+        self._executor = SerialExecutor(f"trainmover-{name}")
+        self._direct_executors: dict[tuple[str, int], SerialExecutor] = {}
         self._early: dict[int, list[tuple[int, bytearray]]] = {}
 
     # -- connections -------------------------------------------------------------------------------------------------
@@ -171,11 +170,11 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     def connect(
         self, addresses: Mapping[int, Address], generation: int, deadline: float, without: Container[int] = ()
     ) -> None:
-        """Open all connections of the group, as at the start of a job or after a full rebuild.
+        """Open all connections of the group.
 
         Args:
             addresses: Where each member listens, by global rank.
-            generation: The line-up that the connections are for.
+            generation: The generation that the connections are for.
             deadline: `time.monotonic()` after which a wait is an error.
             without: Global ranks that are left out.
         """
@@ -190,14 +189,14 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             if member > own:
                 self.collective[place], self.direct[place] = self._take_pair(member, generation, deadline)
 
-    def prepare(self, newcomers: Mapping[int, Address], generation: int, deadline: float) -> int:
-        """First phase: open connections to newcomers, beside the running ones.
+    def prepare(self, joiners: Mapping[int, Address], generation: int, deadline: float) -> int:
+        """Open connections to joiners beside the running ones.
 
-        A stayer dials; a newcomer waits for stayers, and for newcomers of lower rank.
+        A stayer dials; a joiner waits for stayers, and for joiners of lower rank.
 
         Args:
-            newcomers: Address of each, by the global rank that it will have.
-            generation: Number of the line-up that is being prepared.
+            joiners: Address of each, by the global rank that it will have.
+            generation: The generation that is being prepared.
             deadline: `time.monotonic()` after which a wait is an error.
 
         Returns:
@@ -206,13 +205,13 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         own = self.members[self._rank]
         pairs: dict[int, tuple[Link, Link]] = {}
         try:
-            if own in newcomers:
+            if own in joiners:
                 for place, member in enumerate(self.members):
-                    if member != own and (member not in newcomers or member < own):
+                    if member != own and (member not in joiners or member < own):
                         pairs[place] = self._take_pair(member, generation, deadline)
             for place, member in enumerate(self.members):
-                if member in newcomers and (own not in newcomers or member > own):
-                    pairs[place] = self._dial_pair(member, newcomers[member], generation, deadline)
+                if member in joiners and (own not in joiners or member > own):
+                    pairs[place] = self._dial_pair(member, joiners[member], generation, deadline)
         except TrainmoverError:
             _close(pairs.values())
             raise
@@ -220,7 +219,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return 2 * len(pairs)
 
     def switch(self, generation: int) -> None:
-        """Second phase, at an iteration boundary: the prepared connections replace those of the same ranks.
+        """Replace connections by the prepared ones of the same ranks, at an iteration boundary.
 
         Raises:
             MoveError: A collective is still under way.
@@ -239,35 +238,17 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         for older in [one for one in self._prepared if one < generation]:
             self.abandon(older)
 
-    def rebuild(
-        self, addresses: Mapping[int, Address], newcomers: Mapping[int, Address], generation: int, deadline: float
-    ) -> None:
-        """Close and open everything, which is what `prepare` and `switch` save.
-
-        Args:
-            addresses: Where each stayer listens, by global rank; a newcomer need not know.
-            newcomers: As for `prepare`.
-            generation: The line-up that the connections are for.
-            deadline: `time.monotonic()` after which a wait is an error.
-        """
-        self.disconnect()
-        if self.members[self._rank] not in newcomers:
-            self.connect(addresses, generation, deadline, without=newcomers)
-        self.prepare(newcomers, generation, deadline)
-        self.switch(generation)
-        self.rewind()
-
     def abandon(self, generation: int | None = None) -> None:
-        """Close what was prepared and never switched to, of one line-up or of all."""
+        """Close connections that were prepared for one generation, or for all."""
         for one in list(self._prepared) if generation is None else [generation]:
             _close(self._prepared.pop(one, {}).values())
 
     def links(self) -> list[Link]:
-        """All connections that are in use."""
+        """Return all connections that are in use."""
         return [*self.collective.values(), *self.direct.values()]
 
     def rewind(self) -> None:
-        """After the connections were drained: count collectives from nought, forget what came early."""
+        """After a drain, count collectives from 0 again and drop messages that came early."""
         self._sequence = 0
         self._early.clear()
 
@@ -282,7 +263,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     @property
     def idle(self) -> bool:
         """Whether no collective, send or receive is under way."""
-        return self._lane.idle and all(lane.idle for lane in self._direct_lanes.values())
+        return self._executor.idle and all(executor.idle for executor in self._direct_executors.values())
 
     def _dial_pair(self, member: int, address: Address, generation: int, deadline: float) -> tuple[Link, Link]:
         left_s = max(0.1, deadline - time.monotonic())
@@ -302,29 +283,25 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # -- running collectives -----------------------------------------------------------------------------------------
 
-    def _submit(self, name: str, outputs: Sequence[torch.Tensor], task: Task, opts: Any) -> Pending:
-        """Run one collective in its turn.
-
-        Inside the sandbox the recording answers instead; in a process whose members are being called together nothing
-        is done.
-        """
-        pending = Pending(name, outputs)
+    def _submit(self, name: str, outputs: Sequence[torch.Tensor], task: Task, opts: Any) -> Work:
+        """Run one collective in its turn. In the sandbox the recording answers it; after a failure it does nothing."""
+        work = Work(name, outputs)
         owner = self._owner
         if owner.replay is not None:
             owner.replay.answer(self.ordinal, name, outputs)
-            pending.finish()
-            return pending
+            work.finish()
+            return work
         sequence, self._sequence = self._sequence, self._sequence + 1
         recorder = owner.recorder
 
         def run() -> None:
-            error = self._attempt(lambda: task(self._circle(sequence)))
+            error = self._attempt(lambda: task(self._context(sequence)))
             if recorder is not None and error is None:
                 recorder.note(self.ordinal, name, outputs)
-            pending.finish(error)
+            work.finish(error)
 
-        self._lane.submit(run, here=not getattr(opts, "asyncOp", True))
-        return pending
+        self._executor.submit(run, here=not getattr(opts, "asyncOp", True))
+        return work
 
     def _attempt(self, task: Callable[[], None]) -> Exception | None:
         owner = self._owner
@@ -336,151 +313,149 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             task()
         except LinkError as error:
             return None if owner.failed(error) else error
-        except Exception as error:  # noqa: BLE001 - carried to whoever waits for the collective
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the collective
             owner.broken = owner.broken or error
             return error
         return None
 
-    def _circle(self, sequence: int) -> coll.Circle:
-        return coll.Circle(
+    def _context(self, sequence: int) -> coll.GroupContext:
+        return coll.GroupContext(
             self._rank, self.size(), self.collective, self._owner.wake, self._timeout_s, sequence & 0xFFFFFFFF
         )
 
     # -- collectives of c10d -----------------------------------------------------------------------------------------
 
     def getBackendName(self) -> str:
-        """What c10d calls this backend."""
+        """Return the backend's name."""
         return "trainmover"
 
     def getGroupName(self) -> str:
-        """The group's name, the same on all members."""
+        """Return the group's name, which is the same on all members."""
         return self.label
 
     @property
     def group_name(self) -> str:
-        """As getGroupName."""
+        """The group's name."""
         return self.label
 
     def _set_group_name(self, name: str) -> None:
-        """The name was given when the group was made."""
+        """Ignore the name; it was given when the group was created."""
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Pending:
-        """Combine in place."""
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        """Reduce tensors in place on all ranks."""
         opts = opts if opts is not None else dist.AllreduceOptions()
         return self._reduced("all_reduce", tensors, opts)
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Pending:
-        """Combine several in place."""
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        """Reduce several tensors in place on all ranks."""
         return self.allreduce(tensors, opts)
 
-    def _reduced(self, name: str, tensors: list[torch.Tensor], opts: Any) -> Pending:
+    def _reduced(self, name: str, tensors: list[torch.Tensor], opts: Any) -> Work:
         operation = _operation(opts.reduceOp)
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             for tensor in tensors:
                 with _Flat(tensor) as flat:
-                    coll.all_reduce(circle, flat, operation)
+                    coll.all_reduce(ctx, flat, operation)
 
         return self._submit(name, tensors, task, opts)
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Pending:
-        """Combine at the root."""
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Reduce a tensor at the root."""
         operation, root = _operation(opts.reduceOp), opts.rootRank
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             with _Flat(tensors[0]) as flat:
-                coll.reduce(circle, flat, root, operation)
+                coll.reduce(ctx, flat, root, operation)
 
         return self._submit("reduce", tensors, task, opts)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Pending:
-        """From the root to everybody."""
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Send the root's tensors to all ranks."""
         root = opts.rootRank
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             for tensor in tensors:
                 with _Flat(tensor) as flat:
-                    coll.broadcast(circle, flat, root)
+                    coll.broadcast(ctx, flat, root)
 
         return self._submit("broadcast", tensors, task, opts)
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Pending:
-        """Everybody's tensor to everybody, as a list."""
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        """Gather a list of all ranks' tensors."""
         return self._gathered([(outputs[0], inputs[0])], opts)
 
     def allgather_coalesced(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
-    ) -> Pending:
-        """The same for several tensors."""
+    ) -> Work:
+        """Gather several lists of all ranks' tensors."""
         pairs = [([row[place] for row in outputs], tensor) for place, tensor in enumerate(inputs)]
         return self._gathered(pairs, opts)
 
-    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Pending:
-        """Everybody's tensor to everybody, as one tensor."""
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
+        """Gather all ranks' tensors into one tensor."""
         return self.all_gather_single_coalesced([output], [given], opts)
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> Pending:
-        """The same for several tensors."""
+    ) -> Work:
+        """Gather several tensors of all ranks, each into one tensor."""
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             for output, given in zip(outputs, inputs, strict=True):
                 with _Flat(output) as flat:
-                    _gather(circle, list(flat.tensor_split(circle.size)), _flat(given))
+                    _gather(ctx, list(flat.tensor_split(ctx.size)), _flat(given))
 
         return self._submit("all_gather", outputs, task, opts)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def _gathered(self, pairs: list[tuple[list[torch.Tensor], torch.Tensor]], opts: Any) -> Pending:
-        def task(circle: coll.Circle) -> None:
+    def _gathered(self, pairs: list[tuple[list[torch.Tensor], torch.Tensor]], opts: Any) -> Work:
+        def task(ctx: coll.GroupContext) -> None:
             for output, given in pairs:
                 places = [torch.empty(one.numel(), dtype=one.dtype) for one in output]
-                _gather(circle, places, _flat(given))
+                _gather(ctx, places, _flat(given))
                 _scatter_back(output, places)
 
         return self._submit("all_gather", [one for output, _ in pairs for one in output], task, opts)
 
-    def reduce_scatter(
-        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
-    ) -> Pending:
-        """Combine lists of pieces; everybody gets the piece of its rank."""
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
+        """Reduce lists of tensors; each rank gets the one of its rank."""
         operation = _operation(opts.reduceOp)
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             with _Flat(outputs[0]) as flat:
-                coll.reduce_scatter(circle, flat, [_flat(piece) for piece in inputs[0]], operation)
+                coll.reduce_scatter(ctx, flat, [_flat(piece) for piece in inputs[0]], operation)
 
         return self._submit("reduce_scatter", outputs, task, opts)
 
-    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Pending:
-        """The same with the pieces in one tensor."""
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
+        """Reduce a tensor; each rank gets the segment of its rank."""
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> Pending:
-        """The same for several tensors."""
+    ) -> Work:
+        """Reduce several tensors; each rank gets the segments of its rank."""
         operation = _operation(opts.reduceOp)
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             for output, given in zip(outputs, inputs, strict=True):
                 with _Flat(output) as flat:
-                    coll.reduce_scatter(circle, flat, _flat(given).tensor_split(circle.size), operation)
+                    coll.reduce_scatter(ctx, flat, _flat(given).tensor_split(ctx.size), operation)
 
         return self._submit("reduce_scatter", outputs, task, opts)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Pending:
-        """One tensor from everybody to everybody."""
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        """Send one tensor from each rank to each rank."""
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             places = [torch.empty(one.numel(), dtype=one.dtype) for one in outputs]
-            _all_to_all(circle, places, [_flat(one) for one in inputs])
+            _all_to_all(ctx, places, [_flat(one) for one in inputs])
             _scatter_back(outputs, places)
 
         return self._submit("all_to_all", outputs, task, opts)
@@ -492,67 +467,65 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         output_sizes: list[int],
         input_sizes: list[int],
         opts: Any = None,
-    ) -> Pending:
-        """The same with rows of one tensor; sizes are rows per rank, empty for equal shares."""
+    ) -> Work:
+        """Exchange rows of one tensor. Sizes are rows per rank; empty sizes mean equal shares."""
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             with _Flat(output) as flat:
                 _all_to_all(
-                    circle,
-                    _rows(flat, output, output_sizes, circle.size),
-                    _rows(_flat(given), given, input_sizes, circle.size),
+                    ctx, _rows(flat, output, output_sizes, ctx.size), _rows(_flat(given), given, input_sizes, ctx.size)
                 )
 
         return self._submit("all_to_all", [output], task, opts)
 
     alltoall_base = all_to_all_single
 
-    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Pending:
-        """Everybody's tensor to the root."""
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
+        """Gather all ranks' tensors at the root."""
         root = opts.rootRank
         output = outputs[0] if outputs else []
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             places = {rank: torch.empty(one.numel(), dtype=one.dtype) for rank, one in enumerate(output)}
-            if circle.rank == root:
+            if ctx.rank == root:
                 places[root].copy_(_flat(inputs[0]))
-                coll.exchange(circle, {}, places)
+                coll.exchange(ctx, {}, places)
                 _scatter_back(output, list(places.values()))
             else:
-                coll.exchange(circle, {root: _flat(inputs[0])}, {})
+                coll.exchange(ctx, {root: _flat(inputs[0])}, {})
 
         return self._submit("gather", output, task, opts)
 
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Pending:
-        """One tensor from the root to each."""
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
+        """Send one tensor from the root to each rank."""
         root = opts.rootRank
 
-        def task(circle: coll.Circle) -> None:
+        def task(ctx: coll.GroupContext) -> None:
             with _Flat(outputs[0]) as flat:
-                if circle.rank == root:
+                if ctx.rank == root:
                     flat.copy_(_flat(inputs[0][root]))
-                    coll.exchange(circle, {rank: _flat(one) for rank, one in enumerate(inputs[0])}, {})
+                    coll.exchange(ctx, {rank: _flat(one) for rank, one in enumerate(inputs[0])}, {})
                 else:
-                    coll.exchange(circle, {}, {root: flat})
+                    coll.exchange(ctx, {}, {root: flat})
 
         return self._submit("scatter", outputs, task, opts)
 
-    def barrier(self, opts: Any = None) -> Pending:
-        """Wait for everybody."""
+    def barrier(self, opts: Any = None) -> Work:
+        """Wait for all ranks."""
         return self._submit("barrier", [], coll.barrier, opts)
 
     def _start_coalescing(self, _device: torch.device) -> None:
-        """Collectives run as they come."""
+        """Do nothing: collectives run when they are called."""
 
-    def _end_coalescing(self, _device: torch.device) -> Pending:
-        pending = Pending("", [])
-        pending.finish()
-        return pending
+    def _end_coalescing(self, _device: torch.device) -> Work:
+        work = Work("", [])
+        work.finish()
+        return work
 
     # -- sends and receives ------------------------------------------------------------------------------------------
 
-    def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Pending:
-        """Send to one peer; done when the connection has taken it."""
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Work:
+        """Send to one peer; the work ends when the connection has taken all bytes."""
         flat = _flat(tensors[0])
 
         def task() -> None:
@@ -564,7 +537,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._directly("send", peer, [], task)
 
-    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Pending:
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Work:
         """Receive from one peer what it sent with the same tag."""
 
         def task() -> None:
@@ -573,21 +546,21 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._directly("recv", peer, tensors, task)
 
-    def recv_anysource(self, _tensors: list[torch.Tensor], _tag: int = 0) -> Pending:
-        """Not there.
+    def recv_anysource(self, _tensors: list[torch.Tensor], _tag: int = 0) -> Work:
+        """Refuse the operation.
 
         Raises:
             UnsupportedError: Always.
         """
         raise UnsupportedError("receiving from any source is not in the trainmover backend: name the source rank")
 
-    def _directly(self, name: str, peer: int, outputs: list[torch.Tensor], task: Callable[[], None]) -> Pending:
+    def _directly(self, name: str, peer: int, outputs: list[torch.Tensor], task: Callable[[], None]) -> Work:
         owner = self._owner
-        pending = Pending(name, outputs)
+        work = Work(name, outputs)
         if owner.replay is not None:
             owner.replay.answer(self.ordinal, name, outputs)
-            pending.finish()
-            return pending
+            work.finish()
+            return work
         recorder = owner.recorder
         slot = recorder.reserve(self.ordinal, name) if recorder is not None else None
 
@@ -595,13 +568,13 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             error = self._attempt(task)
             if recorder is not None and slot is not None and error is None:
                 recorder.fill(slot, outputs)
-            pending.finish(error)
+            work.finish(error)
 
-        lane = self._direct_lanes.get((name, peer))
-        if lane is None:
-            lane = self._direct_lanes[name, peer] = Lane(f"trainmover-{self.label}-{name}-{peer}")
-        lane.submit(run, here=False)
-        return pending
+        executor = self._direct_executors.get((name, peer))
+        if executor is None:
+            executor = self._direct_executors[name, peer] = SerialExecutor(f"trainmover-{self.label}-{name}-{peer}")
+        executor.submit(run, here=False)
+        return work
 
     def _receive(self, peer: int, tag: int, view: memoryview) -> None:
         early = self._early.setdefault(peer, [])
@@ -629,14 +602,14 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """End threads and connections."""
-        self._lane.stop()
-        for lane in self._direct_lanes.values():
-            lane.stop()
+        self._executor.stop()
+        for executor in self._direct_executors.values():
+            executor.stop()
         self.disconnect()
         self._owner.groups.pop(self.label, None)
 
     def abort(self) -> None:
-        """As shutdown."""
+        """Shut down."""
         self.shutdown()
 
 
@@ -682,14 +655,14 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1)
 
 
-def _gather(circle: coll.Circle, places: list[torch.Tensor], given: torch.Tensor) -> None:
-    places[circle.rank].copy_(given)
-    coll.exchange(circle, dict.fromkeys(circle.links, given), {peer: places[peer] for peer in circle.links})
+def _gather(ctx: coll.GroupContext, places: list[torch.Tensor], given: torch.Tensor) -> None:
+    places[ctx.rank].copy_(given)
+    coll.exchange(ctx, dict.fromkeys(ctx.links, given), {peer: places[peer] for peer in ctx.links})
 
 
-def _all_to_all(circle: coll.Circle, places: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
-    places[circle.rank].copy_(given[circle.rank])
-    coll.exchange(circle, {peer: given[peer] for peer in circle.links}, {peer: places[peer] for peer in circle.links})
+def _all_to_all(ctx: coll.GroupContext, places: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+    places[ctx.rank].copy_(given[ctx.rank])
+    coll.exchange(ctx, {peer: given[peer] for peer in ctx.links}, {peer: places[peer] for peer in ctx.links})
 
 
 def _scatter_back(outputs: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> None:
@@ -712,19 +685,9 @@ def _operation(given: Any) -> str:
     raise UnsupportedError(f"reduce operation {given!r}: the trainmover backend has {', '.join(coll.COMBINE)}")
 
 
-def drain_all(
-    owner: Fabric, groups: Sequence[MovableGroup], newcomers: Container[int], generation: int, deadline: float
-) -> None:
-    """Bring all connections of these groups, but those of ranks that are exchanged, back to a message boundary."""
-    links = [link for group in groups for link in group.links() if link.peer not in newcomers]
-    drain(links, generation, owner.wake, deadline)
-    for group in groups:
-        group.rewind()
-
-
 def create(options: Any, _own_options: object = None) -> MovableGroup:
-    """What c10d calls to make a group of this backend."""
-    owner = fabric()
+    """Create a group of this backend; c10d calls this."""
+    owner = context()
     members = list(options.global_ranks_in_group) or list(range(options.group_size))
     timeout_s = options.timeout.total_seconds()
     group = MovableGroup(owner, options.group_id, options.group_rank, members, timeout_s)
@@ -740,8 +703,8 @@ def create(options: Any, _own_options: object = None) -> MovableGroup:
     return group
 
 
-def _exchange_addresses(owner: Fabric, store: Any, members: Sequence[int]) -> dict[int, Address]:
-    """Where the members listen: known, or through the group's store."""
+def _exchange_addresses(owner: Context, store: Any, members: Sequence[int]) -> dict[int, Address]:
+    """Return the members' addresses, through the group's store if they are not known."""
     if owner.generation:
         raise MoveError(
             "a new process group cannot be made after a member was replaced; make all groups before the first iteration"
@@ -759,6 +722,6 @@ def _exchange_addresses(owner: Fabric, store: Any, members: Sequence[int]) -> di
 
 
 def register() -> None:
-    """Make "trainmover" known to torch.distributed; called when this package is imported."""
+    """Register the backend "trainmover" with torch.distributed; importing the package calls this."""
     if "trainmover" not in dist.Backend.backend_list:
         dist.Backend.register_backend("trainmover", create, extended_api=True, devices=["cpu"])

@@ -1,13 +1,13 @@
-"""One line in the training script, and one block around its iterations.
+"""The training script's interface: `attach`, `job.steps` and `job.iteration`.
 
-    job = trainmover.attach(model, optimizer, loader)
+    job = trainmover.attach(model, optimizer, trainmover.Batches(loader))
     for _ in job.steps(1000):
         with job.iteration() as step:
             ...
 
-The block keeps four promises. Without a controller it does nothing. A move happens at its beginning, never within. If
-a member is lost within, the block ends quietly, the iteration does not count, and `steps` goes on from where
-everybody went back to. Nothing waits for longer than the time-outs that the documents state.
+Without a controller the context manager does nothing. A move happens at its beginning, never inside. If a member is
+lost inside, it ends without an exception, the iteration does not count, and `steps` continues from the iteration that
+all members went back to. No wait is longer than the timeouts in docs/how-it-works.md.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from typing import Any
 
 import torch
 
-from trainmover import faults, parcel
-from trainmover.agent import AWAY_S, Agent, prepare
-from trainmover.copies import Keeper, checkpoints, load_checkpoint, save_checkpoint, set_aside
+from trainmover import faults, transfer
+from trainmover.agent import AWAY_S, Agent, addresses
+from trainmover.context import Context, context
 from trainmover.errors import LinkLostError, MoveError, TrainmoverError, UsageError
-from trainmover.fabric import Fabric, fabric
-from trainmover.group import drain_all
-from trainmover.state import Image, Stateful, Subject
+from trainmover.snapshots import SnapshotStore, checkpoints, load_checkpoint, save_checkpoint, set_aside
+from trainmover.state import Snapshot, Stateful, TrainingState
 from trainmover.transport import dial
 from trainmover.wire import Message
 
@@ -55,7 +54,7 @@ _ENVIRONMENT = (
 
 
 class Role(BaseException):
-    """Unwinds a shadow's script: it is to take another role, or to end."""
+    """Unwinds the script of a process in the sandbox: it takes another role, or ends."""
 
     def __init__(self, role: Message | None) -> None:
         super().__init__()
@@ -63,7 +62,7 @@ class Role(BaseException):
 
 
 class Job:
-    """A training that can be moved; made by `attach`.
+    """A training whose members can be replaced; `attach` creates it.
 
     Attributes:
         step: Iterations done.
@@ -73,17 +72,17 @@ class Job:
 
     def __init__(
         self,
-        subject: Subject,
-        owner: Fabric,
+        state: TrainingState,
+        owner: Context,
         agent: Agent | None,
-        keeper: Keeper | None,
+        store: SnapshotStore | None,
         copy_every: int,
         *,
         shadow: bool,
     ) -> None:
         self.step, self.counted = 0, False
         self.pauses: list[dict[str, Any]] = []
-        self._subject, self._owner, self._agent, self._keeper = subject, owner, agent, keeper
+        self._state, self._owner, self._agent, self._store = state, owner, agent, store
         self._every, self._shadow = copy_every, shadow
         self._block = Iteration(self)
         self._recovered = 0
@@ -94,11 +93,11 @@ class Job:
         self._began_s = time.perf_counter()
 
     def iteration(self) -> Iteration:
-        """The block around one iteration."""
+        """Return the context manager around one iteration."""
         return self._block
 
     def steps(self, total: int) -> Iterator[int]:
-        """Go on until `total` iterations are done on every rank, some of them perhaps more than once.
+        """Iterate until `total` iterations are done on all ranks; some may run more than once.
 
         What is yielded is the number of iterations done; which one it will be is known in the block, after a move
         perhaps.
@@ -110,22 +109,22 @@ class Job:
                 return
 
     def save_to(self, folder: Path | None, every: int) -> None:
-        """Write checkpoints even though no controller is there."""
+        """Write checkpoints without a controller."""
         self._folder, self._checkpoint_every = folder, every
 
     @property
     def in_shadow(self) -> bool:
-        """Whether this process runs the shadow iteration: what it computes is thrown away."""
+        """Whether this process runs shadow iterations, whose results are dropped."""
         return self._shadow
 
-    def image(self) -> Image:
-        """The state as it is now; its digests tell whether two members, or two runs, are the same to the last bit."""
-        return self._subject.image(self.step)
+    def snapshot(self) -> Snapshot:
+        """Return the current state. Its digests tell whether two members, or two runs, are bitwise equal."""
+        return self._state.snapshot(self.step)
 
     # -- the block ---------------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """A boundary: whatever has been ordered happens here."""
+        """Begin an iteration: carry out pending orders at the boundary."""
         self._owner.shielded = False
         if self._agent is not None:
             self._boundary(self._agent)
@@ -133,7 +132,7 @@ class Job:
         self._owner.shielded = self._agent is not None
 
     def leave(self, error: BaseException | None) -> bool:
-        """The iteration has ended; it counts if every connection held."""
+        """End an iteration. It counts if no connection failed."""
         owner, self._owner.shielded, self.counted = self._owner, False, False
         if owner.broken is not None and error is None:
             raise owner.broken
@@ -144,7 +143,7 @@ class Job:
         took_s = time.perf_counter() - self._began_s
         self.step, self.counted = self.step + 1, not self._shadow
         if self._agent is None and self._folder is not None and self.step % self._checkpoint_every == 0:
-            save_checkpoint(self._folder, self.image(), self._owner.rank)
+            save_checkpoint(self._folder, self.snapshot(), self._owner.rank)
         if self._agent is not None:
             before, self._agent.last_s = self._agent.iteration_s, took_s
             self._agent.iteration_s = took_s if not before else 0.8 * before + 0.2 * took_s
@@ -172,16 +171,16 @@ class Job:
         self._stop(agent)
 
     def _stop(self, agent: Agent) -> None:
-        """The controller wants this process to end."""
+        """End this process as the controller ordered."""
         if agent.finished is not None:
             raise MoveError(f"the job has ended: {agent.finished['reason']}")
         raise SystemExit(f"trainmover: this process has to leave: {agent.leave}")
 
     def _copy(self) -> None:
         due = self.step % self._every == 0 and self.step != self._copied
-        if self._keeper is not None and (self._copy_now or due):
+        if self._store is not None and not self._shadow and (self._copy_now or due):
             self._copy_now, self._copied = False, self.step
-            self._keeper.take(self._subject.image(self.step))
+            self._store.take(self._state.snapshot(self.step))
 
     def _end_recording(self, agent: Agent) -> None:
         recorder, self._owner.recorder = self._owner.recorder, None
@@ -191,15 +190,15 @@ class Job:
             agent.upload = recording.to_bytes
             signature = recording.signature()
             agent.remember("signature", signature)
-            agent.say("recorded", signature=signature, n_bytes=recording.n_bytes())
+            agent.report("recorded", signature=signature, n_bytes=recording.n_bytes())
 
     def _all_done(self) -> bool:
-        """At the end of the training: wait for the others, who may yet need this member."""
+        """Wait for the other members at the end of the training; they may still need this one."""
         agent = self._agent
         if agent is None or self._shadow:
             return True
         agent.passed, agent.done = self.step, True
-        agent.say("done", step=self.step)
+        agent.report("done", step=self.step)
         agent.wait(
             lambda: (
                 agent.finished is not None
@@ -225,25 +224,29 @@ class Job:
         return False
 
     def _held(self, agent: Agent) -> bool:
-        """Whether this member has come to a boundary at which all shall stop."""
+        """Return whether this member has reached the boundary at which all stop."""
         hold = agent.hold
         return hold is not None and bool(hold["at"] <= self.step)
 
     # -- a planned move ----------------------------------------------------------------------------------------------
 
     def _hold(self, agent: Agent) -> None:
-        """Stand still at the boundary until the controller has decided."""
+        """Stand at the boundary until the controller has decided."""
         began, hold = time.perf_counter(), agent.hold
         if hold is None:
             return
         faults.at("hold")
-        busy = self._busy(QUIET_S)
+        busy = self._owner.backend.busy(QUIET_S)
         if busy:
             reason = f"collectives of groups {busy} cross the iteration boundary; wait for them within the iteration"
-            agent.say("failed", generation=hold["generation"], reason=reason)
+            agent.report("failed", generation=hold["generation"], reason=reason)
         leaver = self._owner.rank in hold["ranks"]
         if leaver and hold["at"] == self.step:
             self._send_state(agent, hold)
+        elif hold["at"] == self.step and hold["copies"] and self._store is not None:
+            self._store.make_room(hold["stable"])
+            self._store.take(self._state.snapshot(self.step))
+            self._copied = self.step
 
         def decided() -> bool:
             return (
@@ -254,66 +257,57 @@ class Job:
         within_s = max(AWAY_S, hold["within_s"] + AWAY_S / 2)
         agent.wait(decided, within_s, "the decision about a move; no controller decides whether this rank goes on")
         with agent.changed:
-            verdict = agent.verdict
-            if verdict is None or not self._judged(agent, hold) or agent.interrupt > self._recovered:
+            decision = agent.decision
+            if decision is None or not self._judged(agent, hold) or agent.interrupt > self._recovered:
                 return
-            agent.hold = agent.verdict = None
+            agent.hold = agent.decision = None
             agent.prepared = 0
-        if verdict["do"] == "abort":
+        if decision["command"] == "abort":
             self._note("called off", began)
             return
         if leaver:
             self._go_away(agent)
-        self._switch(agent, verdict)
+        self._switch(agent, decision)
         self._note("moved", began)
-        agent.say("switched", generation=verdict["generation"], took_s=time.perf_counter() - began)
+        agent.report("switched", generation=decision["generation"], took_s=time.perf_counter() - began)
 
     def _judged(self, agent: Agent, hold: Message) -> bool:
-        """Whether this move is decided; the word about an earlier one, that was called off on the way, is no answer."""
-        return agent.verdict is not None and bool(agent.verdict["generation"] >= hold["generation"])
+        """Return whether this move is decided; a decision about an earlier, aborted move does not count."""
+        return agent.decision is not None and bool(agent.decision["generation"] >= hold["generation"])
 
     def _send_state(self, agent: Agent, hold: Message) -> None:
-        """The leaver's part: its state as it is at this boundary."""
+        """Send the leaver's state at this boundary to the joiner."""
         faults.at("state")
         generation = hold["generation"]
-        address = agent.seats[str(self._owner.rank)]
+        address = agent.joiners[str(self._owner.rank)]
         hello = self._owner.hello("state", "", generation, self._owner.rank)
         try:
-            image = self._subject.image(self.step)
+            snapshot = self._state.snapshot(self.step)
             link = dial((address[0], address[1]), hello, 5.0)
-            parcel.send_image(link, image, image.digests(), self._owner.wake, time.monotonic() + RESTORE_S)
+            transfer.send_snapshot(link, snapshot, snapshot.digests(), self._owner.wake, time.monotonic() + RESTORE_S)
             link.close()
         except TrainmoverError as error:
-            agent.say("failed", generation=generation, reason=f"the state could not be sent: {error}")
+            agent.report("failed", generation=generation, reason=f"the state could not be sent: {error}")
 
-    def _switch(self, agent: Agent, verdict: Message) -> None:
+    def _switch(self, agent: Agent, decision: Message) -> None:
         faults.at("switch")
-        owner, generation = self._owner, verdict["generation"]
-        newcomers = {int(rank): (at[0], at[1]) for rank, at in verdict["seats"].items()}
-        for group in owner.groups.values():
-            if faults.asked("rebuild"):
-                group.rebuild(owner.directory, newcomers, generation, time.monotonic() + RESTORE_S)
-            else:
-                group.switch(generation)
-        owner.generation = generation
-        owner.directory.update(newcomers)
-        if self._keeper is not None:
-            self._keeper.begin_anew(verdict["stable"], verdict["at"])
-        self._copy_now = True
+        self._owner.backend.switch(addresses(decision["joiners"]), decision["generation"])
+        if self._store is not None:
+            self._store.set_stable(decision["stable"])
+        self._copy_now = decision["stable"] != decision["at"]
 
     def _go_away(self, agent: Agent) -> None:
-        """The leaver's end."""
+        """End the leaver."""
         agent.leave = "another process has taken this rank"
-        for group in self._owner.groups.values():
-            group.disconnect()
-        agent.say("left")
+        self._owner.backend.close()
+        agent.report("left")
         sys.stdout.flush()
         raise SystemExit(0)
 
-    # -- a newcomer --------------------------------------------------------------------------------------------------
+    # -- a joiner --------------------------------------------------------------------------------------------------
 
     def _wait_in_shadow(self, agent: Agent) -> None:
-        """After the shadow iterations: wait until this process is needed, then take the true state."""
+        """After the shadow iterations, wait for a rank and take over its state."""
         owner = self._owner
         if self.step < owner.shadow_iterations:
             return
@@ -321,17 +315,17 @@ class Job:
         if owner.roles_left:
             raise Role(owner.roles_left.pop(0))
         shadow: dict[str, Any] = {"shadow_s": agent.last_s} if owner.shadow_iterations else {}
-        disk = self._keeper.report()["disk"] if self._keeper is not None else {}
-        if self._keeper is not None:
-            self._keeper.rollback(-1)  # the sandbox's copies are no member's
+        disk = self._store.report()["disk"] if self._store is not None else {}
+        if self._store is not None:
+            self._store.rollback(-1)  # the sandbox's copies are no member's
         for name, value in {"disk": disk, **shadow}.items():
             agent.remember(name, value)
         agent.ready, taken = True, owner.rank
-        if faults.asked("wrong-role"):
+        if faults.enabled("wrong-role"):
             owner.rank += 1
-        agent.say("ready", rank=taken, address=list(owner.listener.address), code=owner.code, disk=disk, **shadow)
+        agent.report("ready", rank=taken, address=list(owner.listener.address), code=owner.code, disk=disk, **shadow)
         tried: tuple[int, int] = (-1, -1)
-        held: Image | None = None
+        held: Snapshot | None = None
         while True:
             agent.wait(partial(self._called, agent, tried), 1e7, "a role")
             if agent.leave is not None or agent.finished is not None:
@@ -344,16 +338,16 @@ class Job:
                 self._awake(agent, self.step)
                 self._recover(agent)
                 return
-            verdict, hold = agent.verdict, agent.hold
-            if verdict is not None:
-                if self._taken_over(agent, verdict, held):
+            decision, hold = agent.decision, agent.hold
+            if decision is not None:
+                if self._taken_over(agent, decision, held):
                     return
             elif hold is not None and (hold["generation"], hold["at"]) > tried:
                 held = self._take_state(agent, hold)
                 tried = hold["generation"], max(hold["at"], held.step if held is not None else -1)
 
     def _called(self, agent: Agent, tried: tuple[int, int]) -> bool:
-        """Whether there is anything for a process that waits in its sandbox.
+        """Return whether there is an order for a process that waits in its sandbox.
 
         Args:
             agent: What the controller has said.
@@ -361,50 +355,52 @@ class Job:
         """
         hold = agent.hold
         held = hold is not None and (hold["generation"], hold["at"]) > tried
-        others = (agent.become, agent.verdict, agent.recover, agent.leave, agent.finished)
+        others = (agent.become, agent.decision, agent.recover, agent.leave, agent.finished)
         return held or agent.interrupt > self._recovered or any(one is not None for one in others)
 
-    def _taken_over(self, agent: Agent, verdict: Message, held: Image | None) -> bool:
-        """A newcomer's part of a decision; whether it is a member now.
+    def _taken_over(self, agent: Agent, decision: Message, held: Snapshot | None) -> bool:
+        """Carry out a joiner's part of a decision; return whether it is a member now.
 
         Raises:
             MoveError: It has not the state of the boundary at which the others have switched.
         """
-        generation = verdict["generation"]
+        generation = decision["generation"]
         with agent.changed:
-            agent.verdict = None
+            agent.decision = None
             if agent.hold is not None and agent.hold["generation"] <= generation:
                 agent.hold = None
-            if verdict["do"] == "abort":
+            if decision["command"] == "abort":
                 self._owner.wake.clear()
                 agent.prepared = agent.prepared if agent.prepared > generation else 0
                 return False
-        if held is None or held.step != verdict["at"]:
-            raise MoveError(f"the state of iteration {verdict['at']} has not come to this newcomer")
-        self._switch(agent, verdict)
+        if held is None or held.step != decision["at"]:
+            raise MoveError(f"the state of iteration {decision['at']} has not come to this joiner")
+        self._switch(agent, decision)
         self._awake(agent, held.step)
-        agent.say("switched", generation=generation, took_s=0.0)
+        agent.report("switched", generation=generation, took_s=0.0)
         return True
 
-    def _take_state(self, agent: Agent, hold: Message) -> Image | None:
-        """The leaver's state, checked and put in place."""
+    def _take_state(self, agent: Agent, hold: Message) -> Snapshot | None:
+        """Receive the leaver's state, check it, and load it."""
         owner, began, generation = self._owner, time.perf_counter(), hold["generation"]
         try:
             deadline = time.monotonic() + RESTORE_S
             link = owner.listener.take("state", "", generation, owner.rank, owner.wake, deadline)
             faults.at("state")
-            image = parcel.receive_image(link, owner.wake, deadline)
-            self._subject.restore(image)
+            snapshot, digests = transfer.receive_snapshot(link, owner.wake, deadline)
+            self._state.restore(snapshot)
             link.close()
         except TrainmoverError as error:
-            agent.say("failed", generation=generation, reason=str(error))
+            agent.report("failed", generation=generation, reason=str(error))
             return None
         took_s = time.perf_counter() - began
-        agent.say("loaded", generation=generation, at=image.step, took_s=took_s, n_bytes=image.n_bytes())
-        return image
+        if self._store is not None:
+            self._store.adopt(snapshot, digests)
+        agent.report("loaded", generation=generation, at=snapshot.step, took_s=took_s, n_bytes=snapshot.n_bytes())
+        return snapshot
 
     def _awake(self, agent: Agent, step: int) -> None:
-        """From here on this process is a member."""
+        """Leave the sandbox: this process is a member from now on."""
         self._owner.replay = None
         self._shadow = False
         self.step = step
@@ -413,15 +409,15 @@ class Job:
     # -- a recovery --------------------------------------------------------------------------------------------------
 
     def _recover(self, agent: Agent) -> None:
-        """Somebody is lost: stop, say what is at hand, go back together."""
+        """Stop, report which states exist here, and go back together with the other members."""
         began = time.perf_counter()
         while True:
-            self._until(agent, self._recovered, AWAY_S, "a peer is lost, and no controller calls the members together")
+            self._until(agent, self._recovered, AWAY_S, "a peer is lost, and no controller has begun a recovery")
             generation = max(agent.interrupt, agent.recover["generation"] if agent.recover else 0)
             if agent.recover is None or agent.recover["generation"] < generation:
                 self._settle()
-                report = self._keeper.report() if self._keeper is not None else {"own": [], "held": {}, "disk": {}}
-                agent.stand("stopped", generation=generation, step=self.step, new=self._new, **report)
+                report = self._store.report() if self._store is not None else {"own": [], "held": {}, "disk": {}}
+                agent.report_status("stopped", generation=generation, step=self.step, new=self._new, **report)
                 patience_s = max(SPARE_S, agent.gather_s + AWAY_S)
                 self._until(agent, generation, patience_s, "a standby for the rank that is lost")
             if agent.interrupt > generation or agent.recover is None:
@@ -435,7 +431,7 @@ class Job:
         self._copy_now = True
 
     def _until(self, agent: Agent, generation: int, timeout_s: float, what: str) -> None:
-        """Wait for a recovery's order, or for a newer recovery than this generation's."""
+        """Wait for the recovery's order, or for a newer recovery."""
         agent.wait(
             lambda: agent.interrupt > generation or agent.recover is not None or self._over(agent), timeout_s, what
         )
@@ -446,7 +442,7 @@ class Job:
         return agent.leave is not None or agent.finished is not None
 
     def _restored(self, agent: Agent, order: Message) -> bool:
-        """Go back; if that fails, say so: the controller then begins anew."""
+        """Go back to the ordered iteration. If that fails, report it; the controller then starts again."""
         generation, began = order["generation"], time.perf_counter()
         self._recovered = generation
         try:
@@ -457,13 +453,13 @@ class Job:
             self._restore(agent, order)
         except TrainmoverError as error:
             peer = error.peer if isinstance(error, LinkLostError) else -1
-            agent.stand("failed", generation=generation, reason=str(error), peer=peer)
+            agent.report_status("failed", generation=generation, reason=str(error), peer=peer)
             return False
-        agent.stand("recovered", generation=generation, took_s=time.perf_counter() - began)
+        agent.report_status("recovered", generation=generation, took_s=time.perf_counter() - began)
         return True
 
     def _told_to_go(self, agent: Agent, generation: int, timeout_s: float) -> bool:
-        """Wait for the others; whoever is late is replaced by the controller, so its patience ends before this one."""
+        """Wait until all members are back. The controller replaces late ones before this wait ends."""
         agent.wait(
             lambda: agent.go >= generation or agent.interrupt > generation or self._over(agent),
             timeout_s,
@@ -474,63 +470,45 @@ class Job:
         return agent.interrupt <= generation
 
     def _restore(self, agent: Agent, order: Message) -> None:
-        """Connections to newcomers, a clean start on the others, everybody's state of one iteration."""
+        """Connect to joiners, drain the other connections, and load this member's state of one iteration."""
         owner, generation, step = self._owner, order["generation"], order["step"]
         deadline = time.monotonic() + RESTORE_S
-        newcomers = {int(rank) for rank in order["seats"]}
-        owner.generation = generation
-        for group in owner.groups.values():
-            group.abandon()
-        prepare(owner, order["seats"], generation)
-        if owner.rank not in newcomers:
-            drain_all(owner, list(owner.groups.values()), newcomers, generation, deadline)
-        for group in owner.groups.values():
-            group.switch(generation)
-        owner.directory.update({int(rank): (at[0], at[1]) for rank, at in order["seats"].items()})
+        owner.backend.resume(addresses(order["joiners"]), generation, deadline)
         needs = {int(rank): source for rank, source in order["needs"].items()}
-        keeper = self._keeper
-        if keeper is None:
+        store = self._store
+        if store is None:
             raise MoveError("this member keeps no copies of its state")
         for rank, source in needs.items():
             if source == owner.rank:
                 host, port = order["addresses"][str(rank)]
                 link = dial((host, port), owner.hello("state", "", generation, rank), 5.0)
-                image, digests = keeper.compose(rank, step)
-                parcel.send_image(link, image, digests, owner.wake, deadline)
+                snapshot, digests = store.compose(rank, step)
+                transfer.send_snapshot(link, snapshot, digests, owner.wake, deadline)
                 link.close()
         source = needs.get(owner.rank)
         if source is None or source < 0:
-            image = keeper.own(step)
+            snapshot = store.own(step)
         else:
             link = owner.listener.take("state", "", generation, source, owner.wake, deadline)
-            image = parcel.receive_image(link, owner.wake, deadline)
+            snapshot, _ = transfer.receive_snapshot(link, owner.wake, deadline)
             link.close()
-        self._subject.restore(image)
-        keeper.rollback(step)
+        self._state.restore(snapshot)
+        store.rollback(step)
         self.step = step
         agent.passed = step - 1
 
     def _settle(self, timeout_s: float = 10.0) -> None:
-        """Collectives that were under way end by themselves; wait for it."""
+        """Wait for collectives under way, which end by themselves."""
         self._owner.wake.set()
-        if self._busy(timeout_s):
-            raise MoveError("a collective did not end after the members were called together")
-
-    def _busy(self, patience_s: float) -> list[str]:
-        """Groups in which something is still under way after some patience."""
-        deadline = time.monotonic() + patience_s
-        while True:
-            busy = [group.label for group in self._owner.groups.values() if not group.idle]
-            if not busy or time.monotonic() > deadline:
-                return busy
-            time.sleep(0.0005)
+        if self._owner.backend.busy(timeout_s):
+            raise MoveError("a collective did not end after the recovery had begun")
 
     def _note(self, what: str, began: float) -> None:
         self.pauses.append({"what": what, "step": self.step, "took_s": time.perf_counter() - began})
 
 
 class Iteration:
-    """The block around an iteration."""
+    """The context manager around one iteration."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -559,8 +537,8 @@ def attach(
     Args:
         model: One or several modules, already wrapped and sharded.
         optimizer: One or several optimizers.
-        others: What else has a state: loader, scheduler, scaler; with state_dict and load_state_dict.
-        copy_every: A copy of the state is taken every so many iterations; at most so many are repeated after a loss.
+        others: Further objects with state_dict and load_state_dict: Batches, scheduler, scaler.
+        copy_every: Iterations between copies of the state; after a loss at most this many are repeated.
         checkpoint: A folder that all hosts share, for when no member has a copy.
         checkpoint_every: Iterations between checkpoints, a multiple of copy_every.
         resume: Begin at the newest checkpoint that every rank has.
@@ -579,7 +557,8 @@ def attach(
         )
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    subject, owner = Subject(models, optimizers, others), fabric()
+    owner = context()
+    state = TrainingState(models, optimizers, others, owner.backend)
     folder = Path(checkpoint) if checkpoint is not None else None
     owner.code = code_digest()
     controller = os.environ.get("TRAINMOVER_CONTROLLER")
@@ -591,30 +570,32 @@ def attach(
             "give resume=True, or another folder"
         )
     if not controller:
-        job = Job(subject, owner, None, None, copy_every, shadow=False)
+        job = Job(state, owner, None, None, copy_every, shadow=False)
         job.save_to(folder, checkpoint_every)
         if resume:
-            _resume(job, subject, folder, owner.rank)
+            _resume(job, state, folder, owner.rank)
         return job
     agent = owner.agent
     shadow = agent is not None
     if agent is None:
         agent = Agent(controller, facts("member", owner), owner)
         owner.agent = agent
-    keeper = Keeper(owner, lambda message: agent.say(message.pop("say"), **message), folder, checkpoint_every)
-    agent.keeper = keeper
-    job = Job(subject, owner, agent, keeper, copy_every, shadow=shadow)
-    owner.on_failure = lambda error: agent.say(
+    store = SnapshotStore(
+        owner, lambda message: agent.report(message.pop("event"), **message), folder, checkpoint_every
+    )
+    agent.store = store
+    job = Job(state, owner, agent, store, copy_every, shadow=shadow)
+    owner.on_failure = lambda error: agent.report(
         "lost", peer=getattr(error, "peer", -1), detail=str(error), generation=owner.generation
     )
     if not shadow:
         if resume:
-            _resume(job, subject, folder, owner.rank)
+            _resume(job, state, folder, owner.rank)
         agent.start()
     return job
 
 
-def _resume(job: Job, subject: Subject, folder: Path | None, rank: int) -> None:
+def _resume(job: Job, state: TrainingState, folder: Path | None, rank: int) -> None:
     found = checkpoints(folder)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     common = set.intersection(*(set(found.get(str(one), ())) for one in range(world)))
@@ -623,12 +604,12 @@ def _resume(job: Job, subject: Subject, folder: Path | None, rank: int) -> None:
     if common:
         step = max(common)
         set_aside(folder, step, rank)
-        subject.restore(load_checkpoint(folder, step, rank))
+        state.restore(load_checkpoint(folder, step, rank))
         job.step = step
 
 
-def facts(kind: str, owner: Fabric) -> Message:
-    """What a process says of itself when it connects to the controller."""
+def facts(kind: str, owner: Context) -> Message:
+    """Return what a process reports of itself when it connects to the controller."""
     return {
         "kind": kind,
         "token": owner.token,
@@ -645,15 +626,15 @@ def facts(kind: str, owner: Fabric) -> Message:
 
 
 def host_name() -> str:
-    """TRAINMOVER_HOST, where {rank} is this process's, or the machine's name."""
+    """Return TRAINMOVER_HOST, with {rank} filled in, or the machine's name."""
     given = os.environ.get("TRAINMOVER_HOST", "")
     return given.replace("{rank}", os.environ.get("RANK", "0")) if given else socket.gethostname()
 
 
 def code_digest() -> str:
-    """The script's content, and that of modules loaded from beside it."""
+    """Return a digest of the script and of the modules loaded from its folder."""
     script = Path(sys.argv[0]).resolve()
-    if faults.asked("other-code"):
+    if faults.enabled("other-code"):
         return "other"
     paths = {script}
     for module in list(sys.modules.values()):
@@ -667,7 +648,7 @@ def code_digest() -> str:
 
 
 def _version() -> str:
-    return "0.1.0" if not faults.asked("other-version") else "0.0.0"
+    return "0.1.0" if not faults.enabled("other-version") else "0.0.0"
 
 
 __all__ = ["Job", "Role", "attach"]

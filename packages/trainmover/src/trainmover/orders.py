@@ -1,8 +1,6 @@
-"""An order from Eroica: which worker's host has to be left.
+"""Orders from Eroica's verdicts: which worker's host to leave.
 
-Only public JSON is read, schema version 1: a verdict (`findings` with `role`, `cause`, `workers`, `scope`, `hosts`,
-`confidence`), or what `eroica run --on-verdict COMMAND` gives its command (`action`, `cause`, `workers`, `hosts`,
-`confidence`).
+It reads public JSON of schema version 1: a verdict, or what `eroica run --on-verdict COMMAND` gives its command.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import Any
 
 from trainmover.errors import UsageError
 
-ELSEWHERE_TOO = {
+PROGRAM_CAUSES = {
     "python-on-critical-path",
     "garbage-collection",
     "blocking-checkpoint",
@@ -30,7 +28,7 @@ ELSEWHERE_TOO = {
 
 @dataclass(frozen=True)
 class Order:
-    """What a verdict asks for.
+    """The worker that a verdict asks to move.
 
     Attributes:
         worker: Global rank of the worker whose host is to be left.
@@ -46,7 +44,7 @@ class Order:
 
 
 def from_verdict(text: str, min_confidence: float) -> Order:
-    """Read the order out of a verdict, or out of what Eroica gives to a command.
+    """Return the order in a verdict, or in the input that Eroica gives to a command.
 
     Args:
         text: JSON.
@@ -67,7 +65,7 @@ def from_verdict(text: str, min_confidence: float) -> Order:
         raise UsageError(f"a verdict of schema version {told['schema_version']}; version 1 is understood")
     if first.get("scope") != "some" or len(workers) != 1:
         raise UsageError(f"{cause} is not the fault of one worker ({first.get('scope')}), so nothing is moved")
-    if cause in ELSEWHERE_TOO:
+    if cause in PROGRAM_CAUSES:
         raise UsageError(f"{cause} comes from the program: on another machine it would be the same")
     if confidence < min_confidence:
         raise UsageError(
@@ -78,7 +76,7 @@ def from_verdict(text: str, min_confidence: float) -> Order:
 
 
 def _cause(verdict: dict[str, Any]) -> dict[str, Any]:
-    """The first cause among a verdict's findings."""
+    """Return the first cause among a verdict's findings."""
     causes = [one for one in verdict["findings"] if one.get("role") == "cause"]
     if not causes and verdict["schema_version"] == 1:
         raise UsageError(f"the verdict is {verdict.get('verdict')} and names no cause, so nothing is moved")
@@ -86,14 +84,14 @@ def _cause(verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ordered(order: dict[str, Any]) -> dict[str, Any]:
-    """What an order is about; Eroica gives none for what concerns everybody."""
+    """Return the content of an order; Eroica sends none that concerns all workers."""
     if order["action"] not in ("isolate-worker", "isolate-host"):
         raise UsageError(f"the order is {order['action']}, which no move of a worker would do")
     return {**order, "scope": "some"}
 
 
 def host_of(order: Order, status: dict[str, Any]) -> str:
-    """The host that holds the worker's rank now.
+    """Return the host that holds the worker's rank now.
 
     Raises:
         UsageError: The job has no such rank.

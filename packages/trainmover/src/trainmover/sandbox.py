@@ -1,13 +1,12 @@
-"""The shadow iteration: collectives are recorded once per role, and answered from the recording in a newcomer.
+"""The shadow iteration: collectives are recorded once for each role and replayed in a joiner.
 
-On a job's first iterations every member notes what each collective gave it. Members with the same sequence of
-collectives (names, shapes, dtypes, group sizes) have the same role; one recording of each role is kept. A newcomer
-runs the job's own script from its beginning against the recording of its role, alone: imports, allocation, lazy
-initialization and first-step costs are paid while nobody waits. Barriers and sends give nothing and are skipped.
+In a job's first iterations each member records the outputs of its collectives. Members with the same sequence of
+collectives (names, shapes, dtypes, groups) have the same role; one recording of each role is kept. A joiner runs the
+job's script from its beginning against the recording of its role, alone, so imports, allocation and first-step costs
+delay nobody. Barriers and sends have no outputs and are skipped.
 
 Source:
-    TrainMover, section 4. Deviation: roles are found from the recordings instead of being declared; everything
-    outside the process is outside the sandbox, so traffic within one machine is replayed too.
+    TrainMover, section 4. Deviation: roles follow from the recordings; traffic inside one machine is replayed too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from trainmover.errors import MoveError
 
 @dataclass
 class Note:
-    """What one collective gave: its name and its outputs, None until they are there."""
+    """One recorded collective: its name and its outputs, which are None until they arrive."""
 
     name: str
     outputs: list[torch.Tensor] | None = None
@@ -35,12 +34,12 @@ class Note:
 
 @dataclass
 class Recording:
-    """What one role's collectives gave, by the number of the group within the process and in order of their calls."""
+    """The recorded collectives of one role, by group number and in order of their calls."""
 
     notes: dict[int, list[Note]] = field(default_factory=dict)
 
     def signature(self) -> str:
-        """The same for members with the same role."""
+        """Return a digest that is equal for members with the same role."""
         digest = hashlib.sha256()
         for ordinal in sorted(self.notes):
             for note in self.notes[ordinal]:
@@ -49,11 +48,11 @@ class Recording:
         return digest.hexdigest()[:16]
 
     def n_bytes(self) -> int:
-        """Memory of all outputs."""
+        """Return the size of all outputs."""
         return sum(one.nbytes for notes in self.notes.values() for note in notes for one in note.outputs or ())
 
     def to_bytes(self) -> bytes:
-        """As a file's content; tensors and plain values only."""
+        """Return the recording as bytes: tensors and plain values only."""
         buffer = io.BytesIO()
         torch.save(
             {ordinal: [(note.name, note.outputs or []) for note in notes] for ordinal, notes in self.notes.items()},
@@ -63,36 +62,36 @@ class Recording:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Recording:
-        """Read what to_bytes made."""
+        """Read the output of `to_bytes`."""
         plain: dict[int, list[tuple[str, list[torch.Tensor]]]] = torch.load(io.BytesIO(content), weights_only=True)
         return cls({ordinal: [Note(name, outputs) for name, outputs in notes] for ordinal, notes in plain.items()})
 
 
 class Recorder:
-    """Notes the outputs of this process's collectives; removed after the first iterations."""
+    """Records the outputs of this process's collectives in the first iterations."""
 
     def __init__(self) -> None:
         self.recording = Recording()
         self._lock = threading.Lock()
 
     def note(self, ordinal: int, name: str, outputs: Sequence[torch.Tensor]) -> None:
-        """Keep copies of a collective's outputs."""
+        """Record copies of a collective's outputs."""
         self.fill(self.reserve(ordinal, name), outputs)
 
     def reserve(self, ordinal: int, name: str) -> Note:
-        """A place in the order of calls, for outputs that come later."""
+        """Reserve a place in the order of calls for outputs that come later."""
         note = Note(name)
         with self._lock:
             self.recording.notes.setdefault(ordinal, []).append(note)
         return note
 
     def fill(self, note: Note, outputs: Sequence[torch.Tensor]) -> None:
-        """Put the outputs into their place."""
+        """Put the outputs in their place."""
         note.outputs = [one.detach().clone() for one in outputs]
 
 
 class Replay:
-    """Answers a newcomer's collectives from the recording of its role.
+    """Answers a joiner's collectives from the recording of its role.
 
     Args:
         recording: The role's own.
@@ -106,7 +105,7 @@ class Replay:
         self._last: dict[tuple[int, str], Note] = {}
 
     def answer(self, ordinal: int, name: str, outputs: Sequence[torch.Tensor]) -> None:
-        """Fill the outputs as recorded; beyond the recording, with what the collective gave last.
+        """Fill the outputs from the recording; beyond its end, with the last outputs of the same collective.
 
         Raises:
             MoveError: The script calls a collective that its role did not have when it was recorded.
@@ -118,7 +117,7 @@ class Replay:
         if note is None or note.outputs is None:
             raise MoveError(
                 f"the shadow iteration calls {name} in group {ordinal}, which is not in the recording: "
-                "the newcomer runs another script, or another role, than the member that was recorded"
+                "the joiner runs another script, or another role, than the member that was recorded"
             )
         self._last[ordinal, name] = note
         for output, recorded in zip(outputs, note.outputs, strict=False):

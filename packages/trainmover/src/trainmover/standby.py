@@ -1,6 +1,6 @@
-"""A standby: one process that runs the job's script in the sandbox, once in each role, and waits for a rank to take.
+"""A standby process: it runs the job's script in the sandbox, once in each role, and waits for a rank.
 
-`python -m trainmover.standby` is what `trainmover standby` and a seat without a standby start.
+`trainmover standby` starts it, and so does a supervisor if a rank is lost and there is no standby.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import torch.distributed as dist
 from trainmover import faults
 from trainmover import group as _group
 from trainmover.agent import Agent
+from trainmover.context import Context, context
 from trainmover.errors import RefusedError, TrainmoverError
-from trainmover.fabric import Fabric, fabric
 from trainmover.job import RECORDED_ITERATIONS, Role, facts
 from trainmover.sandbox import Recording, Replay
 from trainmover.wire import Message
 
 
 def main() -> int:
-    """Join the job at TRAINMOVER_CONTROLLER, and end with the status of the rank that was taken."""
+    """Join the job at TRAINMOVER_CONTROLLER; return the exit status."""
     _group.register()
-    owner = fabric()
+    owner = context()
     agent = Agent(os.environ["TRAINMOVER_CONTROLLER"], facts("standby", owner), owner)
     owner.agent = agent
     try:
@@ -62,12 +62,12 @@ def main() -> int:
         role = next_role
 
 
-def _run_as(role: Message, owner: Fabric, recording: Recording) -> Message | None:
-    """Run the script in one role; the next role, or None when the script has come to its end or is not needed."""
+def _run_as(role: Message, owner: Context, recording: Recording) -> Message | None:
+    """Run the script in one role. Return the next role, or None at the end of the script."""
     os.environ.update(role["env"])
     owner.rank, owner.replay = int(role["rank"]), Replay(recording)
-    # in every role anew: DDP settles its buckets in the second iteration
-    owner.shadow_iterations = 0 if faults.asked("cold") else RECORDED_ITERATIONS
+    # in every role: DDP settles its buckets in the second iteration
+    owner.shadow_iterations = 0 if faults.enabled("cold") else RECORDED_ITERATIONS
     owner.agent.ready, owner.agent.iteration_s = False, 0.0
     try:
         with _local_rendezvous(owner.rank, int(os.environ["WORLD_SIZE"])):
@@ -100,7 +100,7 @@ def _forget_meshes() -> None:
 
 @contextlib.contextmanager
 def _local_rendezvous(rank: int, world: int) -> Iterator[None]:
-    """In the sandbox `init_process_group` meets nobody: its store is this process's own."""
+    """Give `init_process_group` a store of this process's own while it is in the sandbox."""
 
     def alone(_url: str, **_options: Any) -> Iterator[tuple[Any, int, int]]:
         yield dist.HashStore(), rank, world
@@ -116,9 +116,9 @@ def _local_rendezvous(rank: int, world: int) -> Iterator[None]:
         handlers["env"] = before
 
 
-def _unfit(agent: Agent, owner: Fabric, reason: str) -> int:
+def _unfit(agent: Agent, owner: Context, reason: str) -> int:
     if owner.replay is not None:
-        agent.say("unfit", reason=reason)
+        agent.report("unfit", reason=reason)
     return _complain(reason)
 
 

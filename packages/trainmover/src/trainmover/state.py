@@ -1,39 +1,38 @@
-"""What makes a member itself at an iteration boundary: parameters, buffers, optimizer, random numbers, data position.
+"""The state of a member at an iteration boundary: parameters, buffers, optimizer, random state, data position.
 
-Large parts are named pieces, flat views of the live tensors; the rest is small and travels pickled between members of
-one job, over connections that know the job's token. Gradients are not part of it: at a boundary they are used up.
-Accumulation of gradients has to stay within one `job.iteration()`.
+Tensors are named; the rest is small and pickled. Gradients are not part of the state: at a boundary they are used up,
+so accumulation has to stay within one `job.iteration()`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import pickle
-import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch.utils.data import DataLoader
 
+from trainmover.backend import Backend
 from trainmover.collectives import bytes_of
 from trainmover.errors import MoveError, UsageError
 
 
 class Stateful(Protocol):
-    """Whatever tells and takes its state: a loader, a scheduler, a scaler."""
+    """An object with a state: a scheduler, a scaler, Batches."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state."""
+        """Return the state."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state over."""
+        """Load a state."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One tensor of a state.
+class TensorSpec:
+    """Name, dtype, shape and size of one tensor of a snapshot.
 
     Attributes:
         name: Where it belongs.
@@ -49,8 +48,8 @@ class Piece:
 
 
 @dataclass
-class Image:
-    """A state at one boundary.
+class Snapshot:
+    """A member's state at one iteration boundary.
 
     Attributes:
         step: Iterations done.
@@ -62,45 +61,46 @@ class Image:
     small: bytes
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def pieces(self) -> list[Piece]:
-        """What the tensors are, in order."""
+    def pieces(self) -> list[TensorSpec]:
+        """Return the specs of the tensors, in order."""
         return [
-            Piece(name, str(one.dtype).removeprefix("torch."), tuple(one.shape), one.nbytes)
+            TensorSpec(name, str(one.dtype).removeprefix("torch."), tuple(one.shape), one.nbytes)
             for name, one in self.tensors.items()
         ]
 
     def digests(self) -> dict[str, str]:
-        """A digest of each piece's content, and of the small part under the empty name."""
+        """Return a digest of each tensor, and of the small part under the empty name."""
         found = {name: digest(view_of(one)) for name, one in self.tensors.items()}
         return {"": digest(self.small), **found}
 
     def n_bytes(self) -> int:
-        """Size of everything."""
+        """Return the size of everything."""
         return len(self.small) + sum(piece.n_bytes for piece in self.pieces())
 
 
 def digest(content: memoryview | bytes) -> str:
-    """Content in sixteen bytes; equal content is taken for the same."""
+    """Return a 16-byte digest as text; equal digests are taken for equal content."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def view_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor."""
+    """Return the memory of a contiguous tensor."""
     return bytes_of(tensor.view(-1))
 
 
-def empty_like(piece: Piece) -> torch.Tensor:
-    """A tensor for this piece."""
+def empty_like(piece: TensorSpec) -> torch.Tensor:
+    """Return an uninitialized tensor for a spec."""
     return torch.empty(piece.shape, dtype=getattr(torch, piece.dtype))
 
 
-class Subject:
-    """What is moved: everything in a member that an iteration changes.
+class TrainingState:
+    """Reads and writes everything in a member that an iteration changes.
 
     Args:
         models: Modules; their parameters and buffers, of DTensors the local part.
         optimizers: Optimizers over those parameters.
-        others: Anything with state_dict and load_state_dict: loader, scheduler, scaler.
+        others: Anything with state_dict and load_state_dict: Batches, scheduler, scaler.
+        backend: Reads and writes the memory of the device.
 
     Raises:
         UsageError: One of `others` cannot tell its state.
@@ -111,17 +111,25 @@ class Subject:
         models: Sequence[torch.nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
         others: Sequence[Stateful],
+        backend: Backend,
     ) -> None:
         for one in others:
+            if isinstance(one, DataLoader):
+                raise UsageError(
+                    f"a {type(one).__name__} does not continue in the middle of an epoch by itself: wrap it, as in "
+                    "data = trainmover.Batches(loader), pass data to attach, and take batches with next(data)"
+                )
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
                 raise UsageError(
-                    f"{type(one).__name__} has no state_dict and load_state_dict, so its position cannot be moved: "
-                    "give one that has both, as trainmover.Batches(DataLoader(...)) or torchdata's StatefulDataLoader"
+                    f"{type(one).__name__} has no state_dict and load_state_dict, so its state cannot be moved; "
+                    "for a source of batches use trainmover.Batches"
                 )
         self._models, self._optimizers, self._others = list(models), list(optimizers), list(others)
+        self._backend = backend
 
-    def image(self, step: int) -> Image:
-        """The state as it is now, as views of the live tensors."""
+    def snapshot(self, step: int) -> Snapshot:
+        """Return the current state in host memory; on CPUs its tensors are views of the live ones."""
+        self._backend.synchronize()
         tensors = dict(self._model_tensors())
         plain: list[Any] = []
         for place, optimizer in enumerate(self._optimizers):
@@ -132,39 +140,64 @@ class Subject:
             "optimizers": plain,
             "others": [one.state_dict() for one in self._others],
             "training": [[module.training for module in model.modules()] for model in self._models],
-            "random": _random_state(),
+            "random": self._backend.random_state(),
         }
-        return Image(step, pickle.dumps(small), tensors)
+        tensors = {name: self._backend.read(one) for name, one in tensors.items()}
+        return Snapshot(step, pickle.dumps(small), tensors)
 
-    def restore(self, image: Image) -> None:
-        """Take over a state: every value is overwritten in place.
+    def restore(self, snapshot: Snapshot) -> None:
+        """Load a state: overwrite every value in place.
 
         Raises:
             MoveError: The state belongs to another model; nothing has been changed.
         """
         own = dict(self._model_tensors())
-        theirs = {name: one for name, one in image.tensors.items() if name.startswith("model")}
+        theirs = {name: one for name, one in snapshot.tensors.items() if name.startswith("model")}
         wrong = [name for name in own.keys() | theirs.keys() if _kind(own.get(name)) != _kind(theirs.get(name))]
         if wrong:
             raise MoveError(
                 f"the state is of another model or role: {len(wrong)} tensors differ, the first is {min(wrong)}"
             )
         for name, one in theirs.items():
-            own[name].copy_(one)
-        small = pickle.loads(image.small)  # noqa: S301 - from a member of this job that knows its token
+            self._backend.write(own[name], one)
+        small = pickle.loads(snapshot.small)  # noqa: S301 - from a member of this job that knows its token
         for place, (optimizer, plain) in enumerate(zip(self._optimizers, small["optimizers"], strict=True)):
-            _restore_optimizer(place, optimizer, plain, image.tensors)
+            self._restore_optimizer(place, optimizer, plain, snapshot.tensors)
         for one, state in zip(self._others, small["others"], strict=True):
             one.load_state_dict(state)
         for model, modes in zip(self._models, small["training"], strict=True):
             for module, mode in zip(model.modules(), modes, strict=True):
                 module.training = mode
-        _restore_random(small["random"])
+        self._backend.restore_random(small["random"])
+        self._backend.synchronize()
 
     def _model_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for place, model in enumerate(self._models):
             for name, one in (*model.named_parameters(), *model.named_buffers()):
                 yield f"model{place}.{name}", _local(one)
+
+    def _restore_optimizer(
+        self, place: int, optimizer: torch.optim.Optimizer, groups: Any, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        for g, (group, (settings, values)) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
+            group.update(settings)
+            for p, (parameter, plain) in enumerate(zip(group["params"], values, strict=True)):
+                state = optimizer.state[parameter]
+                for key in [key for key in state if key not in plain]:
+                    del state[key]
+                for key, value in plain.items():
+                    given = tensors.get(f"optimizer{place}.{g}.{p}.{key}")
+                    state[key] = value if given is None else self._taken(state.get(key), given, parameter)
+
+    def _taken(self, present: Any, given: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        """Write an optimizer's tensor in place; create it on the parameter's device if there is none like it."""
+        if not (isinstance(present, torch.Tensor) and _kind(_local(present)) == _kind(given)):
+            if hasattr(parameter, "to_local") and given.shape == _local(parameter).shape:
+                present = torch.zeros_like(parameter, dtype=given.dtype)
+            else:  # counters, as Adam's "step", stay in host memory
+                present = torch.empty_like(given, device=parameter.device if given.ndim else "cpu")
+        self._backend.write(_local(present), given)
+        return present
 
 
 def _kind(tensor: torch.Tensor | None) -> object:
@@ -172,7 +205,7 @@ def _kind(tensor: torch.Tensor | None) -> object:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This member's part of a DTensor; of a plain tensor all. A view of the live memory."""
+    """Return a view of a tensor's memory; of a DTensor, of its local part."""
     local = tensor.detach()
     local = local.to_local() if hasattr(local, "to_local") else local
     if not local.is_contiguous():
@@ -181,7 +214,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _optimizer_state(place: int, optimizer: torch.optim.Optimizer) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Tensors by name, and everything else by place."""
+    """Return an optimizer's plain values by place, and its tensors by name."""
     tensors: dict[str, torch.Tensor] = {}
     groups = []
     for g, group in enumerate(optimizer.param_groups):
@@ -194,95 +227,3 @@ def _optimizer_state(place: int, optimizer: torch.optim.Optimizer) -> tuple[Any,
             values.append({key: None if isinstance(value, torch.Tensor) else value for key, value in state.items()})
         groups.append(({key: value for key, value in group.items() if key != "params"}, values))
     return groups, tensors
-
-
-def _restore_optimizer(
-    place: int, optimizer: torch.optim.Optimizer, groups: Any, tensors: Mapping[str, torch.Tensor]
-) -> None:
-    for g, (group, (settings, values)) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
-        group.update(settings)
-        for p, (parameter, plain) in enumerate(zip(group["params"], values, strict=True)):
-            state = optimizer.state[parameter]
-            for key in [key for key in state if key not in plain]:
-                del state[key]
-            for key, value in plain.items():
-                given = tensors.get(f"optimizer{place}.{g}.{p}.{key}")
-                state[key] = value if given is None else _taken(state.get(key), given, parameter)
-
-
-def _taken(present: Any, given: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    if isinstance(present, torch.Tensor) and _kind(_local(present)) == _kind(given):
-        _local(present).copy_(given)
-        return present
-    if hasattr(parameter, "to_local") and given.shape == _local(parameter).shape:
-        fresh = torch.zeros_like(parameter, dtype=given.dtype)
-        _local(fresh).copy_(given)
-        return fresh
-    return given.clone()
-
-
-def _random_state() -> dict[str, Any]:
-    numpy = sys.modules.get("numpy")
-    return {
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "python": random.getstate(),
-        "numpy": numpy.random.get_state() if numpy is not None else None,
-    }
-
-
-def _restore_random(state: Mapping[str, Any]) -> None:
-    torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
-    random.setstate(state["python"])
-    if state["numpy"] is not None:
-        import numpy
-
-        numpy.random.set_state(state["numpy"])
-
-
-class Batches:
-    """A DataLoader that knows its place and goes on for ever, epoch after epoch.
-
-    Args:
-        loader: Any iterable whose order is decided by torch's random numbers when `iter` is called, as DataLoader's is.
-            Taking a place over means passing over the batches before it.
-    """
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._iterator: Iterator[Any] | None = None
-        self._epoch = 0
-        self._taken = 0
-        self._began = b""
-
-    def __iter__(self) -> Batches:
-        return self
-
-    def __next__(self) -> Any:
-        while True:
-            if self._iterator is None:
-                self._began = torch.get_rng_state().numpy().tobytes()
-                self._iterator = iter(self._loader)
-            try:
-                batch = next(self._iterator)
-            except StopIteration:
-                if self._taken == 0:
-                    raise
-                self._iterator, self._taken = None, 0
-                self._epoch += 1
-                continue
-            self._taken += 1
-            return batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Epoch, batches taken of it, and torch's random numbers as they were at its beginning."""
-        return {"epoch": self._epoch, "taken": self._taken, "began": self._began}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to the same place."""
-        self._epoch, self._taken, self._began = state["epoch"], state["taken"], state["began"]
-        self._iterator = None
-        if self._taken:
-            torch.set_rng_state(torch.frombuffer(bytearray(self._began), dtype=torch.uint8))
-            self._iterator = iter(self._loader)
-            for _ in range(self._taken):
-                next(self._iterator)

@@ -1,14 +1,8 @@
-"""Connections between members: TCP, and the one interface that another transport (RDMA, NVLink) would have to offer.
+"""TCP connections between members.
 
 A connection belongs to one pair of members, one group and one purpose. Messages have a header (sequence number, code,
-length), so that two members in different collectives are told apart, and so that a connection between members who
-stay can be brought back to a message boundary after an interruption: nothing is reconnected but what led to the
-member that left.
-
-A transport for GPUs would replace `Link` and `Listener` (queue pairs instead of sockets, registered buffers instead
-of views) and keep `Hello`, the message header and the order of calls: `dial` while the job runs, `pump` for every
-collective, `drain` after an interruption, `close` at the switch. Nothing of that kind is here, and nothing is claimed
-about it.
+length). It tells members in different collectives apart, and it lets two stayers bring their connection back to a
+message boundary after an interruption, without reconnecting.
 """
 
 from __future__ import annotations
@@ -39,7 +33,6 @@ from trainmover.errors import (
 
 HEADER = struct.Struct("<IIQ")
 MARK = 0xFFFF
-BUFFER_BYTES = 1 << 22
 _HELLO_LIMIT = 4096
 _PAD = memoryview(bytes(1 << 16))
 
@@ -49,13 +42,13 @@ Arrived = Callable[[], None] | None
 
 @dataclass(frozen=True)
 class Hello:
-    """Who dials whom, and for what.
+    """The greeting of a connection: who connects to whom, and why.
 
     Attributes:
         token: The job's secret.
         purpose: "collective", "direct", "state" or "copy".
         group: Name of the group; empty for connections outside groups.
-        generation: Number of the line-up that the connection is for.
+        generation: The generation that the connection is for.
         source: The dialling member's global rank.
         target: The global rank that it expects to find.
     """
@@ -69,7 +62,7 @@ class Hello:
 
 
 class Wake:
-    """Ends every wait of a process's connections at once, until it is cleared."""
+    """Ends all waits of a process's connections until it is cleared."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -77,14 +70,14 @@ class Wake:
         self._lock = threading.Lock()
 
     def set(self) -> None:
-        """Wake everybody."""
+        """Wake all waiters."""
         with self._lock:
             if not self._set:
                 self._set = True
                 os.eventfd_write(self.fd, 1)
 
     def clear(self) -> None:
-        """Waits are possible again."""
+        """Allow waits again."""
         with self._lock:
             if self._set:
                 self._set = False
@@ -97,7 +90,7 @@ class Wake:
 
 
 class Link:
-    """One connection to one peer, with the place in the message that each direction has reached.
+    """A connection to one peer, with the position in the current message of each direction.
 
     Args:
         connection: A connected TCP socket; the link owns it from here on.
@@ -167,7 +160,7 @@ class Traffic:
             then()
 
     def wanted(self) -> int:
-        """The poll mask of what is outstanding, 0 when the link has done all."""
+        """Return the poll mask of what is outstanding, 0 if nothing is."""
         mask = select.POLLIN if self.wants_header or self._incoming else 0
         return mask | (select.POLLOUT if self._outgoing or self.link.out_header else 0)
 
@@ -191,7 +184,7 @@ class Traffic:
             raise LinkLostError(f"the connection to rank {link.peer} is gone: {error}", link.peer) from error
 
     def receive_some(self) -> None:
-        """Receive as much as has come and is wanted."""
+        """Receive as much as has arrived and is wanted."""
         link = self.link
         try:
             while self.wants_header or self._incoming:
@@ -235,7 +228,7 @@ class Traffic:
 
 
 def pump(traffics: Iterable[Traffic], wake: Wake, deadline: float) -> None:
-    """Move bytes in both directions on all links until everything announced has been done.
+    """Move bytes in both directions on all links until everything announced is done.
 
     Args:
         traffics: One per link.
@@ -272,7 +265,7 @@ def pump(traffics: Iterable[Traffic], wake: Wake, deadline: float) -> None:
             raise LinkTimeoutError(f"nothing came from ranks {slow} in time", slow[0] if len(slow) == 1 else -1)
         for fd, events in ready:
             if fd == wake.fd:
-                raise InterruptedLinkError("the members are called together")
+                raise InterruptedLinkError("a recovery has begun")
             traffic = open_by_fd[fd]
             if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
                 traffic.receive_some()
@@ -283,7 +276,7 @@ def pump(traffics: Iterable[Traffic], wake: Wake, deadline: float) -> None:
 
 
 def drain(links: Iterable[Link], generation: int, wake: Wake, deadline: float) -> None:
-    """Bring connections between members who stay back to a message boundary.
+    """Bring connections between stayers back to a message boundary.
 
     Each side fills up what it had begun to send, then sends a mark of the new generation, and throws away what comes
     before the other's mark.
@@ -326,9 +319,9 @@ def _draining(link: Link, generation: int, sink: memoryview) -> Traffic:
 
 
 class Listener:
-    """Takes connections from other members, checks what they say, and keeps them until they are asked for.
+    """Accepts connections from other members, checks their greetings, and keeps them until they are taken.
 
-    It lives in a training process, and everybody who reaches its port can connect. So one thread serves all that have
+    It lives in a training process, and any client that reaches its port can connect. So one thread serves all that have
     not shown the token (`trainmover.admission`).
 
     Args:
@@ -359,7 +352,7 @@ class Listener:
         with self._some:
             while key not in self._arrived:
                 if wake.is_set:
-                    raise InterruptedLinkError("the members are called together")
+                    raise InterruptedLinkError("a recovery has begun")
                 if time.monotonic() >= deadline:
                     raise LinkTimeoutError(
                         f"rank {source} has not connected ({purpose}, {group or 'no group'})", source
@@ -368,14 +361,8 @@ class Listener:
             return self._arrived.pop(key)
 
     def serve(self, purpose: str, servant: Callable[[Link], None]) -> None:
-        """Hand connections of this purpose over, each in a thread of its own."""
+        """Pass on connections of this purpose, each in a thread of its own."""
         self._servants[purpose] = servant
-
-    def forget(self, before: int) -> None:
-        """Close connections that nobody asked for, of generations before this one."""
-        with self._some:
-            for key in [key for key in self._arrived if key[2] < before]:
-                self._arrived.pop(key).close()
 
     def close(self) -> None:
         """Take no more connections."""
@@ -415,7 +402,7 @@ class Listener:
 
 
 def _hello(line: bytes) -> Hello | None:
-    """What a caller says of itself; None if that is no greeting."""
+    """Return a caller's greeting, or None if it is not one."""
     try:
         hello = Hello(**json.loads(line))
     except (ValueError, TypeError, RecursionError):
@@ -426,10 +413,10 @@ def _hello(line: bytes) -> Hello | None:
 
 
 def dial(address: Address, hello: Hello, timeout_s: float) -> Link:
-    """Connect to another member's listener and say who calls.
+    """Connect to another member's listener.
 
     Raises:
-        LinkLostError: Nobody answers there, or not in time.
+        LinkLostError: The listener does not answer in time.
         RefusedError: The other member turned the call down; the message has its reason.
     """
     try:
@@ -446,7 +433,7 @@ def dial(address: Address, hello: Hello, timeout_s: float) -> Link:
 
 
 def _line(connection: socket.socket) -> str:
-    """One line, byte by byte, so that nothing behind it is swallowed."""
+    """Read one line byte by byte, so that no byte behind it is consumed."""
     line = bytearray()
     while len(line) < _HELLO_LIMIT:
         byte = connection.recv(1)

@@ -1,8 +1,7 @@
-"""The control channel: messages between controller, members, seats and standbys.
+"""The control channel between controller, members, supervisors and standbys.
 
-One message is a line of JSON; `blob` in it is the number of bytes that follow. The first message of a connection
-carries the token; with a certificate in TRAINMOVER_TLS_CERT (and TRAINMOVER_TLS_KEY at the controller) the channel is
-TLS.
+A message is a line of JSON; its `blob` is the number of bytes that follow. The first message of a connection carries
+the token. With a certificate in TRAINMOVER_TLS_CERT (and TRAINMOVER_TLS_KEY at the controller) the channel uses TLS.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from trainmover.errors import RefusedError, WireError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-VERSION = 2
+VERSION = 3
 LINE_LIMIT = 1 << 22
 #: A connection ends some twenty seconds after the other machine has; else it would be a quarter of an hour.
 _ALIVE = (
@@ -36,14 +35,14 @@ Message = dict[str, Any]
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Let a connection end some twenty seconds after the other machine has gone."""
+    """Have a connection end about 20 s after the other machine is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _ALIVE:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Channel:
-    """One end of a control connection, for blocking use; sending is safe from several threads."""
+    """One blocking end of a control connection; several threads may send."""
 
     def __init__(self, connection: socket.socket | Tls) -> None:
         self._socket = connection
@@ -87,9 +86,9 @@ class Channel:
 
 
 class Tls(io.RawIOBase):
-    """A TLS connection of which one thread reads while another writes.
+    """A TLS connection that one thread reads while another writes.
 
-    OpenSSL lets only one at a time into a connection. So nobody waits for the network while it is in there.
+    OpenSSL lets only one at a time into a connection. So no thread waits for the network inside OpenSSL.
 
     Args:
         connection: After the handshake.
@@ -103,15 +102,15 @@ class Tls(io.RawIOBase):
         self._timeout_s: float | None = None
 
     def settimeout(self, seconds: float | None) -> None:
-        """Longest wait for the other end; None for no limit."""
+        """Set the longest wait for the other end; None for no limit."""
         self._timeout_s = seconds
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """What has come, to be read."""
+        """Return a reader."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Buffer) -> int:
@@ -133,7 +132,7 @@ class Tls(io.RawIOBase):
             left = left[self._until(lambda: self._connection.send(left)) :]  # noqa: B023 - called at once
 
     def shutdown(self, how: int) -> None:
-        """Wake whoever waits."""
+        """Wake waiting threads."""
         with self._inside:
             self._connection.shutdown(how)
 
@@ -160,12 +159,12 @@ class Tls(io.RawIOBase):
 
 
 def encode(message: Message, blob: bytes = b"") -> bytes:
-    """A message as bytes."""
+    """Return a message as bytes."""
     return json.dumps({**message, "blob": len(blob)} if blob else message).encode() + b"\n" + blob
 
 
 def decode(line: bytes) -> Message:
-    """The message of one line.
+    """Return the message of one line.
 
     Raises:
         WireError: It is none.
@@ -179,7 +178,7 @@ def decode(line: bytes) -> Message:
 
 
 def call(address: str, hello: Message, timeout_s: float = 5.0) -> tuple[Channel, Message]:
-    """Connect to the controller and say who calls.
+    """Connect to the controller and send the first message.
 
     Args:
         address: "host:port".
@@ -190,14 +189,14 @@ def call(address: str, hello: Message, timeout_s: float = 5.0) -> tuple[Channel,
         The channel, and the controller's answer.
 
     Raises:
-        OSError: Nobody answers there.
+        OSError: The controller does not answer.
         RefusedError: The controller turned the call down, or shows another certificate than TRAINMOVER_TLS_CERT.
     """
     host, port = address.rsplit(":", 1)
     plain = socket.create_connection((host, int(port)), timeout=timeout_s)
-    if plain.getsockname() == plain.getpeername():  # TCP does that when nobody listens at a port of its own choice
+    if plain.getsockname() == plain.getpeername():  # TCP connects a socket to itself if its own port is called
         plain.close()
-        raise ConnectionRefusedError(f"nobody listens at {address}")
+        raise ConnectionRefusedError(f"no process listens at {address}")
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     keep_alive(plain)
     connection = _secured(plain, host)
@@ -210,7 +209,7 @@ def call(address: str, hello: Message, timeout_s: float = 5.0) -> tuple[Channel,
         channel.close()
         hint = "" if client_tls() else "; if it wants TLS, set TRAINMOVER_TLS_CERT to its certificate"
         raise WireError(f"the controller at {address} does not answer: {error}{hint}") from error
-    if answer.get("do") == "refused":
+    if answer.get("command") == "refused":
         channel.close()
         raise RefusedError(str(answer.get("reason")))
     connection.settimeout(None)
@@ -230,7 +229,7 @@ def _secured(plain: socket.socket, host: str) -> socket.socket | Tls:
 
 
 def client_tls() -> ssl.SSLContext | None:
-    """Trust in the controller's certificate, where the channel is TLS."""
+    """Return the TLS context of a client, or None without TRAINMOVER_TLS_CERT."""
     certificate = os.environ.get("TRAINMOVER_TLS_CERT")
     if not certificate:
         return None
@@ -240,7 +239,7 @@ def client_tls() -> ssl.SSLContext | None:
 
 
 def server_tls() -> ssl.SSLContext | None:
-    """The controller's own certificate, where the channel is TLS."""
+    """Return the TLS context of the controller, or None without a certificate and key."""
     certificate, key = os.environ.get("TRAINMOVER_TLS_CERT"), os.environ.get("TRAINMOVER_TLS_KEY")
     if not (certificate and key and Path(key).exists()):
         return None

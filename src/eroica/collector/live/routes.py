@@ -21,8 +21,7 @@ from eroica.collector.live.siblings import sibling_link
 from eroica.collector.live.telling import Shown, Stream, Telling, report_path
 from eroica.collector.live.visitors import Visitors, with_headers
 from eroica.errors import InputError
-from eroica.views.live.page import ASSETS, REPORT_POLICY, asset, draw_page
-from eroica.views.live.records import window_now, worker_now
+from eroica.views.live_page import ASSETS, REPORT_POLICY, asset, draw_page, window_now, worker_now
 from eroica.wire.messages import ProfileRequest
 from eroica.wire.network import is_loopback
 from eroica.wire.places import read_private

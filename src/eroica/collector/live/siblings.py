@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from eroica.errors import InputError
-from eroica.report.words import clean, sentence
+from eroica.model.words import clean, sentence
 from eroica.wire.address import page_link, read_address
 from eroica.wire.network import endpoint_of, is_loopback
 from eroica.wire.places import belongs_to_us, host_name, read_private

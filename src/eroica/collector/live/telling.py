@@ -24,7 +24,7 @@ from eroica.collector.pace import PaceUpdate
 from eroica.model.communication import DelayMatrix
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
-from eroica.views.live.records import job_now, roster, verdict_now, window_now, workers_now
+from eroica.views.live_page import job_now, roster, verdict_now, window_now, workers_now
 from eroica.wire.messages import JobStatus, ProfileAnswer, ProfileRequest, WindowLine
 
 log = logging.getLogger("eroica.collector")

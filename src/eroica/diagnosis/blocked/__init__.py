@@ -16,14 +16,12 @@ which collective, and nothing else (`recorded`).
 from __future__ import annotations
 
 from eroica import __version__
-from eroica.diagnosis.blocked.conclusion import choose_word, complete_notes, summarize
-from eroica.diagnosis.blocked.findings import build_findings, find_queues
+from eroica.diagnosis.blocked.conclusion import build_findings, choose_word, complete_notes, find_queues, summarize
 from eroica.diagnosis.blocked.meetings import find_meetings
 from eroica.diagnosis.blocked.recorded import find_recorded_queues
 from eroica.diagnosis.blocked.rules import find_origins
 from eroica.diagnosis.blocked.scene import Scene, build_scene, has_moved
-from eroica.diagnosis.blocked.waiting import find_waiting
-from eroica.diagnosis.blocked.waits import standing_waits
+from eroica.diagnosis.blocked.waiting import find_waiting, standing_waits
 from eroica.model.look import Blockage
 from eroica.model.verdict import NAMED, Coverage, Finding, Hypothesis, IterationTimes, Verdict, VerdictWindow
 from eroica.settings import Settings

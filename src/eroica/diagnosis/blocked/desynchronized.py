@@ -11,9 +11,9 @@ from eroica.diagnosis.blocked.meetings import Meeting
 from eroica.diagnosis.blocked.origin import Origin, describe
 from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Node, Waiting
-from eroica.diagnosis.wording import name_workers
+from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 _MOST_PLACES = 6
 _CAUSE = "desynchronized-collective"

@@ -7,7 +7,7 @@ from collections import defaultdict
 import msgspec
 
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 #: Two groups with the same name never share a member; these five tell them apart without comparing all ranks.
 GroupKey = tuple[str, str, int, int, int]

@@ -6,7 +6,7 @@ from eroica.diagnosis.blocked.origin import Origin, function_of, silence_words
 from eroica.diagnosis.blocked.places import Site, find_site
 from eroica.diagnosis.blocked.scene import Member, Scene, holder_of_interpreter_lock
 from eroica.model.look import ThreadLook
-from eroica.report.words import clean
+from eroica.model.words import clean
 from eroica.settings import Settings
 
 

@@ -9,10 +9,10 @@ import msgspec
 from eroica.diagnosis.blocked.places import Site
 from eroica.diagnosis.blocked.scene import Member, Scene
 from eroica.diagnosis.blocked.waiting import Node, Waiting
-from eroica.diagnosis.wording import name_workers
+from eroica.diagnosis.words import name_workers
 from eroica.model.shares import percent
 from eroica.model.verdict import FindingFunction
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import msgspec
 
 from eroica.diagnosis.frames import is_own_frame, split_frame
 from eroica.model.look import ThreadLook
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 Kind = Literal["communication", "backward", "device", "exit", "code", "unknown"]
 Wait = Literal[

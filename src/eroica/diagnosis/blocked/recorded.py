@@ -14,16 +14,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from eroica.diagnosis.blocked.findings import Queue
-from eroica.diagnosis.blocked.meetings import Meeting
+from eroica.diagnosis.blocked.conclusion import Queue
+from eroica.diagnosis.blocked.meetings import Meeting, Stall
 from eroica.diagnosis.blocked.origin import Origin, remaining
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.blocked.stalls import Stall
 from eroica.diagnosis.blocked.waiting import Waiting
-from eroica.diagnosis.wording import name_workers
+from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
 from eroica.model.window import FlightEntry
-from eroica.report.words import clean
+from eroica.model.words import clean
 
 _MOST_SENTENCES = 6
 #: A device that stands still is believed by so much if its peers are many; less, the more members are behind with it.

@@ -16,8 +16,7 @@ from eroica.diagnosis.blocked.interpreter import find_lock_holders
 from eroica.diagnosis.blocked.origin import Origin, remaining
 from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
 from eroica.diagnosis.blocked.scene import Member, Scene
-from eroica.diagnosis.blocked.transport import find_stuck_transport
-from eroica.diagnosis.blocked.unread import find_unreadable_waits, find_unseen
+from eroica.diagnosis.blocked.transport import find_stuck_transport, find_unreadable_waits, find_unseen
 from eroica.diagnosis.blocked.user_code import find_blocked_code
 from eroica.diagnosis.blocked.waiting import Waiting
 from eroica.settings import Settings

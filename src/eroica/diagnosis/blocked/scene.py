@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from eroica.diagnosis.blocked.places import Site, find_site, without_line
-from eroica.diagnosis.wording import name_workers
+from eroica.diagnosis.words import name_workers
 from eroica.model.look import Blockage, Death, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.worker import Worker
 

@@ -1,1 +1,0 @@
-"""A small GPT with data, pipeline and tensor parallelism, and a demonstration with it."""

@@ -1,0 +1,393 @@
+"""Snapshots in memory: this member's own, to roll back to, and its buddies', for their replacements.
+
+Training waits only while the state is copied aside. A thread computes digests and offers the snapshot to the buddy,
+which asks for those tensors only that differ from its own snapshot of the same iteration. A data-parallel replica
+therefore receives a few kilobytes; a member with a shard of its own sends all of it. A snapshot is dropped when all
+members have reported a newer one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import pickle
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainmover import transfer
+from trainmover.context import Context
+from trainmover.errors import LinkError, MoveError, TrainmoverError
+from trainmover.state import Snapshot, digest, empty_like, view_of
+from trainmover.transport import Address, Link, Wake, dial
+
+_COPY_S = 30.0
+#: How soon, and how often for one buddy, a copy is offered again that could not be sent.
+_TRY_AGAIN_S, _MOST_TRIES = 0.3, 20
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Held:
+    """A buddy's snapshot: the tensors that differ from this member's own, and the digests of all."""
+
+    snapshot: Snapshot
+    digests: dict[str, str]
+
+
+class SnapshotStore:
+    """Takes snapshots, sends them to the buddy, and holds those of other members.
+
+    Args:
+        owner: The process's connections.
+        report: Sends a message to the controller.
+        folder: Where checkpoints go, or None.
+        checkpoint_every: A checkpoint is written every so many iterations (a multiple of the copies' rhythm).
+    """
+
+    def __init__(self, owner: Context, report: Report, folder: Path | None, checkpoint_every: int) -> None:
+        self._owner, self._report, self._folder, self._every = owner, report, folder, checkpoint_every
+        self._own: dict[int, Snapshot] = {}
+        self._digests: dict[int, dict[str, str]] = {}
+        self._held: dict[int, dict[int, Held]] = {}
+        self._free: list[Snapshot] = []
+        self._replicas: set[int] = set()
+        self._saved: set[int] = set()
+        self._work: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._buddy = -1
+        self._address: Address = ("", 0)
+        self._link: Link | None = None
+        self._generation = 0
+        self._passed_over = -1
+        self._tries = 0
+        self._wake = Wake()
+        self._stable = -1
+        owner.listener.serve("copy", self._serve)
+        self._thread = threading.Thread(target=self._run, name="trainmover-copies", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """End the thread; one that runs torch code when the interpreter ends would abort the process."""
+        self._wake.set()
+        self._work.put(None)
+        self._thread.join(5.0)
+
+    # -- called by the training --------------------------------------------------------------------------------------
+
+    def take(self, snapshot: Snapshot) -> float:
+        """Copy the state aside.
+
+        Args:
+            snapshot: Views of the live tensors.
+
+        Returns:
+            Seconds that it took; 0 if the snapshot was passed over because both slots are in use.
+        """
+        began = time.perf_counter()
+        with self._changed:
+            if snapshot.step in self._own:
+                self._work.put(snapshot.step)
+                return 0.0
+            if len(self._own) >= 2 and not self._drop_older():
+                self._passed_over = max(self._passed_over, snapshot.step)
+                self._changed.notify_all()
+                if self._work.empty():  # it has been offered and not been kept
+                    self._work.put(max(self._own))
+                return 0.0
+            slot = self._free.pop() if self._free else Snapshot(-1, b"")
+        if slot.pieces() != snapshot.pieces():
+            slot.tensors = {piece.name: empty_like(piece) for piece in snapshot.pieces()}
+        for name, one in snapshot.tensors.items():
+            slot.tensors[name].copy_(one)
+        slot.step, slot.small = snapshot.step, snapshot.small
+        with self._changed:
+            self._own[snapshot.step] = slot
+        self._work.put(snapshot.step)
+        return time.perf_counter() - began
+
+    def report(self) -> dict[str, Any]:
+        """Return the iterations for which snapshots exist: own, held for others, and on disk."""
+        with self._changed:
+            held = {str(rank): sorted(snapshots) for rank, snapshots in self._held.items()}
+            return {"own": sorted(self._own), "held": held, "disk": checkpoints(self._folder)}
+
+    def own(self, step: int) -> Snapshot:
+        """Return this member's snapshot of an iteration, from memory or from its checkpoint.
+
+        Raises:
+            MoveError: There is none.
+        """
+        with self._changed:
+            if step in self._own:
+                return self._own[step]
+        return load_checkpoint(self._folder, step, self._owner.rank)
+
+    def compose(self, rank: int, step: int) -> tuple[Snapshot, dict[str, str]]:
+        """Return a buddy's complete snapshot of an iteration, and its digests.
+
+        Raises:
+            MoveError: It is not held here.
+        """
+        with self._changed:
+            held = self._held.get(rank, {}).get(step)
+            own = self._own.get(step)
+        if held is None:
+            raise MoveError(f"no copy of rank {rank} at iteration {step} is held here")
+        shared = own.tensors if own is not None else {}
+        tensors = {**{name: shared[name] for name in held.digests if name in shared}, **held.snapshot.tensors}
+        lacking = [name for name in held.digests if name and name not in tensors]
+        if lacking:
+            raise MoveError(f"of rank {rank}'s copy of iteration {step}, {len(lacking)} tensors are not held here")
+        tensors = {name: tensors[name] for name in held.digests if name}
+        snapshot = Snapshot(step, held.snapshot.small, tensors)
+        transfer.check(snapshot, held.digests)
+        return snapshot, held.digests
+
+    def rollback(self, step: int) -> None:
+        """Drop snapshots of later iterations."""
+        with self._changed:
+            for later in [one for one in self._own if one > step]:
+                self._free.append(self._own.pop(later))
+                self._digests.pop(later, None)
+            for snapshots in self._held.values():
+                for later in [one for one in snapshots if one > step]:
+                    del snapshots[later]
+            self._stable = min(self._stable, step)
+
+    # -- called by the agent -----------------------------------------------------------------------------------------
+
+    def set_buddy(self, buddy: int, address: Address, generation: int) -> None:
+        """Send copies to this member from now on, those at hand included."""
+        with self._changed:
+            self._generation = generation
+            if (buddy, address) != (self._buddy, self._address):
+                self._buddy, self._address, self._tries = buddy, address, 0
+                self._hang_up()
+                for step in sorted(self._own):
+                    self._work.put(step)
+
+    def set_stable(self, stable: int) -> None:
+        """Drop snapshots older than the common one."""
+        with self._changed:
+            self._stable = max(self._stable, stable)
+            self._drop_older()
+
+    def make_room(self, stable: int) -> None:
+        """Keep the common snapshot only, so that the one at a move's boundary has a slot."""
+        with self._changed:
+            self._stable = max(self._stable, stable)
+            self.discard([one for one in self._own if one != self._stable])
+
+    def adopt(self, snapshot: Snapshot, digests: dict[str, str]) -> None:
+        """Keep the state that this joiner has loaded as its own snapshot."""
+        with self._changed:
+            self._own, self._digests = {snapshot.step: snapshot}, {snapshot.step: digests}
+            self._changed.notify_all()
+        self._work.put(snapshot.step)
+
+    def discard(self, steps: Sequence[int]) -> None:
+        """Drop snapshots that can never be common."""
+        with self._changed:
+            for step in steps:
+                self._own.pop(step, None)  # not to be used again at once: it may be on its way
+                self._digests.pop(step, None)
+                for snapshots in self._held.values():
+                    snapshots.pop(step, None)
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _drop_older(self) -> bool:
+        older = [step for step in self._own if step < self._stable]
+        for step in older:
+            self._free.append(self._own.pop(step))
+            self._digests.pop(step, None)
+        for snapshots in self._held.values():
+            for step in [one for one in snapshots if one < self._stable]:
+                del snapshots[step]
+        return bool(older)
+
+    def _run(self) -> None:
+        while True:
+            step = self._work.get()
+            if step is None:
+                return
+            with self._changed:
+                snapshot, buddy = self._own.get(step), self._buddy
+            if snapshot is None:
+                continue
+            try:
+                self._digest(snapshot)
+                self._checkpoint(snapshot)
+                if buddy >= 0:
+                    self._send(snapshot)
+                    self._tries = 0
+            except (TrainmoverError, OSError):  # the buddy is gone, which others notice too, or not yet what it will be
+                self._hang_up()
+                self._try_again(step)
+
+    def _try_again(self, step: int) -> None:
+        """Offer a snapshot again soon: a joiner may not be ready for it yet."""
+        if self._tries < _MOST_TRIES:
+            self._tries += 1
+            time.sleep(_TRY_AGAIN_S)
+            self._work.put(step)
+
+    def _digest(self, snapshot: Snapshot) -> None:
+        if snapshot.step in self._digests:
+            return
+        digests = snapshot.digests()
+        with self._changed:
+            if self._own.get(snapshot.step) is not snapshot:
+                return
+            self._digests[snapshot.step] = digests
+            self._changed.notify_all()
+        models = "".join(value for name, value in digests.items() if name.startswith("model"))
+        if self._buddy < 0:
+            self._report({"event": "digest", "digest": digest(models.encode())})
+
+    def _send(self, snapshot: Snapshot) -> None:
+        deadline = time.monotonic() + _COPY_S
+        if self._link is None:
+            self._link = dial(self._address, self._owner.hello("copy", "", self._generation, self._buddy), 5.0)
+        link, step, digests = self._link, snapshot.step, self._digests.get(snapshot.step)
+        if digests is None:  # thrown away meanwhile
+            return
+        offer = {
+            "step": step,
+            "n_small": len(snapshot.small),
+            "digests": digests,
+            "pieces": [asdict(piece) for piece in snapshot.pieces()],
+        }
+        transfer.send(link, offer, [memoryview(snapshot.small)], self._wake, deadline)
+        wanted = transfer.receive(link, lambda _content: [], self._wake, deadline)["wanted"]
+        transfer.send(link, {}, [view_of(snapshot.tensors[name]) for name in wanted], self._wake, deadline)
+        kept = bool(transfer.receive(link, lambda _content: [], self._wake, deadline).get("kept"))
+        with self._changed:
+            mine = self._own.get(step) is snapshot  # not thrown away meanwhile, nor rolled back
+            if mine and not kept and 0 <= self._stable < step:
+                del self._own[step]  # the buddy has no such copy; a later one may do
+        if mine and kept:
+            self._report({"event": "copied", "step": step})
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _serve(self, link: Link) -> None:
+        """Hold the snapshots of the member at the other end of this connection."""
+        try:
+            while True:
+                self._hold(link)
+        except (LinkError, MoveError, OSError, KeyError, ValueError):
+            link.close()
+
+    def _hold(self, link: Link) -> None:
+        small = bytearray()
+
+        def place(content: dict[str, Any]) -> list[memoryview]:
+            small.extend(bytes(content["n_small"]))
+            return [memoryview(small)]
+
+        offer = transfer.receive(link, place, self._wake, time.monotonic() + 1e6)
+        step, deadline = offer["step"], time.monotonic() + _COPY_S
+        own = self._own_digests(step)
+        if not own and link.peer in self._replicas:  # its copy is mine but for a little; without mine it would be large
+            transfer.send(link, {"wanted": []}, [], self._wake, deadline)
+            transfer.receive(link, lambda _content: [], self._wake, deadline)
+            transfer.send(link, {"kept": False}, [], self._wake, deadline)
+            return
+        kept = Held(Snapshot(step, bytes(small)), offer["digests"])
+        kept.snapshot.tensors = {
+            one["name"]: empty_like(transfer.spec_of(one))
+            for one in offer["pieces"]
+            if own.get(one["name"]) != offer["digests"][one["name"]]
+        }
+        transfer.send(link, {"wanted": list(kept.snapshot.tensors)}, [], self._wake, deadline)
+        transfer.receive(
+            link, lambda _content: [view_of(one) for one in kept.snapshot.tensors.values()], self._wake, deadline
+        )
+        with self._changed:
+            depends = len(kept.snapshot.tensors) < len(offer["pieces"])
+            fine = step >= self._stable and not (depends and step not in self._own)
+            if depends:
+                self._replicas.add(link.peer)
+            if fine:
+                self._held.setdefault(link.peer, {})[step] = kept
+        transfer.send(link, {"kept": fine}, [], self._wake, deadline)
+
+    def _own_digests(self, step: int, patience_s: float = 15.0) -> dict[str, str]:
+        """Return the digests of this member's snapshot of the same iteration; wait while it may still be taken."""
+        deadline = time.monotonic() + patience_s
+        with self._changed:
+            while (
+                step not in self._digests
+                and step >= max(self._own, default=step)
+                and step > self._passed_over
+                and time.monotonic() < deadline
+            ):
+                self._changed.wait(0.1)
+            return self._digests.get(step, {})
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self, snapshot: Snapshot) -> None:
+        if self._folder is None or self._every <= 0 or snapshot.step % self._every or snapshot.step in self._saved:
+            return
+        save_checkpoint(self._folder, snapshot, self._owner.rank)
+        self._saved.add(snapshot.step)
+
+
+def save_checkpoint(folder: Path, snapshot: Snapshot, rank: int) -> None:
+    """Write one member's snapshot atomically."""
+    target = folder / f"step-{snapshot.step:08d}" / f"rank-{rank}.pt"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_suffix(".part")
+    content = {
+        "step": snapshot.step,
+        "small": snapshot.small,
+        "tensors": snapshot.tensors,
+        "digests": snapshot.digests(),
+    }
+    torch.save(content, part)
+    part.replace(target)
+
+
+def load_checkpoint(folder: Path | None, step: int, rank: int) -> Snapshot:
+    """Read one member's snapshot.
+
+    Raises:
+        MoveError: It is not there, or damaged.
+    """
+    if folder is None:
+        raise MoveError(f"no copy of iteration {step} is at hand, and there is no folder of checkpoints")
+    path = folder / f"step-{step:08d}" / f"rank-{rank}.pt"
+    try:
+        content = torch.load(path, weights_only=True)
+        snapshot, digests = Snapshot(content["step"], content["small"], content["tensors"]), content["digests"]
+        transfer.check(snapshot, digests)
+    except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, pickle.UnpicklingError) as error:
+        raise MoveError(f"the checkpoint {path} cannot be read: {error}") from error
+    return snapshot
+
+
+def set_aside(folder: Path | None, after: int, rank: int) -> None:
+    """Rename one rank's checkpoints of later iterations than `after`; this run writes its own."""
+    for path in sorted(folder.glob(f"step-*/rank-{rank}.pt")) if folder is not None else ():
+        if int(path.parent.name.removeprefix("step-")) > after:
+            path.replace(path.with_suffix(".pt.earlier"))
+
+
+def checkpoints(folder: Path | None) -> dict[str, list[int]]:
+    """Return the iterations that have checkpoints, by rank."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("step-*/rank-*.pt")) if folder is not None else ():
+        found.setdefault(path.stem.removeprefix("rank-"), []).append(int(path.parent.name.removeprefix("step-")))
+    return found

@@ -1,0 +1,144 @@
+"""Measure the facts of a block: what its function does, what its operators did, and what its workers lacked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.activities import Activity, activity_of
+from eroica.diagnosis.block import Block
+from eroica.diagnosis.loaders import where_it_runs
+from eroica.diagnosis.operators import held_share, host_fact, queued_share, weighted_mean
+from eroica.diagnosis.view import View
+from eroica.model.pattern import ASIDE
+
+Floats = NDArray[np.float64]
+#: Share of a function's time that must show one activity.
+_MOSTLY = 0.6
+#: A thread that uses less of a core than this waits rather than computes.
+WAITS = 0.5
+#: Share of the time in the wait for a disk from which it is a read, whatever the frames say.
+_LEAST_ON_DISK = 0.4
+#: Fewer samples on all workers together are too few to say how much of a core is used.
+_FEWEST_SAMPLES = 5
+#: A thread always gets some time: what is measured of the queue is a mean of the window.
+_LEAST_ALLOWED = 0.05
+
+
+def with_facts(view: View, block: Block) -> Block:
+    """Return the block with all that labels, gate and sentences read of it."""
+    workers = list(block.workers) or list(range(view.workers))
+    measured = dict[str, object](
+        held=float(held_share(view.fleet)[workers].mean()),
+        stopped=float(np.nan_to_num(host_fact(view.fleet, "stopped"))[workers].mean()),
+        queued=_queued(view, block, workers),
+        crowded=bool(view.is_crowded[workers].all()) and not view.fleet.has_accelerator,
+    )
+    if block.cell in ("input", "python"):
+        measured |= _of_python(view, block, workers)
+    if block.scope == "rotating" and block.cell == "operators":
+        return block
+    if block.cell in ("operators", "memory"):
+        measured |= _of_operators(view, block, workers)
+    return msgspec.structs.replace(block, facts=msgspec.structs.replace(block.facts, **measured))
+
+
+def _queued(view: View, block: Block, workers: list[int]) -> float:
+    """Return the share of the excess that is a longer wait for a core than usual."""
+    now_W = queued_share(view.fleet)
+    usual_W = view.then(queued_share) if block.reference == "baseline" else view.fleet.usual(now_W)
+    lost = 1 - block.reference_us / max(block.mean_us, 1e-9)
+    more = float(np.nan_to_num(now_W - usual_W)[workers].mean())
+    return float(np.clip(more / max(lost, 1e-9), 0.0, 1.0))
+
+
+def _of_python(view: View, block: Block, workers: list[int]) -> dict[str, object]:
+    rows = list(block.focus.functions or block.rows)
+    is_aside = bool(rows) and view.fleet.keys[rows[0]].thread in ASIDE
+    time_RW = (view.fleet.total_us if is_aside else view.fleet.critical_us)[rows][:, workers]
+    time_W = time_RW.sum(axis=0)
+    activity = block.facts.activity or _activity(view, rows, time_RW.sum(axis=1))
+    is_seen = float(view.fleet.samples[rows][:, workers].sum()) >= _FEWEST_SAMPLES
+    core = weighted_mean(view.fleet.pattern[rows][:, workers, 1].ravel(), time_RW.ravel()) if is_seen else np.nan
+    on_disk = _on_disk(view, workers, time_W, "loader_disk_wait" if is_aside else "disk_wait")
+    allowed = 1.0 if is_aside else _allowed(view, workers, time_W)
+    return {
+        "activity": activity,
+        "core": core,
+        "allowed": allowed,
+        "on_disk": on_disk,
+        "elsewhere": where_it_runs(view, rows) if block.is_elsewhere else "",
+        "waits_for_read": _waits_for_read(activity, core, on_disk, allowed),
+    }
+
+
+def _waits_for_read(activity: Activity, core: float, on_disk: float, allowed: float) -> bool:
+    """Return True if rows wait for storage or a network.
+
+    Without a measured use of a core, only frames that read a socket tell.
+    """
+    if np.isnan(core):
+        return activity in ("network", "service")
+    is_read = activity in ("network", "service", "file") or on_disk >= _LEAST_ON_DISK
+    return is_read and min(core / max(allowed, _LEAST_ALLOWED), 1.0) < WAITS
+
+
+def _activity(view: View, rows: Sequence[int], time_R: Floats) -> Activity:
+    """Return the activity that holds most of the time by frames; reads of files and sockets count together."""
+    held: dict[Activity, float] = {}
+    for row, time in zip(rows, time_R, strict=True):
+        activity = activity_of(view.fleet.keys[row].stack)
+        held[activity] = held.get(activity, 0.0) + float(time)
+    least, network, file = _MOSTLY * sum(held.values()), held.get("network", 0.0), held.get("file", 0.0)
+    if 0 < network + file >= least:
+        return "network" if network >= file else "file"
+    return next((activity for activity, time in held.items() if time > 0 and time >= least), "")
+
+
+def _on_disk(view: View, workers: Sequence[int], time_W: Floats, name: str) -> float:
+    """Return the time in the wait for a disk as a share of the function's own time, 0-1."""
+    waits = [
+        view.fleet.patterns[worker].host_facts.get(name, 0.0) * view.iteration_us / float(time)
+        for worker, time in zip(workers, time_W, strict=True)
+        if time > 0
+    ]
+    return min(float(np.mean(waits)), 1.0) if waits else 0.0
+
+
+def _allowed(view: View, workers: Sequence[int], time_W: Floats) -> float:
+    """Return the share of the time in which the training threads did not lack a core, 0-1."""
+    queued = weighted_mean([view.fleet.patterns[at].host_facts.get("run_queue_wait", 0.0) for at in workers], time_W)
+    return 1.0 if np.isnan(queued) else float(np.clip(1.0 - queued, 0.0, 1.0))
+
+
+def _of_operators(view: View, block: Block, workers: list[int]) -> dict[str, object]:
+    """Compare the workers' operators with the block's reference."""
+    source = "peers" if block.reference == "peers" else "baseline"
+    speed = view.speed if source == "peers" else view.speed_change
+
+    def mean(value_W: Floats) -> float:
+        return float(np.nan_to_num(value_W[workers]).mean())
+
+    larger = view.larger_than_peers if source == "peers" else view.larger_than_before
+    return {
+        "factor": float(np.nan_to_num(speed.factor[workers], nan=1.0).min()),
+        "more_work": mean(speed.more_work),
+        "slower": max(mean(np.maximum(np.nan_to_num(speed.slower), 0.0)), 0.0),
+        "has_more_data": bool(larger[workers].all()),
+        "operator": _operator(view, block, workers),
+    }
+
+
+def _operator(view: View, block: Block, workers: list[int]) -> str:
+    """Return the name of the operator that holds most of the block; "" where several share it."""
+    source = view.suspects.before_us if block.reference == "baseline" else view.suspects.peers_us
+    rows = list(block.rows)
+    more_R = (view.fleet.critical_us[rows] - np.nan_to_num(source[rows]))[:, workers].mean(axis=1)
+    held: dict[str, float] = {}
+    for row, more in zip(rows, more_R.tolist(), strict=True):
+        held[view.fleet.keys[row].name] = held.get(view.fleet.keys[row].name, 0.0) + max(more, 0.0)
+    name = max(held, key=lambda one: held[one], default="")
+    return name if name and held[name] >= _MOSTLY * sum(held.values()) else ""

@@ -1,0 +1,84 @@
+"""The table of causes: which facts of a block give it which name.
+
+The first row whose condition holds names the block. A new cause is a row here, an entry in `model/causes.py` and a page
+in `docs/causes/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from eroica.diagnosis.block import Block
+from eroica.diagnosis.operators import HELD
+
+#: Operators run this share of their time more, and that is most of what they take longer: more work.
+_MORE_WORK, _MOST_OF_IT = 0.1, 0.6
+#: On cores, in a job that nobody finds slow, a worker's operators take this much longer, or the model is built so.
+_CLEARLY_SLOWER = 1.3
+#: Share of the excess from which waiting for a core is the reason.
+_BY_QUEUE = 0.5
+#: No cause: it is how the model is built, or batches that have grown as planned.
+NO_FAULT = ""
+UNKNOWN = "unknown"
+
+
+class Label(NamedTuple):
+    """A cause, and the condition under which a block is called so.
+
+    Attributes:
+        cause: Slug in the catalog; "" for no fault.
+        holds: The condition; its arguments are the block, and whether its operators' times can be trusted: a device ran
+            them, or the job got slower.
+    """
+
+    cause: str
+    holds: Callable[[Block, bool], bool]
+
+
+def _runs_more(block: Block) -> bool:
+    more, slower = block.facts.more_work, block.facts.slower
+    return more >= _MORE_WORK and more >= _MOST_OF_IT * (more + slower)
+
+
+def _is_one_role(block: Block) -> bool:
+    return block.agreement is not None or block.scope == "rotating"
+
+
+LABELS: tuple[Label, ...] = (
+    Label("sibling-process", lambda b, _: b.culprit is not None and b.culprit.kind == "process"),
+    Label("misconfiguration", lambda b, _: b.culprit is not None and b.culprit.kind == "setting"),
+    Label("cpu-contention", lambda b, _: b.culprit is not None and b.culprit.kind == "helpers"),
+    Label("slow-link", lambda b, _: b.culprit is not None and b.culprit.kind == "link"),
+    Label("stage-imbalance", lambda b, _: b.culprit is not None and b.culprit.kind == "stage"),
+    Label("compute-slow", lambda b, _: b.cell == "process"),
+    Label(UNKNOWN, lambda b, _: b.cell == "late"),
+    Label("blocking-checkpoint", lambda b, _: b.cell == "python" and b.facts.activity == "save"),
+    Label("blocking-logging", lambda b, _: b.cell == "python" and b.facts.activity == "log"),
+    Label("slow-storage-read", lambda b, _: b.cell == "input" and b.facts.waits_for_read),
+    Label("slow-data-loading", lambda b, _: b.cell == "input"),
+    Label(
+        "slow-storage-read",
+        lambda b, _: b.cell == "python" and b.facts.waits_for_read and b.facts.activity not in ("", "service"),
+    ),
+    Label("python-on-critical-path", lambda b, _: b.cell == "python"),
+    Label("garbage-collection", lambda b, _: b.cell == "collections"),
+    Label("memory-operation-storm", lambda b, _: b.cell == "memory"),
+    Label("host-bound", lambda b, _: b.cell == "launches"),
+    Label("fragmented-collectives", lambda b, _: b.cell == "collectives" and b.calls_more and b.facts.calls >= 20),
+    Label("slow-collective-everywhere", lambda b, _: b.cell == "collectives"),
+    Label("load-imbalance", lambda b, _: _runs_more(b) and _is_one_role(b)),
+    Label(UNKNOWN, lambda b, _: _runs_more(b)),
+    Label("load-imbalance", lambda b, _: b.facts.has_more_data and _is_one_role(b)),
+    Label(NO_FAULT, lambda b, _: b.facts.has_more_data),
+    Label("compute-slow", lambda b, _: b.facts.held > HELD),
+    Label(NO_FAULT, lambda b, steady: not steady and b.reference == "peers" and b.facts.factor < _CLEARLY_SLOWER),
+    Label(NO_FAULT, lambda b, steady: not steady and b.facts.crowded and b.facts.queued >= _BY_QUEUE),
+    Label("cpu-contention", lambda b, _: b.facts.queued >= _BY_QUEUE),
+    Label("compute-slow", lambda b, _: True),
+)
+
+
+def label_of(block: Block, is_steady: bool) -> str:
+    """Return the cause that a block is called by; "" if it is no fault."""
+    return next(label.cause for label in LABELS if label.holds(block, is_steady))

@@ -1,0 +1,260 @@
+"""Data loading: the function to name, and loader processes that set the pace of the job.
+
+Array suffixes: R rows, W workers. All times are microseconds per iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.activities import activity_of
+from eroica.diagnosis.block import Block, Facts
+from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
+from eroica.diagnosis.outliers import JOB_WIDE, Outliers
+from eroica.diagnosis.view import View
+from eroica.localize.excess import SURE
+from eroica.localize.fleet import Fleet
+from eroica.model.pattern import ThreadRole
+from eroica.model.window import SLOWER
+
+Floats = NDArray[np.float64]
+#: Share of the time from which loader processes hardly rest. In a window there is more room to wait.
+_HARDLY_RESTS = 0.75
+#: A batch takes so many times as long as in the baseline window, and this share of an iteration outside the window.
+_GROWN, _LIMITS = 1.25, 0.95
+#: Loader processes that need this share of the slowest ones' time for a batch would soon set the pace themselves.
+_AS_LONG = 0.85
+OTHER_THREADS: frozenset[ThreadRole] = frozenset({"background", "child"})
+_LOADER_FILE = "torch/utils/data/dataloader.py"
+_FETCH = "torch/utils/data/_utils/fetch.py"
+_WORKER_LOOP = "torch/utils/data/_utils/worker.py"
+#: Files in which a loader process waits for work or for room.
+_IDLE_FILES = frozenset(
+    {
+        "multiprocessing/queues.py", "multiprocessing/connection.py", "multiprocessing/synchronize.py", "selectors.py",
+        "threading.py", "queue.py", _WORKER_LOOP, "multiprocessing/popen_fork.py",
+    }
+)  # fmt: skip
+
+
+def is_idle_stack(stack: Sequence[str]) -> bool:
+    """Return True if a loader process with this stack waits for orders or for room."""
+    if not stack:
+        return True
+    files = [split_frame(entry).file for entry in stack]
+    loop = max((at for at, file in enumerate(files) if file.endswith(_WORKER_LOOP)), default=-1)
+    inner = files[loop + 1 :] if loop >= 0 else files[-1:]
+    return not inner or inner[0] in _IDLE_FILES
+
+
+def busy_share(fleet: Fleet) -> Floats:
+    """Return the share of time in which a worker's sampled loader processes work on data; NaN without any. [W]."""
+    rows = [row for row, key in enumerate(fleet.keys) if key.thread == "loader" and key.phase == "input"]
+    busy = [row for row in rows if not is_idle_stack(fleet.keys[row].stack)]
+    all_W, busy_W = fleet.total_us[rows].sum(axis=0), fleet.total_us[busy].sum(axis=0)
+    return np.asarray(np.divide(busy_W, all_W, out=np.full(all_W.shape, np.nan), where=all_W > 0))
+
+
+def batch_us(fleet: Fleet) -> Floats:
+    """Return the time that a worker's loader processes together need for a batch; NaN without any. float64 [W]."""
+    return np.asarray(busy_share(fleet) * fleet.iteration_us.mean(axis=1))
+
+
+def find_loading_function(view: View, rows: Sequence[int], late: Outliers) -> Focus:
+    """Return the function to name for a longer wait in the loader's next.
+
+    The user's own function inside next comes first, then what keeps the loader's processes or another thread busy, then
+    a library's function below next, at last next itself.
+    """
+    members = list(late.workers)
+    time_R = view.fleet.critical_us[list(rows)][:, members].mean(axis=1)
+    excess_R = time_R - reference_of_rows(view, rows, late)
+    inside = find_focus(view.fleet.keys, rows, excess_R, time_R)
+    if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside, rows):
+        return inside
+    below = _library_below_next(view, rows, excess_R, time_R)
+    return busy_in_loaders(view, members, late.reference) or below or _next_itself(view, rows, inside)
+
+
+def reference_of_rows(view: View, rows: Sequence[int], late: Outliers | Block) -> Floats:
+    """Return the reference of each row, mean over the workers; 0 for a stated limit. float64 [R]."""
+    source = {"peers": view.suspects.peers_us, "baseline": view.suspects.before_us}.get(late.reference)
+    if source is None:
+        return np.zeros(len(rows))
+    return np.asarray(np.nan_to_num(source[list(rows)][:, list(late.workers)]).mean(axis=1))
+
+
+def _library_below_next(view: View, rows: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
+    """Find a library's function inside next that holds the excess and does something (pinning, collating)."""
+    keys = [msgspec.structs.replace(view.fleet.keys[row], stack=_below(view.fleet.keys[row].stack)) for row in rows]
+    found = find_focus(keys, range(len(rows)), excess_R, time_R)
+    if found is None or not found.is_specific or not found.stack or split_frame(found.stack[-1]).file in _IDLE_FILES:
+        return None
+    functions = tuple(rows[at] for at in found.functions)
+    return msgspec.structs.replace(found, functions=functions, stack=view.fleet.keys[functions[0]].stack)
+
+
+def _below(stack: Sequence[str]) -> tuple[str, ...]:
+    """Return the frames below the loader's own."""
+    files = [split_frame(entry).file for entry in stack]
+    own = [at for at, file in enumerate(files) if file.endswith((_LOADER_FILE, _FETCH))]
+    return tuple(stack[max(own) + 1 :]) if own else ()
+
+
+def _is_around_next(view: View, focus: Focus, rows: Sequence[int]) -> bool:
+    """Return True if a frame lies around next (the training loop), and so says no more than next itself."""
+    stacks = [view.fleet.keys[row].stack for row in focus.functions]
+    return any(_lies_above_next(stack, focus.name) for stack in stacks if stack) and len(focus.functions) > 0 < len(
+        rows
+    )
+
+
+def _lies_above_next(stack: Sequence[str], name: str) -> bool:
+    frames = [split_frame(entry) for entry in stack]
+    entry = next((at for at, frame in enumerate(frames) if frame.file.endswith(_LOADER_FILE)), len(frames))
+    return entry < len(frames) and all(frame.name != name for frame in frames[entry:])
+
+
+def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
+    """Return the loader's next as a whole."""
+    key = view.fleet.keys[max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))]
+    entry = next((frame for frame in key.stack if split_frame(frame).file.endswith(_LOADER_FILE)), None)
+    frame = split_frame(entry) if entry else None
+    name = frame.name if frame else (found.name if found else key.name)
+    place = frame.place if frame else (found.place if found else "")
+    return Focus(name=name, place=place, stack=key.stack, functions=tuple(rows))
+
+
+def busy_in_loaders(view: View, members: Sequence[int], reference: str) -> Focus | None:
+    """Find the function that keeps the loader's processes busy; else one of threads or other processes of the job."""
+    keys = view.fleet.keys
+    rows = [row for row, key in enumerate(keys) if key.thread == "loader" and not is_idle_stack(key.stack)]
+    loops = [row for row in rows if keys[row].phase == "input"]
+    return _busiest(view, loops or rows, members, reference) or busy_in_threads(view, members, reference)
+
+
+def busy_in_threads(
+    view: View,
+    members: Sequence[int],
+    reference: str,
+    roles: Collection[ThreadRole] = OTHER_THREADS,
+    libraries_too: bool = False,
+) -> Focus | None:
+    """Find the user's function that other threads of these workers are busy in.
+
+    Args:
+        view: The window.
+        members: The workers (indices).
+        reference: What their time exceeds.
+        roles: Threads that count.
+        libraries_too: Threads without any frame of the user's count as well.
+    """
+    rows = [
+        row
+        for row, key in enumerate(view.fleet.keys)
+        if key.thread in roles
+        and activity_of(key.stack) != "thread"
+        and (libraries_too or any(map(is_own_frame, key.stack)))
+    ]
+    found = _busiest(view, rows, members, reference)
+    least = view.settings.min_gain * view.iteration_us
+    if found is None or view.fleet.total_us[list(found.functions)][:, list(members)].sum(axis=0).mean() < least:
+        return None
+    return found
+
+
+def where_it_runs(view: View, rows: Sequence[int]) -> str:
+    """Return where functions run that are not the training thread's."""
+    threads = {view.fleet.keys[row].thread for row in rows}
+    if "loader" in threads:
+        return "a loader process"
+    return "a process that the worker has started" if "child" in threads else "another thread"
+
+
+def _busiest(view: View, rows: list[int], members: Sequence[int], reference: str) -> Focus | None:
+    """Find the frame that holds most of the time beyond the reference, else most of the time."""
+    if not rows:
+        return None
+    total_RW = view.fleet.total_us[rows]
+    time_R = total_RW[:, list(members)].mean(axis=1)
+    usual_R = np.zeros(len(rows))
+    if reference == "peers":
+        usual_R = np.nan_to_num(view.fleet.usual(total_RW)[:, list(members)]).mean(axis=1)
+    elif reference == "baseline" and view.suspects.baseline is not None:
+        usual_R = _before(view, rows, members)
+    keys = view.fleet.keys
+    return find_focus(keys, rows, time_R - usual_R, time_R) or find_focus(keys, rows, time_R, time_R)
+
+
+def _before(view: View, rows: Sequence[int], members: Sequence[int]) -> Floats:
+    """Return the time of rows in the baseline window, mean over these workers. float64 [R]."""
+    past = view.suspects.baseline
+    assert past is not None
+    places = {key: place for place, key in enumerate(past.keys)}
+    ranks = {view.fleet.ranks[worker] for worker in members}
+    columns = [column for column, rank in enumerate(past.ranks) if rank in ranks]
+    then = [places.get(view.fleet.keys[row], -1) for row in rows]
+    return np.asarray([past.total_us[place, columns].mean() if place >= 0 and columns else 0.0 for place in then])
+
+
+def join_equally_slow(view: View, late: Outliers) -> Outliers:
+    """Add to workers that wait for data those whose loader processes need about as long for a batch.
+
+    The slowest loader sets the pace and lets the others fill their queues. Of equally slow ones, chance decides which
+    worker waits, and to mend that one gains nothing.
+    """
+    members_W = np.isin(np.arange(view.workers), late.workers)
+    need_W = np.nan_to_num(batch_us(view.fleet))
+    slow_W = (busy_share(view.fleet) >= _HARDLY_RESTS) & (need_W >= _AS_LONG * need_W[members_W].min())
+    if late.agreement is None or not slow_W[members_W].all() or not (slow_W & ~members_W).any():
+        return late
+    joined_W = members_W | slow_W
+    agreement = None if joined_W.mean() >= JOB_WIDE else late.agreement
+    return msgspec.structs.replace(late, workers=tuple(np.flatnonzero(joined_W).tolist()), agreement=agreement)
+
+
+def find_pace_setters(view: View) -> Iterator[Block]:
+    """Yield the workers whose loader processes never rest and set the pace of a job that has got slower.
+
+    A window makes iterations longer, so workers hardly wait in it for such loaders. A batch takes them longer than in
+    the baseline window, and as long as an iteration outside of this one.
+    """
+    window, past = view.context.window, view.suspects.baseline
+    best_us, current_us = view.stated_baseline_us or 0.0, (window.current_iteration_s or 0.0) * 1e6
+    if window.purpose == "expected":
+        best_us = view.settings.expected_iteration_s * 1e6
+    is_told = past is not None or window.purpose in ("expected", *SLOWER)
+    if view.is_trace or not view.is_slow or not is_told or not 0 < best_us < current_us:
+        return
+    need_W, before_W = batch_us(view.fleet), view.then(batch_us)
+    late_W = (busy_share(view.fleet) >= _HARDLY_RESTS) & (need_W >= _LIMITS * current_us)
+    late_W &= need_W >= best_us * (1 + view.settings.slowdown)
+    if past is not None:
+        late_W &= need_W >= _GROWN * before_W
+    members = np.flatnonzero(late_W).tolist()
+    focus = busy_in_loaders(view, members, "baseline") if members else None
+    if focus is None:
+        return
+    removed_WI = np.zeros_like(view.fleet.iteration_us)
+    removed_WI[members] = current_us - best_us
+    yield Block(
+        cell="input",
+        rows=focus.functions,
+        focus=focus,
+        workers=tuple(members),
+        scope="all" if len(members) >= JOB_WIDE * view.workers else "some",
+        reference="baseline" if past is not None else "expectation",
+        removed_us=removed_WI,
+        mean_us=current_us,
+        reference_us=best_us,
+        strength=3 * SURE,
+        facts=Facts(
+            batch_us=float(need_W[members].mean()),
+            batch_before_us=float(before_W[members].mean()) if past is not None else np.nan,
+        ),
+        gain=1 - best_us / current_us,
+    )

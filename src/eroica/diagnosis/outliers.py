@@ -1,0 +1,353 @@
+"""Find workers whose time in a group of rows exceeds their peers', their baseline, or a stated limit.
+
+One function, `expected`, gives the time to compare with, whatever it comes from. What then makes workers late differs:
+some are late if the others wait for them; all are late if most of them exceed their own baseline or a limit.
+
+Array suffixes: W workers, I iterations, J iterations of the baseline window. All times are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.block import Reference
+from eroica.diagnosis.operators import HELD, held_share
+from eroica.diagnosis.view import View
+from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+#: Excess relative to the reference from which a group differs: healthy workers on shared cores differ by 30 %.
+LEAST_RATIO = 0.5
+#: The same for Python that hardly uses a core: nobody's pace makes a wait longer.
+_RATIO_WITHOUT_CORE = 0.2
+#: Share of an excess that the other workers must wait for, if only some are late.
+LEAST_AGREEMENT = 0.4
+#: A late worker that is blamed for less than this share of what the most blamed one is, and waits for at least this
+#: share of its own excess, is nobody whom the others wait for.
+_LEAST_OF_BLAME, _MOST_OF_EXCESS = 0.1, 0.5
+#: Share of a slowdown that was told which a function must be able to hold, where nothing else is there to compare with.
+_MOST_OF_SLOWDOWN = 0.75
+#: And how many times as long it may be: of a larger one any part may have been there before.
+_MOST_OLDER = 2.0
+#: Share of the workers from which a change against the baseline is the whole job's.
+JOB_WIDE = 0.6
+#: In so few iterations the spread alone may understate the noise of sampling.
+_FEW_ITERATIONS = 9
+#: Fewer samples are too few to say how much of a core is used.
+_FEWEST_SAMPLES = 5
+
+
+class Outliers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Workers with excess time in a group of rows.
+
+    Attributes:
+        reference: What their time exceeds.
+        workers: Workers (indices), not empty.
+        removed_us: Their time above the reference in each iteration, 0 for everybody else. float64 [W, I].
+        mean_us: Time of the group on them.
+        reference_us: Time to compare with.
+        strength: Excess in standard errors: the median over them.
+        agreement: Share of the excess that the others wait for, 0-1; None where everybody is meant.
+    """
+
+    reference: Reference
+    workers: tuple[int, ...]
+    removed_us: Floats
+    mean_us: float
+    reference_us: float
+    strength: float
+    agreement: float | None = None
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Time in a group of rows.
+
+    Attributes:
+        rows: The rows (indices into the fleet's keys).
+        time_us: Their time in each iteration. float64 [W, I].
+        steady_us: The same with the jitter of sampling taken out, for recomputing iterations. float64 [W, I].
+        error_us: Standard error of its mean that stems from sampling. float64 [W].
+    """
+
+    rows: list[int]
+    time_us: Floats
+    steady_us: Floats
+    error_us: Floats
+
+
+def measure(view: View, rows: Sequence[int]) -> Spent:
+    """Return the time of a group of rows."""
+    time_WI = view.fleet.series(rows)
+    mean_W1 = time_WI.mean(axis=1, keepdims=True)
+    error_W = np.sqrt((view.fleet.error_us[list(rows)] ** 2).sum(axis=0))
+    kept_W = 1 - error_W**2 * time_WI.shape[1] / np.maximum(time_WI.var(axis=1), 1e-9)
+    steady_WI = mean_W1 + np.clip(kept_W, 0.0, 1.0)[:, None] * (time_WI - mean_W1)
+    return Spent(rows=list(rows), time_us=time_WI, steady_us=steady_WI, error_us=error_W)
+
+
+def expected(view: View, spent: Spent, source: Reference, limit: float | None = None) -> Excess | None:
+    """Compare the time of a group with what it should be by one source.
+
+    Args:
+        view: The window.
+        spent: Time of the group.
+        source: The role's other workers, the same worker's baseline window, a limit, or the slowdown that was told.
+        limit: Share of the iteration that the group may take (0-1), for the source "expectation".
+
+    Returns:
+        Time, reference and error of each worker; None where the source tells nothing.
+    """
+    if source == "peers":
+        excess = view.fleet.above_usual(spent.time_us)
+        if view.is_slow and view.suspects.baseline is not None:  # who always did more has not made the job slower
+            before_W = view.before(spent.rows).mean(axis=1)
+            excess = msgspec.structs.replace(excess, reference_us=np.fmax(excess.reference_us, before_W))
+    elif source == "baseline":
+        least_us = (view.baseline_us or np.inf) * (1 + view.settings.min_gain)
+        if view.suspects.baseline is None or view.iteration_us < least_us:
+            return None
+        excess = excess_over_baseline(spent.time_us, view.before(spent.rows))
+    elif source == "slowdown":
+        lost_us = view.iteration_us - (view.stated_baseline_us or np.inf)
+        mean_W = spent.time_us.mean(axis=1)
+        if view.suspects.baseline is not None or not view.is_slow or lost_us <= 0:
+            return None
+        is_most_W = (mean_W >= _MOST_OF_SLOWDOWN * lost_us) & (mean_W <= _MOST_OLDER * lost_us)
+        reference_W = np.where(is_most_W, np.maximum(mean_W - lost_us, 0.0), mean_W)
+        excess = Excess(mean_us=mean_W, reference_us=reference_W, error_us=mean_error(spent.time_us))
+    else:
+        if limit is None:
+            return None
+        highest_W = np.maximum(limit * view.iteration_us + view.recording_us, _before_it_got_slow(view, spent.rows))
+        mean_W = spent.time_us.mean(axis=1)
+        excess = Excess(mean_us=mean_W, reference_us=highest_W, error_us=mean_error(spent.time_us))
+    if view.iterations > _FEW_ITERATIONS:
+        return excess
+    join = np.hypot if view.iterations == 1 else np.maximum
+    return msgspec.structs.replace(excess, error_us=join(excess.error_us, spent.error_us))
+
+
+def find_outliers(
+    view: View,
+    rows: Sequence[int],
+    *,
+    limit: float | None = None,
+    strength: float = SURE,
+    ratio: float = LEAST_RATIO,
+    sources: Sequence[Reference] = ("peers", "baseline", "expectation"),
+) -> Iterator[Outliers]:
+    """Yield all ways in which a group of rows takes too long.
+
+    Args:
+        view: The window.
+        rows: Rows of the group.
+        limit: Share of the iteration that the group may take on any worker; None where nothing is stated.
+        strength: Least excess in standard errors.
+        ratio: Least excess relative to the reference.
+        sources: What to compare with.
+    """
+    if not rows or not _worth_reading(view, rows, limit):
+        return
+    spent = measure(view, rows)
+    for source in sources:
+        excess = expected(view, spent, source, limit)
+        if excess is None:
+            continue
+        least_W = 0.0 if source == "expectation" else _ratio_of(view, spent.rows, source, ratio)
+        least = view.settings.min_gain
+        if source == "expectation" and view.fleet.has_accelerator:
+            least = view.settings.beta_gate  # the paper's 1 %
+        sure = SURE if source == "expectation" else strength
+        over_W = stands_out(view, excess, least_W, sure, least)
+        if not over_W.any():
+            continue
+        if source == "peers":
+            yield from _some(view, spent, excess, over_W)
+        else:
+            yield from _most(view, spent, excess, over_W, source, limit)
+
+
+def _worth_reading(view: View, rows: Sequence[int], limit: float | None) -> bool:
+    """Return True if means alone show enough excess: a look before any series is decoded."""
+    total_W = view.fleet.critical_us[list(rows)].sum(axis=0)
+    floor = view.settings.min_gain * view.iteration_us
+    before_W = np.nan_to_num(view.suspects.before_us[list(rows)].sum(axis=0), nan=np.inf)
+    beyond = limit is not None and float(total_W.max()) > limit * view.iteration_us
+    if view.suspects.baseline is None and view.is_slow:
+        return True
+    return float(np.ptp(total_W)) >= floor or bool((total_W - before_W >= floor).any()) or beyond
+
+
+def stands_out(view: View, excess: Excess, ratio: float | Floats, strength: float, least: float) -> Flags:
+    """Mark workers that surely exceed the reference, by enough of it and of the iteration. bool [W].
+
+    Args:
+        view: The window.
+        excess: Excess of the workers.
+        ratio: Least excess relative to the reference. float64 [W], or one for all.
+        strength: Least excess in standard errors.
+        least: Least excess as a share of the iteration, 0-1.
+    """
+    amount_W = np.nan_to_num(excess.excess_us, nan=-1.0)
+    least_us = least * view.iteration_us
+    floor_W = np.maximum(least_us, ratio * view.strictness * np.nan_to_num(excess.reference_us))
+    return np.asarray((amount_W >= floor_W) & (excess.strength >= strength * view.strictness), dtype=np.bool_)
+
+
+def _ratio_of(view: View, rows: list[int], source: str, highest: float) -> Floats:
+    """Return the ratio from which each worker differs: less for the training thread's Python that only waits. [W]."""
+    keys = [view.fleet.keys[row] for row in rows]
+    if any(key.kind != "python" or key.thread != "training" or key.phase == "input" for key in keys):
+        return np.full(view.workers, highest)
+    use_W = use_of_core(view.fleet, rows)
+    usual_W = view.fleet.usual(use_W)
+    if source == "baseline":
+        usual_W = view.then(lambda past: use_of_core(past, view.rows_before(rows)))
+    most_W = np.where(held_share(view.fleet) <= HELD, np.fmax(use_W, usual_W), 1.0)
+    lowest = min(_RATIO_WITHOUT_CORE, highest)
+    return np.asarray(lowest + (highest - lowest) * np.where(np.isnan(use_W), 1.0, most_W))
+
+
+def use_of_core(fleet, rows: Sequence[int]) -> Floats:  # type: ignore[no-untyped-def]
+    """Return the mean use of a core in some rows, 0-1; NaN where too few samples tell. float64 [W]."""
+    samples_RW = fleet.samples[list(rows)]
+    time_RW = np.where(samples_RW > 0, fleet.critical_us[list(rows)], 0.0)
+    used_W = (np.nan_to_num(fleet.pattern[list(rows), :, 1]) * time_RW).sum(axis=0)
+    share_W = np.clip(used_W / np.maximum(time_RW.sum(axis=0), 1e-9), 0.0, 1.0)
+    return np.where(samples_RW.sum(axis=0) >= _FEWEST_SAMPLES, share_W, np.nan)
+
+
+def _some(view: View, spent: Spent, excess: Excess, over_W: Flags) -> Iterator[Outliers]:
+    """Yield the workers for which their peers wait."""
+    agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+    late_W = over_W & (agreement_W >= LEAST_AGREEMENT * view.strictness)
+    first_W = _without_waiters(view, late_W, np.nan_to_num(excess.excess_us))
+    for these_W in (first_W, late_W & ~first_W):  # workers that wait for the first ones are next
+        if these_W.any():
+            yield outliers_of("peers", excess, spent.steady_us, these_W, agreement_W)
+
+
+def _without_waiters(view: View, late_W: Flags, excess_W: Floats) -> Flags:
+    """Drop late workers that wait themselves: blamed for hardly anything, they wait longer than the most blamed one."""
+    blamed_W = np.where(late_W, view.suspects.arrivals.blamed_us.mean(axis=1), 0.0)
+    first = int(blamed_W.argmax())
+    if blamed_W[first] < view.settings.min_gain * view.iteration_us:
+        return late_W
+    waits_W = view.wait_us - view.wait_us[first] >= _MOST_OF_EXCESS * excess_W
+    return np.asarray(late_W & ~(waits_W & (blamed_W < _LEAST_OF_BLAME * blamed_W[first])))
+
+
+def _most(
+    view: View, spent: Spent, excess: Excess, over_W: Flags, source: Reference, limit: float | None
+) -> Iterator[Outliers]:
+    """Yield most workers together; or each role that exceeds as a whole while other roles wait for it."""
+    waits_W = view.wait_rise_us if source == "baseline" else view.wait_us
+    late_W, agreement = late_together(excess, over_W, waits_W)
+    aim = excess if source != "expectation" else _share_of_rest(view, spent, excess, limit or 0.0)
+    if late_W.any():
+        yield outliers_of(source, aim, spent.steady_us, late_W, agreement)
+        return
+    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+    if source == "expectation":
+        agreement_W = _awaited_roles(view) / np.maximum(excess.excess_us, 1e-9)
+    for role_W in late_roles(view, over_W, agreement_W):
+        yield outliers_of(source, aim, spent.steady_us, role_W, agreement_W)
+
+
+def _awaited_roles(view: View) -> Floats:
+    """Return by how much less each worker waits than the median worker of other roles; 0 without any. float64 [W]."""
+    less_W = np.zeros(view.workers)
+    for role in np.unique(view.fleet.roles):
+        own_W = view.fleet.roles == role
+        if not own_W.all():
+            less_W[own_W] = float(np.median(view.wait_us[~own_W])) - view.wait_us[own_W]
+    return less_W
+
+
+def late_roles(view: View, over_W: Flags, agreement_W: Floats) -> Iterator[Flags]:
+    """Yield the late workers of each role that is late as a whole, while most workers of other roles are not. [W]."""
+    late_W = over_W & (agreement_W >= LEAST_AGREEMENT)
+    for role in np.unique(view.fleet.roles[late_W]):
+        own_W = view.fleet.roles == role
+        others = over_W[~own_W]
+        if others.size and late_W[own_W].mean() >= JOB_WIDE and others.mean() < 1 - JOB_WIDE:
+            yield late_W & own_W
+
+
+def late_together(excess: Excess, over_W: Flags, waits_W: Floats) -> tuple[Flags, float | None]:
+    """Find most workers late, those included that are about as late, noise or not.
+
+    Args:
+        excess: Of all workers.
+        over_W: Workers with a clear excess. bool [W].
+        waits_W: Waiting, or by how much it has risen. float64 [W].
+
+    Returns:
+        The late, bool [W]; and the share of their excess that all others wait for, None where they are the job.
+    """
+    amount_W, none_W = np.nan_to_num(excess.excess_us), np.zeros_like(over_W)
+    if 2 * over_W.sum() <= over_W.size:
+        return none_W, None
+    late_W = np.asarray(over_W | (amount_W >= float(np.median(amount_W[over_W])) / 2), dtype=np.bool_)
+    longer_W = float(np.nan_to_num(waits_W)[~late_W].min(initial=np.inf)) - np.nan_to_num(waits_W)
+    agreement = float((longer_W / np.maximum(amount_W, 1e-9))[late_W].min())
+    if agreement >= LEAST_AGREEMENT and not late_W.all():
+        return late_W, min(agreement, 1.0)
+    return (late_W if over_W.mean() >= JOB_WIDE else none_W), None
+
+
+def _before_it_got_slow(view: View, rows: list[int]) -> Floats:
+    """Return the time in the baseline window of a job that got slower; 0 in other windows. float64 [W]."""
+    if view.context.window.purpose != "slow" or view.suspects.baseline is None:
+        return np.zeros(view.workers)
+    return np.asarray(np.nan_to_num(view.before(rows).mean(axis=1)))
+
+
+def _share_of_rest(view: View, spent: Spent, excess: Excess, share: float) -> Excess:
+    """Lower a limit to its share of the iteration that would be left, but not below the baseline."""
+    rest_W = np.maximum(view.iteration_us - excess.mean_us, 0.0)
+    lowered_W = np.minimum(excess.reference_us, share / max(1 - share, 1e-9) * rest_W)
+    lowered_W = np.maximum(lowered_W, _before_it_got_slow(view, spent.rows))
+    return msgspec.structs.replace(excess, reference_us=lowered_W)
+
+
+def outliers_of(
+    source: Reference, excess: Excess, time_WI: Floats, late_W: Flags, agreement_W: Floats | float | None
+) -> Outliers:
+    """Put together the excess of some workers.
+
+    Args:
+        source: What it exceeds.
+        excess: Of all workers in the group.
+        time_WI: Their time in it.
+        late_W: The late, at least one. bool [W].
+        agreement_W: Share of each one's excess that others wait for; None where everybody is meant.
+    """
+    agreement = None if agreement_W is None else np.clip(np.broadcast_to(agreement_W, late_W.shape)[late_W], 0.0, 1.0)
+    return Outliers(
+        reference=source,
+        workers=tuple(np.flatnonzero(late_W).tolist()),
+        removed_us=time_above(time_WI, excess.reference_us, late_W),
+        mean_us=float(excess.mean_us[late_W].mean()),
+        reference_us=float(excess.reference_us[late_W].mean()),
+        strength=float(np.median(excess.strength[late_W])),
+        agreement=None if agreement is None else float(agreement.min()),
+    )
+
+
+def time_above(time_WI: Floats, reference_W: Floats, late_W: Flags) -> Floats:
+    """Return the excess of the late in each iteration, 0 for everybody else. float64 [W, I].
+
+    Sampled times jump. Cutting them off at the reference makes their mean too large, so it is scaled back.
+    """
+    above_WI = np.maximum(time_WI - np.nan_to_num(reference_W)[:, None], 0.0)
+    above_WI[~late_W] = 0.0
+    mean_W = above_WI.mean(axis=1)
+    wanted_W = np.maximum(time_WI.mean(axis=1) - np.nan_to_num(reference_W), 0.0)
+    scale_W = np.divide(wanted_W, mean_W, out=np.zeros_like(mean_W), where=mean_W > 0)
+    return np.asarray(above_WI * scale_W[:, None])

@@ -1,0 +1,425 @@
+"""Find the blocks of excess time in a window: in each cell, and by when it comes.
+
+A block is in every iteration, in every so many, on another worker each time, or in the collectives of all workers. Each
+way to look is a function from the window to blocks; none of them knows of the others.
+
+Array suffixes: W workers, I iterations, R rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.activities import activity_of
+from eroica.diagnosis.block import Block, Cell, Facts, Reference
+from eroica.diagnosis.callers import with_caller
+from eroica.diagnosis.cells import list_cells, rows_by_frame
+from eroica.diagnosis.facts import with_facts
+from eroica.diagnosis.frames import NOTHING, Focus, find_focus, is_own_frame, whole_rows
+from eroica.diagnosis.late_arrivals import find_late_arrivals
+from eroica.diagnosis.links import find_slow_transfers
+from eroica.diagnosis.loaders import find_loading_function, find_pace_setters, join_equally_slow, reference_of_rows
+from eroica.diagnosis.operators import held_share
+from eroica.diagnosis.outliers import JOB_WIDE, LEAST_AGREEMENT, LEAST_RATIO, Outliers, find_outliers, time_above
+from eroica.diagnosis.recordings import find_idle_devices
+from eroica.diagnosis.stages import find_structure
+from eroica.diagnosis.turns import read_turns
+from eroica.diagnosis.view import View
+from eroica.localize.excess import SURE, mean_error
+from eroica.localize.fleet import Fleet
+from eroica.model.window import SLOWER
+
+Floats = NDArray[np.float64]
+#: Least excess of operators relative to the reference: their times vary less than those of Python, on a device least.
+_RATIO_OF_OPERATORS, _RATIO_ON_DEVICE = 0.3, 0.1
+#: Prefetching loaders stall in bursts, so their excess is jumpy: standard errors that are enough.
+_STRENGTH_OF_INPUT = 2.0
+#: Input may take this share of an iteration on the training thread of a job without an accelerator.
+_INPUT_ON_CPU = 0.25
+#: A deeper cell stands for the one around it if it gains this share of it.
+_HOLDS = 0.9
+#: Blocks of Python that are looked at for each reference.
+_MOST_BLOCKS = 6
+#: Fewer iterations show no rhythm, and on cores no turns; devices are steady.
+_FEWEST, _FEWEST_ON_DEVICE = 10, 3
+#: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
+_OCCURRENCE, _LEAST_EACH, _OFTEN = 0.2, 0.3, 0.5
+#: What the baseline window was too short to show counts if it is this share of the slowdown that was told.
+_MOST_OF_GROWTH = 0.6
+#: An occurrence shows in so many stack samples at least, or it may be one sample that fell there.
+_FEWEST_SAMPLES = 3
+#: One worker leads in this share of the iterations, by this share of its usual time; with a device, by less.
+_LEADS_OFTEN, _LEAD, _LEAD_ON_DEVICE = 0.35, 0.25, 0.08
+#: What wanders must have grown by this factor since the baseline window.
+_GROWN = 1.5
+#: Share of the iteration from which collections count. Healthy jobs collect, too.
+COLLECTIONS_GAIN = 0.07
+#: A collection longer than this, microseconds, is a pause; if most workers pause in the same iterations, together.
+_PAUSE_US, _TOGETHER = 500.0, 0.7
+#: Share of the time from which a process that is stopped or throttled is a block by itself.
+_LONG_HELD = 0.2
+#: Waiting of all must grow by this share of the iteration, and of what it was; if own work has grown by little.
+_WAIT_OF_ITERATION, _WAIT_OF_BEFORE, _LITTLE_OWN = 0.05, 0.5, 0.3
+_MANY_MORE_CALLS = 1.5
+_Cells = dict[Cell, list[int]]
+
+
+def find_blocks(view: View) -> list[Block]:
+    """Return all blocks of excess, with their facts, in no order."""
+    cells = list_cells(view)
+    found = [
+        *_in_cells(view, cells),
+        *_in_frames(view, cells["python"]),
+        *_now_and_then(view, cells["python"]),
+        *_collections_in_turn(view, cells["collections"]),
+        *_in_turn(view, cells),
+        *_waiting_of_all(view, cells["collectives"]),
+        *find_pace_setters(view),
+        *find_slow_transfers(view, cells["collectives"]),
+        *find_late_arrivals(view),
+        *find_idle_devices(view),
+        *find_structure(view),
+    ]
+    known = [with_facts(view, with_caller(view, block)) for block in found]
+    return [*known, *(with_facts(view, block) for block in _held(view, known))]
+
+
+def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
+    """Yield blocks of whole cells, but for Python, whose tree is searched by itself."""
+    for cell in ("input", "collections", "memory", "operators", "launches"):
+        rows, limit, strength, ratio = cells[cell], None, SURE, LEAST_RATIO
+        if cell == "input":
+            limit, strength = _limit_of_input(view), _STRENGTH_OF_INPUT
+        elif cell == "memory" and view.fleet.has_accelerator:
+            limit = view.settings.expected_memory
+        elif cell == "launches":
+            ratio = _RATIO_OF_OPERATORS
+        elif cell == "operators":
+            ratio = _RATIO_ON_DEVICE if view.fleet.has_accelerator else _RATIO_OF_OPERATORS
+        if cell == "collections" and view.iterations < 3:
+            continue  # a collection that falls into one of two iterations is none of the job's pace
+        for late in find_outliers(view, rows, limit=limit, strength=strength, ratio=ratio):
+            if cell == "operators" and late.reference == "baseline" and not view.is_slow:
+                continue
+            joined = join_equally_slow(view, late) if cell == "input" else late
+            block = _block(view, cell, rows, joined)
+            if block is not None:
+                yield block
+
+
+def _limit_of_input(view: View) -> float | None:
+    """Return the share of the iteration that input may take; None where the job's own past tells better."""
+    if view.fleet.has_accelerator:
+        return view.settings.expected_python
+    past = view.suspects.baseline
+    if past is None or view.context.window.purpose in ("expected", "early"):
+        return _INPUT_ON_CPU
+    return None if view.iteration_us >= past.mean_iteration_us * (1 + view.settings.min_gain) else _INPUT_ON_CPU
+
+
+def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block | None:
+    """Build the block of some workers' excess in a group of rows; None if no function can be named for it."""
+    focus = find_loading_function(view, rows, late) if cell == "input" else _focus(view, rows, late)
+    if focus is None:
+        return None
+    if cell in ("collections", "memory", "operators", "launches"):
+        focus = msgspec.structs.replace(focus, functions=tuple(rows))
+    elif cell == "python" and focus.is_specific:
+        rows = focus.functions
+    return Block(
+        cell=cell,
+        rows=tuple(rows),
+        focus=focus,
+        workers=late.workers,
+        scope="some" if late.agreement is not None else "all",
+        reference=late.reference,
+        removed_us=late.removed_us,
+        mean_us=late.mean_us,
+        reference_us=late.reference_us,
+        strength=late.strength,
+        agreement=late.agreement,
+    )
+
+
+def _focus(view: View, rows: Sequence[int], late: Outliers) -> Focus | None:
+    time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
+    excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
+    return find_focus(view.fleet.keys, rows, excess_R, time_R)
+
+
+def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
+    """Yield blocks of Python: under each frame, of those that hold nearly the same excess the deepest."""
+    groups: dict[tuple[Reference, bool], list[tuple[float, Outliers, tuple[int, ...]]]] = defaultdict(list)
+    limit = view.settings.expected_python if view.fleet.has_accelerator else None
+    for cell in dict.fromkeys([tuple(rows), *rows_by_frame(view.fleet.keys, rows)]):
+        for late in find_outliers(view, cell, limit=limit, sources=("peers", "baseline", "expectation", "slowdown")):
+            amount = float(late.removed_us.sum())
+            groups[late.reference, late.agreement is None].append((amount, late, cell))
+    for found in groups.values():
+        left, taken = sorted(found, key=lambda one: -one[0]), 0
+        while left and taken < _MOST_BLOCKS:
+            amount, most, around = left[0]
+            same = [one for one in left if one[0] >= _HOLDS * amount and one[1].workers == most.workers]
+            _, late, cell = min(same, key=lambda one: len(one[2]))
+            block = _block(view, "python", cell, late)
+            if block is not None:
+                yield block
+            used, accused, taken = {*around, *cell}, {*most.workers}, taken + 1
+            left = [one for one in left if used.isdisjoint(one[2]) or accused.isdisjoint(one[1].workers)]
+
+
+def _now_and_then(view: View, rows: list[int]) -> list[Block]:
+    """Return functions that come every so many iterations, the slowest iterations included."""
+    whole = view.whole
+    if whole.iteration_us.shape[1] < _FEWEST:
+        return []
+    found: list[Block] = []
+    for cell, frame in rows_by_frame(view.fleet.keys, rows).items():
+        if is_own_frame(frame) and (block := _occurring(view, list(cell))) is not None:
+            found.append(block)
+    kept: list[Block] = []
+    for block in sorted(found, key=lambda one: -(one.gain or 0.0)):
+        around = [one for one in kept if not set(one.rows).isdisjoint(block.rows)]
+        if not around:
+            kept.append(block)
+        elif all((block.gain or 0) >= _HOLDS * (one.gain or 0) and len(block.rows) < len(one.rows) for one in around):
+            kept = [*(one for one in kept if one not in around), block]
+    return kept
+
+
+def _occurring(view: View, rows: list[int]) -> Block | None:
+    """Return the block of rows that take long in some iterations only; None if they do not, or cost too little."""
+    whole, least = view.whole, view.settings.min_gain
+    if whole.critical_us[rows].sum(axis=0).max() < least * whole.mean_iteration_us:
+        return None
+    time_WI = whole.series(rows)
+    long_I = time_WI.max(axis=0)
+    hit_I = long_I >= max(_OCCURRENCE * long_I.max(), 1e-9)
+    runs = int(np.count_nonzero(hit_I & ~np.append(False, hit_I[:-1])))
+    each, usual = float(long_I[hit_I].mean()), float(np.median(whole.iteration_us))
+    is_known = view.context.window.purpose == "seldom"  # the job has had such iterations before
+    is_chance = runs < 2 or (runs < 3 and each < usual) or each < _FEWEST_SAMPLES * _sample_us(whole, rows)
+    if hit_I.mean() > _OFTEN or each < _LEAST_EACH * usual or (is_chance and not is_known):
+        return None
+    often_W = (time_WI[:, hit_I] >= 0.5 * long_I[hit_I]).mean(axis=1)
+    late_W = (often_W >= 0.5) | (time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
+    is_rotating = often_W.max() < 0.5 and hit_I.sum() > 2
+    members = np.arange(view.workers) if is_rotating else np.flatnonzero(late_W)
+    is_of_some = not is_rotating and members.size < view.workers
+    activity = activity_of(view.fleet.keys[max(rows, key=lambda row: view.fleet.critical_us[row].sum())].stack)
+    past = view.suspects.baseline
+    if not is_of_some and past is None and activity not in ("save", "log"):
+        return None  # without a past, what all do now and then is how the job is built, unless it saves or logs
+    agreement = _waited_for(view, time_WI, hit_I, members) if is_of_some else None
+    before_WJ = np.nan_to_num(view.before(rows))[members] if past is not None else np.zeros((1, 1))
+    before, longest = float(before_WJ.mean()), float(before_WJ.max(axis=0).mean())
+    gain = (float(time_WI[members].max(axis=0).mean()) - longest) / max(whole.mean_iteration_us, 1e-9)
+    interval = _interval(view, hit_I.size, runs)
+    is_seen = past is None or past.iteration_us.shape[1] >= interval or is_known or activity in ("save", "log")
+    is_most = gain * whole.mean_iteration_us >= _MOST_OF_GROWTH * view.slowdown_us
+    if not is_seen and not (is_most and view.context.window.purpose in SLOWER):
+        return None  # the baseline window was too short to show it, and it does not account for the slowdown
+    if gain < least or (agreement is not None and agreement < LEAST_AGREEMENT):
+        return None
+    focus = find_focus(view.fleet.keys, rows, *[view.fleet.critical_us[rows].sum(axis=1)] * 2) or NOTHING
+    return Block(
+        cell="python",
+        rows=tuple(rows),
+        focus=focus,
+        workers=() if is_rotating else tuple(members.tolist()),
+        scope="rotating" if is_rotating else "some" if is_of_some else "all",
+        reference="baseline" if before else "expectation",
+        removed_us=np.where(np.isin(np.arange(view.workers), members)[:, None], view.fleet.series(rows), 0.0),
+        mean_us=float(time_WI[members].mean()),
+        reference_us=before,
+        strength=min(SURE * runs**0.5, 20.0),
+        agreement=agreement,
+        facts=Facts(activity=activity, every=interval, each_us=each),
+        gain=min(gain, 1.0),
+    )
+
+
+def _interval(view: View, iterations: int, runs: int) -> float:
+    """Return the iterations from one occurrence to the next: of a single one, as the job itself has counted them."""
+    window = view.context.window
+    if runs == 1 and window.period_s and window.current_iteration_s:
+        return max(round(window.period_s / window.current_iteration_s), 1.0)
+    return iterations / runs
+
+
+def _sample_us(fleet: Fleet, rows: list[int]) -> float:
+    """Return the time that one stack sample stands for in some rows, by their errors; 0 if they were not sampled."""
+    error2_W = (fleet.error_us[rows] ** 2).sum(axis=0) * fleet.iteration_us.shape[1]
+    mean_W = fleet.critical_us[rows].sum(axis=0)
+    return float(np.divide(error2_W, mean_W, out=np.zeros_like(mean_W), where=mean_W > 0).max())
+
+
+def _waited_for(view: View, time_WI: Floats, hit_I: NDArray[np.bool_], members: NDArray[np.intp]) -> float:
+    """Return the share of some workers' occurrences that the others wait for, there or in the next iteration."""
+    near_I = hit_I | np.append(False, hit_I[:-1])
+    wait_W = view.whole.wait_us[:, near_I].sum(axis=1)
+    others = float(np.delete(wait_W, members).mean())
+    own_W = time_WI[members][:, near_I].sum(axis=1)
+    return float(np.clip((others - wait_W[members]) / np.maximum(own_W, 1e-9), 0.0, 1.0).min())
+
+
+def _fewest(view: View) -> int:
+    return _FEWEST_ON_DEVICE if view.fleet.has_accelerator else _FEWEST
+
+
+def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
+    """Yield Python's garbage collections that stop one worker after another, or all in the same iterations."""
+    if view.is_trace or view.iterations < _fewest(view) or not rows:
+        return
+    time_WI = view.fleet.series(rows)
+    before_W = np.nan_to_num(view.before(rows).mean(axis=1))
+    lost_I = time_WI.max(axis=0) - before_W.max(initial=0.0)
+    share_W = time_WI.sum(axis=1) / max(float(time_WI.sum()), 1e-9)
+    strength = float(lost_I.mean() / max(float(mean_error(lost_I[None])[0]), 1e-9))
+    is_of_one = share_W.max() >= 0.75 and view.workers > 1
+    if lost_I.mean() < COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
+        return
+    paused_WI = time_WI > _PAUSE_US
+    together = float(paused_WI[:, paused_WI.any(axis=0)].mean()) if paused_WI.any() else 0.0
+    heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].sum()))
+    is_of_all = together >= _TOGETHER
+    yield Block(
+        cell="collections",
+        rows=tuple(rows),
+        focus=msgspec.structs.replace(whole_rows(view.fleet.keys[heaviest].name, rows)),
+        workers=tuple(range(view.workers)) if is_of_all else (),
+        scope="all" if is_of_all else "rotating",
+        reference="baseline" if view.suspects.baseline is not None else "expectation",
+        removed_us=time_above(time_WI, before_W, np.ones(view.workers, np.bool_)),
+        mean_us=float(time_WI.mean()),
+        reference_us=float(before_W.mean()),
+        strength=strength,
+        facts=Facts(together=together),
+    )
+
+
+def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
+    """Yield the cell that makes another worker the last one in each iteration, if that has grown."""
+    past = view.suspects.baseline
+    if view.is_trace or view.iterations < _fewest(view) or view.workers < 2:
+        return
+    lead = _LEAD_ON_DEVICE if view.fleet.has_accelerator else _LEAD
+    turns = read_turns(view.fleet)
+    at_I = turns.iterations_with(lead)
+    has_grown = view.fleet.has_accelerator and past is None  # devices do not wander by luck, as workers on cores do
+    if past is not None and past.iteration_us.shape[1] > 1:
+        then_us, now_us = float(read_turns(past).lead_us.mean()), float(turns.lead_us.mean())
+        has_grown = now_us >= _GROWN * then_us and now_us - then_us >= lead / 2 * turns.usual_us
+    if at_I.size < _LEADS_OFTEN * view.iterations or not turns.wanders(at_I) or not has_grown:
+        return
+    held = {cell: turns.share_of(view.fleet, cells[cell], at_I) for cell in ("python", "operators") if cells[cell]}
+    cell = max(held, key=lambda one: held[one], default="python")
+    if held.get(cell, 0.0) < 0.5:
+        return
+    rows = cells[cell]  # type: ignore[index]
+    own_R = np.asarray([view.fleet.series([row])[turns.last[at_I], at_I].mean() for row in rows])
+    usual_R = view.fleet.critical_us[rows].mean(axis=1)
+    focus = find_focus(view.fleet.keys, rows, np.maximum(own_R - usual_R, 0.0), own_R)
+    if focus is None:
+        return
+    removed_WI = np.maximum(turns.above_us - np.maximum(turns.above_us.min(axis=0), 0.0), 0.0)
+    yield Block(
+        cell=cell,  # type: ignore[arg-type]
+        rows=focus.functions,
+        focus=focus,
+        workers=(),
+        scope="rotating",
+        reference="peers",
+        removed_us=np.minimum(removed_WI, view.fleet.busy_us),
+        mean_us=float(turns.late_us[at_I].sum()) / view.iterations,
+        reference_us=0.0,
+        strength=float(turns.late_us.mean() / max(float(mean_error(turns.late_us[None])[0]), 1e-9)),
+        facts=turns.facts_of(view.fleet, past, rows, at_I) if cell == "operators" else Facts(),
+    )
+
+
+def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
+    """Yield collectives in which all wait longer than in the baseline window: more of them, or slower ones."""
+    past = view.suspects.baseline
+    if past is None or not rows or not view.is_slow or view.workers < 2:
+        return
+    heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
+    name = view.fleet.keys[heaviest].name
+    calls, before = _calls(view.fleet, name), _calls(past, name)
+    own_us = float(np.nanmax(view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)))
+    is_own = own_us > _LITTLE_OWN * (view.iteration_us - past.mean_iteration_us)
+    if calls >= _MANY_MORE_CALLS * max(before, 1.0) and not is_own:
+        now_I, then_us = view.fleet.wait_us.mean(axis=0), float(past.wait_us.mean())
+    elif view.context.missing:
+        return  # they may wait for workers that did not report: `missing_workers` tells
+    else:  # what even the last to arrive spends there
+        waited_WI = view.suspects.arrivals.waited_us
+        now_I = np.maximum(view.fleet.wait_us - waited_WI, 0.0).min(axis=0)
+        then_us = float(past.wait_us.min(axis=0).mean())
+    excess_us = float(now_I.mean()) - then_us
+    strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
+    if excess_us < max(_WAIT_OF_ITERATION * view.iteration_us, _WAIT_OF_BEFORE * then_us) or strength < SURE:
+        return
+    yield Block(
+        cell="collectives",
+        rows=tuple(rows),
+        focus=whole_rows(name, rows),
+        workers=tuple(range(view.workers)),
+        scope="all",
+        reference="baseline",
+        removed_us=np.repeat(np.maximum(now_I - then_us, 0.0)[None], view.workers, axis=0),
+        mean_us=float(now_I.mean()),
+        reference_us=then_us,
+        strength=strength,
+        facts=Facts(calls=calls, calls_before=max(before, 1e-9)),
+        gain=excess_us / max(view.iteration_us, 1e-9),
+    )
+
+
+def _calls(fleet: Fleet, name: str) -> float:
+    rows = [row for row, key in enumerate(fleet.keys) if key.kind == "collective" and key.name == name]
+    return float(np.median(fleet.count[rows].sum(axis=0))) if rows else 0.0
+
+
+def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
+    """Yield workers whose processes were stopped or throttled for long, and for whom the others wait.
+
+    Args:
+        view: The window.
+        known: Blocks of operators stand for a worker's loss where they account for most of it.
+    """
+    held_W = held_share(view.fleet)
+    late_W = held_W >= _LONG_HELD
+    if view.is_trace or not late_W.any() or late_W.mean() >= JOB_WIDE:
+        return
+    late_W &= held_W - float(np.median(held_W[~late_W])) >= _LONG_HELD
+    lost_W = held_W * view.fleet.busy_us.mean(axis=1)
+    waits_W = np.median(view.wait_us[held_W < _LONG_HELD]) - view.wait_us
+    agreement_W = np.clip(waits_W / np.maximum(lost_W, 1e-9), 0.0, 1.0)
+    late_W &= agreement_W >= LEAST_AGREEMENT
+    for block in known:
+        if block.cell == "operators" and block.workers:
+            members = list(block.workers)
+            late_W[members] &= block.excess_us < 0.6 * lost_W[members]
+    members = np.flatnonzero(late_W).tolist()
+    if not members:
+        return
+    mean_us = float(view.fleet.busy_us[members].mean())
+    yield Block(
+        cell="process",
+        rows=(),
+        focus=NOTHING,
+        workers=tuple(members),
+        scope="some",
+        reference="expectation",
+        removed_us=np.where(late_W[:, None], held_W[:, None] * view.fleet.busy_us, 0.0),
+        mean_us=mean_us,
+        reference_us=mean_us * (1 - float(held_W[members].mean())),
+        strength=3 * SURE,
+        agreement=float(agreement_W[members].min()),
+    )

@@ -1,0 +1,254 @@
+"""Flame graphs: the culprit's Python time beside its peers' mean. Root on top, widths in milliseconds.
+
+They hold only Python's own critical time: operators and kernels have rows in the heat map.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+from eroica.model.words import clean
+from eroica.views import svg
+from eroica.views.material import Material
+from eroica.views.svg import Facts, Picture, facts
+
+_WIDTH, _GAP, _ROW, _HEAD, _FOOT = 960.0, 16.0, 18.0, 30.0, 34.0
+#: Least width of a frame that is drawn, pixels; and frames on each side.
+_LEAST_WIDTH, _MOST_FRAMES = 0.7, 1500
+#: Difference from peers, as a share of the whole, at which a frame gets the first, second and third color.
+_STEPS = (0.01, 0.08, 0.25)
+#: Deeper frames count to the one at this depth; letters of a frame that the page keeps.
+_MOST_DEPTH, _LONGEST_NAME = 60, 160
+_TITLE = "Python stacks, against peers"
+
+
+@dataclass
+class Frame:
+    """One frame below its callers; milliseconds per iteration of the culprits and of their peers."""
+
+    name: str
+    own_ms: float = 0.0
+    peers_ms: float = 0.0
+    below: dict[str, Frame] = field(default_factory=dict)
+
+    @property
+    def children(self) -> list[Frame]:
+        """Frames that it calls, the longest on either side first."""
+        return sorted(self.below.values(), key=lambda one: (-max(one.own_ms, one.peers_ms), one.name))
+
+    @property
+    def short(self) -> str:
+        """The function without its file."""
+        return self.name.split(" (")[0]
+
+    @property
+    def height(self) -> int:
+        """Levels below it."""
+        return max((1 + child.height for child in self.below.values()), default=0)
+
+    def of(self, side: str) -> float:
+        """Return its time on one side, "own" or "peers"."""
+        return self.own_ms if side == "own" else self.peers_ms
+
+    def leaves(self, callers: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Frame]]:
+        """Yield frames that call nothing, with their callers."""
+        for child in self.children:
+            if child.below:
+                yield from child.leaves((*callers, child.short))
+            else:
+                yield callers, child
+
+    def packed(self) -> list[object]:
+        """Return name, both times and frames below, for the script."""
+        times = round(self.own_ms, 4), round(self.peers_ms, 4)
+        return [clean(self.name, _LONGEST_NAME), *times, [child.packed() for child in self.children]]
+
+
+def build_tree(stacks: Iterable[tuple[tuple[str, ...], float, float]]) -> Frame | None:
+    """Put stacks below one root; None where they hold no time.
+
+    Args:
+        stacks: Frames from the outermost to the leaf, milliseconds on the culprits and on their peers.
+    """
+    root = Frame("all")
+    for stack, own_ms, peers_ms in stacks:
+        at = root
+        at.own_ms += own_ms
+        at.peers_ms += peers_ms
+        for name in stack[:_MOST_DEPTH]:
+            at = at.below.setdefault(name, Frame(name))
+            at.own_ms += own_ms
+            at.peers_ms += peers_ms
+    return root if max(root.own_ms, root.peers_ms) > 0 else None
+
+
+def draw(material: Material) -> Picture | None:
+    """Draw two icicles; None for jobs without windows."""
+    pair = material.culprit_and_peer() if material.verdict.verdict != "blocked" else None
+    if pair is None:
+        return None
+    culprits, peers = _sides(material, pair[0])
+    in_loader = _is_about_loader(material)
+    root = build_tree(_stacks(material, culprits, peers, in_loader))
+    if root is None:
+        return Picture(id="flames", title=_TITLE, missing="No Python was seen on the critical path of these workers.")
+    return _Flames(material, root, culprits, peers, in_loader).picture()
+
+
+def _sides(material: Material, first: int) -> tuple[list[int], list[int]]:
+    """Return the places of the culprits that share a cause with the first one, and of their peers."""
+    cause = next((cause for cause in material.causes if first in cause.workers and cause.scope == "some"), None)
+    named = cause.workers if cause is not None else (first,)
+    own = [material.places[rank] for rank in named if rank in material.places]
+    likeness = material.rows.likeness(material.places[first])
+    others = [place for rank, place in material.places.items() if place not in own and rank not in material.culprits]
+    best = max((likeness[place] for place in others), default=0.0)
+    return own, [place for place in others if likeness[place] >= best - 0.25]
+
+
+def _is_about_loader(material: Material) -> bool:
+    """Return whether the first cause lies in a loader process, which is never critical itself."""
+    keys = material.rows.keys
+    columns = [int(column) for cause in material.causes[:1] for column in material.functions_of(cause)[:1]]
+    return any(keys[column].thread == "loader" for column in columns)
+
+
+def _stacks(
+    material: Material, culprits: Sequence[int], peers: Sequence[int], in_loader: bool
+) -> Iterator[tuple[tuple[str, ...], float, float]]:
+    """Yield each Python stack with its mean milliseconds per iteration on culprits and peers."""
+    rows = material.rows
+    lengths_W = [max(one.last_iteration - one.first_iteration, 1) for one in material.patterns]
+    time_WF = rows.total_s_WF if in_loader else rows.critical_s_WF
+    for column, key in enumerate(rows.keys):
+        if not key.stack or (key.thread == "loader") != in_loader:
+            continue
+        ms_W = 1e3 * time_WF[:, column].astype(float) / lengths_W
+        own, theirs = float(ms_W[list(culprits)].mean()), float(ms_W[list(peers)].mean()) if peers else 0.0
+        if math.isfinite(own + theirs) and own + theirs > 0:
+            yield key.stack, own, theirs
+
+
+class _Flames:
+    def __init__(
+        self, material: Material, root: Frame, culprits: Sequence[int], peers: Sequence[int], in_loader: bool
+    ) -> None:
+        self.root, self.in_loader, self.peers = root, in_loader, peers
+        self.has_culprits = bool(material.culprits)
+        self.top_ms = max(root.own_ms, root.peers_ms)
+        self.width = (_WIDTH - _GAP) / 2 if peers else _WIDTH
+        self.own_name = f"the mean of {len(culprits)} named workers"
+        if len(culprits) == 1:
+            self.own_name = clean(material.worker_name(int(material.ranks[culprits[0]])), 60)
+        self.peers_name = f"the mean of {len(peers)} peers" if len(peers) != 1 else "its only peer"
+
+    def picture(self) -> Picture:
+        """Return drawing, table and data."""
+        height = _HEAD + _ROW * self.root.height + _FOOT
+        sides = [self._side("own", 0.0)]
+        if self.peers:
+            sides.append(self._side("peers", self.width + _GAP))
+        legend = svg.group(_legend(), transform=f"translate(0 {svg.number(height - 6)})")
+        title = f"Flame graphs of {self.own_name} and of {self.peers_name}"
+        return Picture(
+            id="flames",
+            title="Python in loader processes, against peers" if self.in_loader else _TITLE,
+            body=svg.tag(
+                "div", svg.svg(_WIDTH, height, *sides, legend, title=title, cls="wide flames"),
+                cls="scroll",
+            ),
+            reads=self._reads(),
+            facts=self._facts(),
+            data={
+                "tree": self.root.packed(),
+                "top": self.top_ms,
+                "names": [self.own_name, self.peers_name],
+                "peers": len(self.peers),
+                "steps": _STEPS,
+            },
+        )  # fmt: skip
+
+    def _reads(self) -> str:
+        what = (
+            "time in loader processes, summed over them, idle time included"
+            if self.in_loader
+            else "Python's own time on the critical path"
+        )
+        sides = " ▲ takes longer here than on peers, ▼ shorter; both sides have the same scale." if self.peers else ""
+        return f"Callers stand above what they call; the width of a frame is {what}, each iteration.{sides}"
+
+    def _side(self, side: str, x: float) -> Markup:
+        name = self.own_name if side == "own" else self.peers_name
+        cls = "strong culprit-text" if side == "own" and self.has_culprits else "strong"
+        text = f"{svg.clip(name, self.width * 0.6)}: {svg.time(self.root.of(side))} an iteration"
+        frames = list(self._frames(self.root, side, x, 0))[:_MOST_FRAMES]
+        return svg.group(svg.label(x, 16, text, cls=cls), *frames)
+
+    def _frames(self, frame: Frame, side: str, x: float, depth: int) -> Iterator[Markup]:
+        """Yield the frames below one, the widest first."""
+        at = x
+        for child in frame.children:
+            width = self.width * child.of(side) / self.top_ms
+            if width >= _LEAST_WIDTH:
+                yield self._frame(child, at, width, depth, side)
+                yield from self._frames(child, side, at, depth + 1)
+            at += width
+
+    def _frame(self, frame: Frame, x: float, width: float, depth: int, side: str) -> Markup:
+        y = _HEAD + _ROW * depth
+        against = "there are no peers"
+        if self.peers:
+            against = f"here {svg.time(frame.own_ms)}, peers {svg.time(frame.peers_ms)}, {difference(frame)}"
+        told = f"{frame.name}\n{svg.time(frame.of(side))} an iteration; {against}"
+        color = tone(frame, self.top_ms, side) if self.peers else "same"
+        box = svg.rect(x, y, max(width - 1, 0.6), _ROW - 1, svg.hint(told), cls=f"frame {color}")
+        text = _label(frame, width - 8, color)
+        label = svg.label(x + 4, y + 13, text, cls=f"frame-name on-{color}") if text else None
+        return svg.group(box, label)
+
+    def _facts(self) -> Facts:
+        """Return the innermost functions by how much they differ."""
+        leaves = sorted(self.root.leaves(), key=lambda one: -abs(one[1].own_ms - one[1].peers_ms))
+        rows = [
+            [clean(frame.name), clean(" › ".join(callers[-3:])), svg.time(frame.own_ms), svg.time(frame.peers_ms),
+             difference(frame)]
+            for callers, frame in leaves
+        ]  # fmt: skip
+        return facts(("function", "called from", "here", "peers", "difference"), rows)
+
+
+def tone(frame: Frame, top_ms: float, side: str) -> str:
+    """Return the class of a frame's color: "more-2", "less-1", "same"; on the peers' side no "more"."""
+    apart = frame.own_ms - frame.peers_ms
+    if side == "peers" and apart > 0:
+        return "same"
+    strength = sum(abs(apart) >= step * top_ms for step in _STEPS)
+    return f"{'more' if apart > 0 else 'less'}-{strength}" if strength else "same"
+
+
+def difference(frame: Frame) -> str:
+    """Return the difference from peers: "▲ 24.6 ms more", "▼ 1.2 ms less", "the same"."""
+    apart = frame.own_ms - frame.peers_ms
+    if abs(apart) < 5e-3:
+        return "the same"
+    return f"{'▲' if apart > 0 else '▼'} {svg.time(abs(apart))} {'more' if apart > 0 else 'less'}"
+
+
+def _label(frame: Frame, width: float, color: str) -> str:
+    """Return its name, with the sign of its difference."""
+    sign = {"more": "▲ ", "less": "▼ "}.get(color[:4], "")
+    text = svg.clip(frame.short, width - svg.text_width(sign, 11), 11, code=True) if width > 18 else ""
+    return f"{sign}{text}" if text and ("…" not in text or len(text) >= 7) else ""
+
+
+def _legend() -> Markup:
+    names = (("less-3", "▼ shorter here"), ("same", "like peers"), ("more-3", "▲ longer here"))
+    parts, x = [], 0.0
+    for cls, name in names:
+        parts += [svg.rect(x, -10, 12, 12, cls=f"frame {cls}"), svg.label(x + 18, 0, name, cls="soft")]
+        x += 44 + svg.text_width(name)
+    return svg.group(*parts, cls="flame-legend")

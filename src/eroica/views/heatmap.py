@@ -1,0 +1,415 @@
+"""Heat map: critical time of every function on every worker.
+
+Without a script the map is a small image of indexed colors. The script draws the same numbers on a canvas that can be
+zoomed. Where several workers share a pixel, the one farthest from its function's median is drawn, so one slow worker of
+ten thousand stays visible.
+
+Shapes: W workers, F functions, B columns of the image.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from eroica.model.pattern import FunctionKey
+from eroica.model.verdict import NO_FUNCTION, Finding
+from eroica.model.words import clean
+from eroica.views import svg
+from eroica.views.material import Material
+from eroica.views.svg import Facts, Picture, facts
+
+#: Functions that get a row: as many as fit on a screen.
+MOST_ROWS = 30
+#: Columns of the image; the browser would only average more.
+_MOST_COLUMNS = 720
+#: Workers up to which lines separate the columns, and cells carry numbers.
+_SEPARATED, _NUMBERED = 96, 12
+_WIDTH, _LEFT, _TOP, _ROW = 960.0, 236.0, 34.0, 18.0
+#: Letters in the name of a row.
+_LETTERS = 29
+#: Value of a cell whose worker does not run the function.
+NO_VALUE = 65_535
+_MOST_MARKS, _MOST_TOLD = 40, 3
+#: Level 0 of the image is transparent (no value); levels 1 to 255 are colors.
+_LEVELS = 256
+#: Evenly spaced stops from nothing to most. Lightness changes evenly, so the scales read without color and in print.
+_LIGHT = ("#f1f2f0", "#cfdfe4", "#9cc3d3", "#5c9fbe", "#2c739f", "#164a75", "#0a2444")
+_DARK = ("#1a222c", "#173c56", "#1d5d80", "#3184a6", "#62aec3", "#aad6d8", "#f4fae6")
+#: Class of the image on light and on dark paper, and its scale.
+_PALETTES = (("only-light", _LIGHT), ("only-dark", _DARK))
+_TITLE = "Every function on every worker"
+
+Floats = NDArray[np.float64]
+
+
+def draw(material: Material) -> Picture | None:
+    """Draw up to 30 functions on all workers; None for a job that stood still."""
+    if material.verdict.verdict == "blocked":
+        return None
+    if not material.patterns:
+        return Picture(id="heatmap", title=_TITLE, missing="There are no patterns of workers to draw it from.")
+    columns = _chosen(material)
+    if not columns.size:
+        return Picture(id="heatmap", title=_TITLE, missing="No function was on the critical path of any worker.")
+    return _Heatmap(material, columns).picture()
+
+
+def _chosen(material: Material) -> NDArray[np.intp]:
+    """Choose the functions of findings, then those that differ or cost most."""
+    time_WF = material.rows.critical_s_WF
+    own = [int(column) for finding in material.verdict.findings for column in material.functions_of(finding)[:4]]
+    weight_F = np.ptp(time_WF, axis=0) + time_WF.mean(axis=0)
+    rest = np.argsort(-weight_F, kind="stable").tolist()
+    ordered = [column for column in dict.fromkeys([*own, *rest]) if weight_F[column] > 0]
+    return np.array(ordered[:MOST_ROWS], dtype=np.intp)
+
+
+class _Heatmap:
+    """One heat map.
+
+    Attributes:
+        ms_FW: Critical milliseconds per iteration; NaN where a worker does not run a function.
+        middle_F: Median of each function over all workers; workers that do not run it count with 0.
+        top_ms: Largest value, at least a microsecond.
+    """
+
+    def __init__(self, material: Material, columns: NDArray[np.intp]) -> None:
+        self.material = material
+        rows = material.rows
+        lengths_W = [max(one.last_iteration - one.first_iteration, 1) for one in material.patterns]
+        per_iteration_WF = 1e3 * rows.critical_s_WF[:, columns] / np.array(lengths_W, dtype=np.float64)[:, None]
+        is_told_WF = rows.runs_WF[:, columns] & np.isfinite(per_iteration_WF)
+        self.ms_FW = np.where(is_told_WF, per_iteration_WF, np.nan).T
+        self.workers = int(self.ms_FW.shape[1])
+        self.middle_F = np.median(np.nan_to_num(self.ms_FW), axis=1)
+        self.top_ms = max(float(np.nanmax(self.ms_FW)), 1e-3)
+        self.keys = [rows.keys[column] for column in columns]
+        self.names = short_names(self.keys, _LETTERS)
+        marks = {
+            int(column): finding.order
+            for finding in reversed(material.verdict.findings)
+            for column in material.functions_of(finding)[:4]
+        }
+        self.orders = [marks.get(int(column), 0) for column in columns]
+        self.blamed = {finding.order for finding in material.causes}
+        self.culprits = [material.places[rank] for rank in material.culprits if rank in material.places]
+        self.hosts = [(host, len(list(same))) for host, same in groupby(p.worker.host for p in material.patterns)]
+
+    def picture(self) -> Picture:
+        """Return drawing, table and data."""
+        return Picture(
+            id="heatmap",
+            title=_TITLE,
+            body=svg.tag("div", self._drawing(), cls="scroll"),
+            reads=self._reads(),
+            facts=self._facts(),
+            data=self._data(),
+        )
+
+    def _reads(self) -> str:
+        shared = " Where workers share a pixel, the one farthest from the row's median is drawn."
+        culprits = " ◆ marks the workers that the verdict names."
+        return (
+            "A row is a function, a column a worker in rank order; the more a cell stands out from the page, the more "
+            "time of each iteration waits for that function on that worker."
+            f"{culprits * bool(self.culprits)}{self._elsewhere()}{shared * (self.workers > _MOST_COLUMNS)}"
+        )
+
+    def _elsewhere(self) -> str:
+        """Name the causes whose row has another function, or that have no row."""
+        told: list[str] = []
+        for cause in self.material.causes:
+            if cause.function.name == NO_FUNCTION or len(told) >= _MOST_TOLD:
+                continue
+            if cause.order not in self.orders:
+                name = clean(cause.function.name, 80)
+                told.append(f" Cause {cause.order}, {name}, has no row: no iteration waits for it directly.")
+                continue
+            name = _shown_as(cause, self.keys[self.orders.index(cause.order)])
+            if name != cause.function.name:
+                told.append(f" Row ({cause.order}) is where cause {cause.order} shows: {clean(name, 120)}.")
+        return "".join(told)
+
+    # --- the drawing ---
+
+    def _drawing(self) -> Markup:
+        height = _TOP + _ROW * len(self.keys)
+        return svg.svg(
+            _WIDTH,
+            height + 74,
+            self._images(),
+            self._separators(height),
+            self._labels(),
+            self._numbers(),
+            self._culprit_marks(height),
+            self._worker_axis(height),
+            _legend(self.top_ms, _WIDTH, height + 58),
+            title=f"Heat map of {len(self.keys)} functions on {self.workers} workers, critical time per iteration",
+            cls="wide heat",
+        )
+
+    def _x(self, place: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT) * place / self.workers
+
+    def _images(self) -> Markup:
+        cells = levels(self._thinned(), self.top_ms)
+        size = {"x": _LEFT, "y": _TOP, "width": _WIDTH - _LEFT, "height": _ROW * len(self.keys)}
+        return svg.join(_image(indexed_png(cells, colors), cls, size) for cls, colors in _PALETTES)
+
+    def _thinned(self) -> Floats:
+        """Return [F, B]: of the workers that share a column the one farthest from the median."""
+        if self.workers <= _MOST_COLUMNS:
+            return self.ms_FW
+        edges = np.linspace(0, self.workers, _MOST_COLUMNS + 1).astype(int)
+        far_FW = np.nan_to_num(np.abs(self.ms_FW - self.middle_F[:, None]), nan=-1.0)
+        picked = [first + far_FW[:, first:last].argmax(axis=1) for first, last in pairwise(edges.tolist())]
+        return np.take_along_axis(self.ms_FW, np.stack(picked, axis=1), axis=1)
+
+    def _separators(self, height: float) -> Markup:
+        rows = [svg.line(_LEFT, _TOP + _ROW * at, _WIDTH, _TOP + _ROW * at, cls="gap") for at in range(len(self.keys))]
+        columns = range(1, self.workers if self.workers <= _SEPARATED else 0)
+        return svg.group(*rows, *(svg.line(self._x(at), _TOP, self._x(at), height, cls="gap") for at in columns))
+
+    def _labels(self) -> Markup:
+        return svg.join(
+            svg.label(
+                _LEFT - 8,
+                _TOP + _ROW * (at + 0.5) + 4,
+                svg.clip(f"({order}) {name}" if order else name, _LEFT - 12, 12),
+                text_anchor="end",
+                cls=f"row-name {self._standing(order)}".strip(),
+            )
+            for at, (name, order) in enumerate(zip(self.names, self.orders, strict=True))
+        )
+
+    def _standing(self, order: int) -> str:
+        """Return whether a row belongs to a cause, a symptom or neither."""
+        return "" if not order else "cause" if order in self.blamed else "symptom"
+
+    def _numbers(self) -> Markup | None:
+        """Return the values of cells that have room for them."""
+        if self.workers > _NUMBERED:
+            return None
+        level_FW = levels(self.ms_FW, self.top_ms)
+        return svg.join(
+            svg.label(
+                self._x(worker + 0.5),
+                _TOP + _ROW * (row + 0.5) + 4,
+                svg.time(float(value)),
+                text_anchor="middle",
+                cls="cell-far" if level_FW[row, worker] > _LEVELS * 0.5 else "cell-near",
+            )
+            for (row, worker), value in np.ndenumerate(self.ms_FW)
+            if value > 0
+        )
+
+    def _culprit_marks(self, height: float) -> Markup:
+        """Return a diamond above and an outline around each culprit's column."""
+        width = (_WIDTH - _LEFT) / self.workers
+        shown = self.culprits[:_MOST_MARKS]
+        outlines = [svg.rect(self._x(at), _TOP, width, height - _TOP, cls="culprit-outline") for at in shown]
+        signs = [svg.path(svg.diamond(self._x(at + 0.5), _TOP - 8, 5), cls="culprit-sign") for at in shown]
+        return svg.group(*(outlines if width >= 3 else []), *signs, self._culprit_names(shown))
+
+    def _culprit_names(self, shown: Sequence[int]) -> Markup | None:
+        if len(shown) > 3:
+            return None
+        texts, last = [], -1e9
+        for at in sorted(shown):
+            text = f"worker {self.material.ranks[at]}"
+            x = min(max(self._x(at + 0.5), _LEFT + 30), _WIDTH - 34)
+            if x - last > svg.text_width(text):
+                texts.append(svg.label(x, _TOP - 18, text, text_anchor="middle", cls="culprit-name"))
+                last = x
+        return svg.join(texts)
+
+    def _worker_axis(self, height: float) -> Markup:
+        """Return hosts as a band in two alternating shades, and ranks below."""
+        band, at = [], 0
+        for number, (host, count) in enumerate(self.hosts[:2000] if any(host for host, _ in self.hosts) else ()):
+            x, width = self._x(at), self._x(at + count) - self._x(at)
+            text = svg.clip(host, width - 6, 11)
+            box = svg.rect(x, height + 3, width, 15, svg.hint(host), cls=f"host-{number % 2}")
+            name = svg.label(x + width / 2, height + 14, text, text_anchor="middle", cls="host-name") if text else None
+            band.append(svg.group(box, name))
+            at += count
+        places = sorted({round(place) for place in svg.ticks(0, self.workers - 1, 8)}) or [0]
+        ranks = [
+            svg.label(self._x(place + 0.5), height + 32, str(self.material.ranks[place]), text_anchor="middle",
+                      cls="tick-text")
+            for place in places
+        ]  # fmt: skip
+        title = svg.label(_LEFT - 8, height + 32, "worker", text_anchor="end", cls="axis-title")
+        return svg.group(*band, *ranks, title)
+
+    # --- text and data ---
+
+    def _facts(self) -> Facts:
+        header = ["function", "median", "highest", "on worker", "lowest", "on worker"]
+        named = [f"worker {self.material.ranks[at]}" for at in self.culprits[:3]]
+        return facts([*header, *named], [self._fact(row) for row in range(len(self.keys))])
+
+    def _fact(self, row: int) -> list[str]:
+        values_W = self.ms_FW[row]
+        high, low = int(np.nanargmax(values_W)), int(np.nanargmin(values_W))
+        ends = [(svg.time(float(values_W[at])), str(self.material.ranks[at])) for at in (high, low)]
+        own = [_time(float(values_W[at])) for at in self.culprits[:3]]
+        return [clean(self.names[row]), _time(float(self.middle_F[row])), *ends[0], *ends[1], *own]
+
+    def _data(self) -> dict[str, object]:
+        ranks = self.material.ranks
+        follow_each_other = bool(np.array_equal(ranks, np.arange(ranks[0], ranks[0] + len(ranks))))
+        highest_F = np.maximum(np.nanmax(self.ms_FW, axis=1), 1e-6)
+        quantized = np.round(self.ms_FW / highest_F[:, None] * (NO_VALUE - 1))
+        cells = np.nan_to_num(quantized, nan=NO_VALUE).astype("<u2")
+        return {
+            "workers": self.workers,
+            "first": int(ranks[0]),
+            "ranks": None if follow_each_other else ranks.tolist(),
+            "hosts": [[clean(host, 80), count] for host, count in self.hosts],
+            "names": [clean(name, 80) for name in self.names],
+            "full": [clean(full_name(key), 300) for key in self.keys],
+            "orders": self.orders,
+            "standing": [self._standing(order) for order in self.orders],
+            "culprits": self.culprits,
+            "middle": [round(float(value), 6) for value in self.middle_F],
+            "highest": [round(float(value), 6) for value in highest_F],
+            "top": self.top_ms,
+            "cells": base64.b64encode(cells.tobytes()).decode(),
+            "light": _LIGHT,
+            "dark": _DARK,
+        }
+
+
+def _time(value: float) -> str:
+    return svg.time(value) if math.isfinite(value) else "–"
+
+
+# --- colors ---
+
+
+def levels(values: Floats, top: float) -> NDArray[np.uint8]:
+    """Return levels: 0 for NaN, else 1 to 255 by the square root of the share of `top`."""
+    share = np.sqrt(np.clip(values / top, 0.0, 1.0))
+    found: NDArray[np.uint8] = np.nan_to_num(1 + np.round(share * (_LEVELS - 2)), nan=0.0).astype(np.uint8)
+    return found
+
+
+def indexed_png(levels_HW: NDArray[np.uint8], stops: tuple[str, ...]) -> bytes:
+    """Return a PNG of one byte a pixel in the colors between the stops. levels_HW: uint8 [H, W]."""
+    height, width = levels_HW.shape
+    filtered = np.zeros((height, width + 1), dtype=np.uint8)
+    filtered[:, 1:] = levels_HW
+    points = np.array([[int(stop[at : at + 2], 16) for at in (1, 3, 5)] for stop in stops], dtype=np.float64)
+    at = np.linspace(0, len(stops) - 1, _LEVELS - 1)
+    columns = [np.interp(at, np.arange(len(stops)), points[:, channel]) for channel in range(3)]
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        (b"PLTE", bytes(3) + np.round(np.stack(columns, axis=1)).astype(np.uint8).tobytes()),
+        (b"tRNS", b"\0"),
+        (b"IDAT", zlib.compress(filtered.tobytes(), 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def _image(png: bytes, cls: str, size: dict[str, float]) -> Markup:
+    url = Markup("data:image/png;base64," + base64.b64encode(png).decode())
+    return svg.tag("image", href=url, preserveAspectRatio="none", cls=f"pixels {cls}", **size)
+
+
+def _legend(top_ms: float, right: float, y: float) -> Markup:
+    """Return the scale of colors up to `top_ms`, with values above it."""
+    width, x = 220.0, right - 220.0
+    ramp = np.arange(1, _LEVELS, dtype=np.uint8)[None, :]
+    size = {"x": x, "y": y, "width": width, "height": 8.0}
+    bars = [_image(indexed_png(ramp, colors), cls, size) for cls, colors in _PALETTES]
+    texts = [svg.label(x + width * (value / top_ms) ** 0.5, y - 4, svg.time(value) if value else "0",
+                       text_anchor="end" if value == top_ms else "start" if not value else "middle", cls="tick-text")
+             for value in (0.0, top_ms / 16, top_ms / 4, top_ms)]  # fmt: skip
+    title = svg.label(x - 10, y + 8, "critical time per iteration", text_anchor="end", cls="axis-title")
+    return svg.group(*bars, *texts, title)
+
+
+# --- names of functions ---
+
+_KERNEL = re.compile(r"\w*kernel\w*")
+#: Characters read of a name from the job.
+_LONGEST = 2000
+
+
+def short_names(keys: Sequence[FunctionKey], room: int = 40) -> list[str]:
+    """Return a name for each function that tells them apart as far as possible; not clean yet.
+
+    Names longer than `room` lose their class or their template arguments, and may still be too long.
+    """
+    names = [_short(key, room) for key in keys]
+    seen = Counter(names)
+    return [f"{name} · {_apart(key)}" if seen[name] > 1 else name for name, key in zip(names, keys, strict=True)]
+
+
+def _short(key: FunctionKey, room: int) -> str:
+    """Return a Python function with its file, others by name."""
+    if not key.stack:
+        return key.name if len(key.name) <= room else _of_kernel(key.name[:_LONGEST])
+    name, _, where = key.stack[-1][:_LONGEST].partition(" (")
+    file = where.removesuffix(")").rsplit("/", 1)[-1]
+    whole = f"{name} {file}".strip()
+    return whole if len(whole) <= room else f"{_last_part(name)} {file}".strip()
+
+
+def _last_part(name: str) -> str:
+    """Return "read.<listcomp>" for "Loader.read.<locals>.<listcomp>"."""
+    parts = [part for part in name.split(".") if part != "<locals>"]
+    return ".".join(parts[-2:] if parts[-1:] and parts[-1].startswith("<") else parts[-1:]) or name
+
+
+def _of_kernel(name: str) -> str:
+    """Return a C++ kernel without namespaces and template arguments, behind the kernel that it is a template of."""
+    head, bracket, inside = name.removeprefix("void ").partition("<")
+    if not bracket or "::" not in name:
+        return name
+    outer = head.rsplit("::", 1)[-1]
+    inner = next((found for found in _KERNEL.findall(inside) if found != outer), "")
+    return f"{inner} · {outer}" if inner else outer or name
+
+
+def _shown_as(finding: Finding, key: FunctionKey) -> str:
+    """Return a finding's function, with the function of its row where that differs; not clean yet.
+
+    A loader's process is never critical itself: "_read_block, waited for in poll".
+    """
+    name = finding.function.name
+    if name == key.name or any(name in frame for frame in key.stack):
+        return name
+    return f"{name}, {'waited for in' if key.phase == 'input' else 'as'} {key.name}"
+
+
+def _apart(key: FunctionKey) -> str:
+    """Return what tells functions of one name apart: the group, the caller, or the part of the iteration."""
+    if key.group:
+        return key.group
+    return key.stack[-2].split(" (")[0] if len(key.stack) > 1 else key.phase
+
+
+def full_name(key: FunctionKey) -> str:
+    """Return a function with where it ran: "aten::mm, backward"; of Python the innermost frames."""
+    if key.stack:
+        return " › ".join(frame.split(" (")[0] for frame in key.stack[-4:-1]) + f" › {key.stack[-1]}"
+    where = [f"group {key.group}"] if key.group else [] if key.phase == "other" else [key.phase]
+    return ", ".join([key.name, *where])
