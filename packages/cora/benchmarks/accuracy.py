@@ -66,7 +66,7 @@ def measure(function: str, skew: float, costs: Costs, directory: Path) -> list[d
                 "placement": placement.label(),
                 "measured_ns": ns,
                 "predicted_ns": round(prediction.fast_ns, 2),
-                "crossing_share": round(prediction.cross_share, 4),
+                "crossing_share": round(prediction.crossing_share, 4),
                 "features": features(program, profile, placement),
             }
         )

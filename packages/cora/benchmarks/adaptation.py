@@ -14,10 +14,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cora.functions import load
-from cora.measure import cpu_ns, make_bench
+from cora.measure import run_phases
 from cora.placement import Placement
-from cora.traffic import Shape, make_traffic
+from cora.traffic import Shape
 
 RESULTS = Path(__file__).parent / "results" / "adaptation.json"
 FUNCTION, RATE, PHASE_S = "monitor", 20_000.0, 10.0
@@ -25,37 +24,22 @@ PLACEMENT = Placement({"flows": "split", "sources": "both", "stats": "both"}, {"
 SHAPE = Shape(skew=1.3, back=0.0, rate_per_s=RATE)
 
 
-def phases(rotations: list[int], adapt: bool, static_after_s: float = 0.0) -> dict[str, object]:
+def phases(rotations: list[int], adapt: bool) -> dict[str, object]:
     """Return ns of slow-tier CPU per packet from one second after each shift to its end, and the totals."""
-    with make_bench() as bench:
-        process, state = bench.start_run(FUNCTION, {}, PLACEMENT, adapt)
-        parts = [(PHASE_S, make_traffic(FUNCTION, replace(SHAPE, rotate=rotation))) for rotation in rotations]
-        sender = bench.send(0, RATE, parts)
-        begin, rows = time.monotonic(), []
-        for number in range(len(rotations)):
-            time.sleep(max(0.0, begin + number * PHASE_S + 1.0 - time.monotonic()))
-            cpu = cpu_ns(process.pid)
-            time.sleep(max(0.0, begin + (number + 1) * PHASE_S - time.monotonic()))
-            rows.append((cpu_ns(process.pid) - cpu) / ((PHASE_S - 1.0) * RATE))
-        sent = json.loads(sender.communicate()[0])["sent_packets"]
-        time.sleep(0.5)
-        process.terminate()
-        process.communicate(timeout=20)
-        end = json.loads(state.read_text(encoding="utf-8"))
-        counted = sum(row["value"]["packets"] for row in end["tables"]["flows"])
-        counters = end["counters"]
-        return {
-            "slow_cpu_ns_per_packet": [round(one) for one in rows],
-            "replans": counters["replans"],
-            "moved_keys": counters["moved"],
-            "slowest_move_ns": counters["slowest_move_ns"],
-            "packets_sent": sent,
-            "packets_in_exact_state": counted,
-        }
+    shapes = [replace(SHAPE, rotate=rotation) for rotation in rotations]
+    run = run_phases(FUNCTION, {}, PLACEMENT, shapes, PHASE_S - 2.2, adapt, settle=1.0)
+    counters = run["state"]["counters"]
+    return {
+        "slow_cpu_ns_per_packet": [round(one["slow_cpu_ns_per_packet"]) for one in run["phases"]],
+        "replans": counters["replans"],
+        "moved_keys": counters["moved"],
+        "slowest_move_ns": counters["slowest_move_ns"],
+        "packets_sent": run["sent_packets"],
+        "packets_in_exact_state": sum(row["value"]["packets"] for row in run["state"]["tables"]["flows"]),
+    }
 
 
 def main() -> None:
-    load(FUNCTION)
     result = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "load": os.getloadavg(),

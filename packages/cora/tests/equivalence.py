@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from cora.build import compile_runtime
 from cora.interpret import Interpreter, Outcome
 from cora.offline import Offline
 from cora.packet import supported
@@ -35,8 +36,11 @@ def compare(
 ) -> list[str]:
     """Return differences in verdicts, packets and final state; keys of split tables move between packets."""
     found = []
+    runtime = directory.parent / "runtime.o"
+    if not runtime.exists():
+        compile_runtime(directory.parent)
     exact = {name for name, table in program.tables.items() if table.consistency == "exact"}
-    with Offline(program, placement, directory) as tiers:
+    with Offline(program, placement, directory, runtime=runtime) as tiers:
         for number, packets in enumerate(sequences):
             if number:
                 tiers.reset()

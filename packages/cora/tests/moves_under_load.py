@@ -11,6 +11,7 @@ from pathlib import Path
 from cora.controller import Replan
 from cora.engine import Engine, Options
 from cora.functions import load
+from cora.namespaces import check_device
 from cora.placement import Placement
 
 REPLANS = 100
@@ -18,7 +19,7 @@ REPLANS = 100
 engine = Engine(
     load("monitor", {"flows": 4096}),
     Placement({"flows": "split", "sources": "both", "stats": "both"}, {"flows": 64}),
-    ("in", "out"),
+    (check_device("in", False), check_device("out", False)),
     Options(state=Path(sys.argv[1]), adapt=False),
 )
 table, chooser = engine.splits[0], random.Random(1)

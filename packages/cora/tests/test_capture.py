@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cora.capture import capture, write_pcap
 from cora.cli import main
 from cora.errors import BadInput
 from cora.functions import load
 from cora.packet import make_frame
-from cora.profile import make_profile, read_capture, zipf_exponent
-from cora.traffic import Shape, make_traffic, write_pcap
+from cora.profile import make_profile, zipf_exponent
+from cora.traffic import Shape, make_traffic
 
 TIMES_NS = [1_700_000_000_000_000_000 + i * 2_000_000 for i in range(50)]
 FRAME = make_frame(0x0A000001, 2, 3, 4)
@@ -42,7 +43,7 @@ def test_one_trace_written_four_ways_has_equal_rates(tmp_path: Path) -> None:
     for number, data in enumerate([pcap(0xA1B2C3D4, 1000), pcap(0xA1B23C4D, 1), pcapng(6, 10**6), pcapng(9, 10**9)]):
         path = tmp_path / str(number)
         path.write_bytes(data)
-        packets = read_capture(path, "10.0.0.0/8")
+        packets = capture(path, "10.0.0.0/8")
         assert [packet.port for packet in packets] == [0] * 50
         rates.append(make_profile(load("monitor"), packets, warm=0).rate_per_s)
     assert rates == pytest.approx([50 / 0.098] * 4, rel=1e-4)
@@ -52,10 +53,10 @@ def test_a_capture_of_another_link_type_or_no_capture_is_refused(tmp_path: Path)
     path = tmp_path / "raw.pcap"
     path.write_bytes(struct.pack("<IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101))
     with pytest.raises(BadInput, match="link type 101"):
-        read_capture(path, "10.0.0.0/8")
+        capture(path, "10.0.0.0/8")
     path.write_bytes(b"hello, this is no capture file at all")
     with pytest.raises(BadInput, match="no pcap or pcapng file"):
-        read_capture(path, "10.0.0.0/8")
+        capture(path, "10.0.0.0/8")
 
 
 def test_the_skew_of_made_traffic_is_found_again() -> None:
@@ -88,7 +89,23 @@ def test_the_commands_up_to_explain_work_without_root(tmp_path: Path, monkeypatc
 def test_errors_are_one_line_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.json").write_text('{"pots": [1, 2]}', encoding="utf-8")
+    (tmp_path / "zero.json").write_text('{"rate_per_s": 0}', encoding="utf-8")
+    (tmp_path / "prefix.json").write_text('{"rules": [{"source": "10.0.0.0/99", "allow": true}]}', encoding="utf-8")
+    (tmp_path / "boom.py").write_text("def make(settings):\n    return 1 / 0\n", encoding="utf-8")
+    (tmp_path / "plan.json").write_text(
+        '{"function": "bucket", "settings": {}, "homes": {"sources": "split", "stats": "both"}, '
+        '"fast_entries": {"sources": 0}}',
+        encoding="utf-8",
+    )
     for command, words in (
+        (["plan", "boom.py"], "boom.py: ZeroDivisionError: division by zero (boom.py:2)"),
+        (["plan", "bucket", "--settings", "zero.json"], "rate_per_s is 0; it must be a whole number from 1 on"),
+        (["plan", "firewall", "--settings", "prefix.json"], "'99' is not a valid netmask"),
+        (["build", "plan.json"], "a split table needs room for one entry or more"),
+        (["profile", "nat", "bad.json"], "no pcap or pcapng file"),
+        (["plan", "nat", "--costs", "bad.json"], "run `cora calibrate`"),
+        (["watch", "bad.json"], "is no state file"),
+        (["calibrate", "--out", "nowhere/costs.json"], "there is no directory nowhere"),
         (["plan", "nta"], "unknown function 'nta'; use one of firewall"),
         (["plan", "nat", "--settings", "bad.json"], "nat has no setting pots"),
         (["plan", "nat", "--home", "pool=both"], "table pool can be"),

@@ -24,16 +24,16 @@ def simulate(
         now = tick / 10
         counts = random.multinomial(RATE // 10, np.roll(weights, heavy(now)))
         uses = [(int(key).to_bytes(4, "little"), float(count)) for key, count in enumerate(counts) if count]
-        slow = [(key, 4.0 * random.binomial(int(count), 0.25)) for key, count in uses if key not in fast]
-        seen = dict(uses)
-        controller.observe_slow("flows", slow, 0.1)
-        for key in fast:
-            used[key] = used.get(key, 0.0) + seen.get(key, 0.0)
+        for key, count in uses:
+            used[key] = used.get(key, 0.0) + count
         shares.append(sum(count for key, count in uses if key not in fast) / counts.sum())
         best.append(1 - float(np.sort(counts)[-ROOM:].sum() / counts.sum()))
-        if not controller.due(now):
+        if not controller.due(now, 10 * sum(count for key, count in uses if key not in fast)):
             continue
-        controller.observe_fast("flows", [(key, used.get(key, 0.0)) for key in fast], now + 0.1 - read_at)
+        since = now + 0.1 - read_at
+        slow = [(key, 4.0 * random.binomial(int(count), 0.25)) for key, count in used.items() if key not in fast]
+        controller.observe_slow("flows", slow, since)
+        controller.observe_fast("flows", [(key, used.get(key, 0.0)) for key in fast], since)
         used, read_at = {}, now + 0.1
         if replan := controller.decide(now):
             replans.append(now)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,13 +14,15 @@ import pytest
 from cora import bpf, namespaces
 from cora.build import compile_tiers, load_fast
 from cora.errors import BuildError
-from cora.expressions import field
+from cora.expressions import field, hash_of, old
+from cora.files import write
 from cora.functions import FUNCTIONS, load
 from cora.machine import Limits
 from cora.measure import Bench
 from cora.model import choices
 from cora.namespaces import ALIAS, Testbed
 from cora.placement import Placement, options, why_illegal
+from cora.planfile import PlanFile
 from cora.program import Build
 from cora.traffic import Shape, make_traffic
 
@@ -52,13 +55,6 @@ for turn in range(6):
 @pytest.fixture
 def bed() -> Iterator[Testbed]:
     with Testbed() as made:
-        for place, near, outer, own, addresses in (
-            ("middle", "in", "client", "c0", ["10.0.0.2"]),
-            ("middle", "out", "server", "s0", ["10.1.0.2", "10.1.0.3"]),
-        ):
-            mac = json.loads(made.ip(outer, f"-j link show dev {own}"))[0]["address"]
-            for address in addresses:
-                made.ip(place, f"neigh replace {address} lladdr {mac} dev {near}")
         yield made
 
 
@@ -68,19 +64,23 @@ def kinds_of_plans(name: str) -> list[str]:
     return found + ["split"] * any("split" in options(program, table) for table in program.tables.values())
 
 
-def homes(name: str, wanted: str) -> list[str]:
-    program = load(name)
+def plan(name: str, wanted: str, settings: dict, path: Path) -> list[str]:
+    """Write a plan whose tables have the wanted home where they can."""
+    program = load(name, settings)
     chosen = {}
     for table in program.tables.values():
         allowed = {choice.home for choice in choices(program, table, Limits())}
         chosen[table.name] = next(home for home in (wanted, "both", "slow") if home in allowed)
-    assert not why_illegal(program, Placement(chosen, dict.fromkeys(chosen, 64)))
-    return [part for table, home in chosen.items() for part in ("--home", f"{table}={home}")]
+    entries = {table: 16 for table, home in chosen.items() if home == "split"}
+    assert not why_illegal(program, Placement(chosen, entries))
+    write(path, PlanFile(function=name, settings=settings, homes=chosen, fast_entries=entries))
+    return ["--plan", str(path)]
 
 
 def start(bed: Testbed, name: str, state: Path, *more: str) -> subprocess.Popen[str]:
     argv = [*CORA, "run", name, "--dev", "in", "--dev", "out", "--state", str(state), *more]
-    process = bed.start("middle", argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = {**os.environ, "TMPDIR": str(state.parent)}
+    process = bed.start("middle", argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout
     assert process.stdout.readline() == "ready\n", process.communicate()
     return process
@@ -98,13 +98,12 @@ def wait_for(condition, seconds: float = 20.0) -> bool:
 CASES = [(name, plan) for name in FUNCTIONS for plan in kinds_of_plans(name)]
 
 
-@pytest.mark.parametrize(("name", "plan"), CASES)
-def test_real_sockets_work_through_every_function_and_plan(bed: Testbed, tmp_path: Path, name: str, plan: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_real_sockets_work_through_every_function_and_plan(bed: Testbed, tmp_path: Path, name: str, kind: str) -> None:
     state = tmp_path / "state.json"
     (tmp_path / "page").write_bytes(PAGE)
-    settings = tmp_path / "settings.json"
-    settings.write_text(json.dumps({"meter": {"jobs": [{"name": "a", "ports": [8000, 8000]}]}}.get(name, {})))
-    process = start(bed, name, state, "--settings", str(settings), *homes(name, plan))
+    settings = {"meter": {"jobs": [{"name": "a", "ports": [8000, 8000]}]}}.get(name, {})
+    process = start(bed, name, state, *plan(name, kind, settings, tmp_path / "plan.json"))
     if name == "cache":
         bed.start("server", [sys.executable, "-c", KV_SERVER])
         answers = bed.run("client", [sys.executable, "-c", KV_CLIENT]).stdout.split()
@@ -116,14 +115,16 @@ def test_real_sockets_work_through_every_function_and_plan(bed: Testbed, tmp_pat
         assert wait_for(lambda: ":8000" in bed.run("server", ["ss", "-ltn"]).stdout)
         target = "10.0.0.100" if name == "balancer" else "10.1.0.2"
         for _ in range(2):
-            curl = ["curl", "-s", "--max-time", "20", f"http://{target}:8000/page"]
+            curl = ["curl", "-s", "--max-time", "60", f"http://{target}:8000/page"]
             assert bed.run("client", curl).stdout.encode() == PAGE
+        netcat = f"printf 'GET /page HTTP/1.0\\r\\n\\r\\n' | nc -w 30 {target} 8000"
+        assert bed.run("client", ["sh", "-c", netcat]).stdout.encode().endswith(PAGE)
     process.terminate()
     assert process.wait(20) == 0
     data = json.loads(state.read_text(encoding="utf-8"))
     fast, slow = data["counters"]["fast"], data["counters"]["slow"]
     assert fast["errors"] == slow["errors"] == fast["crossed"] - slow["packets"] == 0
-    assert (fast["crossed"] > 0) == (plan != "fast")
+    assert (fast["crossed"] > 0) == (kind != "fast")
     assert any(data["tables"].values())
     if name == "meter":
         assert "10.0.0.2,10.1.0.2" in state.with_suffix(".csv").read_text(encoding="utf-8")
@@ -143,7 +144,7 @@ def test_nothing_is_left_after_kill_9(bed: Testbed, tmp_path: Path) -> None:
     again.send_signal(signal.SIGINT)
     assert again.wait(20) == 0
     assert not attached(bed)
-    assert not list(Path("/tmp").glob("cora-*/fast.o"))
+    assert not list(tmp_path.glob("cora-*"))
 
 
 def test_namespaces_end_with_the_process_that_made_them(tmp_path: Path) -> None:
@@ -232,6 +233,32 @@ def test_a_refusal_by_the_kernel_names_the_table_and_what_to_move(tmp_path: Path
     program = b.done()
     with pytest.raises(BuildError, match="at table huge, its largest; move table huge to the slow tier"):
         load_fast(compile_tiers(program, Placement({"small": "fast", "huge": "fast"}), tmp_path))
+
+
+def test_a_refusal_by_the_verifier_names_the_step_and_keeps_its_last_words(tmp_path: Path) -> None:
+    b = Build("branches")  # each branch doubles the states that the verifier walks through
+    table = b.table("state", "array", value={"n": 64}, entries=1 << 20)
+    b.parse("ipv4", "ports")
+    x = b.assign("x", 0)
+    for i in range(26):
+        with b.when((hash_of(field("ip.src"), i) & 1).eq(1)):
+            b.assign("x", x + (1 << i))
+    b.access(table, [x & 0xFFFFF], {"n": old("n") * 3 + 1})
+    with b.when(x > 12345):
+        b.drop()
+    b.forward()
+    built = compile_tiers(b.done(), Placement({"state": "fast"}), tmp_path)
+    with pytest.raises(BuildError, match=r"(?s)at step 55: update state.*move table state to.*processed 1000001 insns"):
+        load_fast(built)
+
+
+def test_a_live_sample_is_profiled_and_counters_are_served_to_prometheus(bed: Testbed, tmp_path: Path) -> None:
+    start(bed, "monitor", tmp_path / "state.json", "--metrics", "9105", *plan("monitor", "slow", {}, tmp_path / "p"))
+    bed.start("client", ["ping", "-i", "0.2", "10.1.0.2"], stdout=subprocess.DEVNULL)
+    done = bed.run("client", [*CORA, "profile", "bucket", "--live", "c0", "--out", str(tmp_path / "profile.json")])
+    assert " packets in " in done.stdout, done.stderr
+    page = bed.run("middle", ["curl", "-s", "http://127.0.0.1:9105/metrics"]).stdout
+    assert 'cora_packets_total{tier="fast",what="up"}' in page
 
 
 def test_this_process_holds_no_descriptor_of_a_program() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dpkt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,13 +10,13 @@ from cora.expressions import Const, Op, evaluate, field, now, old
 from cora.functions import FUNCTIONS, load
 from cora.interpret import Interpreter
 from cora.packet import (
+    ICMP,
     TCP,
     TCP_ACK,
     TCP_RST,
     TCP_SYN,
     UDP,
     address,
-    checksums_right,
     make_frame,
     read_field,
     supported,
@@ -23,6 +24,14 @@ from cora.packet import (
 )
 from cora.placement import Placement, options, why_illegal
 from cora.program import Build
+
+
+def checksums_right(frame: bytes | bytearray) -> bool:
+    """Return True if another library computes the same checksums."""
+    packet = dpkt.ip.IP(bytes(frame[14:]))
+    before = bytes(packet)
+    packet.sum = packet.data.sum = 0
+    return bytes(packet) == before
 
 
 def test_a_field_must_be_parsed_before_it_is_used_on_every_path() -> None:
@@ -123,6 +132,14 @@ def test_nat_gives_each_flow_a_port_and_refuses_the_flow_after_the_last() -> Non
     assert ports == set(range(20000, 20064))
     assert nat.run(make_frame(address("10.0.0.2"), address("8.8.8.8"), 2000, 53), 0, 10**12 + 99).verdict == "drop"
     assert nat.tables["stats"][(2,)]["count"] == 1
+
+
+def test_an_icmp_error_about_a_translated_flow_goes_up_whole() -> None:
+    """A router's "fragmentation needed" holds the translated header; translating half of it would mislead the host."""
+    nat = Interpreter(load("nat"))
+    out = nat.run(make_frame(address("10.0.0.2"), address("8.8.8.8"), 1000, 53), 0, 10**12).frame
+    error = make_frame(address("198.51.100.1"), address("192.0.2.1"), 3, 4, protocol=ICMP, payload=out[14:42])
+    assert nat.run(error, 1, 10**12 + 1) == ("up", error)
 
 
 def test_both_halves_of_a_live_nat_flow_outlive_a_full_turn_of_the_pool() -> None:

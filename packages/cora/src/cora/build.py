@@ -43,22 +43,22 @@ class Built:
         return hand_bytes(self.program)
 
 
-def compile_tiers(program: Program, placement: Placement, directory: Path) -> Built:
-    """Write and compile both tiers in a directory."""
+def compile_runtime(directory: Path) -> Path:
+    """Compile the part of the slow tier that is the same for every plan."""
+    clang("-fPIC", "-c", HEADERS_DIRECTORY / "cora_slow.c", "-o", directory / "runtime.o")
+    return directory / "runtime.o"
+
+
+def compile_tiers(program: Program, placement: Placement, directory: Path, runtime: Path | None = None) -> Built:
+    """Write and compile both tiers in a directory; `runtime` is that of `compile_runtime`, made here if None."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = {"fast": directory / "fast.bpf.c", "slow": directory / "slow.c"}
     paths["fast"].write_text(fast_source(program, placement), encoding="utf-8")
     paths["slow"].write_text(slow_source(program, placement), encoding="utf-8")
     target, library = directory / "fast.o", directory / "slow.so"
     bpf_options = ["-g", "-target", "bpf", "-mcpu=v3", *_multiarch(), "-c"]
-    running = [
-        _clang(*bpf_options, paths["fast"], "-o", target),
-        _clang("-fPIC", "-shared", paths["slow"], "-o", library),
-    ]
-    for process in running:
-        _, words = process.communicate()
-        if process.returncode:
-            raise BuildError(f"clang refused the generated code:\n{words[-2000:]}")
+    clang(*bpf_options, paths["fast"], "-o", target)
+    clang("-fPIC", "-shared", paths["slow"], runtime or compile_runtime(directory), "-o", library)
     return Built(program, placement, target.read_bytes(), library)
 
 
@@ -67,12 +67,15 @@ def _multiarch() -> list[str]:
     return [f"-I{path.parent.parent}" for path in Path("/usr/include").glob("*-linux-gnu/asm/types.h")]
 
 
-def _clang(*arguments: str | Path) -> subprocess.Popen[str]:
-    clang = shutil.which("clang")
-    if not clang:
+def clang(*arguments: str | Path) -> None:
+    """Run clang; raise BuildError with its words where it refuses the source."""
+    found = shutil.which("clang")
+    if not found:
         raise Unsupported("clang is missing; install it (Debian: clang, libbpf-dev)")
     options = ["-O2", "-fno-strict-aliasing", "-Wno-everything", f"-I{HEADERS_DIRECTORY}"]
-    return subprocess.Popen([clang, *options, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([found, *options, *map(str, arguments)], stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"clang refused the generated code:\n{done.stderr[-2000:]}")
 
 
 def load_fast(built: Built, *, offline: bool = False, trace: int = 0) -> bpf.Object:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cora.build import compile_runtime
 from cora.expressions import Expr, Local, field, hash_of, maximum, now, old, select
 from cora.machine import Costs, Curve, TierCosts
 from cora.offline import Offline
@@ -156,7 +157,11 @@ class _Bench:
     def __init__(self, program: Program, tier: str, directory: Path, traces: int) -> None:
         self.tier = tier
         placement = Placement(dict.fromkeys(program.tables, tier))
-        self.offline = Offline(program, placement, directory / f"{program.name}_{tier}", trace=TRACE * traces)
+        runtime = directory / "runtime.o"
+        if not runtime.exists():
+            compile_runtime(directory)
+        where = directory / f"{program.name}_{tier}"
+        self.offline = Offline(program, placement, where, trace=TRACE * traces, runtime=runtime)
 
     def measure(self, traces: Sequence[Frames], rounds: int = ROUNDS) -> list[float]:
         """Return the least ns per packet of each trace; each of several rounds runs it twice."""

@@ -6,13 +6,14 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from cora.errors import BadInput, CoraError
 
@@ -28,45 +29,29 @@ class _Main(click.Group):
 
 
 FILE = click.Path(path_type=Path)
+POSITIVE = click.FloatRange(min=0, min_open=True)
+SETTINGS = click.option("--settings", type=FILE, help="JSON with the function's settings; others keep defaults.")
+JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+PAGE = click.option("--page", "page_file", type=FILE, help="Also write the plan page (HTML).")
+#: Options that say on what machine and for what traffic a plan is made; `_answer` takes them.
+PROBLEM = (
+    SETTINGS,
+    click.option("--profile", "profile_file", type=FILE, help="From `cora profile`; default: made traffic, Zipf 1."),
+    click.option("--costs", type=FILE, help="Measured parameter file; default: one that comes with cora."),
+    click.option("--limits", type=FILE, help="Limits of the fast tier; `agilio-like` comes with cora."),
+    click.option("--memory", type=click.IntRange(min=0), help="Bytes for tables in the fast tier."),
+    click.option("--engine", type=click.Choice(["exact", "exhaustive", "greedy"]), default="exact", show_default=True),
+    click.option("--rate", "rate_per_s", type=click.FloatRange(min=0), default=0.0, help="Packets a second to hold."),
+    click.option("--cores", nargs=2, type=POSITIVE, default=(1.0, 1.0), show_default=True, help="Fast, slow."),
+    click.option("--home", "homes", multiple=True, help="Settle a table: TABLE=fast|slow|both|split[:ENTRIES]."),
+    click.option("--weight-fast", default=0.1, show_default=True, help="Weight of a fast ns beside a slow one."),
+)
 
 
-def _options(*names: str) -> Callable[[Any], Any]:
-    """Add options that several commands share."""
-    known = {
-        "settings": click.option(
-            "--settings", type=FILE, help="JSON with the function's settings; others keep defaults."
-        ),
-        "costs": click.option("--costs", type=FILE, help="Measured parameter file; default: one that comes with cora."),
-        "limits": click.option(
-            "--limits", type=FILE, help="Limits of the fast tier; `agilio-like` is one that comes with cora."
-        ),
-        "profile": click.option(
-            "--profile", "profile_file", type=FILE, help="From `cora profile`; default: made traffic, Zipf 1."
-        ),
-        "engine": click.option(
-            "--engine", type=click.Choice(["exact", "exhaustive", "greedy"]), default="exact", show_default=True
-        ),
-        "rate": click.option(
-            "--rate", default=0.0, help="Packets a second that both tiers must take; 0: no such limit."
-        ),
-        "cores": click.option(
-            "--cores", nargs=2, type=float, default=(1.0, 1.0), show_default=True, help="Fast, slow."
-        ),
-        "home": click.option(
-            "--home", "homes", multiple=True, help="Settle a table: TABLE=fast|slow|both|split[:ENTRIES]."
-        ),
-        "memory": click.option(
-            "--memory", type=int, help="Bytes for tables in the fast tier; default: that of --limits."
-        ),
-        "weight": click.option(
-            "--weight-fast", default=0.1, show_default=True, help="Weight of a fast ns beside a slow one."
-        ),
-        "json": click.option("--json", "as_json", is_flag=True, help="For programs."),
-    }
-
+def _with(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Any], Any]:
     def add(command: Any) -> Any:
-        for name in reversed(names):
-            command = known[name](command)
+        for option in reversed(options):
+            command = option(command)
         return command
 
     return add
@@ -76,53 +61,50 @@ def _options(*names: str) -> Callable[[Any], Any]:
 @click.version_option(package_name="cora")
 def main() -> None:
     """Split stateful packet programs between XDP and user space."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and files go, too
 
 
 def _settings(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise BadInput(f"{path} is no JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise BadInput(f"{path} must hold a JSON object of settings")
-    return data
+    from cora.files import read
+
+    return read(path, dict[str, Any], "settings are a JSON object; `cora functions` shows them") if path else {}
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-
-
-def _machine(costs: Path | None, limits: Path | None, memory: int | None) -> tuple[Any, Any]:
+def _answer(
+    function: str,
+    settings: dict[str, Any],
+    profile: Any = None,
+    *,
+    profile_file: Path | None,
+    costs: Path | None,
+    limits: Path | None,
+    memory: int | None,
+    engine: str,
+    **more: Any,
+) -> Any:
+    """Plan a function by the options of `PROBLEM`."""
+    from cora.functions import load
     from cora.machine import Limits, load_costs, load_limits, shipped
+    from cora.planfile import Problem
+    from cora.profile import load_profile, make_profile
+    from cora.traffic import Shape, make_traffic
 
-    found = load_costs(costs or shipped("reference-costs"))
+    program = load(function, settings)
     if limits and not limits.exists() and shipped(limits.name).exists():
         limits = shipped(limits.name)
     allowed = load_limits(limits) if limits else Limits()
-    return found, replace(allowed, bytes=memory) if memory else allowed
-
-
-def _profile(name: str, program: Any, path: Path | None) -> Any:
-    from cora.profile import make_profile, profile_from_json
-    from cora.traffic import Shape, make_traffic
-
-    if path is None:
-        return make_profile(program, make_traffic(name, Shape()))
-    profile = profile_from_json(_settings(path))
-    if profile.function != program.name:
-        raise BadInput(f"{path} profiles {profile.function}, not {program.name}")
-    return profile
+    allowed = msgspec.structs.replace(allowed, bytes=memory) if memory is not None else allowed
+    if profile is None:
+        made = None if profile_file else make_traffic(function, Shape())
+        profile = load_profile(profile_file) if profile_file else make_profile(program, made or [])
+    if profile.function != program.name or max(profile.visits, default=0) >= len(program.steps):
+        raise BadInput(f"the profile is one of {profile.function} with other settings; profile {program.name} again")
+    measured = load_costs(costs or shipped("reference-costs"))
+    return Problem(program, profile, measured, allowed, **more).solve(engine)
 
 
 @main.command()
-@_options("json")
+@JSON
 def functions(as_json: bool) -> None:
     """List the functions that come with cora, with their settings."""
     from cora.functions import FUNCTIONS
@@ -140,38 +122,41 @@ def functions(as_json: bool) -> None:
 def calibrate(out: Path, network: bool) -> None:
     """Measure what operations cost on this machine; about two minutes."""
     from cora.calibrate import calibrate as measure
+    from cora.files import require_directory, write
     from cora.measure import network_costs
 
+    require_directory(out)
     costs = measure(lambda text: click.echo(text, err=True))
     if network:
         click.echo("packets through real devices", err=True)
-        costs = replace(costs, network=network_costs(costs))
-    costs.save(out)
+        costs = msgspec.structs.replace(costs, network=network_costs(costs))
+    write(out, costs)
     click.echo(f"{out}: measured {costs.when} on {costs.where}, spread {costs.noise:.1%}")
 
 
 @main.command()
 @click.argument("function")
-@click.argument("capture", type=FILE, required=False)
+@click.argument("file", type=FILE, required=False)
 @click.option("--inside", default="10.0.0.0/8", show_default=True, help="Sources that come in by device 0.")
 @click.option("--live", metavar="DEVICE", help="Sample packets of a device instead of reading a file; needs root.")
-@click.option("--seconds", default=5.0, show_default=True, help="How long to sample.")
+@click.option("--seconds", type=POSITIVE, default=5.0, show_default=True, help="How long to sample.")
 @click.option("--out", type=FILE, default=Path("profile.json"), show_default=True)
-@_options("settings")
+@SETTINGS
 def profile(
-    function: str, capture: Path | None, inside: str, live: str | None, seconds: float, out: Path, settings: Path | None
+    function: str, file: Path | None, inside: str, live: str | None, seconds: float, out: Path, settings: Path | None
 ) -> None:
-    """Profile FUNCTION on a pcap or pcapng file, or on a live sample."""
+    """Profile FUNCTION on a pcap or pcapng FILE, or on a live sample."""
+    from cora.capture import capture
+    from cora.files import write
     from cora.functions import load
-    from cora.profile import make_profile, read_capture
-    from cora.sample import sample_device
+    from cora.profile import make_profile
 
-    if bool(capture) == bool(live):
+    source = file or live
+    if not source or (file and live):
         raise BadInput("give a capture file, or --live DEVICE")
     program = load(function, _settings(settings))
-    packets = sample_device(str(live), seconds, inside) if live else read_capture(capture or Path(), inside)
-    found = make_profile(program, packets)
-    _write(out, json.dumps(found.to_json()) + "\n")
+    found = make_profile(program, capture(source, inside, seconds))
+    write(out, found)
     click.echo(
         f"{out}: {found.packets:,} packets in {found.duration_s:.3f} s ({found.rate_per_s:,.0f}/s), "
         f"mean {found.mean_bytes:.0f} bytes, {found.unsupported} not supported"
@@ -185,104 +170,79 @@ def profile(
 
 @main.command()
 @click.argument("function")
-@click.option("--skew", default=1.0, show_default=True)
-@click.option("--keys", default=4096, show_default=True)
-@click.option("--packets", default=20000, show_default=True)
+@click.option("--skew", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Zipf exponent.")
+@click.option("--keys", type=click.IntRange(min=1), default=4096, show_default=True)
+@click.option("--packets", type=click.IntRange(min=1), default=20000, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--out", type=FILE, default=Path("traffic.pcap"), show_default=True)
-def traffic(function: str, skew: float, keys: int, packets: int, seed: int, out: Path) -> None:
+def traffic(function: str, out: Path, **shape: Any) -> None:
     """Make a capture file that exercises FUNCTION."""
-    from cora.traffic import Shape, make_traffic, write_pcap
-
-    write_pcap(out, make_traffic(function, Shape(keys=keys, skew=skew, packets=packets, seed=seed)))
-    click.echo(f"{out}: {packets:,} packets, {keys:,} keys, Zipf {skew}, seed {seed}")
-
-
-def _plan(name: str, settings: Path | None, profile_file: Path | None, machine: Any, **options: Any) -> Any:
+    from cora.capture import write_pcap
     from cora.functions import load
-    from cora.planfile import make_plan, parse_homes
+    from cora.traffic import Shape, make_traffic
 
-    given = _settings(settings)
-    program = load(name, given)
-    found = _profile(name, program, profile_file)
-    costs, limits = machine
-    only = parse_homes(program, limits, options.pop("homes"))
-    return given, program, found, make_plan(program, found, costs, limits, only=only, **options)
+    load(function)
+    write_pcap(out, make_traffic(function, Shape(**shape)))
+    click.echo(f"{out}: " + ", ".join(f"{name} {value:,}" for name, value in shape.items()))
+
+
+def _show(function: str, answer: Any, page_file: Path | None, as_json: Any = None) -> None:
+    from cora.files import write
+    from cora.report import explain, page
+
+    if page_file:
+        write(page_file, page(function, answer))
+    click.echo(explain(answer) if as_json is None else msgspec.json.encode(as_json))
 
 
 @main.command()
 @click.argument("function")
 @click.option("--out", type=FILE, default=Path("plan.json"), show_default=True)
-@click.option("--page", "page_file", type=FILE, help="Also write the plan page (HTML).")
-@_options("settings", "profile", "costs", "limits", "memory", "engine", "rate", "cores", "home", "weight", "json")
-def plan(  # noqa: PLR0913, PLR0917 - one argument an option
-    function: str, out: Path, page_file: Path | None, settings: Path | None, profile_file: Path | None,
-    costs: Path | None, limits: Path | None, memory: int | None, engine: str, rate: float,
-    cores: tuple[float, float], homes: tuple[str, ...], weight_fast: float, as_json: bool,
-) -> None:  # fmt: skip
+@PAGE
+@JSON
+@_with(PROBLEM)
+def plan(
+    function: str, out: Path, page_file: Path | None, as_json: bool, settings: Path | None, **problem: Any
+) -> None:
     """Choose where FUNCTION's tables live; write the plan with every option's costs and bytes."""
-    from cora.planfile import plan_to_json
-    from cora.report import explain as in_words
-    from cora.report import page
+    from cora.files import write
 
-    machine = _machine(costs, limits, memory)
-    given, program, found, made = _plan(
-        function,
-        settings,
-        profile_file,
-        machine,
-        homes=homes,
-        engine=engine,
-        cores=cores,
-        rate_per_s=rate,
-        weight_fast=weight_fast,
-    )
-    data = plan_to_json(function, given, program, made, machine[0])
-    data["profile"] = found.to_json()
-    _write(out, json.dumps(data) + "\n")
-    if page_file:
-        _write(page_file, page(function, program, found, *machine, made))
-    click.echo(json.dumps(data) if as_json else in_words(program, made, machine[0]))
-    click.echo(f"{out}: {made[1].engine} search, {made[1].seconds * 1000:.1f} ms", err=True)
+    answer = _answer(function, _settings(settings), **problem)
+    made = answer.to_file(function, _settings(settings))
+    write(out, made)
+    _show(function, answer, page_file, made if as_json else None)
+    click.echo(f"{out}: {made.engine} search, {made.search_s * 1000:.1f} ms", err=True)
 
 
 @main.command()
 @click.argument("plan_file", type=FILE)
-@click.option("--page", "page_file", type=FILE, help="Write the plan page (HTML).")
-@_options("costs", "limits", "memory", "json")
-def explain(
-    plan_file: Path, page_file: Path | None, costs: Path | None, limits: Path | None, memory: int | None, as_json: bool
-) -> None:
+@PAGE
+@JSON
+@_with(PROBLEM[2:5])
+def explain(plan_file: Path, page_file: Path | None, as_json: bool, **machine: Any) -> None:
     """Say what a plan costs, what limits it, and which change would help most."""
-    from cora.model import Choice
-    from cora.planfile import make_plan, next_change, read_plan
-    from cora.profile import profile_from_json
-    from cora.report import explain as in_words
-    from cora.report import page, steps_in
+    from dataclasses import replace
 
-    data, program, placement = read_plan(plan_file)
-    machine = _machine(costs, limits, memory)
-    found = profile_from_json(data["profile"])
-    only = {name: [Choice(home, placement.fast_entries.get(name, 0))] for name, home in placement.homes.items()}
-    kept = make_plan(program, found, *machine, only=only)
-    free, _, _ = make_plan(program, found, *machine, engine="greedy")
-    made = (free, kept[1], kept[2])
-    if page_file:
-        _write(page_file, page(data["function"], program, found, *machine, made))
-    if as_json:
-        change = next_change(program, free, kept[1].chosen)
-        click.echo(
-            json.dumps(
-                {
-                    "bottleneck": kept[2].bottleneck,
-                    "steps": steps_in(program, found, machine[0], kept[1].chosen),
-                    "next_change": change
-                    and {"what": change[0], "saved_ns_per_packet": change[1], "more_fast_bytes": change[2]},
-                }
-            )
-        )
-        return
-    click.echo(in_words(program, made, machine[0]))
+    from cora.model import Choice
+    from cora.planfile import read_plan
+    from cora.report import steps_in
+
+    data, _, placement = read_plan(plan_file)
+    if data.profile is None:
+        raise BadInput(f"{plan_file} has no profile; make the plan with `cora plan`")
+    free = _answer(data.function, data.settings, data.profile, profile_file=None, engine="greedy", **machine)
+    chosen = {name: Choice(home, placement.fast_entries.get(name, 0)) for name, home in placement.homes.items()}
+    for name, choice in chosen.items():
+        if choice not in free.problem.instance.choices[name]:
+            raise BadInput(f"{plan_file}: the limits leave no {choice.home} home for table {name}; plan again")
+    kept = replace(free, plan=free.plan._replace(chosen=chosen), prediction=free.problem.predict(chosen))
+    change = kept.next_change()
+    words = {
+        "bottleneck": kept.prediction.bottleneck,
+        "steps": steps_in(kept),
+        "next_change": change and dict(zip(("what", "saved_ns", "more_fast_bytes"), change, strict=True)),
+    }
+    _show(data.function, kept, page_file, words if as_json else None)
 
 
 @main.command()
@@ -295,66 +255,68 @@ def build(plan_file: Path, out: Path, try_load: bool) -> None:
     from cora.planfile import read_plan
 
     _, program, placement = read_plan(plan_file)
-    built = compile_tiers(program, placement, out)
-    click.echo(
-        f"{out}/fast.bpf.c, fast.o, slow.c, slow.so; a packet that crosses carries {built.hand_bytes} bytes in front"
-    )
+    made = compile_tiers(program, placement, out)
+    files = "fast.bpf.c, fast.o, slow.c, slow.so"
+    click.echo(f"{out}/{files}; a packet that crosses carries {made.hand_bytes} bytes in front")
     if try_load:
-        load_fast(built).close()
+        load_fast(made).close()
         click.echo("the kernel accepts the fast tier")
 
 
 @main.command()
 @click.argument("function")
-@click.option(
-    "--dev", "devices", multiple=True, help="Device; twice: inside or client side, then outside or server side."
-)
+@click.option("--dev", "devices", multiple=True, help="Twice: inside or client side, then outside or server side.")
 @click.option("--plan", "plan_file", type=FILE, help="From `cora plan`; default: a plan for made traffic.")
 @click.option("--state", type=FILE, help="File for counters and table entries (JSON).")
 @click.option("--device-is-mine", is_flag=True, help="Accept devices that cora did not make.")
-@click.option(
-    "--adapt/--no-adapt", default=True, show_default=True, help="Move keys of split tables as traffic shifts."
-)
-@click.option("--seconds", default=0.0, help="Stop after this time; 0: until a signal.")
-@click.option("--metrics", type=int, help="Port for Prometheus on 127.0.0.1.")
+@click.option("--adapt/--no-adapt", default=True, show_default=True, help="Move keys of split tables with the traffic.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=0.0, help="Stop after this time; 0: until a signal.")
+@click.option("--metrics", type=click.IntRange(1, 65535), help="Port for Prometheus on 127.0.0.1.")
 @click.option("--dry-run", is_flag=True, help="Plan, build and check devices, but attach nothing.")
-@_options("settings", "profile", "costs", "limits", "memory", "engine", "home")
-def run(  # noqa: PLR0913, PLR0917 - one argument an option
-    function: str, devices: tuple[str, ...], plan_file: Path | None, state: Path | None, device_is_mine: bool,
-    adapt: bool, seconds: float, metrics: int | None, dry_run: bool, settings: Path | None,
-    profile_file: Path | None, costs: Path | None, limits: Path | None, memory: int | None, engine: str,
-    homes: tuple[str, ...],
-) -> None:  # fmt: skip
+@_with(PROBLEM)
+def run(
+    function: str,
+    devices: tuple[str, ...],
+    plan_file: Path | None,
+    settings: Path | None,
+    metrics: int | None,
+    dry_run: bool,
+    **more: Any,
+) -> None:
     """Run FUNCTION between two devices until Ctrl-C; prints `ready` when packets are processed."""
     from cora.engine import Options, addresses_in
     from cora.engine import run as run_engine
+    from cora.files import require_directory
     from cora.functions import FUNCTIONS
     from cora.metrics import serve
     from cora.model import placement_of
+    from cora.namespaces import check_device
     from cora.planfile import read_plan
 
-    if len(devices) != 2:
+    if len(devices) != 2 or devices[0] == devices[1]:
         raise BadInput("give --dev twice: the inside or client device, then the outside or server device")
+    mine = more.pop("device_is_mine")
+    pair = (check_device(devices[0], mine), check_device(devices[1], mine))
     given = _settings(settings)
+    options = Options(**{name: more.pop(name) for name in ("state", "adapt", "seconds")})
+    if options.state:
+        require_directory(options.state)
     if plan_file:
         data, program, placement = read_plan(plan_file)
-        if data["function"] != function or (settings and data["settings"] != given):
-            raise BadInput(f"{plan_file} is a plan for {data['function']} with other settings; plan again")
+        if data.function != function or (settings and data.settings != given):
+            raise BadInput(f"{plan_file} is a plan for {data.function} with other settings; plan again")
+        given = data.settings
     else:
-        _, program, _, made = _plan(
-            function, settings, profile_file, _machine(costs, limits, memory), homes=homes, engine=engine
-        )
-        placement = placement_of(made[1].chosen)
+        answer = _answer(function, given, **more)
+        program, placement = answer.problem.program, placement_of(answer.plan.chosen)
     defaults = FUNCTIONS[function].defaults if function in FUNCTIONS else {}
-    report = serve(metrics) if metrics else _warn_once()
-    options = Options(
-        state, adapt, device_is_mine, seconds=seconds, resolve=addresses_in({**defaults, **given}), report=report
-    )
+    options.resolve = addresses_in({**defaults, **given})
     click.echo(f"{program.name}: {placement.label()}", err=True)
     if dry_run:
-        _dry_run(program, placement, devices, device_is_mine)
+        _dry_run(program, placement, pair)
         return
-    run_engine(program, placement, (devices[0], devices[1]), options)
+    options.report = serve(metrics) if metrics else _warn_once()
+    run_engine(program, placement, pair, options)
 
 
 def _warn_once() -> Callable[[dict[str, Any]], None]:
@@ -368,15 +330,11 @@ def _warn_once() -> Callable[[dict[str, Any]], None]:
     return report
 
 
-def _dry_run(program: Any, placement: Any, devices: tuple[str, ...], device_is_mine: bool) -> None:
-    import tempfile
-
+def _dry_run(program: Any, placement: Any, devices: tuple[Any, Any]) -> None:
     from cora.build import compile_tiers, load_fast
-    from cora.namespaces import check_device
 
-    for name in devices:
-        device = check_device(name, device_is_mine)
-        click.echo(f"{name}: {device.queues} queues, {'routes' if device.addressed else 'bridges'}")
+    for device in devices:
+        click.echo(f"{device.name}: {device.queues} queues, {'routes' if device.addressed else 'bridges'}")
     with tempfile.TemporaryDirectory() as scratch:
         load_fast(compile_tiers(program, placement, Path(scratch))).close()
     click.echo("the kernel accepts the fast tier; nothing was attached")
@@ -384,15 +342,19 @@ def _dry_run(program: Any, placement: Any, devices: tuple[str, ...], device_is_m
 
 @main.command()
 @click.argument("state", type=FILE)
-@click.option("--interval", default=1.0, show_default=True, help="Seconds between lines.")
+@click.option("--interval", type=POSITIVE, default=1.0, show_default=True, help="Seconds between lines.")
 @click.option("--count", default=0, help="Stop after this many lines; 0: until Ctrl-C.")
 def watch(state: Path, interval: float, count: int) -> None:
     """Show rates of a running `cora run --state FILE`, a line each second."""
+    from cora.files import read
+
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     before: dict[str, Any] = {}
     click.echo(f"{'packets/s':>12} {'crossing':>9} {'drops/s':>10} {'re-plans':>9} {'keys moved':>11}")
     while True:
-        data = _settings(state)
+        data = read(state, dict[str, Any], "the state file of `cora run --state` is wanted")
+        if not {"time_unix_s", "counters"} <= set(data):
+            raise BadInput(f"{state} is no state file; `cora run --state FILE` writes one")
         if before and data["time_unix_s"] > before["time_unix_s"]:
             seconds = data["time_unix_s"] - before["time_unix_s"]
             old, new = before["counters"], data["counters"]
@@ -418,7 +380,6 @@ def testbed(command: str) -> None:
     """Make three network namespaces: client, middle (devices `in` and `out`), server. Needs root."""
     from cora.namespaces import Testbed
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Testbed() as bed:
         if command:
             sys.exit(subprocess.run(bed.command("middle", ["sh", "-c", command]), check=False).returncode)
@@ -433,33 +394,32 @@ def testbed(command: str) -> None:
 
 @main.command()
 @click.argument("plan_file", type=FILE)
-@click.option("--seconds", default=5.0, show_default=True)
-@click.option("--rate", default=50_000.0, show_default=True, help="Packets a second.")
-@click.option("--skew", default=1.0, show_default=True)
-@_options("json")
+@click.option("--seconds", type=POSITIVE, default=5.0, show_default=True)
+@click.option("--rate", type=POSITIVE, default=50_000.0, show_default=True, help="Packets a second.")
+@click.option("--skew", type=click.FloatRange(min=0), default=1.0, show_default=True)
+@JSON
 def bench(plan_file: Path, seconds: float, rate: float, skew: float, as_json: bool) -> None:
     """Run a plan in namespaces under made traffic; print measured CPU beside the prediction. Needs root."""
-    from cora.measure import bench_plan
+    from cora.measure import run_phases
     from cora.planfile import read_plan
     from cora.traffic import Shape
 
-    data, program, placement = read_plan(plan_file)
-    found = bench_plan(
-        data["function"], data["settings"], program, placement, Shape(skew=skew, rate_per_s=rate), seconds
-    )
-    found["predicted"] = data["prediction"]
+    data, _, placement = read_plan(plan_file)
+    found = run_phases(data.function, data.settings, placement, [Shape(skew=skew, rate_per_s=rate)], seconds)
+    found |= found.pop("phases")[0]
+    predicted = data.prediction
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(msgspec.json.encode({**found, "predicted": predicted}))
         return
     click.echo(
-        f"{found['received_packets']:,} of {found['sent_packets']:,} packets came through "
-        f"at {found['rate_packets_per_s']:,.0f} a second; "
-        f"{found['crossing_share']:.1%} crossed ({data['prediction']['crossing_share']:.1%} predicted)"
+        f"{found['received_packets']:,} of {found['sent_packets']:,} packets came through at "
+        f"{found['rate_packets_per_s']:,.0f} a second; {found['crossing_share']:.1%} crossed; "
+        f"slow tier {found['slow_cpu_ns_per_packet']:.0f} ns of CPU a packet"
     )
-    click.echo(
-        f"slow tier {found['slow_cpu_ns_per_packet']:.0f} ns of CPU a packet "
-        f"({data['prediction']['slow_cpu_ns_per_packet']:.0f} predicted)"
-    )
+    if predicted:
+        click.echo(
+            f"predicted: {predicted.crossing_share:.1%}, {predicted.slow_cpu_ns:.0f} ns at the profile's traffic"
+        )
 
 
 @main.command()

@@ -64,7 +64,8 @@ def fast_source(program: Program, placement: Placement) -> str:
     maps = [_map(program, placement, table) for table in program.tables.values()]
     freezes = [_freeze(table) for table in program.tables.values() if placement.homes[table.name] == SPLIT]
     body = _Writer(program, placement, FAST, where)
-    resume = _fast_resume(body) if placement.bounces else ""
+    signature = "static int cora_resume(struct xdp_md *ctx, struct cora_hand *from)"
+    resume = _function(signature, body, _FAST_LOCALS + _RESUMED, "from") if placement.bounces else ""
     return "\n".join(
         [
             f"/* {program.name}, fast tier: {placement.label()} */",
@@ -77,37 +78,24 @@ def fast_source(program: Program, placement: Placement) -> str:
             _entry_types(program),
             *maps,
             "struct cora_hand;",
-            "static int cora_resume(struct xdp_md *ctx, struct cora_hand *from);" if placement.bounces else "",
+            f"{signature};" if placement.bounces else "",
             '#include "cora_fast.h"',
-            "cora_inline int cora_steps(struct xdp_md *ctx, u32 port, u64 now)",
-            "{",
-            "u8 *data = CORA_DATA(ctx), *end = CORA_END(ctx);",
-            "u64 length = end - data; struct cora_hand *hand; int crossed; (void)length; (void)hand; (void)crossed;",
-            body.declarations(),
-            body.steps(),
-            "}",
+            _function("cora_inline int cora_steps(struct xdp_md *ctx, u32 port, u64 now)", body, _FAST_LOCALS),
             resume,
             *freezes,
         ]
     )
 
 
-def _fast_resume(body: _Writer) -> str:
-    """Return a second copy of the steps that can begin at any step: what the slow tier bounces packets to."""
-    return "\n".join(
-        [
-            "static int cora_resume(struct xdp_md *ctx, struct cora_hand *from)",
-            "{",
-            "u8 *data = CORA_DATA(ctx), *end = CORA_END(ctx);",
-            "u64 length = end - data, now = from->now; u32 port = from->port; struct cora_hand *hand; int crossed;",
-            "(void)length; (void)hand; (void)crossed;",
-            body.declarations(),
-            "if (!cora_supported(data, end)) return CORA_ERROR;",
-            body.resume("from"),
-            body.steps(),
-            "}",
-        ]
-    )
+_FAST_LOCALS = "u8 *data = CORA_DATA(ctx), *end = CORA_END(ctx); struct cora_hand *hand; int crossed;"
+#: A second copy of the steps that can begin at any step: what the slow tier bounces packets to.
+_RESUMED = "u64 now = from->now; u32 port = from->port; if (!cora_supported(data, end)) return CORA_ERROR;"
+
+
+def _function(signature: str, body: _Writer, first: str, header: str = "") -> str:
+    """Return a C function that runs the steps, from the first one or from where a hand-over header says."""
+    start = body.resume(header) if header else ""
+    return "\n".join([signature, "{", first, "u64 length = end - data;", body.declarations(), start, body.steps(), "}"])
 
 
 def slow_source(program: Program, placement: Placement) -> str:
@@ -119,27 +107,23 @@ def slow_source(program: Program, placement: Placement) -> str:
         entries = table.entries * (SKETCH_ROWS if table.kind == "sketch" else 1)
         up = placement.fast_entries[table.name] if placement.homes[table.name] == SPLIT else 0
         opens.append(
-            f"if (table_open(CORA_TABLE({number}), {kinds[table.storage]}, sizeof(struct k_{table.name}), "
+            f"if (table_open(&cora_tables[{number}], {kinds[table.storage]}, sizeof(struct k_{table.name}), "
             f"sizeof(struct v_{table.name}), {entries}, {up})) return -1;"
         )
     return "\n".join(
         [
             f"/* {program.name}, slow tier: {placement.label()} */",
             f"#define CORA_SLOTS {slots(program)}",
-            f"#define CORA_TABLES {max(1, len(program.tables))}",
-            '#include "cora_common.h"',
-            _entry_types(program),
             '#include "cora_slow.h"',
+            _entry_types(program),
+            f"struct table cora_tables[{max(1, len(program.tables))}];",
+            f"const u32 cora_table_count = {len(program.tables)}, cora_hand_bytes = sizeof(struct cora_hand);",
             "int cora_open(void) {",
             *opens,
             "return 0; }",
-            "static int slow_steps(u8 *data, u8 *end, u32 port, u64 now, struct cora_hand *hand)",
-            "{",
-            "u64 length = end - data; (void)length;",
-            body.declarations(),
-            body.resume("hand"),
-            body.steps(),
-            "}",
+            _function(
+                "int slow_steps(u8 *data, u8 *end, u32 port, u64 now, struct cora_hand *hand)", body, "", header="hand"
+            ),
         ]
     )
 
@@ -295,14 +279,6 @@ class _Writer:
                 lines.append("l4 += sum;")
         return "{ " + " ".join(lines) + f" cora_checksums(data, end, ip, l4); }} goto s{step.then};"
 
-    def _key(self, step: Access, table: Table) -> str:
-        names = [name for name, _ in table.key]
-        if table.kind == "lpm":
-            address = f"__builtin_bswap32((u32){self._c(step.key[0])})"
-            return f"struct k_{table.name} k = {{ .length = 32, .address = {address} }};"
-        stores = " ".join(f"k.{name} = {self._c(value)};" for name, value in zip(names, step.key, strict=True))
-        return f"struct k_{table.name} k; __builtin_memset(&k, 0, sizeof k); {stores}"
-
     def _access(self, at: int, step: Access) -> str:
         table = self.program.tables[step.table]
         fast, home = self.tier == FAST, self.placement.homes[step.table]
@@ -313,9 +289,9 @@ class _Writer:
             value = "e->v."
         else:
             key = "&k" if table.kind == "lpm" else "kw"
-            find = f"struct v_{table.name} *e = cora_find(CORA_TABLE({number}), {key});"
+            find = f"struct v_{table.name} *e = cora_find(&cora_tables[{number}], {key});"
             value = "e->"
-        lines = ["{", self._key_of(step, table), find]
+        lines = ["{", self._key(step, table), find]
         if fast and home == SPLIT:
             lines.append(f"if (!e) {self.cross(at)}")
         lines.append(f"l_{step.hit} = e != 0; l_{step.full} = 0;")
@@ -329,33 +305,35 @@ class _Writer:
         change = self._change(at, step, table, value, olds, lock)
         lines.append(f"if (e) {{ {change} }} else {{ {outs} }}")
         if step.delete:
-            kill = f"bpf_map_delete_elem(&t_{table.name}, &k);" if fast else f"remove_key(CORA_TABLE({number}), kw);"
+            kill = f"bpf_map_delete_elem(&t_{table.name}, &k);" if fast else f"remove_key(&cora_tables[{number}], kw);"
             lines.append(f"if (e) {kill}")
         return " ".join([*lines, f"}} goto s{step.then};"])
 
-    def _key_of(self, step: Access, table: Table) -> str:
-        if self.tier == FAST and table.storage == "array":
-            return f"u32 k = {self._c(step.key[0])};"
-        if self.tier == SLOW and table.kind != "lpm":  # keys are compared in whole words there
-            stores = " ".join(
-                f"kp->{name} = {self._c(value)};" for (name, _), value in zip(table.key, step.key, strict=True)
-            )
+    def _key(self, step: Access, table: Table) -> str:
+        """Return C that makes the key `k`; the slow tier compares keys in whole words, `kw`."""
+        values = [self._c(value) for value in step.key]
+        if table.kind == "lpm":
+            address = f"__builtin_bswap32((u32){values[0]})"
+            return f"struct k_{table.name} k = {{ .length = 32, .address = {address} }};"
+        names = [name for name, _ in table.key]
+        if self.tier == SLOW:
+            stores = " ".join(f"kp->{name} = {value};" for name, value in zip(names, values, strict=True))
             words = f"u64 kw[(sizeof(struct k_{table.name}) + 7) / 8] = {{0}};"
             return f"{words} struct k_{table.name} *kp = (void *)kw; {stores}"
-        return self._key(step, table)
+        if table.storage == "array":
+            return f"u32 k = {values[0]};"
+        stores = " ".join(f"k.{name} = {value};" for name, value in zip(names, values, strict=True))
+        return f"struct k_{table.name} k; __builtin_memset(&k, 0, sizeof k); {stores}"
 
     def _make(self, step: Access, table: Table) -> str:
         if self.tier == SLOW:
             number = self.numbers[table.name]
-            return f"e = cora_make(CORA_TABLE({number}), kw); if (!e) l_{step.full} = 1;"
+            return f"e = cora_make(&cora_tables[{number}], kw); if (!e) l_{step.full} = 1;"
         return (
             f"struct e_{table.name} fresh; __builtin_memset(&fresh, 0, sizeof fresh); "
             f"bpf_map_update_elem(&t_{table.name}, &k, &fresh, BPF_NOEXIST); "
             f"e = bpf_map_lookup_elem(&t_{table.name}, &k); if (!e) l_{step.full} = 1;"
         )
-
-    def _type(self, table: Table, name: str) -> str:
-        return f"u{dict(table.value)[name]}"
 
     def _change(self, at: int, step: Access, table: Table, value: str, olds: list[str], lock: bool) -> str:
         """Return C that reads and changes an entry `e`, under its lock where it has one."""
@@ -369,7 +347,7 @@ class _Writer:
         lines += [f"l_{name} = {self._c(one)};" for name, one in step.outs]
         for name, one in step.sets:
             if self.tier == FAST and not lock and atomic(self.program, table) and adds(name, one):
-                amount = f"({self._type(table, name)})({self._c(one.args[1])})"  # type: ignore[attr-defined]
+                amount = f"(u{dict(table.value)[name]})({self._c(one.args[1])})"  # type: ignore[attr-defined]
                 lines.append(f"__sync_fetch_and_add(&{value}{name}, {amount});")
             else:
                 lines.append(f"{value}{name} = {self._c(one)};")
@@ -396,7 +374,7 @@ class _Writer:
                 lines.append(f"{index} struct e_{table.name} *e{row} = bpf_map_lookup_elem(&t_{table.name}, &i{row});")
                 cell = f"e{row}->v.count"
             else:
-                lines.append(f"{index} struct v_{table.name} *e{row} = cora_find(CORA_TABLE({number}), &i{row});")
+                lines.append(f"{index} struct v_{table.name} *e{row} = cora_find(&cora_tables[{number}], &i{row});")
                 cell = f"e{row}->count"
             lines.append(f"if (e{row} && {cell} < o_count) o_count = {cell};")
         lines.append(f"l_{step.hit} = o_count > 0; l_{step.full} = 0;")

@@ -20,8 +20,9 @@ class Policy:
     """When to re-plan.
 
     Attributes:
-        tick_s: Seconds between two observations of the slow tier.
-        look_s: Seconds after which the fast tier is read, too, though nothing has changed.
+        tick_s: Seconds between two looks at how many packets the slow tier takes.
+        look_s: Seconds after which the uses of keys are read, though that number has not grown.
+        longest_look_s: Most seconds that `look_s` grows to while nothing is gained.
         hold_s: Seconds for which a gain must last.
         pause_s: Least seconds between two re-plans.
         longest_pause_s: Most seconds that the pause grows to while moved keys come back.
@@ -38,13 +39,14 @@ class Policy:
 
     tick_s: float = 0.1
     look_s: float = 1.0
+    longest_look_s: float = 8.0
     hold_s: float = 0.25
     pause_s: float = 1.0
     longest_pause_s: float = 120.0
     margin: float = 0.15
     least_gain_ns_per_s: float = 2e6
     move_ns: float = 15_000.0
-    payback_s: float = 2.0
+    payback_s: float = 10.0
     smoothing: float = 0.4
     sample_every: float = 4.0
     deviations: float = 2.5
@@ -62,7 +64,7 @@ class Replan(NamedTuple):
 
 @dataclass
 class SplitTable:
-    """What the controller knows of one split table.
+    """The uses of one split table's keys.
 
     Attributes:
         room: Entries that the fast tier has room for.
@@ -80,28 +82,30 @@ class SplitTable:
 
 
 class Controller:
-    """Decides on moves; once a tick, call `observe_slow`; if it is `due`, `observe_fast` and `decide`."""
+    """Decides on moves. Each tick, ask whether it is `due`; if so, call `observe_slow`, `observe_fast` and `decide`."""
 
     def __init__(self, tables: dict[str, SplitTable], policy: Policy | None = None) -> None:
         self.tables, self.policy = tables, policy or Policy()
         self.pause_s = self.policy.pause_s
+        self.look_s = self.policy.look_s
         self.last_s = self.looked_s = float("-inf")
-        self.settled = 0.0
+        self.rate = self.settled = 0.0
         self.since_s: float | None = None
         self.history: list[float] = []
 
+    def due(self, now_s: float, packets_per_s: float) -> bool:
+        """Return True if uses of keys are worth reading: the slow tier takes more packets than when last settled."""
+        self.rate += self._weight(self.policy.tick_s) * (packets_per_s - self.rate)
+        most = max((table.saved_ns for table in self.tables.values()), default=0.0)
+        if max(self.rate, packets_per_s) * most < self.policy.least_gain_ns_per_s:
+            return False
+        grown = packets_per_s > (1 + self.policy.margin) * self.settled + self._noise(self.settled)
+        return self.since_s is not None or grown or now_s - self.looked_s >= self.look_s
+
     def observe_slow(self, name: str, uses: Iterable[Use], seconds: float) -> None:
-        """Take the uses of keys in the slow tier since the last tick."""
+        """Take the uses of keys in the slow tier since they were last read."""
         table = self.tables[name]
         table.slow = _smooth(table.slow, dict(uses), seconds, self._weight(seconds))
-
-    def due(self, now_s: float) -> bool:
-        """Return True if the fast tier's uses are worth reading: more time is spent than when it last was settled."""
-        spent = self._spent()
-        if spent < self.policy.least_gain_ns_per_s:
-            return False
-        grown = spent > (1 + self.policy.margin) * self.settled
-        return self.since_s is not None or grown or now_s - self.looked_s >= self.policy.look_s
 
     def observe_fast(self, name: str, uses: Iterable[Use], seconds: float) -> None:
         """Take the uses of keys in the fast tier since they were last read."""
@@ -119,7 +123,8 @@ class Controller:
         """Return the re-plan to carry out now, or None."""
         proposal = self._propose()
         if not self._worth(proposal):
-            self.since_s, self.settled, self.looked_s = None, self._spent(), now_s
+            self.since_s, self.settled, self.looked_s = None, self.rate, now_s
+            self.look_s = min(self.policy.longest_look_s, 2 * self.look_s)
             return None
         self.since_s = now_s if self.since_s is None else self.since_s
         recent = [at for at in self.history if now_s - at < 60]
@@ -185,7 +190,8 @@ class Controller:
             self.pause_s = min(self.policy.longest_pause_s, self.pause_s * 4)
         elif now_s - self.last_s > 2 * self.pause_s or not returned:
             self.pause_s = max(self.policy.pause_s, self.pause_s / 4)
-        self.last_s, self.since_s = now_s, None
+        self.last_s = self.looked_s = now_s
+        self.since_s, self.settled, self.look_s = None, float("inf"), self.policy.look_s
 
 
 def _smooth(rates: dict[bytes, float], uses: dict[bytes, float], seconds: float, weight: float) -> dict[bytes, float]:

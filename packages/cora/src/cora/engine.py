@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import ipaddress
 import json
 import os
 import re
@@ -18,18 +19,18 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cora import bpf
 from cora.build import compile_tiers, load_fast, load_slow
-from cora.controller import Controller, Policy, Replan, SplitTable
+from cora.controller import Controller, Policy, Replan, SplitTable, Use
 from cora.errors import DeviceError
-from cora.namespaces import Device, advice, check_device
+from cora.files import write
+from cora.namespaces import Device, advice
 from cora.neighbours import PORTS_OFFSET, NextHops
-from cora.packet import dotted
 from cora.placement import SPLIT, Placement, layout
 from cora.program import Program, Table
 from cora.tables import Tables
@@ -68,12 +69,11 @@ REUSE_PAUSE_S = 0.02
 
 @dataclass
 class Options:
-    """How to run.
+    """Settings of a run.
 
     Attributes:
         state: File for counters and tables, or None.
         adapt: False leaves the keys where they are.
-        device_is_mine: Accept devices that cora did not make.
         saved_ns: Slow-tier ns that an operation saves in the fast tier, for the controller.
         policy: When the controller re-plans.
         seconds: Stop after this time; 0 runs until a signal.
@@ -83,7 +83,6 @@ class Options:
 
     state: Path | None = None
     adapt: bool = True
-    device_is_mine: bool = False
     saved_ns: float = 1500.0
     policy: Policy = field(default_factory=Policy)
     seconds: float = 0.0
@@ -94,16 +93,19 @@ class Options:
 class Engine:
     """A plan on two devices; see the module."""
 
-    def __init__(self, program: Program, placement: Placement, devices: tuple[str, str], options: Options) -> None:
+    def __init__(
+        self, program: Program, placement: Placement, devices: tuple[Device, Device], options: Options
+    ) -> None:
         self.program, self.placement, self.options = program, placement, options
-        self.devices = tuple(check_device(name, options.device_is_mine) for name in devices)
+        self.devices = devices
         self.links: list[int] = []
         self.replans = 0
         self.moved = self.lost_moves = 0
         self.pending: list[tuple[str, bytes]] = []
         self.pending_at = 0.0
         self.stopping = self.dump_asked = False
-        self.slowest_move_ns = 0
+        self.slowest_move_ns = self.crossed = 0
+        self.read_counts = (0, 0)
         directory = Path(tempfile.mkdtemp(prefix="cora-"))
         try:
             built = compile_tiers(program, placement, directory)
@@ -116,7 +118,7 @@ class Engine:
         known = {t.name: SplitTable(placement.fast_entries[t.name], options.saved_ns) for t in self.splits}
         self.controller = Controller(known, options.policy)
         self.before: dict[str, dict[bytes, int]] = {table.name: {} for table in self.splits}
-        self.read_at = time.monotonic() - options.policy.tick_s
+        self.began_at, self.read_at = time.monotonic(), dict[str, float]()
         self._connect()
 
     def _connect(self) -> None:
@@ -134,8 +136,7 @@ class Engine:
             self.fast.maps["cora_devices"].set(struct.pack("=I", port), struct.pack("=I", device.ifindex))
             if failed := self.slow.cora_send_by(port, device.ifindex):
                 raise DeviceError(f"{device.name}: no packet socket: {os.strerror(-failed)}")
-        pair = (self.devices[0], self.devices[1])
-        self.hops = NextHops(pair, self.shared, self.fast.maps["cora_neighbours"], self.program.keeps_inside)
+        self.hops = NextHops(self.devices, self.shared, self.fast.maps["cora_neighbours"], self.program.keeps_inside)
         self.hops.resolve(self.options.resolve)
 
     def __enter__(self) -> Engine:
@@ -160,7 +161,7 @@ class Engine:
         begin = time.monotonic()
         tick = second = begin
         while not self.stopping:
-            self.slow.cora_poll(5, 0)
+            self.slow.cora_poll(5 if self.pending else 20, 0)
             now = time.monotonic()
             self.hops.follow(self.slow)
             if self.pending and now >= self.pending_at:
@@ -176,7 +177,8 @@ class Engine:
                 return
 
     def _each_second(self) -> None:
-        self.hops.refresh()
+        if self.hops.changed():
+            self.hops.refresh()
         if self.options.state:
             self.write_state(everything=self.dump_asked)
         self.dump_asked = False
@@ -187,26 +189,33 @@ class Engine:
         self.options.report(counts)
 
     def _adapt(self, now: float, seconds: float) -> None:
-        for table in self.splits:
-            self.controller.observe_slow(table.name, self._slow_uses(table), seconds)
-        if not self.controller.due(now):
+        crossed, done = self._fast_counts()["crossed"], self._slow_counts()["packets"]
+        came, self.crossed = crossed - self.crossed, crossed
+        if not self.controller.due(now, came / seconds):
             return
-        since, self.read_at = now - self.read_at, now
+        # Rates are of packets that came: a slow tier that lags behind or loses packets must not change its keys' ranks.
+        came, done = crossed - self.read_counts[0], done - self.read_counts[1]
+        since, self.read_counts = self._since("counts"), (self.read_counts[0] + came, self.read_counts[1] + done)
         for table in self.splits:
-            self.controller.observe_fast(table.name, self._fast_uses(table), since)
+            self.controller.observe_slow(table.name, self._slow_uses(table), since * max(1, done) / max(1, came))
+            self.controller.observe_fast(table.name, self._fast_uses(table), self._since(table.name))
         if replan := self.controller.decide(now):
             self.carry_out(replan)
 
-    def _slow_uses(self, table: Table) -> Iterator[tuple[bytes, float]]:
+    def _since(self, what: str) -> float:
+        """Return the seconds since the last call for the same thing; a busy machine may stop between two readings."""
+        before, self.read_at[what] = self.read_at.get(what, self.began_at), time.monotonic()
+        return max(1e-3, self.read_at[what] - before)
+
+    def _slow_uses(self, table: Table) -> list[Use]:
         size = layout(table.key)[1]
         stride = 8 + -(-size // 8) * 8
         out = ctypes.create_string_buffer(2048 * stride)
         count = self.slow.cora_heavy(self.tables.numbers[table.name], out)
-        raw = out.raw[: count * stride]
-        for at in range(0, count * stride, stride):
-            yield raw[at + 8 : at + 8 + size], float(struct.unpack_from("=Q", raw, at)[0])
+        raw, starts = out.raw[: count * stride], range(0, count * stride, stride)
+        return [(raw[at + 8 : at + 8 + size], float(struct.unpack_from("=Q", raw, at)[0])) for at in starts]
 
-    def _fast_uses(self, table: Table) -> list[tuple[bytes, float]]:
+    def _fast_uses(self, table: Table) -> list[Use]:
         room = self.placement.fast_entries[table.name]
         size, width = layout(table.key)[1], 16 + layout(table.value, 8)[1]
         keys, values = ctypes.create_string_buffer(room * size), ctypes.create_string_buffer(room * width)
@@ -241,14 +250,19 @@ class Engine:
             self.lost_moves += done < 0
         self.pending = self.pending[256:]
 
-    def counters(self) -> dict[str, Any]:
-        """Return the counters of both tiers; those of the fast tier are summed over CPUs that count on meanwhile."""
+    def _fast_counts(self) -> dict[str, int]:
         raw = self.fast.maps["cora_counts"].get(bytes(4)) or b""
         size = 8 * len(FAST_COUNTS)
         cpus = [struct.unpack_from(f"={len(FAST_COUNTS)}Q", raw, at) for at in range(0, len(raw), size)]
-        fast = dict(zip(FAST_COUNTS, map(sum, zip(*cpus, strict=True)), strict=True))
+        return dict(zip(FAST_COUNTS, map(sum, zip(*cpus, strict=True)), strict=True))
+
+    def _slow_counts(self) -> dict[str, int]:
         own = (ctypes.c_uint64 * len(SLOW_COUNTS)).in_dll(self.slow, "cora_slow_counts")
-        slow = dict(zip(SLOW_COUNTS, own, strict=True))
+        return dict(zip(SLOW_COUNTS, own, strict=True))
+
+    def counters(self) -> dict[str, Any]:
+        """Return the counters of both tiers; those of the fast tier are summed over CPUs that count on meanwhile."""
+        fast, slow = self._fast_counts(), self._slow_counts()
         fields = ("replans", "moved", "lost_moves", "slowest_move_ns")
         pulls = sum(self.slow.cora_pulls(self.tables.numbers[table.name]) for table in self.splits)
         return {"fast": fast, "slow": slow, "pulled_keys": pulls, **{name: getattr(self, name) for name in fields}}
@@ -274,9 +288,7 @@ class Engine:
                 ]
                 for name, entries in state.items()
             }
-        scratch = self.options.state.with_suffix(".part")
-        scratch.write_text(json.dumps(data) + "\n", encoding="utf-8")
-        scratch.replace(self.options.state)
+        write(self.options.state, data)
 
     def _export(self, entries: dict[tuple[int, ...], dict[str, int]]) -> None:
         """Write the exported table as CSV beside the state file: one row an entry, addresses dotted."""
@@ -285,11 +297,11 @@ class Engine:
         lines = [",".join(name for name, _ in (*table.key, *table.value))]
         for key, value in sorted(entries.items()):
             cells = [
-                dotted(part) if name in {"source", "target"} else str(part)
+                str(ipaddress.IPv4Address(part)) if name in {"source", "target"} else str(part)
                 for (name, _), part in zip(table.key, key, strict=True)
             ]
             lines.append(",".join([*cells, *map(str, value.values())]))
-        self.options.state.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write(self.options.state.with_suffix(".csv"), "\n".join(lines) + "\n")
 
 
 def _named(table: Table, key: tuple[int, ...]) -> dict[str, int]:
@@ -305,7 +317,7 @@ def addresses_in(settings: dict[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.findall(r"\"(\d+\.\d+\.\d+\.\d+)\"", json.dumps(settings))))
 
 
-def run(program: Program, placement: Placement, devices: tuple[str, str], options: Options) -> None:
+def run(program: Program, placement: Placement, devices: tuple[Device, Device], options: Options) -> None:
     """Run a plan until SIGINT, SIGTERM or the time is over; prints `ready` when packets are processed."""
     engine = Engine(program, placement, devices, options)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -318,6 +330,3 @@ def run(program: Program, placement: Placement, devices: tuple[str, str], option
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         engine.run()
-
-
-__all__ = ["Device", "Engine", "Options", "addresses_in", "run"]

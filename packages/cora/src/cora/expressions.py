@@ -17,64 +17,24 @@ HASH_SEED = 0x243F6A8885A308D3
 Value = Union["Expr", int]
 
 
+def _binary(name: str) -> Callable[[Expr, Value], Expr]:
+    return lambda one, other: Op(name, (one, lift(other)))
+
+
+def _reversed(name: str) -> Callable[[Expr, Value], Expr]:
+    return lambda one, other: Op(name, (lift(other), one))
+
+
 class Expr:
-    """An expression; operators build larger ones."""
+    """An expression; operators build larger ones. `eq` and `ne` stand for == and !=."""
 
-    def __add__(self, other: Value) -> Expr:
-        return Op("+", (self, lift(other)))
-
-    def __radd__(self, other: Value) -> Expr:
-        return Op("+", (lift(other), self))
-
-    def __sub__(self, other: Value) -> Expr:
-        return Op("-", (self, lift(other)))
-
-    def __rsub__(self, other: Value) -> Expr:
-        return Op("-", (lift(other), self))
-
-    def __mul__(self, other: Value) -> Expr:
-        return Op("*", (self, lift(other)))
-
-    def __floordiv__(self, other: Value) -> Expr:
-        return Op("/", (self, lift(other)))
-
-    def __mod__(self, other: Value) -> Expr:
-        return Op("%", (self, lift(other)))
-
-    def __and__(self, other: Value) -> Expr:
-        return Op("&", (self, lift(other)))
-
-    def __or__(self, other: Value) -> Expr:
-        return Op("|", (self, lift(other)))
-
-    def __xor__(self, other: Value) -> Expr:
-        return Op("^", (self, lift(other)))
-
-    def __lshift__(self, other: Value) -> Expr:
-        return Op("<<", (self, lift(other)))
-
-    def __rshift__(self, other: Value) -> Expr:
-        return Op(">>", (self, lift(other)))
-
-    def __lt__(self, other: Value) -> Expr:
-        return Op("<", (self, lift(other)))
-
-    def __le__(self, other: Value) -> Expr:
-        return Op("<=", (self, lift(other)))
-
-    def __gt__(self, other: Value) -> Expr:
-        return Op(">", (self, lift(other)))
-
-    def __ge__(self, other: Value) -> Expr:
-        return Op(">=", (self, lift(other)))
-
-    def eq(self, other: Value) -> Expr:
-        """Return 1 where both are equal, else 0."""
-        return Op("==", (self, lift(other)))
-
-    def ne(self, other: Value) -> Expr:
-        """Return 1 where both differ, else 0."""
-        return Op("!=", (self, lift(other)))
+    __add__, __radd__ = _binary("+"), _reversed("+")
+    __sub__, __rsub__ = _binary("-"), _reversed("-")
+    __mul__, __floordiv__, __mod__ = _binary("*"), _binary("/"), _binary("%")
+    __and__, __or__, __xor__ = _binary("&"), _binary("|"), _binary("^")
+    __lshift__, __rshift__ = _binary("<<"), _binary(">>")
+    __lt__, __le__, __gt__, __ge__ = _binary("<"), _binary("<="), _binary(">"), _binary(">=")
+    eq, ne = _binary("=="), _binary("!=")
 
     def __bool__(self) -> bool:
         raise TypeError("an expression has no truth value while the program is built; use `when` or `select`")
@@ -126,19 +86,11 @@ def lift(value: Value) -> Expr:
     return value if isinstance(value, Expr) else Const(int(value) & MASK)
 
 
-def field(name: str) -> Expr:
-    """Return the packet field of that name."""
-    return FieldOf(name)
+field, old, now = FieldOf, Old, Now
 
 
-def old(name: str) -> Expr:
-    """Return a field of the entry that the step finds."""
-    return Old(name)
-
-
-def now() -> Expr:
-    """Return the packet's arrival time in ns."""
-    return Now()
+def _function(name: str) -> Callable[[Value, Value], Expr]:
+    return lambda one, other: Op(name, (lift(one), lift(other)))
 
 
 def select(condition: Value, then: Value, otherwise: Value) -> Expr:
@@ -146,29 +98,13 @@ def select(condition: Value, then: Value, otherwise: Value) -> Expr:
     return Op("select", (lift(condition), lift(then), lift(otherwise)))
 
 
-def maximum(one: Value, other: Value) -> Expr:
-    """Return the larger of two values."""
-    return Op("max", (lift(one), lift(other)))
-
-
-def minimum(one: Value, other: Value) -> Expr:
-    """Return the smaller of two values."""
-    return Op("min", (lift(one), lift(other)))
-
-
 def hash_of(*values: Value) -> Expr:
     """Return a 32-bit hash of the values."""
     return Op("hash", tuple(lift(value) for value in values))
 
 
-def both(one: Value, other: Value) -> Expr:
-    """Return 1 where both values are not 0."""
-    return Op("and", (lift(one), lift(other)))
-
-
-def either(one: Value, other: Value) -> Expr:
-    """Return 1 where at least one value is not 0."""
-    return Op("or", (lift(one), lift(other)))
+maximum, minimum = _function("max"), _function("min")
+both, either = _function("and"), _function("or")
 
 
 def hash_values(values: tuple[int, ...] | list[int], seed: int = HASH_SEED) -> int:

@@ -7,12 +7,15 @@ defaults. Durations end in `_s`, addresses are dotted.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
+import json
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from runpy import run_path
 from typing import Any, NamedTuple
 
-from cora.errors import BadInput
+from cora.errors import BadInput, CoraError
 from cora.expressions import Expr, Local, both, either, field, hash_of, maximum, now, old, select
 from cora.packet import TCP_ACK, TCP_RST, TCP_SYN, address
 from cora.program import Build, Program, Table
@@ -36,8 +39,8 @@ def _count(b: Build, stats: Table, index: int) -> None:
 
 
 def _prefix(text: str) -> tuple[int, int]:
-    base, _, length = text.partition("/")
-    return int(length or 32), address(base)
+    network = ipaddress.IPv4Network(text)
+    return network.prefixlen, int(network.network_address)
 
 
 def _packets(value: int = 32) -> dict[str, int]:
@@ -421,22 +424,36 @@ FUNCTIONS: dict[str, Function] = {
 def load(name: str, settings: Settings | None = None) -> Program:
     """Make a shipped function by name, or the one that `make(settings)` of a Python file gives."""
     if name.endswith(".py"):
-        if not Path(name).exists():
-            raise BadInput(f"{name}: no such file")
-        make = run_path(name).get("make")
-        if not callable(make):
-            raise BadInput(f"{name} has no function make(settings) that returns a Program")
-        made = make(dict(settings or {}))
-        if not isinstance(made, Program):
-            raise BadInput(f"{name}: make(settings) returned {type(made).__name__}, not a Program; end it with done()")
-        return made
+        return _load_file(name, dict(settings or {}))
     if name not in FUNCTIONS:
         raise BadInput(f"unknown function {name!r}; use one of {', '.join(FUNCTIONS)}, or a Python file")
     function = FUNCTIONS[name]
-    unknown = set(settings or {}) - set(function.defaults)
-    if unknown:
-        raise BadInput(f"{name} has no setting {', '.join(sorted(unknown))}; it has {', '.join(function.defaults)}")
+    for setting, value in (settings or {}).items():
+        if setting not in function.defaults:
+            raise BadInput(f"{name} has no setting {setting}; it has {', '.join(function.defaults)}")
+        usual = function.defaults[setting]
+        if not isinstance(value, type(usual)) or (isinstance(value, int) and value < 1):
+            wanted = "a whole number from 1 on" if isinstance(usual, int) else f"of the form {json.dumps(usual)}"
+            raise BadInput(f"{name}: the setting {setting} is {json.dumps(value)}; it must be {wanted}")
     try:
         return function.make({**function.defaults, **(settings or {})})
-    except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
+    except (ValueError, TypeError, KeyError, IndexError) as error:
         raise BadInput(f"the settings of {name} cannot be used: {error}") from error
+
+
+def _load_file(name: str, settings: dict[str, Any]) -> Program:
+    if not Path(name).exists():
+        raise BadInput(f"{name}: no such file")
+    try:
+        make = run_path(name).get("make")
+        if not callable(make):
+            raise BadInput(f"{name} has no function make(settings) that returns a Program")
+        made = make(settings)
+    except CoraError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        raise BadInput(f"{name}: {type(error).__name__}: {error} ({line.filename}:{line.lineno})") from error
+    if not isinstance(made, Program):
+        raise BadInput(f"{name}: make(settings) returned {type(made).__name__}, not a Program; end it with done()")
+    return made

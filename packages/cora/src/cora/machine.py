@@ -6,20 +6,16 @@ only; a public file may add limits. The two are never merged into one file.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
-from cora.errors import BadInput
-
-TIERS = ("fast", "slow")
+from cora.files import read
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """Cost in ns against the working set in keys, linear in the logarithm of the latter between the points."""
 
     keys: tuple[float, ...]
@@ -30,13 +26,12 @@ class Curve:
         return float(np.interp(np.log(max(1.0, keys)), np.log(self.keys), self.ns))
 
 
-@dataclass(frozen=True)
-class TierCosts:
+class TierCosts(Struct, frozen=True):
     """Costs of one tier in ns.
 
     Attributes:
         base: A packet that is only parsed and forwarded.
-        steps: By name: "op" (one operator), "hash" (`hash_of` of three values), "rewrite" (one field), "now", and
+        steps: By name: "op" (one operator), "rewrite" (one field), "now", and
             "mispredict" (a branch that goes either way at random).
         tables: By "storage.operation": read, miss, write, add, create, delete.
     """
@@ -46,8 +41,7 @@ class TierCosts:
     tables: dict[str, Curve]
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(Struct, frozen=True, forbid_unknown_fields=True):
     """A measured parameter file.
 
     Attributes:
@@ -55,9 +49,9 @@ class Costs:
         where: Kernel and CPU.
         tiers: Costs by tier.
         hand_over: ns in the fast tier to hand a packet over.
-        network: Costs of real devices beyond the programs, empty until measured: "fast" (ns per packet in the driver
-            and redirection), "slow" (ns per packet by AF_XDP socket in, packet socket out), "wake" (ns per wake-up of
-            the slow tier), "idle" (ns per second that the slow tier takes without packets).
+        network: Costs of real devices beyond the programs, empty until measured. "fast": ns per packet in the driver
+            and redirection. "slow": ns per packet by AF_XDP socket in and packet socket out. "wake": ns per wake-up of
+            the slow tier. "idle": ns per second that the slow tier takes without packets.
         noise: Relative spread of repeated measurements, 0-1.
     """
 
@@ -65,22 +59,17 @@ class Costs:
     where: str
     tiers: dict[str, TierCosts]
     hand_over: float
-    network: dict[str, float] = field(default_factory=dict)
+    network: dict[str, float] = {}
     noise: float = 0.0
-    kind: str = "measured"
-
-    def save(self, path: Path) -> None:
-        """Write the file."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+    kind: Literal["measured"] = "measured"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the fast tier can hold.
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of the fast tier.
 
     Attributes:
         kind: "public" or "set by hand".
-        source: Where the numbers were published.
+        source: Where the numbers were published; "" if set by hand.
         bytes: Memory for tables.
         entries: Entries of all tables together.
         entry_bytes: Largest entry, key and value.
@@ -88,57 +77,27 @@ class Limits:
         storages: Kinds of maps.
     """
 
-    kind: str = "set by hand"
-    source: str = "default of cora"
+    kind: Literal["public", "set by hand"] = "set by hand"
+    source: str = ""
     bytes: int = 256 << 20
     entries: int = 16_000_000
     entry_bytes: int = 4096
     instructions: int = 100_000
     storages: tuple[str, ...] = ("array", "hash", "lru", "lpm", "sketch")
 
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise BadInput(f"{path} is no JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise BadInput(f"{path} must hold a JSON object")
-    return data
+    def __post_init__(self) -> None:
+        if self.kind == "public" and not self.source:
+            raise ValueError("public limits must name their source")
 
 
 def load_costs(path: Path) -> Costs:
     """Read a measured parameter file."""
-    data = _read(path)
-    if data.get("kind") != "measured":
-        raise BadInput(f"{path} is {data.get('kind')!r}; costs must be measured: run `cora calibrate`")
-    try:
-        tiers = {
-            name: TierCosts(
-                tier["base"],
-                tier["steps"],
-                {key: Curve(tuple(curve["keys"]), tuple(curve["ns"])) for key, curve in tier["tables"].items()},
-            )
-            for name, tier in data["tiers"].items()
-        }
-        return Costs(**{**data, "tiers": tiers})
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{path} is no parameter file ({error}); make one with `cora calibrate`") from error
+    return read(path, Costs, "costs must be measured on this machine: run `cora calibrate`")
 
 
 def load_limits(path: Path) -> Limits:
     """Read limits; a public file must name its source and may hold no costs."""
-    data = _read(path)
-    if data.get("kind") == "public" and not data.get("source"):
-        raise BadInput(f"{path} is public and must name its source")
-    if "tiers" in data:
-        raise BadInput(f"{path} holds measured costs; limits stand in a file of their own")
-    try:
-        return Limits(**{**data, "storages": tuple(data.get("storages", Limits.storages))})
-    except TypeError as error:
-        raise BadInput(f"{path} cannot be read as limits: {error}") from error
+    return read(path, Limits, "limits stand in a file of their own, without costs; see docs/commands.md")
 
 
 def shipped(name: str) -> Path:

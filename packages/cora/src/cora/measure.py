@@ -16,46 +16,31 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cora.build import HEADERS_DIRECTORY
-from cora.errors import BuildError, Unsupported
+from cora.build import HEADERS_DIRECTORY, clang
+from cora.errors import BuildError
+from cora.files import write
 from cora.functions import load
 from cora.machine import Costs
 from cora.model import Choice, placement_of, predict, wakes_per_packet
-from cora.namespaces import Testbed
+from cora.namespaces import MACS, Testbed
 from cora.placement import BOTH, FAST, SLOW, Placement, options
+from cora.planfile import PlanFile
 from cora.profile import make_profile
-from cora.program import Program
 from cora.traffic import Packet, Shape, make_traffic
 
-
-def compile_sender(directory: Path) -> Path:
-    """Compile the sender."""
-    target = directory / "sender"
-    clang = shutil.which("clang")
-    if not clang:
-        raise Unsupported("clang is missing; install it (Debian: clang)")
-    done = subprocess.run(
-        [clang, "-O2", str(HEADERS_DIRECTORY / "sender.c"), "-o", str(target)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise BuildError(done.stderr)
-    return target
+_SIDES = (("client", "c0", "in"), ("server", "s0", "out"))
 
 
 def cpu_ns(pid: int) -> int:
     """Return the CPU time of a process and its threads in ns."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += int((task / "schedstat").read_text(encoding="ascii").split()[0])
-    return total
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks)
 
 
 def pin(core: int) -> list[str]:
@@ -64,73 +49,58 @@ def pin(core: int) -> list[str]:
     return ["taskset", "-c", str(cores[core % len(cores)])] if len(cores) > 1 and shutil.which("taskset") else []
 
 
-def write_frames(path: Path, packets: Sequence[Packet], port: int, macs: tuple[bytes, bytes]) -> int:
-    """Write the frames of one direction for the sender, with MAC addresses (own, next); return their number."""
-    chosen = [packet.frame for packet in packets if packet.port == port]
-    frames = [macs[1] + macs[0] + frame[12:] for frame in chosen]
-    path.write_bytes(b"".join(struct.pack("<H", len(frame)) + frame for frame in frames))
-    return len(frames)
+class Sample(NamedTuple):
+    """Counters of a run and its CPU time, read at the same moment."""
+
+    counters: dict[str, Any]
+    time_s: float
+    cpu_ns: int
 
 
 class Bench:
-    """A function between namespaces, with senders on both sides."""
+    """Namespaces in which functions run between two devices, with senders on both sides."""
 
     def __init__(self, bed: Testbed, scratch: Path) -> None:
         self.bed, self.scratch = bed, scratch
-        self.sender = compile_sender(scratch)
-        self.macs = {
-            (place, device): self._mac(place, device)
-            for place, device in (("client", "c0"), ("middle", "in"), ("middle", "out"), ("server", "s0"))
-        }
-        # Both sides are known before the first packet, as a running network would know them.
-        for place, near, own in (("middle", "in", "c0"), ("middle", "out", "s0")):
-            outer = "client" if own == "c0" else "server"
-            for address in ("10.0.0.2",) if own == "c0" else ("10.1.0.2", "10.1.0.3"):
-                mac = ":".join(f"{b:02x}" for b in self.macs[(outer, own)])
-                bed.ip(place, f"neigh replace {address} lladdr {mac} dev {near}")
+        self.sender, self.state = scratch / "sender", scratch / "state.json"
+        clang(HEADERS_DIRECTORY / "sender.c", "-o", self.sender)
 
-    def _mac(self, place: str, device: str) -> bytes:
-        shown = json.loads(self.bed.ip(place, f"-j link show dev {device}"))
-        return bytes(int(part, 16) for part in shown[0]["address"].split(":"))
-
-    def start_run(self, function: str, settings: dict[str, Any], placement: Placement, adapt: bool) -> tuple[Any, Path]:
-        """Start `cora run` in the middle; return the process and its state file once it is ready."""
-        state, plan = self.scratch / "state.json", self.scratch / "plan.json"
-        plan.write_text(
-            json.dumps(
-                {
-                    "function": function,
-                    "settings": settings,
-                    "homes": placement.homes,
-                    "fast_entries": placement.fast_entries,
-                }
-            ),
-            encoding="utf-8",
-        )
+    def start_run(self, function: str, settings: dict[str, Any], placement: Placement, adapt: bool) -> Any:
+        """Start `cora run` in the middle; return the process once it is ready."""
+        plan = self.scratch / "plan.json"
+        write(plan, PlanFile(function=function, settings=settings, **asdict(placement)))
         command = [*pin(1), sys.executable, "-m", "cora.cli", "run", function, "--dev", "in", "--dev", "out"]
-        command += ["--plan", str(plan), "--state", str(state), "--adapt" if adapt else "--no-adapt"]
+        command += ["--plan", str(plan), "--state", str(self.state), "--adapt" if adapt else "--no-adapt"]
         process = self.bed.start("middle", command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert process.stdout
-        assert process.stderr
-        if process.stdout.readline() != "ready\n":
-            raise BuildError(f"cora run ended: {process.stderr.read()}")
-        return process, state
+        if process.stdout and process.stdout.readline() != "ready\n":
+            raise BuildError(f"cora run ended: {process.communicate()[1]}")
+        return process
 
     def send(self, side: int, rate: float, parts: Sequence[tuple[float, Sequence[Packet]]], device: str = "") -> Any:
         """Start a sender on the client's (0) or the server's side (1)."""
-        place, near = ("client", "c0") if side == 0 else ("server", "s0")
-        macs = (self.macs[(place, near)], self.macs[("middle", "in" if side == 0 else "out")])
+        place, near, far = _SIDES[side]
         command = [*pin(0), str(self.sender), device or near, str(rate)]
         for number, (seconds, packets) in enumerate(parts):
             path = self.scratch / f"frames_{side}_{number}"
-            if write_frames(path, packets, side, macs):
-                command += [str(seconds), str(path)]
+            frames = [MACS[far] + MACS[near] + packet.frame[12:] for packet in packets if packet.port == side]
+            path.write_bytes(b"".join(struct.pack("<H", len(frame)) + frame for frame in frames))
+            command += [str(seconds), str(path)]
         return self.bed.start(place, command, stdout=subprocess.PIPE, text=True)
+
+    def sample(self, process: Any) -> Sample:
+        """Return the next counters that the run writes."""
+        deadline = time.monotonic() + 10
+        seen = self.state.stat().st_mtime_ns if self.state.exists() else 0
+        while not self.state.exists() or self.state.stat().st_mtime_ns == seen:
+            if time.monotonic() > deadline:
+                raise BuildError("cora run writes no state any more")
+            time.sleep(0.002)
+        spent, data = cpu_ns(process.pid), json.loads(self.state.read_text(encoding="utf-8"))
+        return Sample(data["counters"], data["time_unix_s"], spent)
 
     def received(self, side: int) -> int:
         """Return the packets that came to the client (0) or the server (1)."""
-        place, near = ("client", "c0") if side == 0 else ("server", "s0")
-        shown = json.loads(self.bed.ip(place, f"-j -s link show dev {near}"))
+        shown = json.loads(self.bed.ip(_SIDES[side][0], f"-j -s link show dev {_SIDES[side][1]}"))
         return int(shown[0]["stats64"]["rx"]["packets"])
 
 
@@ -141,63 +111,72 @@ def make_bench() -> Iterator[Bench]:
         yield Bench(bed, Path(scratch))
 
 
-def bench_plan(
+def run_phases(
     function: str,
     settings: dict[str, Any],
-    program: Program,
     placement: Placement,
-    shape: Shape,
+    shapes: Sequence[Shape],
     seconds: float,
     adapt: bool = True,
+    settle: float = 2.0,
 ) -> dict[str, Any]:
-    """Run a plan under made traffic; return what came through and the slow tier's CPU, after a second of warming up."""
-    packets = make_traffic(function, shape)
+    """Run a plan under made traffic whose shape changes.
+
+    Args:
+        function: Name of the function.
+        settings: Its settings.
+        placement: Where its tables live.
+        shapes: Traffic of each phase; rate and share of packets from device 1 are those of the first.
+        seconds: How long each phase is measured.
+        adapt: Move keys of split tables.
+        settle: Seconds of each phase before it is measured.
+
+    Returns:
+        For each phase its rate, share of crossing packets and slow-tier CPU; packets sent, received, lost between the
+        tiers, and the state file at the end.
+    """
     with make_bench() as bench:
-        process, state = bench.start_run(function, settings, placement, adapt)
-        warm = 2.0 if adapt else 1.0
+        process = bench.start_run(function, settings, placement, adapt)
+        length = settle + seconds + 1.2  # a sample is taken within a second
+        parts = [(length, make_traffic(function, shape)) for shape in shapes]
         senders = [
-            bench.send(side, shape.rate_per_s * share, [(warm + seconds, packets)])
-            for side, share in ((0, 1 - shape.back), (1, shape.back))
-            if share and any(packet.port == side for packet in packets)
+            bench.send(side, shapes[0].rate_per_s * share, parts)
+            for side, share in ((0, 1 - shapes[0].back), (1, shapes[0].back))
+            if share
         ]
-        time.sleep(warm)
-        begin, before = time.monotonic(), (cpu_ns(process.pid), _counts(state))
-        time.sleep(max(0.1, seconds - 0.5))
-        spent, later, wall = cpu_ns(process.pid), _counts(state), time.monotonic() - begin
+        begin, phases = time.monotonic(), []
+        for number in range(len(shapes)):
+            time.sleep(max(0.0, begin + number * length + settle - time.monotonic()))
+            first = bench.sample(process)
+            time.sleep(max(0.0, seconds - 0.5))
+            last = bench.sample(process)
+            wall, old, new = last.time_s - first.time_s, first.counters["fast"], last.counters["fast"]
+            packets = max(1, new["packets"] - old["packets"])
+            phases.append(
+                {
+                    "rate_packets_per_s": packets / wall,
+                    "crossing_share": (new["crossed"] - old["crossed"]) / packets,
+                    "slow_cpu_share": (last.cpu_ns - first.cpu_ns) / 1e9 / wall,
+                    "slow_cpu_ns_per_packet": (last.cpu_ns - first.cpu_ns) / packets,
+                    "replans": last.counters["replans"],
+                }
+            )
         sent = [json.loads(sender.communicate()[0]) for sender in senders]
         time.sleep(0.3)
         process.terminate()
         process.communicate(timeout=20)
-        end = json.loads(state.read_text(encoding="utf-8"))
-        packets_seen = max(1, later["fast"]["packets"] - before[1]["fast"]["packets"])
-        window = max(1e-9, later["time_unix_s"] - before[1]["time_unix_s"])
-        per_second = packets_seen / window
-        return {
-            "function": function,
-            "placement": placement.label(),
-            "sent_packets": sum(one["sent_packets"] for one in sent),
-            "sender_cpu_ns_per_packet": sum(one["cpu_ns"] for one in sent)
-            / max(1, sum(one["sent_packets"] for one in sent)),
-            "received_packets": end["counters"]["fast"]["packets"],
-            "rate_packets_per_s": per_second,
-            "crossing_share": (later["fast"]["crossed"] - before[1]["fast"]["crossed"]) / packets_seen,
-            "slow_cpu_share": (spent - before[0]) / 1e9 / wall,
-            "slow_cpu_ns_per_packet": (spent - before[0]) / wall / per_second,
-            "lost_between_tiers": end["counters"]["fast"]["crossed"] - end["counters"]["slow"]["packets"],
-            "counters": end["counters"],
-        }
-
-
-def _counts(state: Path) -> dict[str, Any]:
-    """Return the next counters that the run writes."""
-    deadline = time.monotonic() + 10
-    seen = state.stat().st_mtime_ns if state.exists() else 0
-    while not state.exists() or state.stat().st_mtime_ns == seen:
-        if time.monotonic() > deadline:
-            raise BuildError("cora run writes no state any more")
-        time.sleep(0.005)
-    data = json.loads(state.read_text(encoding="utf-8"))
-    return {**data["counters"], "time_unix_s": data["time_unix_s"]}
+        end = json.loads(bench.state.read_text(encoding="utf-8"))
+    counters, packets = end["counters"], max(1, sum(one["sent_packets"] for one in sent))
+    return {
+        "function": function,
+        "placement": placement.label(),
+        "sent_packets": packets,
+        "sender_cpu_ns_per_packet": sum(one["cpu_ns"] for one in sent) / packets,
+        "received_packets": counters["fast"]["packets"] - counters["fast"]["up"],
+        "lost_between_tiers": counters["fast"]["crossed"] - counters["slow"]["packets"],
+        "phases": phases,
+        "state": end,
+    }
 
 
 _BUCKET = {"rate_per_s": 1_000_000, "burst": 1000}
@@ -206,8 +185,8 @@ _BUCKET = {"rate_per_s": 1_000_000, "burst": 1000}
 def network_costs(costs: Costs, seconds: float = 3.0) -> dict[str, float]:
     """Return costs of real devices beyond the programs; see `Costs.network`.
 
-    A token bucket runs all slow at two rates and all fast. Idle time comes from the fast run, and wake-ups and packets
-    from the two slow ones. "fast" is the sender's CPU beyond what sending by a dummy device takes; 0 where
+    A token bucket runs all slow at four rates and all fast. Idle time comes from the fast run, and wake-ups and packets
+    from a fit to the slow ones. "fast" is the sender's CPU beyond what sending by a dummy device takes; 0 where
     the kernel has no dummy devices.
     """
     program = load("bucket", _BUCKET)
@@ -215,19 +194,21 @@ def network_costs(costs: Costs, seconds: float = 3.0) -> dict[str, float]:
     def measured(home: str, rate: float) -> tuple[dict[str, Any], float, float]:
         shape = Shape(keys=64, skew=0.0, packets=2000, back=0.0, rate_per_s=rate)
         chosen = {t.name: Choice(BOTH if BOTH in options(program, t) else home) for t in program.tables.values()}
-        run = bench_plan("bucket", _BUCKET, program, placement_of(chosen), shape, seconds, adapt=False)
+        run = run_phases("bucket", _BUCKET, placement_of(chosen), [shape], seconds, adapt=False, settle=1.0)
         predicted = predict(program, make_profile(program, make_traffic("bucket", shape)), costs, chosen)
-        return run, predicted.fast_ns, predicted.slow_ns
+        return {**run, **run["phases"][0]}, predicted.fast_ns, predicted.slow_ns
 
     fast, program_ns, _ = measured(FAST, 40_000)
     idle = fast["slow_cpu_share"] * 1e9
     rows, rest = [], []
-    for rate in (8_000, 60_000):
+    for rate in (8_000, 16_000, 30_000, 60_000):
         run, _, slow_ns = measured(SLOW, rate)
         real = run["rate_packets_per_s"]
         rows.append([1.0, wakes_per_packet(real)])
         rest.append(run["slow_cpu_ns_per_packet"] - slow_ns - idle / real)
-    packet, wake = np.linalg.solve(np.array(rows), np.array(rest))
+    packet, wake = np.linalg.lstsq(np.array(rows), np.array(rest), rcond=None)[0]
+    if min(packet, wake) < 0:  # noise: one of the two explains all
+        packet, wake = (np.mean(rest), 0.0) if wake < 0 else (0.0, np.mean(rest) / np.mean(rows, axis=0)[1])
     sending = _idle_sender(Shape(keys=64, skew=0.0, packets=2000, back=0.0, rate_per_s=40_000))
     return {
         "fast": max(0.0, fast["sender_cpu_ns_per_packet"] - sending - program_ns) if sending else 0.0,

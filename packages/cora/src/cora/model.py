@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from cora.expressions import size
 from cora.machine import Costs, Curve, Limits
 from cora.placement import BOTH, FAST, SLOW, SPLIT, Placement, atomic, fast_bytes, layout, locked, options
@@ -143,13 +145,13 @@ def wakes_per_packet(crossings_per_s: float) -> float:
     return 1 / (1 + crossings_per_s * GATHER_S)
 
 
-class Prediction(NamedTuple):
-    """What a placement does, per packet of the profile.
+class Prediction(Struct, frozen=True):
+    """The costs and limits of a placement, per packet of the profile.
 
     Attributes:
         fast_ns: Program time in the fast tier.
         slow_ns: Program time in the slow tier.
-        cross_share: Share of packets that cross, 0-1.
+        crossing_share: Share of packets that cross, 0-1.
         fast_cpu_ns: Program and network time in the fast tier.
         slow_cpu_ns: Program and network time in the slow tier.
         ceiling_per_s: Packets a second at which the first tier is full, with the given cores.
@@ -157,12 +159,13 @@ class Prediction(NamedTuple):
         latency_ns: Mean time of a packet at the asked rate.
         loss_share: Share of packets lost at the asked rate, 0-1.
         fast_bytes: Memory of tables in the fast tier.
-        table_ns: Mean ns of each table's operations, by (table, tier).
+        table_ns: Mean ns of each table's operations, by "table.tier".
+        step_ns: Mean ns of each step, by "step.tier".
     """
 
     fast_ns: float
     slow_ns: float
-    cross_share: float
+    crossing_share: float
     fast_cpu_ns: float
     slow_cpu_ns: float
     ceiling_per_s: float
@@ -171,6 +174,7 @@ class Prediction(NamedTuple):
     loss_share: float
     fast_bytes: int
     table_ns: dict[str, float]
+    step_ns: dict[str, float]
 
 
 def run_class(
@@ -211,12 +215,6 @@ def queue(load: float, places: int) -> tuple[float, float]:
     inverse = load ** -(n + 1)
     mean = (n + 1) / (1 - inverse) - load / (load - 1)
     return mean, (load - 1) / load / (1 - inverse)
-
-
-def waiting(load: float, places: int) -> float:
-    """Return the mean number of packets that wait and are not served yet."""
-    mean, loss = queue(load, places)
-    return mean - load * (1 - loss)
 
 
 def predict(
@@ -277,6 +275,7 @@ def predict(
         lost,
         sum(fast_bytes(program, placement, table) for table in program.tables.values()),
         tables,
+        {f"{at}.{tier}": ns for (at, tier), ns in heaviest.items()},
     )
 
 

@@ -27,6 +27,8 @@ LARGEST_MTU = 3498
 _CLONE_NEWNET, _PR_SET_PDEATHSIG = 0x40000000, 1
 CLIENT, SERVERS = "10.0.0.2", ("10.1.0.2", "10.1.0.3")
 PUBLIC, VIP = "192.0.2.1", "10.0.0.100"
+#: MAC addresses of the devices of a test bed.
+MACS = {name: bytes([2, 0, 0, 0, 0, number]) for number, name in enumerate(("c0", "in", "out", "s0"), start=1)}
 
 
 def why_not() -> str:
@@ -87,8 +89,11 @@ class Testbed:
 
     def _connect(self) -> None:
         for outer, inner, near in (("client", "in", "c0"), ("server", "out", "s0")):
-            link = f"link add {near} netns {self.holders[outer].pid} mtu {self.mtu} type veth peer name {inner} "
-            self.ip("middle", link + f"mtu {self.mtu} netns {self.holders['middle'].pid}")
+            ends = [
+                f"{name} address {MACS[name].hex(':')} mtu {self.mtu} netns {self.holders[place].pid}"
+                for name, place in ((near, outer), (inner, "middle"))
+            ]
+            self.ip("middle", f"link add {ends[0]} type veth peer name {ends[1]}")
             self.ip("middle", f"link set {inner} alias {ALIAS} up")
             for place in (outer, "middle"):
                 self.ip(place, "link set lo up")
@@ -104,6 +109,8 @@ class Testbed:
         self.ip("middle", f"addr add {VIP}/32 dev in")
         self.ip("middle", "addr add 10.1.0.1/24 dev out")
         self.ip("middle", f"addr add {PUBLIC}/32 dev out")
+        for address, inner, far in ((CLIENT, "in", "c0"), *((one, "out", "s0") for one in SERVERS)):
+            self.ip("middle", f"neigh add {address} lladdr {MACS[far].hex(':')} dev {inner}")
         self.ip("client", "route add default via 10.0.0.1")
         self.ip("server", "route add default via 10.1.0.1")
 
@@ -116,7 +123,7 @@ class Testbed:
         return self.run(place, ["ip", *arguments.split()], check=True).stdout
 
     def run(
-        self, place: str, argv: Sequence[str], check: bool = False, timeout: float = 60
+        self, place: str, argv: Sequence[str], check: bool = False, timeout: float = 100
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a namespace to its end."""
         command = self.command(place, argv)

@@ -15,6 +15,7 @@ from cora.namespaces import Device, forwards
 
 #: `struct cora_shared`: four counters of eight bytes, then 16 bytes a device, then the unknown destination.
 PORTS_OFFSET, PORT_BYTES = 32, 16
+_NETLINK_ROUTE, _RTMGRP_NEIGH = 0, 4
 UNKNOWN_OFFSET = PORTS_OFFSET + 2 * PORT_BYTES
 
 
@@ -34,19 +35,34 @@ class NextHops:
         self.routed = all(device.addressed for device in devices)
         self.known: dict[str, bytes] = {}
         self.macs: list[set[bytes]] = [set(), set()]
+        self.news = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
+        self.news.bind((0, _RTMGRP_NEIGH))
+        self.news.setblocking(False)
         self.refresh()
+
+    def changed(self) -> bool:
+        """Return True if the kernel has changed a neighbour, or forwards or no longer forwards, since the last call."""
+        changed = self.guard != (self.keeps_inside and forwards(self.devices[0].name))
+        try:
+            while self.news.recv(65536):
+                changed = True
+        except BlockingIOError:
+            return changed
+        except OSError:  # more news than the socket holds
+            return True
+        return changed
 
     def refresh(self) -> None:
         """Read the kernel's neighbours and write what changed."""
+        self.guard = self.keeps_inside and forwards(self.devices[0].name)
         for number, device in enumerate(self.devices):
             for one in _ip("neigh", "show", "dev", device.name) if self.routed else []:
                 if "lladdr" in one and ":" not in one["dst"] and "FAILED" not in one.get("state", []):
                     self._learn(number, one["dst"], bytes(int(part, 16) for part in one["lladdr"].split(":")))
             macs = self.macs[number]
             hop = next(iter(macs)) if macs else bytes(6)
-            guard = number == 0 and self.keeps_inside and forwards(device.name)
             at = PORTS_OFFSET + number * PORT_BYTES
-            flags = bytes([self.routed, len(macs) > 1, bool(macs), guard])
+            flags = bytes([self.routed, len(macs) > 1, bool(macs), number == 0 and self.guard])
             self.shared[at : at + PORT_BYTES] = device.mac + hop + flags
 
     def _learn(self, number: int, address: str, mac: bytes) -> None:

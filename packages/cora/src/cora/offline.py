@@ -34,8 +34,10 @@ class Offline:
         ...     tiers.run(frame, port=0, now_ns=1)
     """
 
-    def __init__(self, program: Program, placement: Placement, directory: Path, trace: int = 0) -> None:
-        self.built: Built = compile_tiers(program, placement, directory)
+    def __init__(
+        self, program: Program, placement: Placement, directory: Path, trace: int = 0, runtime: Path | None = None
+    ) -> None:
+        self.built: Built = compile_tiers(program, placement, directory, runtime)
         self.fast = load_fast(self.built, offline=True, trace=trace)
         self.slow = load_slow(self.built)
         self.shared, self.trace = self.fast.maps["globals"].memory(), self.fast.maps["cora_trace"].memory()

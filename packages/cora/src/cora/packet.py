@@ -6,8 +6,11 @@ supported. `supported` decides that; both tiers' generated C makes the same deci
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from typing import NamedTuple
+
+import dpkt  # type: ignore[import-untyped]
 
 TCP, UDP, ICMP = 6, 17, 1
 TCP_FIN, TCP_SYN, TCP_RST, TCP_ACK = 1, 2, 4, 16
@@ -120,24 +123,6 @@ def _fold(total: int) -> int:
     return total
 
 
-def checksum(data: bytes) -> int:
-    """Return the Internet checksum of bytes."""
-    if len(data) % 2:
-        data += b"\0"
-    return ~_fold(sum(struct.unpack(f"!{len(data) // 2}H", data))) & 0xFFFF
-
-
-def checksums_right(frame: bytes) -> bool:
-    """Return True if the IPv4 checksum, and that of TCP or UDP, fit the frame; a UDP checksum of 0 counts as right."""
-    length = struct.unpack_from("!H", frame, 16)[0]
-    segment = frame[L4_OFFSET : IP_OFFSET + length]
-    if checksum(frame[IP_OFFSET:L4_OFFSET]):
-        return False
-    if frame[23] not in {TCP, UDP} or (frame[23] == UDP and segment[6:8] == b"\0\0"):
-        return True
-    return not checksum(frame[26:34] + struct.pack("!BBH", 0, frame[23], len(segment)) + segment)
-
-
 def make_frame(  # noqa: PLR0913 - one argument a field
     source: int,
     target: int,
@@ -169,33 +154,21 @@ def make_frame(  # noqa: PLR0913 - one argument a field
         ttl: Time to live.
         udp_checksum: False leaves the UDP checksum 0.
     """
-    head = {TCP: 20}.get(protocol, 8)
-    payload = payload.ljust(length - L4_OFFSET - head, b"\0")
+    payload = payload.ljust(length - L4_OFFSET - (20 if protocol == TCP else 8), b"\0")
     if protocol == TCP:
-        segment = struct.pack("!HHIIBBHHH", sport, dport, seq, ack, 5 << 4, flags, 65535, 0, 0) + payload
+        segment = dpkt.tcp.TCP(sport=sport, dport=dport, seq=seq, ack=ack, flags=flags, win=65535, data=payload)
     elif protocol == UDP:
-        segment = struct.pack("!HHHH", sport, dport, 8 + len(payload), 0) + payload
+        segment = dpkt.udp.UDP(sport=sport, dport=dport, ulen=8 + len(payload), data=payload)
+        segment = segment if udp_checksum else bytes(segment)
     else:
-        segment = struct.pack("!BBHI", sport & 0xFF, dport & 0xFF, 0, 0) + payload
-    addresses = struct.pack("!II", source, target)
-    at = {TCP: 16, UDP: 6}.get(protocol, 2)
-    pseudo = addresses + struct.pack("!BBH", 0, protocol, len(segment)) if protocol != ICMP else b""
-    if protocol != UDP or udp_checksum:
-        total = checksum(pseudo + segment) or (0xFFFF if protocol == UDP else 0)
-        segment = segment[:at] + struct.pack("!H", total) + segment[at + 2 :]
-    ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(segment), 0, 0x4000, ttl, protocol, 0) + addresses
-    ip = ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:]
-    return b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\x00" + ip + segment
+        segment = dpkt.icmp.ICMP(type=sport & 0xFF, code=dport & 0xFF, data=bytes(4) + payload)
+    packet = dpkt.ip.IP(
+        src=source.to_bytes(4, "big"), dst=target.to_bytes(4, "big"), p=protocol, id=0, df=1, ttl=ttl, data=segment
+    )
+    packet.len = len(packet)
+    return b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\x00" + bytes(packet)
 
 
 def address(text: str) -> int:
-    """Return an IPv4 address in dotted form as an integer."""
-    parts = [int(part) for part in text.split(".")]
-    if len(parts) != 4 or not all(0 <= part <= 255 for part in parts):
-        raise ValueError(f"{text!r} is no IPv4 address")
-    return int.from_bytes(bytes(parts), "big")
-
-
-def dotted(value: int) -> str:
-    """Return an IPv4 address in dotted form."""
-    return ".".join(str(byte) for byte in value.to_bytes(4, "big"))
+    """Return an IPv4 address in dotted form as an integer; raise ValueError for anything else."""
+    return int(ipaddress.IPv4Address(text))

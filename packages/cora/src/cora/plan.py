@@ -7,12 +7,14 @@ down the trie. It is fast until the first node whose table does not hold its key
 
 from __future__ import annotations
 
-import itertools
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from cora.errors import BadInput, NoPlan
@@ -34,18 +36,24 @@ class Node(NamedTuple):
     Attributes:
         parent: Index of the parent node, -1 at the root.
         table: Table of the operation.
-        bracket: Rank bracket of the key.
-        weight: Share of all packets, 0-1.
-        fast_ns: ns of the operation and the steps after it in the fast tier, by home.
+        rank_bracket: Rank bracket of the key.
+        share: Share of all packets, 0-1.
+        fast_ns_by_home: ns of the operation and the steps after it in the fast tier, by home.
         slow_ns: The same in the slow tier.
     """
 
     parent: int
     table: str
-    bracket: int
-    weight: float
-    fast_ns: dict[str, float]
+    rank_bracket: int
+    share: float
+    fast_ns_by_home: dict[str, float]
     slow_ns: float
+
+    def fast_part(self, choice: Choice) -> float:
+        """Return the ns of the operation in the fast tier, for packets that have not crossed before."""
+        if choice.holds(self.rank_bracket):
+            return self.fast_ns_by_home[choice.home]
+        return self.fast_ns_by_home[MISS] if choice.home == SPLIT else 0.0
 
 
 @dataclass(frozen=True)
@@ -54,76 +62,54 @@ class Instance:
 
     Attributes:
         choices: Choices of each table.
-        bytes: Fast-tier bytes by table and choice number.
+        fast_bytes: Fast-tier bytes by table and choice number.
         nodes: The trie; a parent comes before its children.
-        base_ns: Fast-tier ns before the first operation.
-        cross_fast_ns: What crossing costs the fast tier.
-        cross_slow_ns: What crossing costs the slow tier.
-        before: Pairs of tables: packets may come to the second after the first.
+        base_fast_ns: Fast-tier ns before the first operation.
+        crossing_fast_ns: What crossing costs the fast tier.
+        crossing_slow_ns: What crossing costs the slow tier.
+        no_fast_after: Pairs of tables: packets may come to the second after the first.
         never_slow: Tables after which packets may go up to the stack, so that they cannot cross there.
         limits: Limits of the fast tier.
         entries: Entries by table and choice number.
         instructions: Instructions by table while it is in the fast tier, and those of the rest ("").
-        fast_limit_ns: Most fast-tier ns per packet at the asked rate.
-        slow_limit_ns: Most slow-tier ns per packet at the asked rate.
-        weight_fast: Weight of a fast-tier ns beside a slow-tier one.
+        limit_fast_ns: Most fast-tier ns per packet at the asked rate.
+        limit_slow_ns: Most slow-tier ns per packet at the asked rate.
+        weight_of_fast_ns: Weight of a fast-tier ns beside a slow-tier one.
     """
 
     choices: dict[str, list[Choice]]
-    bytes: dict[str, list[int]]
+    fast_bytes: dict[str, list[int]]
     entries: dict[str, list[int]]
     nodes: list[Node]
-    base_ns: float
-    cross_fast_ns: float
-    cross_slow_ns: float
-    before: list[tuple[str, str]]
+    base_fast_ns: float
+    crossing_fast_ns: float
+    crossing_slow_ns: float
+    no_fast_after: list[tuple[str, str]]
     never_slow: list[str]
     limits: Limits
     instructions: dict[str, int]
-    fast_limit_ns: float
-    slow_limit_ns: float
-    weight_fast: float
+    limit_fast_ns: float
+    limit_slow_ns: float
+    weight_of_fast_ns: float
+
+    @cached_property
+    def prices(self) -> Prices:
+        """Costs of plans; made once."""
+        return Prices(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the instance with units in its names, for others to check a plan."""
-        return {
-            "tables": {
-                name: [
-                    {
-                        "home": choice.home,
-                        "fast_entries": choice.entries,
-                        "fast_bytes": self.bytes[name][number],
-                        "entries": self.entries[name][number],
-                    }
-                    for number, choice in enumerate(self.choices[name])
-                ]
-                for name in self.choices
-            },
-            "split_sizes_entries": list(SPLITS),
-            "nodes": [
-                {
-                    "parent": node.parent,
-                    "table": node.table,
-                    "rank_bracket": node.bracket,
-                    "share": node.weight,
-                    "fast_ns_by_home": node.fast_ns,
-                    "slow_ns": node.slow_ns,
-                }
-                for node in self.nodes
-            ],
-            "base_fast_ns": self.base_ns,
-            "crossing_fast_ns": self.cross_fast_ns,
-            "crossing_slow_ns": self.cross_slow_ns,
-            "no_fast_table_after": [list(pair) for pair in self.before],
-            "tables_before_up": self.never_slow,
-            "limit_fast_bytes": self.limits.bytes,
-            "limit_entries": self.limits.entries,
-            "limit_instructions": self.limits.instructions,
-            "instructions": self.instructions,
-            "limit_fast_ns_per_packet": self.fast_limit_ns,
-            "limit_slow_ns_per_packet": self.slow_limit_ns,
-            "weight_of_fast_ns": self.weight_fast,
+        """Return the instance with one record for each option of a table, for others to check a plan."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        parts = [data.pop(name) for name in ("choices", "fast_bytes", "entries")]
+        data["options"] = {
+            name: [
+                {"home": home, "fast_entries": room, "fast_bytes": size, "entries": entries}
+                for (home, room), size, entries in zip(*(part[name] for part in parts), strict=True)
+            ]
+            for name in self.choices
         }
+        data["nodes"] = [node._asdict() for node in self.nodes]
+        return {**data, "split_sizes_entries": SPLITS}
 
 
 class Plan(NamedTuple):
@@ -209,27 +195,27 @@ def make_instance(
                 by_home[MISS] = known.access[(at, MISS)]
                 nodes.append(Node(parent, step.table, bracket, 0.0, by_home, known.slow[at] + rest_slow))
             parent = index[key]
-            nodes[parent] = nodes[parent]._replace(weight=nodes[parent].weight + one.weight)
+            nodes[parent] = nodes[parent]._replace(share=nodes[parent].share + one.weight)
     budget = 0.9 * 1e9 / rate_per_s if rate_per_s else 1e12
     bare = instructions(program, ())
     pairs, up = order_of_tables(program)
     return Instance(
         choices=options,
-        bytes={name: [_bytes(program, name, choice) for choice in found] for name, found in options.items()},
+        fast_bytes={name: [_bytes(program, name, choice) for choice in found] for name, found in options.items()},
         entries={name: [_entries(program.tables[name], choice) for choice in found] for name, found in options.items()},
         nodes=nodes,
-        base_ns=base + costs.network.get("fast", 0.0),
-        cross_fast_ns=costs.hand_over,
-        cross_slow_ns=costs.tiers["slow"].base
+        base_fast_ns=base + costs.network.get("fast", 0.0),
+        crossing_fast_ns=costs.hand_over,
+        crossing_slow_ns=costs.tiers["slow"].base
         + costs.network.get("slow", 0.0)
         + costs.network.get("wake", 0.0) * wakes_per_packet(rate_per_s or profile.rate_per_s),
-        before=pairs,
+        no_fast_after=pairs,
         never_slow=up,
         limits=limits,
         instructions={"": bare, **{name: instructions(program, (name,)) - bare for name in options}},
-        fast_limit_ns=budget * cores[0],
-        slow_limit_ns=budget * cores[1],
-        weight_fast=weight_fast,
+        limit_fast_ns=budget * cores[0],
+        limit_slow_ns=budget * cores[1],
+        weight_of_fast_ns=weight_fast,
     )
 
 
@@ -254,53 +240,126 @@ def _entries(table: Table, choice: Choice) -> int:
     return 0 if choice.home == SLOW else choice.entries or table.entries
 
 
+class Prices:
+    """Costs of an instance's plans, many at once. A plan is a row of choice numbers: int [plans, tables].
+
+    Args:
+        instance: The search problem.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance, self.names = instance, list(instance.choices)
+        nodes, width = instance.nodes, max((len(found) for found in instance.choices.values()), default=1)
+        table = {name: number for number, name in enumerate(self.names)}
+        self.table = np.array([table[node.table] for node in nodes], dtype=int)
+        self.parent = np.array([node.parent for node in nodes], dtype=int)
+        self.share = np.array([node.share for node in nodes])
+        self.slow = np.array([node.share * node.slow_ns for node in nodes])
+        self.holds = np.zeros((len(nodes), width), dtype=bool)
+        self.fast = np.zeros((len(nodes), width))
+        depth: list[int] = []
+        for at, node in enumerate(nodes):
+            depth.append(depth[node.parent] + 1 if node.parent >= 0 else 0)
+            for number, choice in enumerate(instance.choices[node.table]):
+                self.holds[at, number] = choice.holds(node.rank_bracket)
+                self.fast[at, number] = node.share * node.fast_part(choice)
+        levels = np.array(depth, dtype=int)
+        self.levels = [np.flatnonzero(levels == level) for level in range(max(depth, default=-1) + 1)]
+
+        def filled(value: Callable[[str, int, Choice], float]) -> np.ndarray:
+            out = np.zeros((len(self.names), width))
+            for name, found in instance.choices.items():
+                for number, choice in enumerate(found):
+                    out[table[name], number] = value(name, number, choice)
+            return out
+
+        self.bytes = filled(lambda name, number, _: instance.fast_bytes[name][number])
+        self.entries = filled(lambda name, number, _: instance.entries[name][number])
+        self.code = filled(lambda name, _, choice: instance.instructions[name] * (choice.home != SLOW))
+        self.is_fast = filled(lambda *one: one[2].home == FAST) > 0
+        self.crosses = filled(lambda *one: one[2].home in {SLOW, SPLIT}) > 0
+        self.first = np.array([table[one] for one, _ in instance.no_fast_after], dtype=int)
+        self.second = np.array([table[one] for _, one in instance.no_fast_after], dtype=int)
+        self.exists = filled(lambda *_: 1) > 0
+        self.earlier = np.zeros((len(self.names), len(self.names)), dtype=bool)
+        self.earlier[self.second, self.first] = True
+        for one in range(len(self.names)):  # what comes before a table that comes before
+            self.earlier |= self.earlier[:, [one]] & self.earlier[one]
+        self.stays = np.array([table[one] for one in instance.never_slow], dtype=int)
+
+    def row(self, chosen: dict[str, Choice]) -> np.ndarray:
+        """Return a plan as a row: int [1, tables]."""
+        return np.array([[self.instance.choices[name].index(chosen[name]) for name in self.names]], dtype=int)
+
+    def choices(self, row: np.ndarray) -> dict[str, Choice]:
+        """Return the plan that a row stands for."""
+        return {
+            name: self.instance.choices[name][number] for name, number in zip(self.names, row.tolist(), strict=True)
+        }
+
+    def evaluate(self, plans: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return fast ns, slow ns and the share of crossing packets of each plan: float [plans] each."""
+        nodes, taken = np.arange(len(self.table)), plans[:, self.table]
+        crosses_here = ~self.holds[nodes, taken]
+        slow = np.zeros((len(plans), len(nodes) + 1), dtype=bool)  # the last column stands for "no parent"
+        for level in self.levels:
+            slow[:, level] = slow[:, self.parent[level]] | crosses_here[:, level]
+        before, slow = slow[:, self.parent], slow[:, :-1]
+        cross = (slow & ~before) @ self.share
+        fast = self.instance.base_fast_ns + np.where(before, 0.0, self.fast[nodes, taken]).sum(axis=1)
+        fast += cross * self.instance.crossing_fast_ns
+        return fast, slow @ self.slow + cross * self.instance.crossing_slow_ns, cross
+
+    def broken(self, plans: np.ndarray, fast: np.ndarray, slow: np.ndarray) -> dict[str, np.ndarray]:
+        """Return each rule in words, with the plans that break it: bool [plans]."""
+        one, limits, tables = self.instance, self.instance.limits, np.arange(len(self.names))
+        crosses = self.crosses[tables, plans]
+        is_fast = self.is_fast[tables, plans]
+        code = self.code[tables, plans].sum(axis=1) + one.instructions[""]
+        return {
+            "a table is fast, but packets come to it after one where they may have crossed": (
+                is_fast[:, self.second] & crosses[:, self.first]
+            ).any(axis=1),
+            "packets may go up to the stack after a table that is not fast": crosses[:, self.stays].any(axis=1),
+            f"the tables take more than {limits.bytes:,} bytes of the fast tier": (
+                self.bytes[tables, plans].sum(axis=1) > limits.bytes
+            ),
+            f"the tables have more than {limits.entries:,} entries in the fast tier": (
+                self.entries[tables, plans].sum(axis=1) > limits.entries
+            ),
+            f"the fast tier takes more than {limits.instructions:,} instructions": code > limits.instructions,
+            f"the fast tier has {one.limit_fast_ns:.0f} ns a packet at this rate and needs more": (
+                fast > one.limit_fast_ns
+            ),
+            f"the slow tier has {one.limit_slow_ns:.0f} ns a packet at this rate and needs more": (
+                slow > one.limit_slow_ns
+            ),
+        }
+
+    def price(self, plans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the searches minimise, and the same but infinite for plans that break a rule: float [plans]."""
+        fast, slow, _ = self.evaluate(plans)
+        cost = np.asarray(slow + self.instance.weight_of_fast_ns * fast)
+        broken = np.any(list(self.broken(plans, fast, slow).values()), axis=0)
+        return cost, np.asarray(np.where(broken, np.inf, cost))
+
+
 def evaluate(instance: Instance, chosen: dict[str, Choice]) -> tuple[float, float, float]:
     """Return fast ns, slow ns and the share of crossing packets of a plan."""
-    slow_from: list[bool] = []
-    fast, slow, cross = instance.base_ns, 0.0, 0.0
-    for node in instance.nodes:
-        choice = chosen[node.table]
-        before = node.parent >= 0 and slow_from[node.parent]
-        here = before or not choice.holds(node.bracket)
-        slow_from.append(here)
-        if here and not before:
-            cross += node.weight
-            fast += node.weight * (node.fast_ns[MISS] if choice.home == SPLIT else 0.0)
-        if here:
-            slow += node.weight * node.slow_ns
-        else:
-            fast += node.weight * node.fast_ns[choice.home]
-    return fast + cross * instance.cross_fast_ns, slow + cross * instance.cross_slow_ns, cross
+    fast, slow, cross = instance.prices.evaluate(instance.prices.row(chosen))
+    return float(fast[0]), float(slow[0]), float(cross[0])
 
 
 def broken_rule(instance: Instance, chosen: dict[str, Choice]) -> str:
     """Return which limit or order a plan breaks, or ""."""
-    number = {name: instance.choices[name].index(choice) for name, choice in chosen.items()}
-    inside = [name for name, choice in chosen.items() if choice.home != SLOW]
-    for first, second in instance.before:
-        if chosen[second].home == FAST and chosen[first].home in {SLOW, SPLIT}:
-            return f"table {second} is fast, but packets come to it after {first}, where they may have crossed"
-    for name in instance.never_slow:
-        if chosen[name].home in {SLOW, SPLIT}:
-            return f"packets may go up to the stack after table {name}, so it must be fast"
-    if sum(instance.bytes[name][number[name]] for name in chosen) > instance.limits.bytes:
-        return f"the tables take more than {instance.limits.bytes:,} bytes of the fast tier"
-    if sum(instance.entries[name][number[name]] for name in chosen) > instance.limits.entries:
-        return f"the tables have more than {instance.limits.entries:,} entries in the fast tier"
-    if sum(instance.instructions[name] for name in ["", *inside]) > instance.limits.instructions:
-        return f"the fast tier takes more than {instance.limits.instructions:,} instructions"
-    fast, slow, _ = evaluate(instance, chosen)
-    if fast > instance.fast_limit_ns:
-        return f"the fast tier needs {fast:.0f} ns a packet and has {instance.fast_limit_ns:.0f} at this rate"
-    if slow > instance.slow_limit_ns:
-        return f"the slow tier needs {slow:.0f} ns a packet and has {instance.slow_limit_ns:.0f} at this rate"
-    return ""
+    plan = instance.prices.row(chosen)
+    fast, slow, _ = instance.prices.evaluate(plan)
+    return next((words for words, plans in instance.prices.broken(plan, fast, slow).items() if plans[0]), "")
 
 
 def total(instance: Instance, chosen: dict[str, Choice]) -> float:
     """Return what the searches minimise."""
-    fast, slow, _ = evaluate(instance, chosen)
-    return slow + instance.weight_fast * fast
+    return float(instance.prices.price(instance.prices.row(chosen))[0][0])
 
 
 def search(
@@ -321,7 +380,7 @@ def search(
         raise BadInput(f"unknown engine {engine!r}; use one of {', '.join(ENGINES)}")
     seconds = time.perf_counter() - begin
     fast, slow, cross = evaluate(instance, chosen)
-    return Plan(chosen, slow + instance.weight_fast * fast, fast, slow, cross, engine, seconds, optimal)
+    return Plan(chosen, slow + instance.weight_of_fast_ns * fast, fast, slow, cross, engine, seconds, optimal)
 
 
 def _no_plan(instance: Instance) -> NoPlan:
@@ -331,19 +390,15 @@ def _no_plan(instance: Instance) -> NoPlan:
 
 
 def _exhaustive(instance: Instance) -> dict[str, Choice]:
-    count = 1
-    for found in instance.choices.values():
-        count *= len(found)
+    sizes = [len(instance.choices[name]) for name in instance.prices.names]
+    count = math.prod(sizes)
     if count > MOST_PLANS:
         raise BadInput(f"{count:,} plans are too many for an exhaustive search (at most {MOST_PLANS:,}); use exact")
-    best: tuple[float, dict[str, Choice]] | None = None
-    for combination in itertools.product(*instance.choices.values()):
-        chosen = dict(zip(instance.choices, combination, strict=True))
-        if (best is None or total(instance, chosen) < best[0] - 1e-12) and not broken_rule(instance, chosen):
-            best = (total(instance, chosen), chosen)
-    if best is None:
+    plans = np.array(np.unravel_index(np.arange(count), sizes)).T
+    prices = np.concatenate([instance.prices.price(part)[1] for part in np.array_split(plans, -(-count // 2048))])
+    if not np.isfinite(prices).any():
         raise _no_plan(instance)
-    return best[1]
+    return instance.prices.choices(plans[prices.argmin()])
 
 
 def _exact(instance: Instance, limit_s: float) -> tuple[dict[str, Choice], bool]:
@@ -361,19 +416,19 @@ def _exact(instance: Instance, limit_s: float) -> tuple[dict[str, Choice], bool]
     def those(name: str, homes: Iterable[str]) -> list[Any]:
         return [x[(name, number)] for number, one in enumerate(instance.choices[name]) if one.home in homes]
 
-    for first, second in instance.before:
+    for first, second in instance.no_fast_after:
         for fast in those(second, (FAST,)):
             model.add(sum(those(first, (SLOW, SPLIT))) == 0).only_enforce_if(fast)
     for name in instance.never_slow:
         model.add(sum(those(name, (SLOW, SPLIT))) == 0)
-    model.add(sum(instance.bytes[n][i] * var for (n, i), var in x.items()) <= instance.limits.bytes)
+    model.add(sum(instance.fast_bytes[n][i] * var for (n, i), var in x.items()) <= instance.limits.bytes)
     model.add(sum(instance.entries[n][i] * var for (n, i), var in x.items()) <= instance.limits.entries)
     inside = [instance.instructions[n] * var for n in instance.choices for var in those(n, (FAST, SPLIT, BOTH))]
     model.add(sum(inside) + instance.instructions[""] <= instance.limits.instructions)
     fast, slow = _solver_costs(instance, model, x)
-    scaled = int(instance.weight_fast * 1000)
-    model.add(sum(fast) + int(instance.base_ns * SCALE) <= int(min(instance.fast_limit_ns, 1e9) * SCALE))
-    model.add(sum(slow) <= int(min(instance.slow_limit_ns, 1e9) * SCALE))
+    scaled = int(instance.weight_of_fast_ns * 1000)
+    model.add(sum(fast) + int(instance.base_fast_ns * SCALE) <= int(min(instance.limit_fast_ns, 1e9) * SCALE))
+    model.add(sum(slow) <= int(min(instance.limit_slow_ns, 1e9) * SCALE))
     model.minimize(1000 * sum(slow) + scaled * sum(fast))
     try:
         for name, choice in _greedy(instance, None).items():
@@ -405,146 +460,81 @@ def _solver_costs(instance: Instance, model: Any, x: dict[tuple[str, int], Any])
 
     for number, node in enumerate(instance.nodes):
         found = instance.choices[node.table]
-        crossing = [x[(node.table, i)] for i, one in enumerate(found) if not one.holds(node.bracket)]
+        crossing = [x[(node.table, i)] for i, one in enumerate(found) if not one.holds(node.rank_bracket)]
         parent = variables[node.parent] if node.parent >= 0 else 0
         here = model.new_bool_var(f"slow{number}")
         model.add(here >= parent)
         model.add(here >= sum(crossing))
         model.add(here <= parent + sum(crossing))
         variables.append(here)
-        slow.append(milli(node.weight, node.slow_ns) * here)
-        slow.append(milli(node.weight, instance.cross_slow_ns) * (here - parent))
-        fast.append(milli(node.weight, instance.cross_fast_ns) * (here - parent))
+        slow.append(milli(node.share, node.slow_ns) * here)
+        slow.append(milli(node.share, instance.crossing_slow_ns) * (here - parent))
+        fast.append(milli(node.share, instance.crossing_fast_ns) * (here - parent))
         for i, one in enumerate(found):
-            stays = one.holds(node.bracket)
-            ns = node.fast_ns[one.home] if stays else node.fast_ns[MISS] if one.home == SPLIT else 0.0
-            if not milli(node.weight, ns):
+            stays = one.holds(node.rank_bracket)
+            if not milli(node.share, node.fast_part(one)):
                 continue
             taken = model.new_bool_var("")
             # The operation runs in the fast tier where the table is so and packets have not crossed before.
             model.add(taken >= x[(node.table, i)] - (here if stays else parent))
-            fast.append(milli(node.weight, ns) * taken)
+            fast.append(milli(node.share, node.fast_part(one)) * taken)
     return fast, slow
 
 
 #: Seconds of CPU after which the greedy search takes the best plan that it has.
-GREEDY_S = 0.007
-
-
-class _Compiled:
-    """An instance as arrays, by which many plans are priced at once; a plan is a row of choice numbers, int [T]."""
-
-    def __init__(self, instance: Instance) -> None:
-        self.instance, self.names = instance, list(instance.choices)
-        nodes, width = instance.nodes, max(len(found) for found in instance.choices.values())
-        table = {name: number for number, name in enumerate(self.names)}
-        self.table = np.array([table[node.table] for node in nodes], dtype=int)
-        self.parent = np.array([node.parent for node in nodes], dtype=int)
-        self.weight = np.array([node.weight for node in nodes])
-        self.slow = np.array([node.weight * node.slow_ns for node in nodes])
-        self.holds = np.zeros((len(nodes), width), dtype=bool)
-        self.fast = np.zeros((len(nodes), width))
-        depth: list[int] = []
-        for at, node in enumerate(nodes):
-            depth.append(depth[node.parent] + 1 if node.parent >= 0 else 0)
-            for number, choice in enumerate(instance.choices[node.table]):
-                stays = self.holds[at, number] = choice.holds(node.bracket)
-                home = choice.home if stays else MISS if choice.home == SPLIT else ""
-                self.fast[at, number] = node.weight * node.fast_ns.get(home, 0.0)
-        levels = np.array(depth, dtype=int)
-        self.levels = [np.flatnonzero(levels == level) for level in range(max(depth, default=-1) + 1)]
-
-        def filled(value: Callable[[str, int, Choice], float]) -> np.ndarray:
-            out = np.zeros((len(self.names), width))
-            for name, found in instance.choices.items():
-                for number, choice in enumerate(found):
-                    out[table[name], number] = value(name, number, choice)
-            return out
-
-        self.bytes = filled(lambda name, number, _: instance.bytes[name][number])
-        self.entries = filled(lambda name, number, _: instance.entries[name][number])
-        self.code = filled(lambda name, _, choice: instance.instructions[name] * (choice.home != SLOW))
-        self.is_fast = filled(lambda *one: one[2].home == FAST) > 0
-        self.crosses = filled(lambda *one: one[2].home in {SLOW, SPLIT}) > 0
-        self.first = np.array([table[one] for one, _ in instance.before], dtype=int)
-        self.second = np.array([table[one] for _, one in instance.before], dtype=int)
-        self.stays = np.array([table[one] for one in instance.never_slow], dtype=int)
-
-    def price(self, plans: np.ndarray) -> np.ndarray:
-        """Return what the searches minimise for each plan, infinite where it breaks a rule: float [plans]."""
-        instance, tables, nodes = self.instance, np.arange(len(self.names)), np.arange(len(self.table))
-        taken = plans[:, self.table]
-        crosses_here = ~self.holds[nodes, taken]
-        slow = np.zeros((len(plans), len(nodes) + 1), dtype=bool)  # the last column stands for "no parent"
-        for level in self.levels:
-            slow[:, level] = slow[:, self.parent[level]] | crosses_here[:, level]
-        before, slow = slow[:, self.parent], slow[:, :-1]
-        cross = (slow & ~before) @ self.weight
-        fast = instance.base_ns + np.where(before, 0.0, self.fast[nodes, taken]).sum(axis=1)
-        fast += cross * instance.cross_fast_ns
-        slow_ns = slow @ self.slow + cross * instance.cross_slow_ns
-        crosses, is_fast, limits = self.crosses[tables, plans], self.is_fast[tables, plans], instance.limits
-        legal = (fast <= instance.fast_limit_ns) & (slow_ns <= instance.slow_limit_ns)
-        legal &= self.bytes[tables, plans].sum(axis=1) <= limits.bytes
-        legal &= self.entries[tables, plans].sum(axis=1) <= limits.entries
-        legal &= self.code[tables, plans].sum(axis=1) + instance.instructions[""] <= limits.instructions
-        legal &= ~(is_fast[:, self.second] & crosses[:, self.first]).any(axis=1)
-        legal &= ~crosses[:, self.stays].any(axis=1)
-        return np.asarray(np.where(legal, slow_ns + instance.weight_fast * fast, np.inf))
+GREEDY_S = 0.008
 
 
 def _greedy(instance: Instance, start: dict[str, Choice] | None) -> dict[str, Choice]:
-    """Change one table at a time, or a run of the best changes, or swap two, until nothing saves any more."""
-    deadline = time.thread_time() + GREEDY_S
-    compiled = _Compiled(instance)
-    names = compiled.names
-    starts = [start] if start else list(_starts(instance))
-    rows = np.array([[instance.choices[name].index(one[name]) for name in names] for one in starts])
-    prices = compiled.price(rows)
-    if not np.isfinite(prices).any():
+    """Climb from the plan that is given, or from all fast made to fit; from all slow where that leads nowhere."""
+    deadline, prices = time.thread_time() + GREEDY_S, instance.prices
+    plan = _climb(prices, prices.row(start)[0] if start else _shrunk(prices, deadline), deadline)
+    if not np.isfinite(prices.price(plan[None])[1][0]):
+        plan = _climb(prices, prices.row(_first_plan(instance))[0], deadline)
+    if not np.isfinite(prices.price(plan[None])[1][0]):
         raise _no_plan(instance)
-    plan, price = rows[prices.argmin()], prices.min()
+    return prices.choices(plan)
+
+
+def _climb(prices: Prices, plan: np.ndarray, deadline: float) -> np.ndarray:
+    """Change one table at a time, or a run of the best changes, or make room for one, until nothing saves any more."""
+    (cost,), (price,) = prices.price(plan[None])
     while time.thread_time() < deadline:
-        tried = _changes(compiled, plan)
+        tried, freed = _changes(prices, plan)
         if not len(tried):
             break
-        after = compiled.price(tried)
+        costs, after = prices.price(tried)
         order = np.argsort(after)
         run = [plan]
-        for index in order[after[order] < price][: len(names)]:  # the best changes on top of each other
+        for index in order[after[order] < price][: len(plan)]:  # the best changes on top of each other
             run.append(np.where(tried[index] != plan, tried[index], run[-1]))
-        small = np.argsort(compiled.bytes[np.arange(len(names)), tried].sum(axis=1))[:10]
-        swaps = [np.where(tried[i] != plan, tried[i], tried[j]) for i in order[:10] for j in small]
+        room = np.argsort(np.where(freed > 0, (costs - cost) / np.maximum(freed, 1), np.inf))[:10]
+        swaps = [np.where(tried[i] != plan, tried[i], tried[j]) for i in np.argsort(costs)[:10] for j in room]
         candidates = np.array([tried[order[0]], *run, *swaps])
-        found = compiled.price(candidates)
+        costs, found = prices.price(candidates)
         if not found.min() < price - 1e-9:
             break
-        plan, price = candidates[found.argmin()], found.min()
-    return {name: instance.choices[name][number] for name, number in zip(names, plan.tolist(), strict=True)}
+        plan, cost, price = candidates[found.argmin()], costs[found.argmin()], found.min()
+    return plan
 
 
-def _changes(compiled: _Compiled, plan: np.ndarray) -> np.ndarray:
-    """Return plans that differ in one table; where it becomes fast, tables before it that cross become fast, too."""
-    moves = []
-    for t, name in enumerate(compiled.names):
-        earlier = compiled.first[compiled.second == t]
-        for number in range(len(compiled.instance.choices[name])):
-            if number == plan[t]:
-                continue
-            moved = plan.copy()
-            moved[t] = number
-            if compiled.is_fast[t, number]:
-                for one in earlier[compiled.crosses[earlier, moved[earlier]]]:
-                    moved[one] = compiled.is_fast[one].argmax()
-            moves.append(moved)
-    return np.array(moves)
+def _changes(prices: Prices, plan: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return plans that differ in one table, others following where the order asks for it, and the bytes they free."""
+    tables = np.arange(len(plan))
+    table, number = np.nonzero(prices.exists & (np.arange(prices.exists.shape[1]) != plan[:, None]))
+    found = np.repeat(plan[None], len(table), axis=0)
+    found[np.arange(len(table)), table] = number
+    before = prices.earlier[table] & prices.crosses[tables, plan] & prices.is_fast[table, number][:, None]
+    after = prices.earlier.T[table] & prices.is_fast[tables, plan] & prices.crosses[table, number][:, None]
+    found = np.where(before, prices.is_fast.argmax(axis=1), np.where(after, prices.crosses.argmax(axis=1), found))
+    return found, prices.bytes[tables, plan].sum() - prices.bytes[tables, found].sum(axis=1)
 
 
 def _first_plan(instance: Instance) -> dict[str, Choice]:
     """Return everything slow, but fast what must be fast, and in both tiers what can be."""
     chosen = {}
     before_up = set(instance.never_slow)
-    before_up |= {first for first, second in instance.before if second in before_up}
+    before_up |= {first for first, second in instance.no_fast_after if second in before_up}
     for name, found in instance.choices.items():
         wanted = (BOTH, FAST) if name in before_up else (BOTH, SLOW, FAST)
         chosen[name] = next((one for home in wanted for one in found if one.home == home), found[0])
@@ -556,16 +546,18 @@ def _first_plan(instance: Instance) -> dict[str, Choice]:
     return {name: chosen[name] if name in before_up else slow[name] for name in chosen}
 
 
-def _starts(instance: Instance) -> Iterator[dict[str, Choice]]:
-    """Yield plans to start from: as slow as possible, and all fast with ever more of the largest tables slow."""
-    yield _first_plan(instance)
-    fast = {n: next((c for c in found if c.home == FAST), found[0]) for n, found in instance.choices.items()}
-    slow = {n: next((c for c in found if c.home in {BOTH, SLOW}), found[0]) for n, found in instance.choices.items()}
-    yield fast
-    for name in sorted(fast, key=lambda n: -instance.bytes[n][instance.choices[n].index(fast[n])]):
-        after = {second for first, second in instance.before if first == name}  # they cannot be fast any more
-        fast = {n: slow[n] if n == name or n in after else choice for n, choice in fast.items()}
-        yield fast
+def _shrunk(prices: Prices, deadline: float) -> Any:
+    """Return a plan from all fast, by taking out what costs least for each byte until the tables fit: int [tables]."""
+    plan = prices.is_fast.argmax(axis=1)
+    left = prices.bytes[np.arange(len(plan)), plan].sum() - prices.instance.limits.bytes
+    while left > 0 and time.thread_time() < deadline:
+        tried, freed = _changes(prices, plan)
+        costs, cost = prices.price(tried)[0], prices.price(plan[None])[0]
+        best = np.where(freed > 0, (costs - cost) / np.maximum(freed, 1), np.inf).argmin()
+        if freed[best] <= 0:
+            break
+        plan, left = tried[best], left - freed[best]
+    return plan
 
 
 def simple_plans(program: Program, instance: Instance) -> dict[str, dict[str, Choice]]:

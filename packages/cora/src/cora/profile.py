@@ -1,4 +1,4 @@
-"""Profiles: what a program does with a trace. Read from pcap or pcapng, or made from a sample of live packets.
+"""Profiles: what a program does with a trace.
 
 The trace runs through the interpreter. A profile keeps, for each step, how often packets take it, and for each table
 operation the hit share, the number of keys, their skew and working set. It also keeps the packets' classes: packets
@@ -7,19 +7,18 @@ with the same path whose keys have the same popularity rank bracket behave alike
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import dpkt  # type: ignore[import-untyped]
 import numpy as np
 
 from cora.errors import BadInput
+from cora.files import read
 from cora.interpret import Interpreter
-from cora.packet import address, supported
+from cora.packet import supported
 from cora.program import Access, Branch, Program
 from cora.traffic import Packet
 
@@ -27,12 +26,11 @@ from cora.traffic import Packet
 SPLITS = (16, 64, 256, 1024, 4096, 16384)
 #: Classes beyond this number are merged into the most frequent class of the same path.
 MOST_CLASSES = 600
-_LINK_ETHERNET = 1
 
 
 @dataclass(frozen=True)
 class StepUse:
-    """How a trace uses a table operation.
+    """Use of a table operation by a trace.
 
     Attributes:
         step: Number of the step.
@@ -62,7 +60,6 @@ class PacketClass:
         path: Steps in order, without those that are not table operations.
         brackets: For each, the index of the smallest split of `SPLITS` that holds the key; `len(SPLITS)` if none does.
         steps: All steps of the path.
-        ports: Share of these packets that came in by device 1.
     """
 
     weight: float
@@ -73,7 +70,7 @@ class PacketClass:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a program does with a trace; see the module."""
+    """Steps and table operations of a program on a trace; see the module."""
 
     function: str
     packets: int
@@ -86,31 +83,19 @@ class Profile:
     taken: dict[int, float]
     uses: tuple[StepUse, ...]
     classes: tuple[PacketClass, ...]
+    splits: tuple[int, ...] = SPLITS
 
     def use(self, step: int) -> StepUse | None:
         """Return how a table operation is used, or None if no packet came to it."""
         return next((use for use in self.uses if use.step == step), None)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the profile as JSON."""
-        return {**asdict(self), "splits": list(SPLITS)}
 
-
-def profile_from_json(data: dict[str, Any]) -> Profile:
-    """Return a profile that `to_json` wrote."""
-    try:
-        if tuple(data.pop("splits")) != SPLITS:
-            raise BadInput("the profile was made with other split sizes; make it again with `cora profile`")
-        data["uses"] = tuple(StepUse(**use) for use in data["uses"])
-        data["classes"] = tuple(
-            PacketClass(one["weight"], tuple(one["path"]), tuple(one["brackets"]), tuple(one["steps"]))
-            for one in data["classes"]
-        )
-        for name in ("visits", "taken"):
-            data[name] = {int(step): share for step, share in data[name].items()}
-        return Profile(**data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"the profile cannot be read ({error}); make it with `cora profile`") from error
+def load_profile(path: Path) -> Profile:
+    """Read a profile."""
+    found = read(path, Profile, "make it with `cora profile`")
+    if found.splits != SPLITS:
+        raise BadInput(f"{path} was made with other split sizes; make it again with `cora profile`")
+    return found
 
 
 def make_profile(program: Program, packets: Sequence[Packet], warm: float = 0.25) -> Profile:
@@ -231,38 +216,3 @@ def _classes(program: Program, runs: Sequence[Any], popularity: Any, counted: in
     for one, count in found.most_common()[MOST_CLASSES:]:
         kept[home.get(one[0], next(iter(kept)))] += count
     return [PacketClass(count / counted, path, ranks, steps) for (steps, path, ranks), count in kept.items()]
-
-
-def read_capture(path: Path, inside: str, most: int = 200_000) -> list[Packet]:
-    """Return the packets of a pcap or pcapng file; sources in the prefix `inside` come in by device 0.
-
-    Times are right to a microsecond for every resolution that the formats know; a pcapng file has one resolution,
-    that of its first interface. Link types other than Ethernet are refused.
-    """
-    try:
-        base, _, length = inside.partition("/")
-        shift = 32 - int(length or 32)
-        prefix = address(base) >> shift
-    except ValueError as error:
-        raise BadInput(f"--inside {inside}: {error}; give a prefix such as 10.0.0.0/8") from error
-    packets = []
-    for time_ns, frame in _records(path):
-        source = int.from_bytes(frame[26:30], "big") if len(frame) >= 30 else 0
-        packets.append(Packet(time_ns, int(source >> shift != prefix), frame))
-        if len(packets) >= most:
-            break
-    return packets
-
-
-def _records(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as file:
-            reader = dpkt.pcap.UniversalReader(file)
-            if reader.datalink() != _LINK_ETHERNET:
-                raise BadInput(f"{path} has link type {reader.datalink()}; capture on an Ethernet device (link type 1)")
-            for seconds, frame in reader:
-                yield round(seconds * 1_000_000_000), bytes(frame)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from error
-    except (ValueError, dpkt.Error, struct.error) as error:
-        raise BadInput(f"{path} is no pcap or pcapng file that can be read: {error}") from error

@@ -30,8 +30,8 @@ class Table:
 
     Attributes:
         name: A C identifier.
-        kind: One of `KINDS`. A counter is an array that steps only add to; a bucket is a hash with a theoretical
-            arrival time; a sketch is a count-min sketch of `SKETCH_ROWS` rows.
+        kind: One of `KINDS`. A counter is an array that steps only add to. A bucket is a hash with a theoretical
+            arrival time. A sketch is a count-min sketch of `SKETCH_ROWS` rows.
         key: Names and widths in bits. Arrays have one key field, LPM tables one of 32 bits, sketches any.
         value: Names and widths in bits.
         entries: Most entries; a sketch's counters a row.
@@ -263,7 +263,7 @@ def _liveness(steps: Sequence[Step]) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an access leaves: expressions for "there was an entry", "no room", and its outputs by name."""
+    """Outcome of an access: expressions for "there was an entry", "no room", and its outputs by name."""
 
     hit: Expr
     full: Expr
@@ -468,20 +468,23 @@ def check(program: Program) -> None:
     _check_tables(program)
     if not program.steps or len(program.steps) > MAX_STEPS:
         raise BadProgram(f"{program.name}: {len(program.steps)} steps; 1 to {MAX_STEPS} are possible")
-    known: list[tuple[set[str], set[str]] | None] = [None] * len(program.steps)
-    known[0] = (set(), set())
+    for at, headers, local in _known(program):
+        _check_step(program, at, headers, local)
+
+
+def _known(program: Program) -> Iterator[tuple[int, set[str], set[str]]]:
+    """Yield each step with the headers that a packet has and the locals that are set, whichever way it came."""
+    known: list[tuple[set[str], set[str]] | None] = [(set(), set()), *[None] * (len(program.steps) - 1)]
     for at, step in enumerate(program.steps):
         before = known[at]
         if before is None:
             raise BadProgram(f"{program.name}: step {at} ({program.describe(at)}) cannot be reached; remove it")
         headers, local = before
-        _check_step(program, at, headers, local)
+        yield at, headers, local
         for target in successors(step):
             if not at < target < len(program.steps):
                 raise BadProgram(f"{program.name}: step {at} leads back to step {target}; the steps must form a DAG")
-            new = headers | _parsed_by(step, target)
-            reached = local | set(assigned(step))
-            seen = known[target]
+            new, reached, seen = headers | _parsed_by(step, target), local | set(assigned(step)), known[target]
             known[target] = (new, reached) if seen is None else (seen[0] & new, seen[1] & reached)
 
 
@@ -494,14 +497,7 @@ def _parsed_by(step: Step, target: int) -> set[str]:
 
 def least_bytes(program: Program) -> list[int]:
     """Return the least frame length that every packet at each step is known to have."""
-    known: list[set[str] | None] = [None] * len(program.steps)
-    known[0] = set()
-    for at, step in enumerate(program.steps):
-        headers = known[at] or set()
-        for target in successors(step):
-            new, seen = headers | _parsed_by(step, target), known[target]
-            known[target] = new if seen is None else seen & new
-    return [max([34, *(HEADERS[header][1] for header in headers or ())]) for headers in known]
+    return [max([34, *(HEADERS[header][1] for header in headers)]) for _, headers, _ in _known(program)]
 
 
 def _check_tables(program: Program) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -157,12 +156,3 @@ def make_traffic(function: str, shape: Shape) -> list[Packet]:
             made[(key, port)] = frame_for(function, key, port, shape)
         packets.append(Packet(time_ns, port, made[(key, port)]))
     return packets
-
-
-def write_pcap(path: Path, packets: Sequence[Packet]) -> None:
-    """Write packets as a pcap file with ns resolution."""
-    with path.open("wb") as file:
-        file.write(struct.pack("<IHHIIII", 0xA1B23C4D, 2, 4, 0, 0, 65535, 1))
-        for packet in packets:
-            seconds, rest = divmod(packet.time_ns, 10**9)
-            file.write(struct.pack("<IIII", seconds, rest, len(packet.frame), len(packet.frame)) + packet.frame)
