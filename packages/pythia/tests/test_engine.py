@@ -8,13 +8,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from stubs import serving, until
 
 from pythia.agents import drive, words
 from pythia.gateway import Gateway
 from pythia.profile import Profiles
 from pythia.settings import Launch, Model, Policy, Replica, Settings
 from pythia.workflow import arrivals, read_workflow
+from stubs import serving, until
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
@@ -65,8 +65,8 @@ def test_priority_prefix_sharing_values_and_pressure_in_a_real_engine(tmp_path):
 
         async def ask(name: str, text: str, most: int, priority: int = 0, role: str = "", group: str = "") -> list[int]:
             last: list[int] = []
-            async for last in server.generate(encode(text), most, priority, role, group):
-                pass
+            async for tokens in server.generate(encode(text), most, priority, role, group):
+                last = tokens
             done.append(name)
             return last
 

@@ -3,7 +3,7 @@
 from pythia import Profiles, read_log
 profiles = Profiles()
 profiles.learn_log(read_log(Path("requests.jsonl")))
-print(profiles.known["*", "coding"].text)           # planner -> explorer{3,5} -> (engineer -> reviewer){1,3} -> verifier
+    print(profiles.known["*", "coding"].text)  # planner -> explorer{3,5} -> (engineer -> reviewer){1,3}
 
 from pythia import POLICIES, Engine, read_workflow, simulate, loaded
 mixture = [(read_workflow("coding"), 1.0)]

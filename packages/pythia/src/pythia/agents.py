@@ -81,15 +81,11 @@ def words(name: str, length: int) -> str:
 class Agents:
     """Runs plans against one server."""
 
-    def __init__(
-        self, url: str, model: str, *, identifiers: str = "body", key: str = "", timeout_s: float = 600.0
-    ) -> None:
+    def __init__(self, url: str, model: str, *, identifiers: str = "body", key: str = "", variant: str = "") -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, keepalive_expiry=0.5)
-        self.client = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=timeout_s, limits=limits, trust_env=False
-        )
-        self.model, self.identifiers = model, identifiers
+        self.client = httpx.AsyncClient(base_url=url, headers=headers, timeout=600.0, limits=limits, trust_env=False)
+        self.model, self.identifiers, self.variant = model, identifiers, variant
         self.records: list[Record] = []
         self.began = 0.0
         self.late_s = 0.0
@@ -144,7 +140,7 @@ class Agents:
             else (read + "\n" + words(f"{plan.name}/{place}", step.new))[: step.new]
         )
         start = (
-            [{"role": "system", "content": words(f"{plan.workflow_type}/{step.role}", step.prefix)}]
+            [{"role": "system", "content": words(f"{self.variant}{plan.workflow_type}/{step.role}", step.prefix)}]
             if step.prefix
             else []
         )
@@ -192,8 +188,10 @@ class Agents:
         return text
 
 
-async def drive(plans: Sequence[Plan], url: str, model: str, *, identifiers: str = "body", key: str = "") -> Outcome:
-    """Run plans against a server.
+async def drive(
+    plans: Sequence[Plan], url: str, model: str, *, identifiers: str = "body", key: str = "", variant: str = ""
+) -> Outcome:
+    """Run plans against a server; another `variant` gives other texts, which no cache knows.
 
     Raises:
         EngineError: The server cannot be reached.
@@ -205,7 +203,7 @@ async def drive(plans: Sequence[Plan], url: str, model: str, *, identifiers: str
             raise EngineError(
                 f"{url} cannot be reached ({type(error).__name__}); is `pythia serve` running there?"
             ) from error
-    return await Agents(url, model, identifiers=identifiers, key=key).drive(plans)
+    return await Agents(url, model, identifiers=identifiers, key=key, variant=variant).drive(plans)
 
 
 def write_records(records: Sequence[Record], path: Path) -> None:

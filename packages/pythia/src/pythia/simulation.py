@@ -133,9 +133,10 @@ class _Replica:
         at = self.start + self.turns * self.length
         self.world.push(at, lambda now: self.iterate(now) if self.version == version else None)
 
-    def begin(self, now: float) -> None:
+    def begin(self, now: float, *, admit: bool = True) -> None:
         """Admit from the queue and plan the next leap."""
-        self.admit(now)
+        if admit:
+            self.admit(now)
         if not self.batch:
             return
         e = self.engine
@@ -152,7 +153,7 @@ class _Replica:
             free = e.kv_tokens - self.private - self.cached
             if free < len(decoding):
                 self.preempt(now)
-                self.begin(now)
+                self.begin(now, admit=not self.batch)
                 return
             turns = max(1, min(turns, free // len(decoding)))
         self.turns, self.start = turns, now
