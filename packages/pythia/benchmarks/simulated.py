@@ -152,9 +152,10 @@ def wrong_part(seeds: int, out: list) -> None:
 
 def cache_part(seeds: int, out: list) -> None:
     """The KV cache in which LRU finds less than 30 %, order and routing equal."""
-    mixture = [(read_workflow(name), 1.0) for name in ("coding", "research", "reviews", "support")]
-    profiles = trained(mixture, MANY, 300)
-    for tokens in (1600, 2000, 3000):
+    shipped = [read_workflow(name) for name in ("coding", "research", "reviews", "support")]
+    mixture = [(msgspec.structs.replace(w, name=f"{w.name}-{i}"), 1.0) for w in shipped for i in range(4)]  # four teams
+    profiles = trained(mixture, MANY, 900)
+    for tokens in (2000, 3000, 4000):
         engine = Engine(slots=2, kv_tokens=tokens, prefill_s=0.0005)
         rate = tokens_per_s(mixture, engine, 1, 120)
         plans = {s: loaded(mixture, engine, 1, 0.7, 400, s, rate) for s in range(seeds)}
