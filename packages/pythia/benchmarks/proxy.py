@@ -101,8 +101,12 @@ async def latency(rate: float, seconds: float) -> dict:
                     ("through", f"http://127.0.0.1:{port}", False),
                     ("with ids", f"http://127.0.0.1:{port}", True),
                 ):
+                    before = psutil.Process(processes[1].pid).cpu_times()
                     times = await volley(url, rate, seconds, ids)
+                    after = psutil.Process(processes[1].pid).cpu_times()
                     pair[name] = {f"p{q}_ms": round(1000 * float(np.quantile(times, q / 100)), 2) for q in (50, 90, 99)}
+                    cpu = after.user + after.system - before.user - before.system
+                    pair[name]["gateway_cpu_ms"] = round(1000 * cpu / len(times), 3)
                 rows.append(pair)
                 print(turn, pair, flush=True)
         finally:

@@ -36,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--policy", action="append", help="default: all five")
     options = parser.parse_args()
     found: dict = {"load_average": os.getloadavg()[0], "rows": [], "simulated": []}
     with tempfile.TemporaryDirectory() as name:
@@ -46,12 +47,12 @@ def main() -> None:
             found["tokens_per_s"] = rate
             for turn in range(options.turns):
                 plans = schedule(MIXTURE, rate, 0.97, options.seconds, turn)
-                for policy in ("fcfs+least", "by session", "sticky", "prefix-aware", "pythia"):
+                for policy in options.policy or ("fcfs+least", "by session", "sticky", "prefix-aware", "pythia"):
                     row, _, _ = measure(folder, urls, policy, POLICIES[policy], plans, f"/{turn}")
                     found["rows"].append({"turn": turn, **row, "load_average": os.getloadavg()[0]})
                     print(found["rows"][-1], flush=True)
                 engine = fitted(urls)
-                for policy in ("fcfs+least", "by session", "pythia"):
+                for policy in [p for p in ("fcfs+least", "by session", "pythia") if p in (options.policy or POLICIES)]:
                     r = simulate(
                         plans, POLICIES[policy], engine, profiles=Profiles.load(folder / "profiles.bin"), models={"": 2}
                     )

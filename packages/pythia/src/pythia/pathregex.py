@@ -8,7 +8,6 @@ between two heads is learned in the same way. Every path that was learned is acc
 from __future__ import annotations
 
 import itertools
-import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -199,25 +198,3 @@ def _once(node: Node, path: Path, place: int) -> set[int]:
     for part in node.parts:
         reached = set().union(*(_ends(part, path, at) for at in reached)) if reached else set()
     return reached
-
-
-def longest(node: Node) -> int:
-    """Return the length of the longest accepted path."""
-    if node.role:
-        return node.high
-    sizes = [longest(part) for part in node.parts] or [0]
-    return node.high * (max(sizes) if node.either else sum(sizes))
-
-
-def draw(node: Node, rng: random.Random) -> Path:
-    """Return a random accepted path."""
-    found: Path = ()
-    for _ in range(rng.randint(node.low, node.high)):
-        if node.role:
-            found += (node.role,)
-        elif node.either:
-            found += draw(rng.choice(node.parts), rng)
-        else:
-            for part in node.parts:
-                found += draw(part, rng)
-    return found

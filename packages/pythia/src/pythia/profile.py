@@ -46,23 +46,6 @@ VERSION = 1
 class Run:
     """A run that is going on."""
 
-    __slots__ = (
-        "aborted",
-        "expected",
-        "final",
-        "hoped",
-        "key",
-        "last_s",
-        "open",
-        "pending",
-        "roles",
-        "seen",
-        "started_s",
-        "tokens",
-        "trails",
-        "type_key",
-    )
-
     def __init__(self, key: str, type_key: tuple[str, str], now: float) -> None:
         self.key, self.type_key = key, type_key
         self.started_s = self.last_s = now
@@ -73,7 +56,6 @@ class Run:
         self.trails: dict[str, int] = {}
         self.seen: dict[int, str] = {}
         self.open = 0
-        self.pending = 0
         self.final = self.aborted = False
 
     @property
