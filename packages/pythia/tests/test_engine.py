@@ -128,5 +128,6 @@ def test_agents_on_real_engines_that_start_die_and_drain(tmp_path):
                     with pytest.raises(httpx.HTTPError):
                         while chunk := await anext(chunks):
                             assert b"[DONE]" not in chunk
+            await until(lambda: name not in made.scheduler.replicas, 60)
 
     asyncio.run(asyncio.wait_for(go(), 580))

@@ -242,6 +242,10 @@ class Gateway:
         now = self.now
         self._send_values(self.dispatcher.expire(now), now)
         self.spawn(probe(lambda: list(self.scheduler.replicas.values()), self.client))
+        for name in self.processes.ended({r.name for r in self.scheduler.replicas.values() if r.state == "starting"}):
+            log.error("engine %s has ended by itself", name)
+            self.scheduler.remove(name)
+            self.shadow.remove(name)
         projected = self.dispatcher.projected()
         if self.policy.scale != "off":
             for action in self.scaler.decide(self.scheduler, projected, now):

@@ -94,6 +94,14 @@ class Processes:
         await self.stop(name)
         raise EngineError(f"{name}: no answer within {launch.start_s:g} s; raise launch.start_s")
 
+    def ended(self, starting: set[str]) -> list[str]:
+        """Forget the engines that have ended by themselves after their start; return their names."""
+        done = [name for name, (process, _) in self.running.items() if process.returncode is not None]
+        names = [name for name in done if name not in starting]
+        for name in names:
+            del self.running[name]
+        return names
+
     async def stop(self, name: str) -> None:
         """End an engine that has been drained."""
         found = self.running.pop(name, None)
