@@ -116,7 +116,7 @@ async def latency(rate: float, seconds: float) -> dict:
     return {"rate": rate, "load_average": os.getloadavg()[0], "rounds": rows}
 
 
-def memory() -> dict:
+def memory(runs: int) -> dict:
     process = psutil.Process()
     before = process.memory_info().rss
     profiles = Profiles()
@@ -125,7 +125,7 @@ def memory() -> dict:
     began = time.process_time()
     for kind in range(100):
         plans = [draw(workflow, str(i), 0.0, rng) for i in range(200)]
-        for number in range(10_000):
+        for number in range(runs):
             plan = plans[number % 200]
             steps = plan.steps
             for place, step in enumerate(steps):
@@ -143,7 +143,7 @@ def memory() -> dict:
             )
     return {
         "workflows": 100,
-        "runs_each": 10_000,
+        "runs_each": runs,
         "mb": (process.memory_info().rss - before) / 2**20,
         "cpu_s": time.process_time() - began,
     }
@@ -153,10 +153,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--runs", type=int, default=10_000, help="runs per workflow (memory)")
     parser.add_argument("--part", choices=["latency", "memory"], action="append")
     options = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     for part in options.part or ["latency", "memory"]:
-        found = asyncio.run(latency(options.rate, options.seconds)) if part == "latency" else memory()
+        found = asyncio.run(latency(options.rate, options.seconds)) if part == "latency" else memory(options.runs)
         (OUT / f"proxy_{part}.json").write_text(json.dumps(found, indent=1) + "\n")
         print(found)
