@@ -1,0 +1,183 @@
+"""From an arriving request to a job, and from a finished one to what is learned: what gateway and simulator share."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from pythia.automaton import State
+from pythia.profile import Profile, Profiles, Run
+from pythia.records import Identifiers, Job, Prediction, Step
+from pythia.retention import Retention
+from pythia.schedule import Scheduler
+from pythia.settings import Settings
+
+#: Steps ahead that are looked at for prefixes and for replicas that will be kept busy.
+AHEAD = 8
+#: Least probability of a visit for which a prefix is computed in advance.
+LIKELY = 0.5
+#: Steps from which on a run counts as one of several steps.
+SEVERAL = 1.5
+
+
+@dataclass(eq=False)
+class Arrival:
+    """A request with identifiers that the gateway is serving."""
+
+    ids: Identifiers
+    tenant: str
+    run: Run
+    place: int
+    prediction: Prediction
+    job: Job
+
+
+class Dispatcher:
+    """Profiles, scheduler and retention of one gateway."""
+
+    def __init__(self, settings: Settings, profiles: Profiles) -> None:
+        self.settings, self.profiles = settings, profiles
+        self.scheduler = Scheduler(settings.policy, settings)
+        self.retention = Retention()
+        self.usual_run = 0.0
+        self._numbers = itertools.count(1)
+
+    def slots(self, model: str) -> int:
+        """Return the most slots that a replica of a model has."""
+        return max((r.slots for r in self.scheduler.replicas.values() if r.model == model), default=0)
+
+    def plain(self, model: str, prompt: int, most: int | None, now: float) -> Job:
+        """Return the job of a request without identifiers: a run of its own, of usual length."""
+        number = next(self._numbers)
+        return Job(
+            number, f"#{number}", now, now, prompt, self._bound(None, most, prompt, model), remaining=self.usual_run,
+            expected=0.0, model=model,
+        )  # fmt: skip
+
+    def arrive(self, ids: Identifiers, tenant: str, model: str, prompt: int, most: int | None, now: float) -> Arrival:
+        """Register a request and return its job with all that is predicted.
+
+        Args:
+            ids: Its identifiers.
+            tenant: Salted hash of its API key.
+            model: Model that it asks for.
+            prompt: Prompt tokens, counted or estimated.
+            most: Its `max_tokens`.
+            now: Present time in seconds.
+        """
+        alpha = self.settings.alpha(self.slots(model))
+        run, place, prediction = self.profiles.begin(ids, tenant, now, alpha)
+        profile = self.profiles.of(run)
+        if prediction.ordinary:
+            self.usual_run += 0.02 * (prediction.ordinary - self.usual_run) if self.usual_run else prediction.ordinary
+        bound = self._bound(prediction.bound, most, prompt, model)
+        role_group = "\0".join((*run.type_key, ids.agent_id, model))
+        job = Job(
+            next(self._numbers), run.key, now, run.started_s, prompt, bound,
+            expected=prediction.expected,
+            remaining=prediction.remaining if prediction.trusted else self.usual_run,
+            trusted=prediction.trusted,
+            first=place == 0 and (not prediction.on_path or prediction.steps > SEVERAL),
+            attained=run.attained, model=model, role_group=role_group, group=f"{role_group}\0{run.key}",
+            alpha=alpha if prediction.bound is not None and bound == prediction.bound else 0.0,
+        )  # fmt: skip
+        if profile is not None and place:
+            job.prefix = int(self.prefix(profile, ids.agent_id, prompt))
+        if prediction.trusted and profile is not None and self.settings.w_unblock:
+            job.unblock = self._unblock(profile, (ids.agent_id, run.trails.get(ids.agent_id, 1)), model)
+        self.retention.use(role_group, now)
+        return Arrival(ids, tenant, run, place, prediction, job)
+
+    @staticmethod
+    def prefix(profile: Profile, role: str, prompt: int) -> float:
+        """Return the tokens of a role's prompt that are the same in every run."""
+        template = profile.templates.get(role)
+        return template.constant_share * prompt if template else 0.0
+
+    def _bound(self, predicted: int | None, most: int | None, prompt: int, model: str) -> int:
+        """Return the output bound that is counted: the predicted one, `max_tokens`, or what is assumed."""
+        bounds = [b for b in (predicted, most) if b is not None]
+        return min(bounds) if bounds else self.settings.assumed_output
+
+    def _unblock(self, profile: Profile, state: State, own: str) -> float:
+        """Return how soon this run brings work to other models whose replicas are about to be idle, 0 to 1."""
+        known = profile.automaton.known(state)
+        if known is None:
+            return 0.0
+        idle = {model for model in set(profile.models.values()) - {own} if self._idle(model)}
+        if not idle:
+            return 0.0
+        ahead = profile.automaton.forecast(known, AHEAD)
+        return min(1.0, sum(min(1.0, v) / d for r, (v, d) in ahead.items() if profile.models.get(r, "") in idle))
+
+    def _idle(self, model: str) -> bool:
+        ready = self.scheduler.ready(model)
+        if not ready or any(j.model == model for j in self.scheduler.waiting.values()):
+            return False
+        return any(2 * len(r.active) < r.slots for r in ready)
+
+    def wanted(self, arrival: Arrival) -> dict[str, float]:
+        """Return the value of each prefix that the run is expected to use after this step."""
+        profile = self.profiles.of(arrival.run)
+        if profile is None or not arrival.prediction.trusted:
+            return {}
+        role = arrival.ids.agent_id
+        state = profile.automaton.known((role, arrival.run.trails.get(role, 1)))
+        if state is None:
+            return {}
+        values: dict[str, float] = {}
+        for following, (visits, distance) in profile.automaton.forecast(state, AHEAD).items():
+            model = profile.models.get(following, arrival.job.model)
+            group = "\0".join((*arrival.run.type_key, following, model))
+            values[group] = visits / distance
+            if following in arrival.run.trails:
+                values[f"{group}\0{arrival.run.key}"] = visits / distance
+        return values
+
+    def next_prefix(self, arrival: Arrival) -> tuple[str, str] | None:
+        """Return (prefix, model) of the role that probably comes next, if it is another one."""
+        p = arrival.prediction
+        if not p.trusted or not p.next_role or p.next_probability < LIKELY or p.next_role == arrival.ids.agent_id:
+            return None
+        profile = self.profiles.of(arrival.run)
+        if profile is None:
+            return None
+        model = profile.models.get(p.next_role, arrival.job.model)
+        return "\0".join((*arrival.run.type_key, p.next_role, model)), model
+
+    def depart(self, arrival: Arrival, step: Step | None, now: float) -> set[str]:
+        """Register the end of a request; return the prefixes whose value changed.
+
+        Args:
+            arrival: What `arrive` returned.
+            step: The completed request; None if it failed or was cancelled.
+            now: Present time in seconds.
+        """
+        self.scheduler.cancel(arrival.job)
+        if step is not None and arrival.job.dispatched >= 0:
+            self.retention.step_s += 0.02 * (now - arrival.job.dispatched - self.retention.step_s)
+        changed = self.retention.want(arrival.run.key, {} if arrival.run.final else self.wanted(arrival))
+        self.profiles.end(arrival.run, arrival.place, step, now)
+        return changed | {arrival.job.group}
+
+    def expire(self, now: float) -> set[str]:
+        """Finish idle runs; return the prefixes whose value changed."""
+        changed: set[str] = set()
+        for run in self.profiles.expire(now):
+            changed |= self.retention.want(run.key, {})
+        return changed
+
+    def projected(self) -> dict[str, float]:
+        """Return, per model, the requests that running workflows are expected to send within the horizon."""
+        loads: dict[str, float] = {}
+        for run in self.profiles.open.values():
+            profile = self.profiles.of(run)
+            if profile is None or profile.thin or not profile.trust.earned or not run.roles:
+                continue
+            state = profile.automaton.known((run.roles[-1], run.trails[run.roles[-1]]))
+            if state is None:
+                continue
+            for role, (visits, _) in profile.automaton.forecast(state, self.settings.horizon).items():
+                model = profile.models.get(role, "")
+                loads[model] = loads.get(model, 0.0) + visits
+        return loads

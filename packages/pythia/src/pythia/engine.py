@@ -1,0 +1,282 @@
+"""A thin OpenAI-compatible server around transformers' continuous batching, with priorities and hints."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pythia import continuous
+from pythia.errors import MissingExtra
+
+try:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+except ImportError as error:
+    raise MissingExtra("the engine needs torch and transformers: pip install 'pythia[engine]'") from error
+
+#: Priority of a predicted prefix: behind every request.
+LAST = 1 << 30
+
+
+def make_model(folder: Path, hidden: int = 128, layers: int = 4, seed: int = 0) -> Path:
+    """Write a model of random weights, one token per ASCII character and no end token, and return its folder.
+
+    Its compute, cache and batching are real; lengths are those that a request asks for.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    characters = ["\n", *(chr(c) for c in range(32, 127))]
+    vocabulary = {"<unk>": 0, "<pad>": 1} | {c: i + 2 for i, c in enumerate(characters)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
+    fast.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16_384, bos_token_id=None,
+        eos_token_id=None, pad_token_id=1,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight[:3] = 0  # special tokens and line ends are never the likeliest
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+class Server:
+    """One engine and its HTTP endpoints."""
+
+    def __init__(
+        self, model: str, *, slots: int, kv_tokens: int, batch_tokens: int = 256, name: str = "", threads: int = 1
+    ) -> None:
+        torch.set_num_threads(1)  # several engines share a host
+        self.tokenizer = AutoTokenizer.from_pretrained(model)
+        self.model = AutoModelForCausalLM.from_pretrained(model)
+        self.name = Path(model).name
+        self.kv_tokens = kv_tokens
+        ends = self.model.generation_config.eos_token_id
+        self.ends = ends if isinstance(ends, list) else [ends] if isinstance(ends, int) else -1
+        self.board = continuous.Board()
+        self.manager = continuous.manager(
+            self.model, self.board, slots=slots, kv_tokens=kv_tokens, batch_tokens=batch_tokens
+        )
+        self.prefetching: set[str] = set()
+        self.running = 0
+        self.counts = {
+            "requests": 0,
+            "prompt_tokens": 0,
+            "cached_tokens": 0,
+            "output_tokens": 0,
+            "prefetched_tokens": 0,
+            "cancelled": 0,
+        }
+
+    async def generate(
+        self, tokens: list[int], most: int, priority: int, role: str, group: str
+    ) -> AsyncGenerator[list[int]]:
+        """Yield all output tokens so far, each time one is added. Leaving the loop cancels the request."""
+        request = uuid.uuid4().hex
+        results: asyncio.Queue[Any] = asyncio.Queue()
+        self.board.arrive(request, tokens, priority, role, group)
+        self.manager.register_result_handler(request, results.put_nowait)
+        for other in list(self.prefetching):
+            self.manager.cancel_request(other)
+        self.manager.add_request(tokens, request, max_new_tokens=most, streaming=True, eos_token_id=self.ends)
+        self.running += 1
+        finished = False
+        output = 0
+        try:
+            while not finished:
+                result = await results.get()
+                finished = result.is_finished()
+                if result.error:
+                    raise RuntimeError(result.error)
+                output = len(result.generated_tokens)
+                yield list(result.generated_tokens)
+        finally:
+            self.running -= 1
+            if not finished:
+                self.counts["cancelled"] += 1
+                self.manager.cancel_request(request)
+                with self.manager.output_router._lock:
+                    self.manager.output_router.result_handlers.pop(request, None)
+            self.counts["requests"] += 1
+            self.counts["prompt_tokens"] += len(tokens)
+            self.counts["output_tokens"] += output
+            self.counts["cached_tokens"] += self.board.hits.get(request, 0)
+
+    async def chat(self, request: Request) -> Response:
+        """Answer POST /v1/chat/completions and /v1/completions."""
+        try:
+            asked = json.loads(await request.body())
+            if request.url.path.endswith("/chat/completions"):
+                text = self.tokenizer.apply_chat_template(asked["messages"], tokenize=False)
+            else:
+                text = asked["prompt"]
+            tokens = self.tokenizer.encode(text, add_special_tokens=False)
+            most = int(asked.get("max_completion_tokens") or asked.get("max_tokens") or 16)
+            extra = asked.get("pythia") or {}
+            hint = int(asked.get("priority") or 0), str(extra.get("role", "")), str(extra.get("group", ""))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return _error(400, f"malformed request ({type(error).__name__}: {error})")
+        limit = int(self.kv_tokens * 0.9)
+        if not tokens or most < 1 or len(tokens) + most > limit:
+            return _error(400, f"{len(tokens)} prompt and {most} output tokens; at most {limit} in all")
+        chat = request.url.path.endswith("/chat/completions")
+        outputs = self.generate(tokens, most, *hint)
+        if asked.get("stream"):
+            usage = bool((asked.get("stream_options") or {}).get("include_usage"))
+            return StreamingResponse(self._events(outputs, chat, usage, len(tokens)), media_type="text/event-stream")
+        last: list[int] = []
+        async with contextlib.aclosing(outputs):
+            gone = asyncio.create_task(_until_gone(request))
+            try:
+                async for tokens_so_far in _while_there(outputs, gone):
+                    last = tokens_so_far
+            except RuntimeError as error:
+                return _error(500, str(error))
+            finally:
+                gone.cancel()
+        body = self._frame(chat, self.tokenizer.decode(last), "length", whole=True)
+        body["usage"] = self._usage(len(tokens), len(last))
+        return JSONResponse(body)
+
+    def _usage(self, prompt: int, output: int) -> dict[str, Any]:
+        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+    def _frame(self, chat: bool, text: str, reason: str | None, *, whole: bool = False) -> dict[str, Any]:
+        part: dict[str, Any] = {"index": 0, "finish_reason": reason}
+        if not chat:
+            part["text"] = text
+        elif whole:
+            part["message"] = {"role": "assistant", "content": text}
+        else:
+            part["delta"] = {"content": text}
+        kind = ("chat.completion" if whole else "chat.completion.chunk") if chat else "text_completion"
+        return {
+            "id": uuid.uuid4().hex,
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.name,
+            "choices": [part],
+        }
+
+    async def _events(
+        self, outputs: AsyncGenerator[list[int]], chat: bool, usage: bool, prompt: int
+    ) -> AsyncIterator[bytes]:
+        said, count = "", 0
+        async with contextlib.aclosing(outputs):
+            try:
+                async for tokens in outputs:
+                    text = self.tokenizer.decode(tokens)
+                    if len(tokens) > count:
+                        count = len(tokens)
+                        yield b"data: " + json.dumps(self._frame(chat, text[len(said) :], None)).encode() + b"\n\n"
+                        said = text
+            except RuntimeError as error:
+                yield b"data: " + json.dumps({"error": {"message": str(error)}}).encode() + b"\n\n"
+                return
+        yield b"data: " + json.dumps(self._frame(chat, "", "length")).encode() + b"\n\n"
+        if usage:
+            yield b"data: " + json.dumps({"choices": [], "usage": self._usage(prompt, count)}).encode() + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+    async def hints(self, request: Request) -> Response:
+        """Answer POST /pythia/hints: values of prefixes, and a prefix to compute now."""
+        try:
+            asked = json.loads(await request.body())
+            self.board.set_values({str(k): float(v) for k, v in asked.get("values", {}).items()})
+            role = str(asked.get("prefetch", ""))
+        except (ValueError, TypeError, AttributeError) as error:
+            return _error(400, f"malformed hint ({error})")
+        tokens = self.board.prefix.get(role)
+        done = False
+        if tokens and not self.running and not self.prefetching:
+            done = True
+            asyncio.get_running_loop().create_task(self._prefetch(role, list(tokens)))  # kept by `prefetching`
+        return JSONResponse({"prefetch": done})
+
+    async def _prefetch(self, role: str, tokens: list[int]) -> None:
+        request = f"prefetch-{uuid.uuid4().hex}"
+        self.prefetching.add(request)
+        results: asyncio.Queue[Any] = asyncio.Queue()
+        self.board.arrive(request, tokens, LAST, "", role)
+        self.manager.register_result_handler(request, results.put_nowait)
+        self.manager.add_request([*tokens, 2], request, max_new_tokens=1, eos_token_id=-1)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(results.get(), 10)
+        self.prefetching.discard(request)
+        self.counts["prefetched_tokens"] += len(tokens) - self.board.leave(request)
+
+    async def stats(self, request: Request) -> Response:
+        """Answer GET /pythia/stats; ?iterations=1 adds what each iteration took."""
+        found: dict[str, Any] = {
+            **self.counts,
+            "preempted": self.board.preempted,
+            "evicted_blocks": self.board.evicted,
+            "running": self.running,
+        }
+        if request.query_params.get("iterations"):
+            found["iterations"] = list(self.board.iterations)
+        return JSONResponse(found)
+
+    async def models(self, request: Request) -> Response:
+        """Answer GET /v1/models and /health."""
+        return JSONResponse({"object": "list", "data": [{"id": self.name, "object": "model"}]})
+
+    def app(self) -> Starlette:
+        """Return the ASGI application."""
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            yield
+            await asyncio.to_thread(self.manager.stop, block=True)
+
+        routes = [
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.chat, methods=["POST"]),
+            Route("/v1/models", self.models),
+            Route("/health", self.models),
+            Route("/pythia/hints", self.hints, methods=["POST"]),
+            Route("/pythia/stats", self.stats),
+        ]
+        return Starlette(routes=routes, lifespan=lifespan)
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _while_there(outputs: AsyncGenerator[list[int]], gone: asyncio.Task[None]) -> AsyncIterator[list[int]]:
+    """Yield as long as the client is there."""
+    while True:
+        step = asyncio.ensure_future(anext(outputs))
+        await asyncio.wait({step, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not step.done():
+            step.cancel()
+            await asyncio.gather(step, return_exceptions=True)
+            return
+        try:
+            yield step.result()
+        except StopAsyncIteration:
+            return
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": status}}, status)

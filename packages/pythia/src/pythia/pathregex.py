@@ -1,0 +1,200 @@
+"""Bounded regular expressions of role paths.
+
+A path is cut into the strongly connected groups of the graph of roles, which it passes in topological order. A group of
+one role becomes `role{m,n}`; in a group of several, the role where paths enter is the head of a loop, and what lies
+between two heads is learned in the same way. Every path that was learned is accepted, and every expression is bounded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of an expression, repeated `low` to `high` times.
+
+    Attributes:
+        role: The role, if the part is a single one.
+        parts: Otherwise the parts that follow each other.
+        either: Whether exactly one of `parts` is taken instead.
+    """
+
+    low: int
+    high: int
+    role: str = ""
+    parts: tuple[Node, ...] = ()
+    either: bool = False
+
+    def __str__(self) -> str:
+        """Return the usual notation, e.g. `planner -> explorer{3,4}`."""
+        count = "" if (self.low, self.high) == (1, 1) else "?" if (self.low, self.high) == (0, 1) else None
+        if count is None:
+            count = f"{{{self.low}}}" if self.low == self.high else f"{{{self.low},{self.high}}}"
+        if self.role:
+            return self.role + count
+        inner = (" | " if self.either else " -> ").join(map(str, self.parts))
+        return inner if not count and not self.either else f"({inner}){count}"
+
+
+EMPTY = Node(1, 1)
+
+
+def learn(paths: Sequence[Path]) -> Node:
+    """Return a bounded expression that accepts all given paths."""
+    return _sequence([tuple(p) for p in paths])
+
+
+def above_cut(paths: Counter[Path], cut: float, most_lost: float) -> list[Path]:
+    """Return the paths that use no rare step, as long as few runs are lost by that.
+
+    Args:
+        paths: How often each path was seen.
+        cut: A step between roles is rare if it follows its role with less than this probability.
+        most_lost: Share of the runs that may be left out.
+
+    Rare steps are dropped in order of rarity. Dropping all of them would reject too many later runs, because each run
+    has many steps (the paper drops edges under about 5 %; the second condition is ours).
+    """
+    steps: Counter[tuple[str, str]] = Counter()
+    for path, count in paths.items():
+        for step in itertools.pairwise(("", *path, "")):
+            steps[step] += count
+    leaving: Counter[str] = Counter()
+    for (role, _), count in steps.items():
+        leaving[role] += count
+    shares = {step: count / leaving[step[0]] for step, count in steps.items()}
+    total, kept, lost = sum(paths.values()), dict(paths), 0
+    for step in sorted((s for s in shares if shares[s] < cut), key=lambda s: (shares[s], s)):
+        using = [p for p in kept if step in itertools.pairwise(("", *p, ""))]
+        count = sum(kept[p] for p in using)
+        if lost + count > most_lost * total:
+            break
+        lost += count
+        for path in using:
+            del kept[path]
+    return sorted(kept)
+
+
+def _sequence(paths: list[Path]) -> Node:
+    """Learn paths whose groups follow each other."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for path in sorted(set(paths)):
+        graph.add_nodes_from(path)
+        graph.add_edges_from(itertools.pairwise(path))
+    condensed = nx.condensation(graph)
+    parts: list[Node] = []
+    segments: list[list[Path]] = []
+    for group in nx.lexicographical_topological_sort(condensed, key=lambda g: min(condensed.nodes[g]["members"])):
+        members = condensed.nodes[group]["members"]
+        cut = [tuple(role for role in path if role in members) for path in paths]
+        segments.append(cut)
+        parts.append(_group(cut, members))
+    parts = _alternatives(parts, segments)
+    if len(parts) == 1:
+        return parts[0]
+    return Node(1, 1, parts=tuple(parts))
+
+
+def _group(cut: list[Path], members: set[str]) -> Node:
+    """Learn one strongly connected group from what each path does in it."""
+    present = [segment for segment in cut if segment]
+    missing = len(present) < len(cut)
+    if len(members) == 1:
+        lengths = [len(segment) for segment in cut]
+        return Node(min(lengths), max(lengths), role=next(iter(members)))
+    entries = Counter(segment[0] for segment in present)
+    head = min(entries, key=lambda role: (-entries[role], role))
+    before: list[Path] = []
+    bodies: list[Path] = []
+    loops: list[int] = []
+    for segment in present:
+        places = [i for i, role in enumerate(segment) if role == head]
+        before.append(segment[: places[0]] if places else segment)
+        loops.append(len(places))
+        for start, end in zip(places, [*places[1:], len(segment)], strict=False):
+            bodies.append(segment[start + 1 : end])
+    body = _sequence(bodies) if any(bodies) else EMPTY
+    inner = (Node(1, 1, role=head), *_flat(body))
+    low, high = min(loops), max(loops)
+    loop = Node(low, high, parts=inner) if len(inner) > 1 else Node(low, high, role=head)
+    parts = (*_flat(_sequence(before)), loop) if any(before) else (loop,)
+    if not missing:
+        return Node(1, 1, parts=parts) if len(parts) > 1 else loop
+    return Node(0, 1, parts=parts) if len(parts) > 1 or loop.low != 0 else loop
+
+
+def _flat(node: Node) -> tuple[Node, ...]:
+    plain = not node.role and not node.either and (node.low, node.high) == (1, 1)
+    return node.parts if plain else (node,)
+
+
+def _alternatives(parts: list[Node], segments: list[list[Path]]) -> list[Node]:
+    """Put neighbours of which each path takes exactly one into an alternative."""
+    done: list[Node] = []
+    i = 0
+    while i < len(parts):
+        end = i
+        taken = [bool(s) for s in segments[i]]
+        while end + 1 < len(parts) and not any(a and bool(b) for a, b in zip(taken, segments[end + 1], strict=True)):
+            end += 1
+            taken = [a or bool(b) for a, b in zip(taken, segments[end], strict=True)]
+        if end > i:
+            options = tuple(
+                _required(part, segment) for part, segment in zip(parts[i : end + 1], segments[i:], strict=False)
+            )
+            done.append(Node(int(all(taken)), 1, parts=options, either=True))
+        else:
+            done.append(parts[i])
+        i = end + 1
+    return done
+
+
+def _required(part: Node, segment: list[Path]) -> Node:
+    """Return the part without the possibility of being absent, which the alternative already has."""
+    if part.low > 0:
+        return part
+    if part.role:
+        return Node(min(len(s) for s in segment if s), part.high, role=part.role)
+    return Node(1, part.high, parts=part.parts, either=part.either)
+
+
+def accepts(node: Node, path: Sequence[str]) -> bool:
+    """Return whether the whole path matches; polynomial in its length."""
+    return len(path) in _ends(node, tuple(path), 0)
+
+
+def _ends(node: Node, path: Path, start: int) -> set[int]:
+    """Return the places where a match of the node that begins at `start` may end."""
+    ends = {start} if node.low == 0 else set()
+    reached = {start}
+    for turn in range(1, node.high + 1):
+        following: set[int] = set()
+        for place in reached:
+            following |= _once(node, path, place)
+        if turn >= node.low:
+            if following <= ends and turn > node.low:
+                break
+            ends |= following
+        reached = following
+        if not reached:
+            break
+    return ends
+
+
+def _once(node: Node, path: Path, place: int) -> set[int]:
+    if node.role:
+        return {place + 1} if place < len(path) and path[place] == node.role else set()
+    if node.either:
+        return set().union(*(_ends(part, path, place) for part in node.parts))
+    reached = {place}
+    for part in node.parts:
+        reached = set().union(*(_ends(part, path, at) for at in reached)) if reached else set()
+    return reached

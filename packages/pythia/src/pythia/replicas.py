@@ -1,0 +1,142 @@
+"""Engines behind the gateway: hints in their own words, health, and processes that are started and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+import httpx
+
+from pythia.errors import EngineError
+from pythia.records import Job, Prediction
+from pythia.schedule import Replica
+from pythia.settings import Launch
+
+log = logging.getLogger("pythia")
+#: Seconds between two looks at a replica that does not answer.
+PROBE_S = 1.0
+#: Seconds that a process gets between SIGTERM and SIGKILL.
+GRACE_S = 10.0
+
+
+def hints(kind: str, score: float, prediction: Prediction, job: Job, fields: Mapping[str, object]) -> dict[str, object]:
+    """Return what is added to a request's body, in the names of the engine.
+
+    A client's own fields win: nothing is added that the body already has.
+
+    Args:
+        kind: Kind of the engine.
+        score: Base priority, larger is more urgent.
+        prediction: What is expected.
+        job: The request.
+        fields: Members of the body.
+    """
+    urgency = round(1000 * score)
+    if kind == "vllm":
+        return {} if "priority" in fields else {"priority": -urgency}  # vLLM serves lower values first
+    if kind == "dynamo" and "nvext" not in fields:
+        agent = {
+            "priority": urgency,  # Dynamo serves higher values first
+            "osl": max(1, round(prediction.expected)) if prediction.expected else job.bound,
+            "speculative_prefill": prediction.next_probability >= 0.5 and bool(prediction.next_role),
+        }
+        return {"nvext": {"agent_hints": agent}}
+    if kind == "pythia":
+        own = {"priority": fields.get("priority", -urgency)} if "priority" not in fields else {}
+        return {**own, "pythia": {"role": job.tags.get("role", ""), "group": job.tags.get("group", "")}}
+    return {}
+
+
+def free_port() -> int:
+    """Return a port of this host that is free now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Processes:
+    """Engines that the gateway starts itself."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+        self.running: dict[str, tuple[asyncio.subprocess.Process, str]] = {}
+
+    async def start(self, name: str, launch: Launch) -> str:
+        """Start an engine and return its URL once it answers.
+
+        Raises:
+            EngineError: It ended, or did not answer in time.
+        """
+        port = free_port()
+        command = [part.replace("{port}", str(port)) for part in launch.command]
+        try:
+            process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+        except OSError as error:
+            raise EngineError(f"cannot start {command[0]!r} ({error.strerror}); check launch.command") from error
+        url = f"http://127.0.0.1:{port}"
+        self.running[name] = process, url
+        deadline = time.monotonic() + launch.start_s
+        while time.monotonic() < deadline:
+            if process.returncode is not None:
+                del self.running[name]
+                raise EngineError(
+                    f"{name}: the command ended with status {process.returncode}; run it by hand: {command}"
+                )
+            if await healthy(self.client, url):
+                return url
+            await asyncio.sleep(0.1)
+        await self.stop(name)
+        raise EngineError(f"{name}: no answer within {launch.start_s:g} s; raise launch.start_s")
+
+    def ended(self, starting: set[str]) -> list[str]:
+        """Forget the engines that have ended by themselves after their start; return their names."""
+        done = [name for name, (process, _) in self.running.items() if process.returncode is not None]
+        names = [name for name in done if name not in starting]
+        for name in names:
+            del self.running[name]
+        return names
+
+    async def stop(self, name: str) -> None:
+        """End an engine that has been drained."""
+        found = self.running.pop(name, None)
+        if found is None:
+            return
+        process, _ = found
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), GRACE_S)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    async def stop_all(self) -> None:
+        """End all of them."""
+        await asyncio.gather(*(self.stop(name) for name in list(self.running)))
+
+
+async def healthy(client: httpx.AsyncClient, url: str) -> bool:
+    """Return whether an engine answers a GET of /health or /v1/models."""
+    for path in ("/health", "/v1/models"):
+        try:
+            answer = await client.get(url + path, timeout=2.0)
+        except httpx.HTTPError:
+            return False
+        if answer.status_code == 200:
+            return True
+    return False
+
+
+async def probe(replicas: Callable[[], list[Replica]], client: httpx.AsyncClient) -> None:
+    """Bring replicas back that have been out of reach."""
+    for replica in replicas():
+        if replica.state == "sick" and await healthy(client, replica.name):
+            replica.state = "ready"
+            log.warning("replica %s answers again", replica.name)

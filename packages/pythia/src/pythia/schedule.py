@@ -1,0 +1,286 @@
+"""Which waiting request goes to which replica, and when: a state machine without clock or sockets.
+
+The gateway and the simulator drive the same `Scheduler`. Events go in (`submit`, `finish`, `cancel`, replicas that come
+and go), dispatches come out of `take`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pythia.records import Job
+from pythia.settings import Policy, Settings
+
+#: Waiting requests that may be passed over because no replica has room for them, before the queue waits for room.
+MOST_PASSED = 8
+#: Share of the limit after which a waiting first step goes first, so that it still meets the limit.
+URGENT = 0.8
+#: Prefixes whose place is remembered per replica.
+MOST_WARM = 50_000
+#: Two replicas whose headroom differs by less than this share of a KV cache tie; then the warmer cache decides.
+TIE = 0.25
+
+
+@dataclass(eq=False)
+class Replica:
+    """A replica as the scheduler sees it.
+
+    Attributes:
+        state: "starting", "ready", "draining" (finishes what it has), "sick" (does not answer) or "held" (somebody
+            called it sick); these two get nothing new.
+        active: Requests that were sent to it and have not ended.
+        reserved: Tokens that they may fill at most, by their bounds.
+        warm: Tokens of prefixes that it has computed, latest last.
+    """
+
+    name: str
+    model: str
+    slots: int = 0
+    kv_tokens: int = 0
+    kind: str = "openai"
+    state: str = "ready"
+    active: dict[int, Job] = field(default_factory=dict)
+    reserved: int = 0
+    alpha: float = 0.0
+    warm: OrderedDict[object, int] = field(default_factory=OrderedDict)
+
+    def size(self, job: Job) -> int:
+        """Return the tokens that a job adds at most; a role's prefix counts once while a request of the role runs."""
+        shared = (
+            job.prefix if any(j.role_group == job.role_group for j in self.active.values()) and job.role_group else 0
+        )
+        return max(0, job.prompt - shared) + job.bound
+
+    def fits(self, job: Job, epsilon: float) -> bool:
+        """Return whether a slot is free and the bounds of all its requests stay within the KV cache."""
+        if self.slots and len(self.active) >= self.slots:
+            return False
+        if not self.kv_tokens or not self.active:
+            return True
+        return self.reserved + self.size(job) <= self.kv_tokens and self.alpha + job.alpha <= epsilon * (1 + 1e-9)
+
+    def headroom(self) -> float:
+        """Return the expected share of the KV cache that stays free, or of the slots if its size is unknown."""
+        if self.kv_tokens:
+            return 1 - sum(j.prompt + j.expected for j in self.active.values()) / self.kv_tokens
+        return -len(self.active) / (self.slots or 1)
+
+    def warmth(self, job: Job) -> int:
+        """Return the tokens of a job's prompt that it probably has in its cache."""
+        return self.warm.get(job.group, self.warm.get(job.role_group, 0))
+
+    def longest_prefix(self, job: Job) -> int:
+        """Return how many of the prompt's leading pieces it has computed (prefix-aware routing)."""
+        return next((i for i in range(len(job.chain), 0, -1) if job.chain[i - 1] in self.warm), 0)
+
+    def admit(self, job: Job) -> None:
+        """Count a job that is sent to it."""
+        job.replica, job.admitted_tokens = self.name, self.size(job)
+        self.active[job.number] = job
+        self.reserved += job.admitted_tokens
+        self.alpha += job.alpha
+        for key, tokens in ((job.role_group, job.prefix), (job.group, job.prompt), *((c, 1) for c in job.chain)):
+            if key:
+                self.warm[key] = tokens
+                self.warm.move_to_end(key)
+        while len(self.warm) > MOST_WARM:
+            self.warm.popitem(last=False)
+
+    def release(self, job: Job) -> None:
+        """Forget a job that has ended."""
+        if self.active.pop(job.number, None) is not None:
+            self.reserved -= job.admitted_tokens
+            self.alpha -= job.alpha if self.active else self.alpha
+
+
+def completion(remaining: float, unit: float) -> float:
+    """Return the completion score: 1 for a run that ends with this request, less the more of it remains.
+
+    The paper's 1/E[remaining distance], in requests of usual length, capped at 1: at the end of a run it would grow
+    without limit.
+    """
+    return min(1.0, unit / max(remaining, 1.0))
+
+
+class Scheduler:
+    """Queues and replicas.
+
+    Attributes:
+        unit: Output tokens of a usual request, the unit of distance.
+        worst_wait: Longest wait of a first step of several.
+    """
+
+    def __init__(self, policy: Policy, settings: Settings) -> None:
+        self.policy, self.settings = policy, settings
+        self.replicas: dict[str, Replica] = {}
+        self.waiting: dict[int, Job] = {}
+        self.queues: dict[str, list[tuple[tuple[float, ...], int]]] = {}
+        self.firsts: dict[str, deque[int]] = {}
+        self.homes: OrderedDict[str, str] = OrderedDict()
+        self.unit = 1.0
+        self.worst_wait = 0.0
+        self._counts = itertools.count()
+
+    def key(self, job: Job) -> tuple[float, ...]:
+        """Return a job's place in the queue, smallest first. It does not depend on the time of asking.
+
+        Ageing is linear and equal for all jobs, so two jobs never change places while they wait.
+        """
+        if self.policy.order == "fcfs":
+            return (job.arrived,)
+        if self.policy.order == "session":
+            return (job.session_arrived, job.arrived)
+        if self.policy.order == "las":
+            return (job.attained, job.arrived)
+        if self.policy.order == "oracle":
+            return (job.truth, job.arrived)
+        return (job.session_arrived / self.settings.age_s - self.score(job), job.arrived)
+
+    def score(self, job: Job) -> float:
+        """Return the base priority, 0 to w_completion + w_unblock."""
+        s = self.settings
+        return s.w_completion * completion(job.remaining, self.unit) + s.w_unblock * (
+            job.unblock if job.trusted else 0.0
+        )
+
+    def add(self, replica: Replica) -> None:
+        """Add a replica."""
+        self.replicas[replica.name] = replica
+
+    def remove(self, name: str) -> None:
+        """Remove a replica; requests that it still has count no longer."""
+        self.replicas.pop(name, None)
+
+    def submit(self, job: Job) -> None:
+        """Put a request into its queue."""
+        self.waiting[job.number] = job
+        queue = self.queues.setdefault(job.model, [])
+        heapq.heappush(queue, (self.key(job), job.number))
+        if job.first:
+            self.firsts.setdefault(job.model, deque()).append(job.number)
+        rate = 0.02
+        self.unit += rate * ((job.expected or self.unit) - self.unit) if self.unit > 1 else max(job.expected - 1, 0)
+
+    def cancel(self, job: Job) -> None:
+        """Take a request back, whether it waits or runs."""
+        if self.waiting.pop(job.number, None) is None:
+            self.finish(job)
+
+    def finish(self, job: Job) -> None:
+        """Register that a dispatched request has ended, in whatever way."""
+        replica = self.replicas.get(job.replica)
+        if replica is not None:
+            replica.release(job)
+
+    def hopeless(self, job: Job, waits_s: float) -> bool:
+        """Return whether a first step should be refused because it would wait beyond the limit."""
+        return job.first and self.settings.refuse_beyond_limit and waits_s > self.settings.limit_s
+
+    def take(self, now: float) -> list[tuple[Job, Replica]]:
+        """Return the requests to send now, with their replicas."""
+        found: list[tuple[Job, Replica]] = []
+        for model in list(self.queues):
+            while self._any_free(model) and (pair := self._next(model, now)) is not None:
+                job, replica = pair
+                del self.waiting[job.number]
+                job.dispatched = now
+                if job.first:
+                    self.worst_wait = max(self.worst_wait, now - job.arrived)
+                replica.admit(job)
+                self._settle(job, replica)
+                found.append(pair)
+        return found
+
+    def _any_free(self, model: str) -> bool:
+        if not self.policy.hold:
+            return True
+        return any(not r.slots or len(r.active) < r.slots for r in self.ready(model))
+
+    def ready(self, model: str) -> list[Replica]:
+        """Return the replicas of a model that take requests."""
+        return [r for r in self.replicas.values() if r.state == "ready" and r.model == model]
+
+    def _next(self, model: str, now: float) -> tuple[Job, Replica] | None:
+        firsts = self.firsts.get(model)
+        while firsts and firsts[0] not in self.waiting:
+            firsts.popleft()
+        if firsts and self.policy.order == "pythia":
+            job = self.waiting[firsts[0]]
+            if now - job.arrived >= URGENT * self.settings.limit_s:
+                replica = self.choose(job)
+                return (job, replica) if replica else None
+        queue = self.queues[model]
+        passed: list[tuple[tuple[float, ...], int]] = []
+        found = None
+        while queue and len(passed) <= MOST_PASSED:
+            entry = heapq.heappop(queue)
+            waiting = self.waiting.get(entry[1])
+            if waiting is None:
+                continue
+            replica = self.choose(waiting)
+            if replica is not None:
+                found = waiting, replica
+                break
+            passed.append(entry)
+            if now - waiting.arrived >= URGENT * self.settings.limit_s:
+                break  # room that becomes free is kept for it
+        for entry in passed:
+            heapq.heappush(queue, entry)
+        return found
+
+    def choose(self, job: Job) -> Replica | None:
+        """Return the replica for a request; None if it must wait."""
+        ready = self.ready(job.model)
+        if self.policy.hold:
+            ready = [r for r in ready if r.fits(job, self.settings.epsilon if self.policy.route == "pythia" else 2.0)]
+        if not ready:
+            return None
+        chosen = _ROUTES[self.policy.route](self, job, ready)
+        if chosen is None or chosen in ready:
+            return chosen
+        return None
+
+    def _settle(self, job: Job, replica: Replica) -> None:
+        self.homes[job.session] = replica.name
+        self.homes.move_to_end(job.session)
+        if len(self.homes) > MOST_WARM:
+            self.homes.popitem(last=False)
+
+
+def _least(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
+    return min(ready, key=lambda r: (len(r.active), r.name))
+
+
+def _round_robin(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
+    return ready[next(scheduler._counts) % len(ready)]
+
+
+def _sticky(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica | None:
+    home = scheduler.replicas.get(scheduler.homes.get(job.session, ""))
+    if home is not None and home.state == "ready" and home.model == job.model:
+        return home
+    return _least(scheduler, job, ready)
+
+
+def _prefix(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
+    return min(ready, key=lambda r: (-r.longest_prefix(job), len(r.active), r.name))
+
+
+def _pythia(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
+    rooms = {r.name: r.headroom() for r in ready}
+    best = max(rooms.values())
+    tied = [r for r in ready if rooms[r.name] >= best - TIE]
+    return min(tied, key=lambda r: (-r.warmth(job), -rooms[r.name], r.name))
+
+
+_ROUTES: dict[str, Callable[[Scheduler, Job, list[Replica]], Replica | None]] = {
+    "least": _least,
+    "round_robin": _round_robin,
+    "sticky": _sticky,
+    "prefix": _prefix,
+    "pythia": _pythia,
+}

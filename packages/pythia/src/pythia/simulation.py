@@ -1,0 +1,593 @@
+"""A discrete-event simulation of replicas behind the gateway's own dispatcher.
+
+Replicas run iterations: all decoding sequences get one token, and prompts are prefilled in chunks beside them. An
+iteration takes a fixed time, a time per decoding sequence, per prefilled token and per token in the KV cache. Between
+two events the batch does not change, so many iterations are taken in one leap. Everything that decides (profiles,
+order, routing, retention, scaling) is the code that the gateway runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pythia.dispatcher import Arrival, Dispatcher
+from pythia.errors import BadFile
+from pythia.profile import Profiles
+from pythia.records import Identifiers, Step
+from pythia.scale import Fleet, Scaler
+from pythia.schedule import Replica
+from pythia.settings import REACTIVE, Launch, Model, Policy, Settings
+from pythia.settings import Replica as ReplicaSettings
+from pythia.workflow import Plan, PlannedStep, Workflow, arrivals, mean_work
+
+Floats = NDArray[np.float64]
+#: Seconds for which `ttl` keeps a prefix after its last use.
+TTL_S = 4.0
+
+
+class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Speed and size of one replica; times in seconds.
+
+    Attributes:
+        fixed_s: An iteration by itself.
+        sequence_s: Per decoding sequence of an iteration.
+        prefill_s: Per prefilled token.
+        kv_s: Per token in the KV cache of the batch.
+        batch_tokens: Tokens of one iteration at most.
+        slots: Sequences at once.
+        kv_tokens: Tokens of the KV cache.
+        start_s: Time from starting a replica to its first answer.
+        overhead_s: Per request, outside of the iterations.
+    """
+
+    fixed_s: float = 0.02
+    sequence_s: float = 0.0005
+    prefill_s: float = 0.00005
+    kv_s: float = 0.0
+    batch_tokens: int = 512
+    slots: int = 8
+    kv_tokens: int = 16_384
+    start_s: float = 15.0
+    overhead_s: float = 0.0
+
+
+def read_engine(path: Path) -> Engine:
+    """Read an engine's YAML file (`benchmarks/calibration.py` writes one)."""
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=Engine)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFile(path, f"is no engine description ({' '.join(str(error).split())})") from error
+
+
+@dataclass(eq=False)
+class _Sequence:
+    step: PlannedStep
+    live: _Live
+    arrived: float
+    arrival: Arrival
+    prefill: int = 0
+    left: int = 0
+    hit: int = 0
+    first_s: float = -1.0
+    private: int = 0
+    preempted: int = 0
+
+
+@dataclass(eq=False)
+class _Entry:
+    tokens: int
+    used: float
+    users: int = 0
+    pinned: float = 0.0
+
+
+@dataclass(eq=False)
+class _Live:
+    plan: Plan
+    stage: int = 0
+    open: int = 0
+    resumes: float = 0.0
+    done: int = 0
+
+
+class _Replica:
+    """One engine: a queue, a batch and a cache of prefixes."""
+
+    def __init__(self, engine: Engine, world: _World, name: str) -> None:
+        self.engine, self.world, self.name = engine, world, name
+        self.queue: deque[_Sequence] = deque()
+        self.batch: list[_Sequence] = []
+        self.cache: dict[str, _Entry] = {}
+        self.cached = 0
+        self.private = 0
+        self.version = 0
+        self.start = self.length = 0.0
+        self.turns = 0
+        self.chunk = 0
+        self.preemptions = self.overflows = 0
+
+    def add(self, sequence: _Sequence, now: float) -> None:
+        self.queue.append(sequence)
+        if not self.batch:
+            self.begin(now)
+        elif self.turns > 1 and len(self.batch) < self.engine.slots:
+            done = max(1, math.ceil((now - self.start) / self.length - 1e-9))
+            if done < self.turns:
+                self.turns = done
+                self.schedule()
+
+    def schedule(self) -> None:
+        self.version += 1
+        version = self.version
+        at = self.start + self.turns * self.length
+        self.world.push(at, lambda now: self.iterate(now) if self.version == version else None)
+
+    def begin(self, now: float, *, admit: bool = True) -> None:
+        """Admit from the queue and plan the next leap."""
+        if admit:
+            self.admit(now)
+        if not self.batch:
+            return
+        e = self.engine
+        decoding = [s for s in self.batch if not s.prefill]
+        prefilling = next((s for s in self.batch if s.prefill), None)
+        self.chunk = 0
+        turns = min((s.left for s in decoding), default=1 << 30)
+        if prefilling is not None:
+            self.chunk = max(1, min(prefilling.prefill, e.batch_tokens - len(decoding)))
+            turns = min(turns, max(1, prefilling.prefill // self.chunk))
+        free = e.kv_tokens - self.private - self.cached
+        if decoding and free < len(decoding) * turns:
+            self.evict(len(decoding) * turns - free, now)
+            free = e.kv_tokens - self.private - self.cached
+            if free < len(decoding):
+                self.preempt(now)
+                self.begin(now, admit=not self.batch)
+                return
+            turns = max(1, min(turns, free // len(decoding)))
+        self.turns, self.start = turns, now
+        kv = self.private + sum(
+            self.cache[g].tokens for g in {s.arrival.job.role_group for s in self.batch} if g in self.cache
+        )
+        self.length = e.fixed_s + e.sequence_s * len(decoding) + e.prefill_s * self.chunk + e.kv_s * kv
+        self.schedule()
+
+    def iterate(self, now: float) -> None:
+        """Apply the leap that ends now."""
+        prefilling = next((s for s in self.batch if s.prefill), None)
+        for sequence in [s for s in self.batch if not s.prefill]:
+            self.token(sequence, self.turns, now)
+        if prefilling is not None and prefilling in self.batch:
+            prefilling.prefill = max(0, prefilling.prefill - self.chunk * self.turns)
+            if not prefilling.prefill:
+                self.token(prefilling, 1, now)
+        self.begin(now)
+
+    def token(self, sequence: _Sequence, count: int, now: float) -> None:
+        if sequence.first_s < 0:
+            sequence.first_s = now
+        sequence.left -= count
+        sequence.private += count
+        self.private += count
+        if sequence.left <= 0:
+            self.finish(sequence, now)
+
+    def admit(self, now: float) -> None:
+        e = self.engine
+        while self.queue and len(self.batch) < e.slots:
+            sequence = self.queue[0]
+            step, job = sequence.step, sequence.arrival.job
+            role, own = self.cache.get(job.role_group), self.cache.get(job.group)
+            sharing = self.world.policy.cache != "none"
+            hit = min(role.tokens, step.prefix) if role and sharing else 0
+            whole = hit == step.prefix
+            history = min(own.tokens, step.history) if own and sharing and whole else 0
+            generated = step.output - sequence.left
+            private = step.history + step.new + generated + (0 if sharing else step.prefix)
+            needed = private + (step.prefix - hit if sharing else 0) - history
+            self.pin(job.role_group, +1)
+            if self.private + self.cached + needed > e.kv_tokens:
+                self.evict(self.private + self.cached + needed - e.kv_tokens, now, spare=job.group)
+            if self.private + self.cached + needed > e.kv_tokens and self.batch:
+                self.pin(job.role_group, -1)
+                return
+            self.queue.popleft()
+            if history and own is not None:
+                self.cached -= own.tokens
+                del self.cache[job.group]
+            if sharing and job.role_group:
+                role = self.cache.setdefault(job.role_group, _Entry(0, now, 1))
+                self.cached += step.prefix - role.tokens
+                role.tokens, role.used = step.prefix, now
+            sequence.private = private
+            self.private += private
+            sequence.hit = hit + history
+            sequence.prefill = max(1, step.prompt + generated - sequence.hit)
+            self.batch.append(sequence)
+            self.world.admitted(sequence)
+
+    def pin(self, group: str, by: int) -> None:
+        if group in self.cache:
+            self.cache[group].users += by
+
+    def finish(self, sequence: _Sequence, now: float) -> None:
+        job, step = sequence.arrival.job, sequence.step
+        self.batch.remove(sequence)
+        self.private -= sequence.private
+        self.pin(job.role_group, -1)
+        if self.world.policy.cache != "none" and job.group:
+            old = self.cache.pop(job.group, None)
+            self.cached -= old.tokens if old else 0
+            tokens = step.history + step.new + step.output
+            if self.private + self.cached + tokens <= self.engine.kv_tokens:
+                self.cache[job.group] = _Entry(tokens, now, pinned=now + TTL_S)
+                self.cached += tokens
+        self.world.finished(sequence, self, now)
+
+    def preempt(self, now: float) -> None:
+        """Put one sequence back into the queue; its tokens are computed again later."""
+        if self.world.policy.order == "pythia":
+            victim = max(self.batch, key=lambda s: (self.world.dispatcher.scheduler.key(s.arrival.job), s.arrived))
+        else:
+            victim = self.batch[-1]
+        self.overflows += 1
+        if len(self.batch) == 1:
+            victim.left = 1  # it does not fit at all: cut short
+        self.batch.remove(victim)
+        self.private -= victim.private
+        self.pin(victim.arrival.job.role_group, -1)
+        victim.preempted += 1
+        self.preemptions += 1
+        self.queue.appendleft(victim)
+
+    def evict(self, tokens: int, now: float, spare: str = "") -> None:
+        """Drop cached prefixes, least valuable first, until so many tokens are free."""
+        if tokens <= 0:
+            return
+        tokens += self.engine.kv_tokens // 32  # some at once, so that not every iteration has to choose
+        free = [
+            (self.world.value(g, entry, now), g) for g, entry in self.cache.items() if not entry.users and g != spare
+        ]
+        for _, group in sorted(free):
+            if tokens <= 0:
+                return
+            entry = self.cache[group]
+            taken = min(tokens, entry.tokens)
+            entry.tokens -= taken
+            self.cached -= taken
+            tokens -= taken
+            if not entry.tokens:
+                del self.cache[group]
+
+    def prefetch(self, group: str, tokens: int, now: float) -> None:
+        """Compute a role's prefix while the engine idles; a request that arrives meanwhile cancels it."""
+        entry = self.cache.get(group)
+        missing = tokens - (entry.tokens if entry else 0)
+        free = self.engine.kv_tokens - self.private - self.cached
+        if missing <= 0 or self.batch or (free < missing and not self._worse(group, missing - free, now)):
+            return
+        version = self.version
+        done = now + self.engine.fixed_s + missing * self.engine.prefill_s
+        self.world.push(done, lambda t: self._prefetched(group, tokens, t) if self.version == version else None)
+
+    def _worse(self, group: str, tokens: int, now: float) -> bool:
+        """Return whether so many cached tokens are worth less than a prefix."""
+        worth = self.world.dispatcher.retention.value(group, now)
+        return tokens <= sum(c.tokens for g, c in self.cache.items() if self.world.value(g, c, now)[0] < worth)
+
+    def _prefetched(self, group: str, tokens: int, now: float) -> None:
+        entry = self.cache.setdefault(group, _Entry(0, now))
+        missing = tokens - entry.tokens
+        self.evict(missing - (self.engine.kv_tokens - self.private - self.cached), now, spare=group)
+        entry.tokens, entry.used = tokens, now
+        self.cached += missing
+        self.world.result.prefetched += missing
+
+
+@dataclass
+class Result:
+    """What happened.
+
+    Attributes:
+        jct_s: Completion time per run, in order of arrival. float64 [N]
+        ttft_s: Place in the run and time to the first token, per request.
+        waits_s, waits_first_s: Waits in the gateway, of all requests and of first steps of several.
+        bars: Per request: run, role, replica, arrival, dispatch, first token, end.
+        load: Per second: time, requests in flight, KV share used, and requests expected within the horizon.
+        hit, prompt: Prompt tokens found in a cache, and all.
+        missed: Answers longer than their predicted bound.
+        overflows: Moments in which a replica's requests held more tokens than it has.
+    """
+
+    jct_s: Floats = field(default_factory=lambda: np.zeros(0))
+    ttft_s: list[tuple[int, float]] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+    waits_first_s: list[float] = field(default_factory=list)
+    bars: list[tuple[str, str, str, float, float, float, float]] = field(default_factory=list)
+    load: list[tuple[float, float, float, float]] = field(default_factory=list)
+    hit: int = 0
+    prompt: int = 0
+    requests: int = 0
+    preemptions: int = 0
+    prefetched: int = 0
+    missed: int = 0
+    bounded: int = 0
+    overflows: int = 0
+
+    @property
+    def mean_s(self) -> float:
+        """Mean completion time."""
+        return float(self.jct_s.mean())
+
+    @property
+    def p95_s(self) -> float:
+        """95th percentile of the completion time."""
+        return float(np.quantile(self.jct_s, 0.95))
+
+    @property
+    def hit_share(self) -> float:
+        """Share of prompt tokens found in a cache."""
+        return self.hit / max(self.prompt, 1)
+
+    def later_ttft_s(self) -> float:
+        """Median time to the first token of all steps but the first of a run."""
+        later = [t for place, t in self.ttft_s if place]
+        return float(np.median(later)) if later else math.nan
+
+
+class _World:
+    """Events, replicas and the gateway's dispatcher."""
+
+    def __init__(self, settings: Settings, engine: Engine, profiles: Profiles) -> None:
+        self.settings, self.policy, self.engine = settings, settings.policy, engine
+        self.dispatcher = Dispatcher(settings, profiles)
+        self.scheduler = self.dispatcher.scheduler
+        self.fleet = Fleet()
+        self.scaler = Scaler(settings, self.fleet)
+        self.events: list[tuple[float, int, Callable[[float], None]]] = []
+        self.counter = itertools.count()
+        self.replicas: dict[str, _Replica] = {}
+        self.sequences: dict[int, _Sequence] = {}
+        self.uses: dict[str, deque[float]] = {}
+        self.ends: dict[str, float] = {}
+        self.result = Result()
+
+    def push(self, time: float, event: Callable[[float], None]) -> None:
+        """Let something happen at a time."""
+        heapq.heappush(self.events, (time, next(self.counter), event))
+
+    def start(self, model: str, name: str, now: float, *, ready: bool) -> None:
+        """Start a replica."""
+        e = self.engine
+        replica = Replica(name, model, e.slots, e.kv_tokens, "pythia", "ready" if ready else "starting")
+        self.scheduler.add(replica)
+        self.replicas[name] = _Replica(e, self, name)
+        if not ready:
+            self.push(now + e.start_s, lambda _: setattr(replica, "state", "ready"))
+
+    def tick(self, now: float, runs: int) -> None:
+        """Do what the gateway does every second."""
+        self.dispatcher.expire(now)
+        projected = self.dispatcher.projected()
+        running = sum(len(r.batch) + len(r.queue) for r in self.replicas.values()) + len(self.scheduler.waiting)
+        used = sum(r.private + r.cached for r in self.replicas.values())
+        total = sum(r.engine.kv_tokens for r in self.replicas.values())
+        self.result.load.append((now, running, used / max(total, 1), sum(projected.values())))
+        if self.policy.scale != "off":
+            for action in self.scaler.decide(self.scheduler, projected, now):
+                if action.kind == "start":
+                    self.start(action.model, action.name, now, ready=False)
+                elif action.kind == "stop":
+                    self.scheduler.remove(action.name)
+        if len(self.ends) < runs:
+            self.push(now + 1.0, lambda t: self.tick(t, runs))
+
+    def value(self, group: str, entry: _Entry, now: float) -> tuple[float, float]:
+        """Return a cached prefix's worth; the least goes first."""
+        cache = self.policy.cache
+        if cache == "pythia":
+            return self.dispatcher.retention.value(group, now), entry.used
+        if cache == "ttl":
+            return float(entry.pinned > now), entry.used
+        if cache == "kvflow":
+            value = self.dispatcher.retention.wanted(group) if group.count("\0") == 3 else 0.0
+            return value, entry.used
+        if cache == "belady":
+            uses = self.uses.get(group)
+            while uses and uses[0] < now:
+                uses.popleft()
+            return (-uses[0] if uses else -math.inf), entry.used
+        return 0.0, entry.used
+
+    def admitted(self, sequence: _Sequence) -> None:
+        """Count the prompt of a sequence that a replica begins."""
+        if not sequence.preempted:
+            self.result.hit += sequence.hit
+            self.result.prompt += sequence.step.prompt
+
+    def finished(self, sequence: _Sequence, replica: _Replica, now: float) -> None:
+        """Count a finished request, and go on with its run."""
+        step, live, arrival, result = sequence.step, sequence.live, sequence.arrival, self.result
+        job, ids = arrival.job, arrival.ids
+        now += self.engine.overhead_s
+        first = sequence.first_s + self.engine.overhead_s
+        result.ttft_s.append((live.done, first - sequence.arrived))
+        result.bars.append((live.plan.name, step.role, replica.name, sequence.arrived, job.dispatched, first, now))
+        live.done += 1
+        bound = arrival.prediction.bound
+        result.bounded += bound is not None
+        result.missed += bound is not None and step.output > bound
+        spent = now - sequence.arrived
+        names = (ids.workflow_type_id, ids.workflow_id, ids.agent_id)
+        done = Step(*names, sequence.arrived, step.output, step.prompt, spent, step.model, final=ids.final)
+        self.dispatcher.depart(arrival, done, now)
+        live.resumes = max(live.resumes, now + step.tool_s)
+        live.open -= 1
+        if not live.open:
+            live.stage += 1
+            if live.stage < len(live.plan.stages):
+                self.push(live.resumes, lambda t: self.stage(live, t))
+            else:
+                self.ends[live.plan.name] = now
+
+    def stage(self, live: _Live, now: float) -> None:
+        """Send the requests of a run's next stage."""
+        plan = live.plan
+        steps = plan.stages[live.stage]
+        live.open, live.resumes = len(steps), now
+        last = live.stage == len(plan.stages) - 1
+        truth = float(sum(s.output for stage in plan.stages[live.stage :] for s in stage))
+        for i, step in enumerate(steps):
+            ids = Identifiers(plan.workflow_type, plan.name, step.role, last and i == len(steps) - 1)
+            arrival = self.dispatcher.arrive(ids, "", step.model, step.prompt, None, now)
+            job = arrival.job
+            job.prefix, job.history, job.truth = step.prefix, step.history, truth
+            job.chain = (hash(job.role_group), hash(job.group)) if step.history else (hash(job.role_group),)
+            self.sequences[job.number] = _Sequence(step, live, now, arrival, left=step.output)
+            self.result.requests += 1
+            self.scheduler.submit(job)
+
+    def dispatch(self, now: float) -> None:
+        """Send what can be sent."""
+        for job, replica in self.scheduler.take(now):
+            sequence = self.sequences.pop(job.number)
+            self.result.waits_s.append(now - job.arrived)
+            if sequence.live.stage == 0 and len(sequence.live.plan.stages) > 1:
+                self.result.waits_first_s.append(now - job.arrived)
+            self.replicas[replica.name].add(sequence, now)
+            following = self.dispatcher.next_prefix(sequence.arrival) if self.policy.prefetch else None
+            if following is not None:
+                role = sequence.arrival.prediction.next_role
+                prefix = next((s.prefix for s in sequence.live.plan.steps if s.role == role), 0)
+                self.replicas[replica.name].prefetch(following[0], prefix, now)
+
+    def foresee(self, plans: list[Plan]) -> None:
+        """Note when each prefix would be used without queueing, for Belady's oracle."""
+        for plan in plans:
+            at = plan.arrival_s
+            for stage in plan.stages:
+                for step in stage:
+                    role = "\0".join(("", plan.workflow_type, step.role, step.model))
+                    run = "\0".join(("", plan.workflow_type, plan.name))
+                    for group in (role, f"{role}\0{run}"):
+                        self.uses.setdefault(group, deque()).append(at)
+                at += max(s.output * self.engine.fixed_s + s.tool_s for s in stage)
+        self.uses = {group: deque(sorted(times)) for group, times in self.uses.items()}
+
+
+#: Policies to compare; the first one is what others are measured against.
+POLICIES = {
+    "fcfs+least": REACTIVE,
+    "round robin": Policy("fcfs", "round_robin", False, "lru", False),
+    "sticky": Policy("fcfs", "sticky", False, "lru", False),
+    "prefix-aware": Policy("fcfs", "prefix", False, "lru", False),
+    "fcfs held": Policy("fcfs", "least", True, "lru", False),
+    "by session": Policy("session", "least", True, "lru", False),
+    "las": Policy("las", "least", True, "lru", False),
+    "ttl": Policy("session", "least", True, "ttl", False),
+    "kvflow": Policy("session", "least", True, "kvflow", False),
+    "belady": Policy("session", "least", True, "belady", False),
+    "no cache": Policy("fcfs", "least", False, "none", False),
+    "pythia order": Policy("pythia", "least", True, "lru", False),
+    "pythia route": Policy("session", "pythia", True, "lru", False),
+    "pythia cache": Policy("fcfs", "least", False, "pythia", True),
+    "pythia": Policy(),
+    "oracle": Policy("oracle", "pythia", True, "pythia", True),
+}
+
+
+def trained(mixture: list[tuple[Workflow, float]], engine: Engine, runs: int, seed: int = 99) -> Profiles:
+    """Return profiles that have seen so many runs on a fleet without load."""
+    profiles = Profiles()
+    if runs:
+        plans = arrivals(mixture, 1.0, runs, seed)
+        simulate(plans, REACTIVE, engine, profiles=profiles, models={"": 64})
+    return profiles
+
+
+def tokens_per_s(mixture: list[tuple[Workflow, float]], engine: Engine, replicas: int, runs: int = 300) -> float:
+    """Return the output tokens per second that a fleet serves while its queue never empties."""
+    plans = [msgspec.structs.replace(p, arrival_s=0.0) for p in arrivals(mixture, 1.0, runs, 5)]
+    result = simulate(plans, POLICIES["by session"], engine, models={"": replicas})
+    ends = sorted(bar[6] for bar in result.bars)
+    return 0.8 * sum(plan.work for plan in plans) / ends[int(0.8 * len(ends))]
+
+
+def loaded(
+    mixture: list[tuple[Workflow, float]], engine: Engine, replicas: int, load: float, seconds: float, seed: int,
+    rate: float | None = None,
+) -> list[Plan]:  # fmt: skip
+    """Return runs whose work, over the time in which they arrive, is a share of what the fleet can serve.
+
+    Args:
+        mixture: Workflows with their shares.
+        engine: Each replica.
+        replicas: Their number.
+        load: The share.
+        seconds: How long runs arrive.
+        seed: Of all random numbers.
+        rate: Output tokens per second that the fleet serves, if known (`tokens_per_s`).
+    """
+    rate = rate or tokens_per_s(mixture, engine, replicas)
+    plans = arrivals(mixture, load * rate / mean_work(mixture, runs=2000), seconds, seed)
+    stretch = sum(p.work for p in plans) / (load * rate * seconds)
+    return [msgspec.structs.replace(p, arrival_s=p.arrival_s * stretch) for p in plans]
+
+
+def settings_for(policy: Policy, engine: Engine, models: dict[str, int], least: int = 0, **changes: object) -> Settings:
+    """Return settings of a simulated fleet: replicas by model, at least so many of each if they are scaled."""
+    described = ReplicaSettings("http://simulated", engine.slots, engine.kv_tokens)
+    launch = Launch(["simulated"], described, least, max(models.values()))
+    base = Settings({name: Model([described] * n, launch) for name, n in models.items()}, policy=policy)
+    return msgspec.structs.replace(base, **changes)
+
+
+def simulate(
+    plans: list[Plan],
+    policy: Policy,
+    engine: Engine,
+    *,
+    profiles: Profiles | None = None,
+    models: dict[str, int] | None = None,
+    settings: Settings | None = None,
+) -> Result:
+    """Run plans through a fleet.
+
+    Args:
+        plans: Runs, by arrival.
+        policy: What decides.
+        engine: Each replica.
+        profiles: What is known beforehand; they go on learning.
+        models: Replicas by model; {"": 8} without one.
+        settings: Settings other than those of `settings_for`.
+    """
+    models = models or {"": 8}
+    world = _World(settings or settings_for(policy, engine, models), engine, profiles or Profiles())
+    for model, count in models.items():
+        for i in range(count if policy.scale == "off" else 0):
+            world.start(model, f"{model or 'replica'}-{i}", 0.0, ready=True)
+    if policy.cache == "belady":
+        world.foresee(plans)
+    for plan in plans:
+        world.push(plan.arrival_s, functools.partial(world.stage, _Live(plan)))
+    world.push(0.0, lambda now: world.tick(now, len(plans)))
+    while world.events:
+        now, _, event = heapq.heappop(world.events)
+        event(now)
+        world.dispatch(now)
+    result = world.result
+    result.jct_s = np.array([world.ends[p.name] - p.arrival_s for p in plans])
+    result.preemptions = sum(r.preemptions for r in world.replicas.values())
+    result.overflows = sum(r.overflows for r in world.replicas.values())
+    return result
