@@ -371,6 +371,10 @@ EXPLAINED = {
     "start-ignored-children": "the script `eroica` is run by dash, which takes SIGCHLD back from being ignored, and"
     " shows nobody that it was.",
     "start-removed-directory": "the shell that runs the script `eroica` writes that it cannot find its directory.",
+    "inherited-descriptors": "while torch's profiler saves a window, its file is open without close-on-exec.",
+    "all-profiled": "a profile function of the whole process sees the ten calls that start and stop a window.",
+    "own-profiler-late": "a warning of torch's own, with the time of day in it.",
+    "shown-path": "the first entry of `sys.path` is the directory through which the guest starts.",
     "missing-preload": "the dynamic loader writes its line for each program, and the script `eroica` starts three.",
     "temporary-counted": "the directory `eroica-<uid>`, which is empty, stays for the next job.",
 }
