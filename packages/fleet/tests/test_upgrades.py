@@ -56,6 +56,11 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> str:
 AGENTS = """
 import asyncio, random, sys
 from pathlib import Path
+try:
+    import eroica.model.series
+except ImportError:  # the release before keeps it elsewhere
+    import eroica.summarize.series
+    sys.modules["eroica.model.series"] = eroica.summarize.series
 from support.emulated_jobs import EmulatedJob
 environ = dict(line.split("=", 1) for line in sys.stdin.read().split("\\0"))
 job = EmulatedJob(Path(sys.argv[1]), "mixed", environ, 4.0, random.Random(1))
