@@ -42,7 +42,7 @@ ANSWER_S = 10.0
 
 
 class Held(NamedTuple):
-    """What an attack may cost at most.
+    """The most that an attack may cost.
 
     Attributes:
         threads: More of them.
@@ -82,7 +82,7 @@ HELLO_TLS = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + NOISE[:506]
 
 
 class Attack(NamedTuple):
-    """What many connections do.
+    """The behavior of many connections.
 
     Attributes:
         what: In words.

@@ -11,7 +11,7 @@ PYTHON = "/usr/bin/env python3 -I -c"
 SHOW = "sort -z /proc/self/environ | tr '\\0\\n' '\\n|' | grep -avE '^(EROICA_|PYTHONPATH=|_=|E=|F=|PWD=)'"
 LIMITED = "$E sh -c 'echo ran; exit 3'"
 
-#: What is done, and the code.
+#: The deed in words, and its code.
 LAUNCHES: dict[str, tuple[str, str]] = {
     "names-of-scripts": (
         "variables have the names that scripts use",

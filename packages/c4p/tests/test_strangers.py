@@ -52,7 +52,7 @@ def cost() -> tuple[int, int, int]:
 
 
 def attacked(rank: int, size: int, folder: str, words: bytes) -> tuple[int, int, int] | None:
-    """What a crowd cost member 0 at most, while collectives went on."""
+    """Return the most that a crowd cost member 0, while collectives went on."""
     with group(rank, size, folder) as members:
         array = np.full(10_000, rank, dtype=np.float32)
         c4p.allreduce(array, members)

@@ -39,7 +39,7 @@ _BACKLOG = 1024
 
 
 class Accepted(NamedTuple):
-    """What one call of `Admission.accept` has brought.
+    """The outcome of one call of `Admission.accept`.
 
     Attributes:
         callers: New connections, non-blocking. The server looks at each at once and admits, drops or keeps it.

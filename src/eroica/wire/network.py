@@ -52,12 +52,12 @@ def endpoint_of(url: str) -> Endpoint:
 
 
 def good_token(token: str) -> bool:
-    """Whether a token may guard a collector: 16 to 200 printable characters without spaces."""
+    """Return True if a token may guard a collector: 16 to 200 printable characters without spaces."""
     return _TOKEN.fullmatch(token) is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this names the host itself, whoever asks."""
+    """Return True if this names the host itself, whoever asks."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -76,7 +76,7 @@ def loopback_domain() -> str:
 
 
 def can_listen(endpoint: Endpoint) -> bool:
-    """Whether this is an address of ours and free."""
+    """Return True if this is an address of ours and free."""
     try:
         listening(endpoint).close()
     except OSError:

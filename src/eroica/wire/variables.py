@@ -36,7 +36,7 @@ _MOST_VARIABLES = 40
 
 
 def is_allowed(name: str) -> bool:
-    """Whether the value of an environment variable may be looked at."""
+    """Return True if the value of an environment variable may be looked at."""
     return name in ALLOWED
 
 

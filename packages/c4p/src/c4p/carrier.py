@@ -227,7 +227,7 @@ class Carrier:
         job.future.set_result(None)
 
     def _has_left(self, farewell: int | None, rank: int, jobs: list[Job]) -> bool:
-        """Whether one of these operations can never end, as a neighbour has left before it; then the group fails."""
+        """Return True if one of these operations can never end, as a neighbour left; then the group fails."""
         for job in jobs:
             if farewell is not None and job.sequence >= farewell:
                 error = GroupBroken(f"rank {rank} left the group before operation {job.sequence}, {job.operation.name}")

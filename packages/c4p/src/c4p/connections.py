@@ -70,7 +70,7 @@ class Outgoing:
 
     @property
     def takes_pieces(self) -> bool:
-        """Whether a new piece may be given to it."""
+        """Return True if a new piece may be given to it."""
         return self.is_open and not self.retires and self.header is None
 
 

@@ -64,7 +64,7 @@ class Path:
         return min(max(wanted, LEAST_WINDOW_BYTES), LARGEST_WINDOW_BYTES)
 
     def has_room(self, length: int) -> bool:
-        """Whether a piece of `length` bytes may follow; one piece always may."""
+        """Return True if a piece of `length` bytes may follow; one piece always may."""
         return not self.outstanding or self.outstanding_bytes + length <= self.window()
 
     def sent(self, key: Key, length: int, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What a member receives: pieces from the previous neighbour, acknowledged at once. Runs on the carrier's thread.
+"""Receive pieces from the previous neighbour and acknowledge them at once. Runs on the carrier's thread.
 
 The member is a training process, and everybody who reaches its port can connect. So a connection has no buffer until
 its first bytes are a greeting with the group's token (`c4p.admission`).
@@ -23,7 +23,7 @@ _MOST_PAYLOAD = 1024 * 1024
 
 
 class Hooks(NamedTuple):
-    """What the receiver tells its carrier.
+    """Messages of the receiver to its carrier.
 
     Attributes:
         arrived: A piece: its header, its bytes, which are not kept; returns whether the group goes on.
@@ -82,7 +82,7 @@ class Receiver:
 
     @property
     def is_resting(self) -> bool:
-        """Whether connections are left to the kernel until the next tick."""
+        """Return True if connections are left to the kernel until the next tick."""
         return self._rests_until > 0
 
     @property

@@ -81,7 +81,7 @@ class Folder:
 
 
 def _own_bytes(file: Path) -> bytes:
-    """What a file of the user's holds.
+    """Return the contents of a file of the user's.
 
     Raises:
         BadRequest: Another user has put it there.

@@ -108,7 +108,7 @@ class Watch:
         self._kernel.setblocking(False)
 
     def changed(self) -> bool:
-        """Whether something has changed since the last call."""
+        """Return True if something has changed since the last call."""
         changed = False
         while True:
             try:

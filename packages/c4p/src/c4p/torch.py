@@ -284,7 +284,7 @@ class _Handle(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has ended."""
+        """Return True if it has ended."""
         return bool(self._future.done())
 
     def get_future(self) -> Any:

@@ -36,7 +36,7 @@ class Ways:
 
     @property
     def known(self) -> bool:
-        """Whether there is a choice."""
+        """Return True if there is a choice."""
         return len(self.ports) > 1
 
     def next_port(self, way: Way) -> int:

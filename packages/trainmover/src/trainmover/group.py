@@ -116,7 +116,7 @@ class SerialExecutor:
 
     @property
     def idle(self) -> bool:
-        """Whether all submitted tasks have ended."""
+        """Return True if all submitted tasks have ended."""
         return self._n_waiting == 0
 
     def stop(self) -> None:
@@ -262,7 +262,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def idle(self) -> bool:
-        """Whether no collective, send or receive is under way."""
+        """Return True if no collective, send or receive is under way."""
         return self._executor.idle and all(executor.idle for executor in self._direct_executors.values())
 
     def _dial_pair(self, member: int, address: Address, generation: int, deadline: float) -> tuple[Link, Link]:

@@ -114,7 +114,7 @@ class Job:
 
     @property
     def in_shadow(self) -> bool:
-        """Whether this process runs shadow iterations, whose results are dropped."""
+        """Return True if this process runs shadow iterations, whose results are dropped."""
         return self._shadow
 
     def snapshot(self) -> Snapshot:

@@ -85,7 +85,7 @@ class Wake:
 
     @property
     def is_set(self) -> bool:
-        """Whether waits end at once."""
+        """Return True if waits end at once."""
         return self._set
 
 
