@@ -18,6 +18,7 @@ from eroica.diagnosis.block import Reference
 from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
+from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -213,7 +214,7 @@ def _ratio_of(view: View, rows: list[int], source: str, highest: float) -> Float
     return np.asarray(lowest + (highest - lowest) * np.where(np.isnan(use_W), 1.0, most_W))
 
 
-def use_of_core(fleet, rows: Sequence[int]) -> Floats:  # type: ignore[no-untyped-def]
+def use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
     """Return the mean use of a core in some rows, 0-1; NaN where too few samples tell. float64 [W]."""
     samples_RW = fleet.samples[list(rows)]
     time_RW = np.where(samples_RW > 0, fleet.critical_us[list(rows)], 0.0)
