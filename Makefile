@@ -26,7 +26,8 @@ test: $(READY)
 
 test-all: TESTS := not long
 test-all: test  ## the product's tests and those of every package
-	@set -e; for package in $(PACKAGES); do echo "== $$package"; $(MAKE) -C $$package test-all; done
+	@failed=; for package in $(PACKAGES); do echo "== $$package"; $(MAKE) -C $$package test-all || failed="$$failed $$package"; done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 test-long: $(READY)  ## the real jobs that take too long for `make test`
 	$(BIN)/python -m pytest --numprocesses 1 -m long

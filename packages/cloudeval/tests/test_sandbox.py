@@ -128,7 +128,7 @@ def test_ray_gives_the_same_results():
     pytest.importorskip("ray", reason="Ray is not installed")
     variants = [problems.draw(problem) for problem in problems.load(only="job-basic,istio-split")]
     tests = [Task(number, variant, variant.answer) for number, variant in enumerate(variants)]
-    local, spread = run_all(tests, 1), run_all(tests, 2, ray_address="")
+    local, spread = run_all(tests, 1), run_all(tests, 2, ray_address="local")
     assert [(d.number, d.verdict.outcome, d.verdict.how) for d in local] == [
         (d.number, d.verdict.outcome, d.verdict.how) for d in spread
     ]

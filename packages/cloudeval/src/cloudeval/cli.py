@@ -97,7 +97,7 @@ def run(out: Path, workers: int, ray_address: str | None, **options: Any) -> Non
             given,
             results,
             workers=workers,
-            ray_address="" if ray_address == "local" else ray_address,
+            ray_address=ray_address,
             on_result=show_result,
         )
     except KeyboardInterrupt:

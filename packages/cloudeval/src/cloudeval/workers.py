@@ -143,7 +143,7 @@ async def run_local(tests: Iterable[Task], workers: int) -> AsyncIterator[Done]:
 
 
 async def run_ray(tests: Iterable[Task], address: str, workers: int) -> AsyncIterator[Done]:
-    """Run tests on a Ray cluster: `workers` actors, each with a worker process on its machine."""
+    """Run tests on the Ray cluster at `address` ("local": one of its own): `workers` actors, each with a process."""
     try:
         import ray
     except ImportError as error:
@@ -158,9 +158,7 @@ async def run_ray(tests: Iterable[Task], address: str, workers: int) -> AsyncIte
 
     started_here = not ray.is_initialized()
     if started_here:
-        ray.init(
-            address=address or None, log_to_driver=False, include_dashboard=False, namespace=f"cloudeval-{os.getpid()}"
-        )
+        ray.init(address=address, log_to_driver=False, include_dashboard=False, namespace=f"cloudeval-{os.getpid()}")
     try:
         actors = [ray.remote(Actor).options(num_cpus=1).remote() for _ in range(max(1, workers))]
         pool, queue = list(actors), list(tests)
