@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ WHY = bpf.why_not() or namespaces.why_not()
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(WHY), reason=WHY or "-")]
 CORA = [sys.executable, "-m", "cora.cli"]
 PAGE = b"x" * 30_000
+NETCAT = "nc" if shutil.which("nc") else "busybox nc"
 
 KV_SERVER = """
 import socket, struct
@@ -117,7 +119,7 @@ def test_real_sockets_work_through_every_function_and_plan(bed: Testbed, tmp_pat
         for _ in range(2):
             curl = ["curl", "-s", "--max-time", "60", f"http://{target}:8000/page"]
             assert bed.run("client", curl).stdout.encode() == PAGE
-        netcat = f"printf 'GET /page HTTP/1.0\\r\\n\\r\\n' | nc -w 30 {target} 8000"
+        netcat = f"printf 'GET /page HTTP/1.0\\r\\n\\r\\n' | {NETCAT} -w 30 {target} 8000"
         assert bed.run("client", ["sh", "-c", netcat]).stdout.encode().endswith(PAGE)
     process.terminate()
     assert process.wait(20) == 0
