@@ -219,7 +219,7 @@ def test_the_first_probe_counts_for_whom_the_second_missed(missed: tuple[int, ..
     fleet.step()
     fleet.windows.asked(fleet.now, ProfileRequest())
     fleet.step()
-    fleet.events, fleet.duration_s = 30_000, 0.3
+    fleet.events, fleet.duration_s = 28_000, 0.3
     fleet.step(14)
     second = fleet.windows.order
     assert second is not None and second.kind == "probe"
@@ -229,7 +229,7 @@ def test_the_first_probe_counts_for_whom_the_second_missed(missed: tuple[int, ..
     fleet.step()
     window = fleet.windows.order
     assert window is not None and window.kind == "window"
-    assert window.last_iteration - window.first_iteration == 20
+    assert window.last_iteration - window.first_iteration == 21
 
 
 def test_a_window_whose_two_iterations_would_stop_the_training_for_seconds_is_not_opened() -> None:

@@ -141,7 +141,8 @@ class Capturing:
             current.first_probes = current.stale = probes
             self._probe(now, current, training)
             return "going on"
-        if current.operators and length < min(whole, span.enough(iteration_s, self._settings)):
+        least = min(whole, span.enough(iteration_s, self._settings))
+        if current.operators and (length < least or span.is_slowed(training, events, iteration_s)):
             self._too_many, current.operators = events, False
             current.first_probes, current.stale = {}, current.probes(self._roll)
             self._probe(now, current, training)

@@ -147,7 +147,7 @@ class Underway:
         return bool(over) and self.ranks <= over | set(self.left_out)
 
     def omissions(self) -> list[str]:
-        """What the window gave up, and workers that are left out, each with its reason; a bounded list."""
+        """Return what the window gave up, and workers left out, each with its reason; a bounded list."""
         named = [f"worker {rank}: {why}" for rank, why in sorted(self.left_out.items())[:_NAMED]]
         if len(self.left_out) > len(named):
             named.append(f"and {len(self.left_out) - len(named)} more workers left out")

@@ -29,6 +29,8 @@ ENOUGH_S = 1.0
 #: ...but no window is made longer than this for its number of iterations.
 LONGEST_S = 60.0
 _FEWEST = 2  # iterations that can be compared with each other
+#: Recording an operator takes so long, seconds, and may make iterations longer by this share.
+_RECORDING_S, _LONGER = 0.7e-6, 0.2
 
 
 def in_training(workers: Iterable[WorkerStatus]) -> list[WorkerStatus]:
@@ -144,6 +146,15 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
         least = max(enough(iteration_s, settings), wanted.least)
         asked = max(min(asked, settings.max_window_iterations), least)
     return max(_FEWEST, min(asked, max_events // events))
+
+
+def is_slowed(training: Iterable[WorkerStatus], events: int, iteration_s: float) -> bool:
+    """Return whether recording operators makes iterations on CPUs clearly longer.
+
+    Where devices compute, most events are theirs, and cost the host nothing.
+    """
+    on_cpu = all(status.worker.device in ("", "cpu") for status in training)
+    return on_cpu and _RECORDING_S * events > _LONGER * iteration_s
 
 
 def shortfall(length: int, iteration_s: float, events: int, wanted: Wanted, settings: Settings) -> str:

@@ -201,7 +201,7 @@ class Tracer:
 
 
 def _user_scope() -> Any:
-    """What collectives, steps, batches and the user's own ranges are recorded as."""
+    """Return the scope of collectives, steps, batches and the user's own ranges."""
     return sys.modules["torch._C._profiler"].RecordScope.USER_SCOPE
 
 
