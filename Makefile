@@ -9,7 +9,7 @@ TESTS := not long and not thorough
 
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
 
-.PHONY: demo test test-all test-long test-tools lint bench bench-faults bench-fleet bench-engines corpus bench-hosts bench-healthy docs docs-pictures clean
+.PHONY: demo test test-all test-long test-tools lint bench bench-faults bench-fleet bench-engines corpus corpus-needs bench-hosts bench-healthy docs docs-pictures clean
 .NOTPARALLEL:
 
 $(READY): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
@@ -80,6 +80,9 @@ bench-engines: $(READY)  ## windows judged here and on Ray, which is installed f
 	$(BIN)/python benchmarks/engines.py --json benchmarks/results/engines.json
 
 AGAINST ?=
+corpus-needs: $(READY)  ## which kept windows need which part of diagnosis: an hour or two
+	$(BIN)/python benchmarks/corpus_needs.py --out build/corpus-needs.jsonl --page build/corpus-needs.md
+
 corpus: $(READY)  ## every kept window judged by the present rules, and with AGAINST=COMMIT compared with that one's: minutes
 	$(BIN)/python benchmarks/corpus_judge.py $(if $(AGAINST),--against $(AGAINST))
 

@@ -198,9 +198,13 @@ class Settings:
         "`window_s` follows at once. 0 = that one only.",
         SECONDS,
     )
-    min_window_iterations: int = _setting(2, "Fewest iterations of a window.", COUNT)
+    min_window_iterations: int = _setting(
+        20,
+        "Fewest iterations of a window, and a second of them; a window that must hold less says so.",
+        Numbers(2, 5000),
+    )
     max_window_iterations: int = _setting(
-        200, "Most iterations of a window; more add nothing to the statistics.", COUNT
+        200, "Most iterations of a window of a second or more; more add nothing to the statistics.", COUNT
     )
     window_lead_s: float = _setting(1.0, "Time between fixing the iterations and the first of them, s.", SECONDS)
     max_window_events: int = _setting(150_000, "Budget of trace events per worker and window.", COUNT)

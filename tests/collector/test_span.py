@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from eroica.collector import span
+from eroica.model.worker import Worker
 from eroica.settings import Settings
-from eroica.wire.messages import OrderResult
+from eroica.wire.messages import OrderResult, WorkerStatus
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,18 @@ def test_a_large_job_reports_more_seldom_and_gets_its_orders_earlier() -> None:
     settings = Settings(window_lead_s=1.0)
     assert span.lead(0.1, 8, settings) * 0.1 <= 1.1
     assert span.lead(0.1, 12_500, settings) * 0.1 >= 5.0
+
+
+@pytest.mark.parametrize(
+    ("events", "iteration_s", "device", "slowed"),
+    [
+        pytest.param(1_500, 0.002, "cpu", True, id="tiny operators"),
+        pytest.param(400, 0.002, "cpu", False, id="short iterations"),
+        pytest.param(1_500, 0.002, "cuda:0", False, id="work of a device"),
+    ],
+)
+def test_recording_operators_may_make_iterations_clearly_longer(
+    events: int, iteration_s: float, device: str, slowed: bool
+) -> None:
+    status = WorkerStatus(worker=Worker(global_rank=0, pid=1, host="h", device=device), state="steady", iteration=9)
+    assert span.is_slowed([status], events, iteration_s) == slowed

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eroica.collector import span
+from eroica.collector.opening import Wanted
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
@@ -35,7 +37,7 @@ class Fleet:
     def __init__(self, windows: Windows, ranks: int = 2, events: int = 1000) -> None:
         self.windows = windows
         self.now = 0.0
-        self.events = events
+        self.events = self.events_without_operators = events
         self.duration_s = 0.0
         self.deaf: set[int] = set()
         self.statuses = {
@@ -67,9 +69,11 @@ class Fleet:
         order, status = self.windows.order, self.statuses[rank]
         if order is None or order.kind == "cancel" or rank in self.deaf:
             return
-        answered = status.result.window_id == order.window_id and status.result.kind == order.kind
+        answer = (order.window_id, order.kind, order.first_iteration)
+        answered = (status.result.window_id, status.result.kind, status.result.first_iteration) == answer
         if status.iteration >= order.last_iteration and not answered:
-            self.change(rank, result=self.result(order, self.events, self.duration_s))
+            events = self.events if order.operators else self.events_without_operators
+            self.change(rank, result=self.result(order, events, self.duration_s))
 
     @staticmethod
     def result(order: OrderMessage, events: int, duration_s: float) -> OrderResult:
@@ -122,21 +126,74 @@ def test_a_window_is_one_probe_and_then_the_same_iterations_for_everybody() -> N
     assert [pattern.worker.global_rank for pattern in work.patterns] == [0, 1] and work.notes == ()
 
 
-def test_the_event_budget_shortens_the_window_but_never_below_two_iterations() -> None:
-    for events, expected in ((100_000, 5), (240_000, 2)):
-        fleet = manual_fleet(max_window_events=500_000)
-        fleet.events = events
-        fleet.windows.asked(fleet.now, ProfileRequest())
+@pytest.mark.parametrize(
+    ("events", "without", "expected", "told"),
+    [
+        pytest.param(20_000, 100, 25, "", id="fewer than wanted, but enough"),
+        pytest.param(
+            100_000, 100, 200, "operators are not recorded: one iteration makes 100,000 trace events", id="operators"
+        ),
+        pytest.param(
+            100_000, 50_000, 10,
+            "the window holds 10 iterations in 1 s: even without operators one iteration makes 50,000 trace events",
+            id="less time",
+        ),
+        pytest.param(300_000, 240_000, 2, "the window holds 2 iterations in 0.2 s", id="never below two iterations"),
+    ],
+)  # fmt: skip
+def test_a_window_of_many_events_gives_up_operators_first_then_time_and_says_so(
+    events: int, without: int, expected: int, told: str
+) -> None:
+    fleet = manual_fleet(max_window_events=500_000)
+    fleet.events, fleet.events_without_operators = events, without
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step()
+    fleet.windows.asked(fleet.now, ProfileRequest())
+    fleet.step(40)
+    order = fleet.windows.order
+    assert order is not None and order.kind == "window"
+    assert order.operators == (events < 25_000)
+    assert order.last_iteration - order.first_iteration == expected
+    fleet.step(250)
+    fleet.deliver(0, 1)
+    assert (told in "; ".join(fleet.work[-1].notes)) if told else not fleet.work[-1].notes
+
+
+def test_operators_once_given_up_are_given_up_in_later_windows_too() -> None:
+    fleet = manual_fleet(max_window_events=500_000, window_s=1.0)
+    fleet.events, fleet.events_without_operators = 100_000, 100
+    for _ in range(2):
         fleet.step()
         fleet.windows.asked(fleet.now, ProfileRequest())
-        fleet.step(20)
-        order = fleet.windows.order
-        assert order is not None and order.kind == "window"
-        assert order.last_iteration - order.first_iteration == expected
+        fleet.step(80)
+        fleet.deliver(0, 1)
+        work = fleet.work[-1]
+        assert work.notes == ("operators are not recorded: one iteration makes 100,000 trace events",)
+        fleet.windows.analyzed(fleet.now, work.window.window_id, make_verdict("healthy"))
+        fleet.events = 1000
+
+
+@pytest.mark.parametrize(
+    ("iteration_s", "wanted_s", "expected"),
+    [(0.002, 5.0, 500), (0.002, 0.1, 500), (0.1, 1.0, 20), (0.1, 5.0, 50), (1.0, 3.0, 20), (5.0, 3.0, 12)],
+)
+def test_a_window_holds_twenty_iterations_and_a_second_but_no_more_than_a_minute_for_them(
+    iteration_s: float, wanted_s: float, expected: int
+) -> None:
+    wanted = Wanted("baseline", "", wanted_s)
+    length = span.iterations(wanted, iteration_s, 10, 150_000, Settings())
+    assert length == expected
+    lack = span.shortfall(length, iteration_s, 10, wanted, Settings())
+    assert lack == ("the window holds 12 iterations in 60 s: iterations take 5 s" if iteration_s == 5.0 else "")
+
+
+def test_a_second_look_is_never_smaller_than_the_first() -> None:
+    wanted = Wanted("slow", "", 2.0, least=50)
+    assert span.iterations(wanted, 0.1, 10, 150_000, Settings()) == 50
 
 
 def test_a_probe_that_met_a_long_iteration_is_followed_by_another_before_it_shortens_the_window() -> None:
-    fleet = manual_fleet(window_s=2.0, max_window_events=150_000)
+    fleet = manual_fleet(window_s=4.0, max_window_events=300_000)
     fleet.step()
     fleet.windows.asked(fleet.now, ProfileRequest())
     fleet.step()
@@ -152,17 +209,17 @@ def test_a_probe_that_met_a_long_iteration_is_followed_by_another_before_it_shor
     fleet.step()
     window = fleet.windows.order
     assert window is not None and window.kind == "window"
-    assert window.last_iteration - window.first_iteration == 150_000 // 8_400  # a fifth of 27,000 more than 3,000
+    assert window.last_iteration - window.first_iteration == 300_000 // 8_400  # a fifth of 27,000 more than 3,000
     assert "given up" not in {line.phase for line in fleet.windows.status().windows}
 
 
 @pytest.mark.parametrize("missed", [(0, 1), (1,)])
 def test_the_first_probe_counts_for_whom_the_second_missed(missed: tuple[int, ...]) -> None:
-    fleet = manual_fleet(window_s=2.0, max_window_events=150_000)
+    fleet = manual_fleet(window_s=4.0, max_window_events=600_000)
     fleet.step()
     fleet.windows.asked(fleet.now, ProfileRequest())
     fleet.step()
-    fleet.events, fleet.duration_s = 30_000, 0.3
+    fleet.events, fleet.duration_s = 28_000, 0.3
     fleet.step(14)
     second = fleet.windows.order
     assert second is not None and second.kind == "probe"
@@ -172,15 +229,15 @@ def test_the_first_probe_counts_for_whom_the_second_missed(missed: tuple[int, ..
     fleet.step()
     window = fleet.windows.order
     assert window is not None and window.kind == "window"
-    assert window.last_iteration - window.first_iteration == 5
+    assert window.last_iteration - window.first_iteration == 21
 
 
 def test_a_window_whose_two_iterations_would_stop_the_training_for_seconds_is_not_opened() -> None:
     fleet = manual_fleet()
-    fleet.events = 600_000
+    fleet.events = fleet.events_without_operators = 600_000
     fleet.step()
     fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step(20)
+    fleet.step(40)
     line = fleet.windows.status().windows[0]
     assert line.phase == "given up" and "600000 trace events" in line.summary
     assert "hard_window_events to 1200000" in line.summary
@@ -188,9 +245,9 @@ def test_a_window_whose_two_iterations_would_stop_the_training_for_seconds_is_no
 
 def test_a_trigger_is_not_probed_again_and_again_where_no_window_can_open() -> None:
     fleet = manual_fleet(cooldown_s=100.0)
-    fleet.events = 600_000
+    fleet.events = fleet.events_without_operators = 600_000
     fleet.change(0, trigger=trigger(1))
-    fleet.step(20)
+    fleet.step(40)
     for count in range(2, 9):  # 70 s
         fleet.change(0, trigger=trigger(count))
         fleet.step(100)
@@ -204,10 +261,10 @@ def test_a_trigger_is_not_probed_again_and_again_where_no_window_can_open() -> N
 @pytest.mark.parametrize(("events", "hard"), [(300_000, 1_000_000), (600_000, 2_000_000)])
 def test_a_window_of_many_events_opens_within_the_hard_limit_and_says_what_it_costs(events: int, hard: int) -> None:
     fleet = manual_fleet(hard_window_events=hard)
-    fleet.events = events
+    fleet.events = fleet.events_without_operators = events
     fleet.step()
     fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step(20)
+    fleet.step(40)
     order = fleet.windows.order
     assert order is not None and (order.kind, order.last_iteration - order.first_iteration) == ("window", 2)
     (note,) = (note for note in fleet.windows.notes if "stands still" in note)
@@ -219,7 +276,7 @@ def test_the_host_with_the_least_scratch_space_sets_the_length_for_everybody() -
     fleet.step()
     fleet.windows.reported(fleet.now, AgentReport(host="h2", pid=2, event_budget=4000))
     fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step(20)
+    fleet.step(40)
     order = fleet.windows.order
     assert order is not None and order.kind == "window"
     assert order.last_iteration - order.first_iteration == 4 and order.max_events == 4000
@@ -461,7 +518,7 @@ def test_a_short_window_whose_verdict_is_not_sure_is_followed_by_a_whole_one(
     fleet.step(400)
     fleet.deliver(0, 1)
     look = fleet.work.pop().window
-    assert 12 <= look.last_iteration - look.first_iteration <= 21
+    assert 20 <= look.last_iteration - look.first_iteration <= 30
     fleet.windows.analyzed(fleet.now, look.window_id, verdict)
     fleet.step(600)
     if is_over:

@@ -49,7 +49,7 @@ class Notebook:
         self._fails_at = fails_at
         self._events = events
 
-    def __call__(self, python_calls: bool, inputs: bool) -> Notebook:
+    def __call__(self, python_calls: bool, inputs: bool, operators: bool = True) -> Notebook:
         self.python_calls, self.inputs = python_calls, inputs
         return self
 
@@ -98,13 +98,19 @@ class Door:
 class Desk:
     """A capturer and everything around it."""
 
-    def __init__(self, place: Path, tracer: Notebook | None = None, patient: bool = False) -> None:
+    def __init__(
+        self,
+        place: Path,
+        tracer: Notebook | None = None,
+        patient: bool = False,
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+    ) -> None:
         self.place, self.tracer, self.door = place, tracer or Notebook(), Door()
         self.results: list[Result] = []
         self.saves: list[Callable[[], None]] = []
         self.patient = patient
         self.capturer = Capturer(
-            WORKER, self.results.append, self.door, self._in_background, directly, Settings(), make_tracer=self.tracer
+            WORKER, self.results.append, self.door, self._in_background, directly, settings, make_tracer=self.tracer
         )  # type: ignore[arg-type]
 
     def _in_background(self, work: Callable[[], None]) -> threading.Thread:
@@ -336,20 +342,21 @@ def test_a_window_that_outgrows_its_budget_closes_early_and_says_so(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("longer_s", "last"),
+    ("longer_s", "grows", "last"),
     [
-        pytest.param(0.01, 25, id="events"),  # 3.3 million bytes for 5,000 events, three times over
-        pytest.param(0.0, 60, id="memory that the training keeps"),
+        pytest.param(0.1, 800_000, 49, id="more events than any window may hold"),
+        pytest.param(0.0, 800_000, 60, id="memory that the training keeps, at its usual pace"),
+        pytest.param(0.1, 0, 60, id="longer iterations alone"),
     ],
 )
 def test_a_window_with_far_more_events_than_the_probe_saw_closes_by_the_memory_and_time_they_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longer_s: float, last: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longer_s: float, grows: int, last: int
 ) -> None:
     """An iteration may make ten times as many from one moment to the next: nobody tells while they are recorded."""
-    desk = Desk(tmp_path, Notebook(events=100))
+    desk = Desk(tmp_path, Notebook(events=100), settings=Settings(hard_window_events=50_000))
     desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
     pass_in_time(desk, monkeypatch, {iteration: 0.01 * iteration for iteration in range(9, 14)})
-    resident = itertools.count(500_000_000, 800_000)
+    resident = itertools.count(500_000_000, grows)
     monkeypatch.setattr("eroica.worker.capture.memory_bytes", lambda: next(resident))
     desk.capturer.take(desk.order(20, 60, max_events=5000), 19)
     pass_in_time(desk, monkeypatch, {iteration: (0.01 + longer_s) * iteration for iteration in range(19, 63)})

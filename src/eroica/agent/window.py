@@ -87,6 +87,8 @@ class HostWindow:
         """Give every worker its order; for a real window, start the samplers. Takes tens of milliseconds."""
         kind = {"probe": beat.PROBE, "window": beat.WINDOW, "cancel": beat.CANCEL}[self.order.kind]
         flags = beat.TRACE_PYTHON_CALLS if self._settings.trace_python_calls else 0
+        if not self.order.operators:
+            flags |= beat.NO_OPERATORS
         directories = {w.worker.pid: private_directory(self.directory / str(w.worker.pid)) for w in self._workers}
         if kind == beat.PROBE:  # an earlier job of this name, whose traces are kept, may have left one
             for directory in directories.values():

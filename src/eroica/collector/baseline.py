@@ -29,21 +29,24 @@ _LONGER_AT_LAST = 1.3
 _THIRDS_FROM = 9
 #: Workers wait for each other, so a few tell how all iterations went.
 _LOOKED_AT = 64
-#: With fewer iterations hardly anything can be told from noise.
-_ENOUGH_ITERATIONS = 8
-#: A baseline window that takes the place of such a one opens only where everybody is this near to the best.
+#: A baseline window that takes the place of another opens only where everybody is this near to the best.
 _NEAR_BEST = 1.05
+#: Others disturb workers that wait for a core for this share of the time, by cores and by a share of the host's cores.
+_WAITED, _CORES, _CORES_SHARE = 0.1, 0.2, 0.1
+_NAMED = 3
 
 
 class Baseline:
     """The baseline that later windows of a job are compared with.
 
     Attributes:
-        patterns: Heads of those of the last baseline window that was taken, trusted or not; empty without one.
+        patterns: Heads of those of the best baseline window that was taken, trusted or not; empty without one.
+        disturbed: Who took the workers' cores while it was taken, one clause; "" if nobody did.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.patterns: tuple[WorkerPattern, ...] = ()
+        self.disturbed = ""
         self._settings = settings
         self._taken_s: float | None = None
         self._over_at = math.inf
@@ -75,11 +78,6 @@ class Baseline:
         after = self._settings.baseline_after_iterations
         return all(status.steady and status.iteration >= after for status in training)
 
-    def seconds(self, iteration_s: float) -> float:
-        """Length of the window: as set, longer where iterations are, but not longer than other windows."""
-        settings = self._settings
-        return max(settings.baseline_window_s, min(_ENOUGH_ITERATIONS * iteration_s, settings.window_s))
-
     def opened(self) -> None:
         """A window is opened for it; the last try counts as done, whatever comes of it."""
         self._tries += 1
@@ -95,7 +93,10 @@ class Baseline:
         found = tuple(pattern for pattern in patterns if pattern.has_trace)
         if not found:  # the one before, if there is one, is better than none
             return
-        self.patterns, self._taken_s, self._was_slow, self._done = found, iteration_s, False, True
+        self._done, disturbed = True, disturbance(found)
+        if self.patterns and (bool(disturbed), _mean_s(found)) > (bool(self.disturbed), self._captured_s):
+            return
+        self.patterns, self.disturbed, self._taken_s, self._was_slow = found, disturbed, iteration_s, False
         self._await_return()
 
     def _is_faster(self, training: Iterable[WorkerStatus]) -> bool:
@@ -117,8 +118,15 @@ class Baseline:
         now = [status.current_s or math.inf for status in training]
         self._came_back = all(one <= _FASTER_LATER * then for one, then in zip(now, usual, strict=True))
         self._stayed_long = not self._came_back
-        if self._came_back and self._is_slower_inside and self._tries < 2:
-            self._done = not self._settings.baseline_window  # a slow stretch, or capturing itself: another one tells
+        if self._came_back and self._is_slower_inside and self._tries < 2:  # a slow stretch, or capturing itself
+            self.distrust()
+
+    def retake_if_better(self, training: Sequence[WorkerStatus]) -> None:
+        """Have another window taken once the job is faster than it was then: at its start, or beside other work."""
+        faster = _NEAR_BEST if self.disturbed else _FASTER_LATER
+        limit_s = (self._taken_s or 0.0) / faster
+        if self._done and self.patterns and all((one.current_s or math.inf) <= limit_s for one in training):
+            self.distrust()
 
     @property
     def _captured_s(self) -> float:
@@ -168,6 +176,8 @@ class Baseline:
         is_far_slower = self._is_far_slower(now_s, best_s)
         if self._was_slow and not is_far_slower:
             return "it was slow from its start"
+        if self.disturbed and not is_far_slower:
+            return self.disturbed
         if self._is_slower_inside and not (self._came_back and self._tries > 1):
             inside = f"{1e3 * self._captured_s:.3g} ms"
             return f"iterations took {inside} in it, and {1e3 * taken_s:.3g} ms just before it opened"
@@ -209,6 +219,7 @@ class Baseline:
         if not history.baseline:
             return
         self.patterns, self._done = history.baseline, True
+        self.disturbed = disturbance(self.patterns)
         taken_in = history.baseline[0].window_id
         self._taken_s = next((w.current_iteration_s for w in history.windows if w.window_id == taken_in), None)
         self._was_slow = any(
@@ -222,6 +233,27 @@ class Baseline:
         last = max((pattern.last_iteration for pattern in self.patterns), default=math.inf)
         self._over_at = last + self._settings.mean_iterations
         self._longer_at_last = _longer_at_last(self.patterns)
+
+
+def disturbance(patterns: Sequence[WorkerPattern]) -> str:
+    """Say in a clause who took cores that the workers of a window waited for; "" if nobody did.
+
+    Args:
+        patterns: Of the window. Their hosts counted the cores.
+    """
+    worst, told = 0.0, ""
+    for one in patterns[:: max(1, len(patterns) // _LOOKED_AT)]:
+        facts = one.host_facts
+        cores, waited = facts.get("cores_outside", 0.0), facts.get("run_queue_wait", 0.0)
+        least = max(_CORES, _CORES_SHARE * facts.get("cpu_count", 0.0))
+        if waited < _WAITED or cores < least or cores <= worst:
+            continue
+        heaviest = sorted(one.neighbors, key=lambda each: -each.cpu_cores)[:_NAMED]
+        names = ", ".join(dict.fromkeys(each.name for each in heaviest if each.cpu_cores >= _CORES))
+        who = f"other processes ({names})" if names else "other processes"
+        of = f" of {facts['cpu_count']:.0f}" if "cpu_count" in facts else ""
+        worst, told = cores, f"{who} used {cores:.1f}{of} cores of {one.worker.host} when it was taken"
+    return told
 
 
 def _mean_s(patterns: Iterable[WorkerPattern]) -> float:

@@ -44,6 +44,9 @@ class Capturing:
         self._roll = roll
         self._ledger = ledger
         self._serial = 0
+        #: Trace events of one iteration with operators, once they were too many: later windows go without them, too, as
+        #: only what was captured alike can be compared.
+        self._too_many = 0
 
     def open(self, now: float, training: Sequence[WorkerStatus], wanted: Wanted) -> None:
         """Order the probe: one iteration, to learn how many events it makes.
@@ -64,7 +67,7 @@ class Capturing:
             period_s=wanted.period_s,
         )
         ranks = frozenset(status.worker.global_rank for status in training)
-        self.current = Underway(window, wanted, now, now, ranks)
+        self.current = Underway(window, wanted, now, now, ranks, operators=not self._too_many)
         self._probe(now, self.current, training)
         self._ledger.show(self.current.window, "probe")
 
@@ -135,7 +138,13 @@ class Capturing:
         length = span.iterations(current.wanted, iteration_s, events, self._max_events, self._settings)
         whole = span.iterations(current.wanted, iteration_s, 1, self._max_events, self._settings)
         if length < whole and not current.first_probes and span.is_long(probes.values(), shortest_s):
-            current.first_probes = probes
+            current.first_probes = current.stale = probes
+            self._probe(now, current, training)
+            return "going on"
+        least = min(whole, span.enough(iteration_s, self._settings))
+        if current.operators and (length < least or span.is_slowed(training, events, iteration_s)):
+            self._too_many, current.operators = events, False
+            current.first_probes, current.stale = {}, current.probes(self._roll)
             self._probe(now, current, training)
             return "going on"
         objection = span.objection(length, events, self._settings)
@@ -145,6 +154,10 @@ class Capturing:
         burden = span.burden(length, events)
         if burden:
             self._ledger.note(f"window {current.window.window_id}: {burden}")
+        if not current.operators:
+            current.notes.append(f"operators are not recorded: one iteration makes {self._too_many:,} trace events")
+        lack = span.shortfall(length, iteration_s, events, current.wanted, self._settings)
+        current.notes.extend(filter(None, [lack]))
         self._order_window(now, current, training, length)
         return "going on"
 
@@ -216,6 +229,7 @@ class Capturing:
             first_iteration=window.first_iteration,
             last_iteration=window.last_iteration,
             max_events=self._max_events,
+            operators=self.current is None or self.current.operators,
         )
 
     @property

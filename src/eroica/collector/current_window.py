@@ -36,6 +36,9 @@ class Underway:
         serial: Number of the order for the window itself; 0 before it.
         resumed_at: When we took it over from a collector that died, seconds; 0 = it is our own.
         first_probes: Answers of a probe that met a long iteration and was followed by another, by global rank.
+        stale: Answers to an earlier probe than the last one, by global rank.
+        operators: Torch's operators are recorded, too.
+        notes: What the window had to give up.
     """
 
     window: Window
@@ -49,6 +52,9 @@ class Underway:
     serial: int = 0
     resumed_at: float = 0.0
     first_probes: dict[int, OrderResult] = field(default_factory=dict)
+    stale: dict[int, OrderResult] = field(default_factory=dict)
+    operators: bool = True
+    notes: list[str] = field(default_factory=list)
 
     @property
     def waiting_for(self) -> set[int]:
@@ -107,7 +113,7 @@ class Underway:
 
     def _probed(self, workers: Iterable[WorkerStatus]) -> dict[int, OrderResult]:
         answers = self._answers(workers, "probe")
-        return {rank: result for rank, result in answers.items() if result != self.first_probes.get(rank)}
+        return {rank: result for rank, result in answers.items() if result != self.stale.get(rank)}
 
     def why_not_probed(self, workers: Iterable[WorkerStatus]) -> str:
         """Reasons that workers give instead of a measurement, in words."""
@@ -141,11 +147,11 @@ class Underway:
         return bool(over) and self.ranks <= over | set(self.left_out)
 
     def omissions(self) -> list[str]:
-        """Workers that are left out, each with its reason; a bounded list."""
-        notes = [f"worker {rank}: {why}" for rank, why in sorted(self.left_out.items())[:_NAMED]]
-        if len(self.left_out) > len(notes):
-            notes.append(f"and {len(self.left_out) - len(notes)} more workers left out")
-        return notes
+        """Return what the window gave up, and workers left out, each with its reason; a bounded list."""
+        named = [f"worker {rank}: {why}" for rank, why in sorted(self.left_out.items())[:_NAMED]]
+        if len(self.left_out) > len(named):
+            named.append(f"and {len(self.left_out) - len(named)} more workers left out")
+        return [*self.notes, *named]
 
     @property
     def expected_workers(self) -> int:

@@ -44,9 +44,7 @@ _USUAL_BESIDE = 12
 #: No iteration is taken for shorter than this, seconds, and no window asked for more of them.
 SHORTEST_S = 1e-6
 _MOST_ITERATIONS = 5_000
-#: A first look holds so many iterations at least, else what differs cannot be told from noise; one that would take this
-#: share of a whole window is that.
-_LOOK_ITERATIONS = 12
+#: A first look that would take this share of a whole window is that.
 _NEARLY_WHOLE = 0.6
 #: A cause that is told with so much confidence needs no longer window.
 _SURE = 0.8
@@ -63,6 +61,7 @@ class Wanted:
         reason: The same, one clause for people.
         seconds: How long it shall be.
         iterations: How long instead, if not 0.
+        least: Iterations that it shall hold where its budgets allow.
         baseline_s: What an iteration should take, as the trigger says it; None if it follows from the reports.
         window_id: The id that was promised already; 0 = none.
         current_s: Mean iteration, where that is known better than from the last ones; else None.
@@ -76,6 +75,7 @@ class Wanted:
     reason: str
     seconds: float
     iterations: int = 0
+    least: int = 0
     baseline_s: float | None = None
     window_id: int = 0
     current_s: float | None = None
@@ -155,7 +155,7 @@ class Opening:
         if first.period_s > 0 and first.current_s > 0:
             return self._whole_period(first)
         whole = Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
-        look_s = max(self._settings.first_look_s, _LOOK_ITERATIONS * first.current_s)
+        look_s = max(self._settings.first_look_s, self._settings.min_window_iterations * first.current_s)
         if not self._settings.first_look_s or look_s >= _NEARLY_WHOLE * whole.seconds:
             return whole
         self._whole = whole
@@ -213,10 +213,16 @@ class Opening:
         """The baseline window looked slow: look again, and once more if that window never opens."""
         self._suspected, self._looks_left = reason, _EARLY_TRIES
 
-    def judged(self, now: float, purpose: WindowPurpose, verdict: Verdict) -> None:
+    def judged(self, now: float, purpose: WindowPurpose, verdict: Verdict, length: int = 0) -> None:
         """A window has its verdict: a pause follows, longer each time; a short one after one that somebody asked for.
 
         Capture and judgement slow a job down that has no core to spare, for as long as its last iterations remember.
+
+        Args:
+            now: Seconds.
+            purpose: Why it was opened.
+            verdict: What it showed.
+            length: Iterations that it held; a second look holds no fewer.
         """
         self._suspected = ""
         shown_s = (verdict.iteration.current_ms or math.inf) / 1e3 if purpose != "manual" else math.inf
@@ -232,7 +238,7 @@ class Opening:
             return
         whole, self._whole = self._whole, None
         if whole is not None and not _is_sure(verdict):
-            self._due = whole
+            self._due = replace(whole, least=length)
             return
         if verdict.verdict == "healthy":
             self.absolved += 1

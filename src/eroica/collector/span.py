@@ -24,6 +24,13 @@ _QUIET_PAUSE_S, _LONGEST_QUIET_PAUSE_S = 4e-3, 0.5
 _MOST_REPORTS_HZ, _LONGEST_PAUSE_S = 1000.0, 4.0
 #: A probed iteration that is shorter than usual by this factor stands for no other.
 _UNLIKE = 1.5
+#: A shorter window tells little of what comes and goes, seconds...
+ENOUGH_S = 1.0
+#: ...but no window is made longer than this for its number of iterations.
+LONGEST_S = 60.0
+_FEWEST = 2  # iterations that can be compared with each other
+#: Recording an operator takes so long, seconds, and may make iterations longer by this share.
+_RECORDING_S, _LONGER = 0.7e-6, 0.2
 
 
 def in_training(workers: Iterable[WorkerStatus]) -> list[WorkerStatus]:
@@ -117,6 +124,13 @@ def events_between(first: OrderResult, second: OrderResult, iteration_s: float) 
     return math.ceil(second.events + share * (first.events - second.events))
 
 
+def enough(iteration_s: float, settings: Settings) -> int:
+    """Iterations that a window should hold: some, a second of them, but no more than fit into a minute."""
+    pace_s = max(iteration_s, SHORTEST_S)
+    some = max(settings.min_window_iterations, math.ceil(ENOUGH_S / pace_s))
+    return max(_FEWEST, min(some, math.floor(LONGEST_S / pace_s)))
+
+
 def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int, settings: Settings) -> int:
     """Length of the window: the wanted time, what statistics need, and the tightest budget.
 
@@ -128,8 +142,41 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
         settings: Tunables.
     """
     asked = wanted.iterations or math.ceil(wanted.seconds / max(iteration_s, SHORTEST_S))
-    most = asked if wanted.pace_s else settings.max_window_iterations  # slowness that comes and goes shows in a period
-    return max(settings.min_window_iterations, min(asked, most, max_events // events))
+    if not wanted.iterations:
+        least = max(enough(iteration_s, settings), wanted.least)
+        asked = max(min(asked, settings.max_window_iterations), least)
+    return max(_FEWEST, min(asked, max_events // events))
+
+
+def is_slowed(training: Iterable[WorkerStatus], events: int, iteration_s: float) -> bool:
+    """Return whether recording operators makes iterations on CPUs clearly longer.
+
+    Where devices compute, most events are theirs, and cost the host nothing.
+    """
+    on_cpu = all(status.worker.device in ("", "cpu") for status in training)
+    return on_cpu and _RECORDING_S * events > _LONGER * iteration_s
+
+
+def shortfall(length: int, iteration_s: float, events: int, wanted: Wanted, settings: Settings) -> str:
+    """Tell what a window lacks that holds fewer iterations or seconds than it should; "" where it lacks nothing.
+
+    Args:
+        length: Iterations that it holds.
+        iteration_s: Of the slowest worker, seconds.
+        events: Trace events of one iteration, without operators.
+        wanted: What it was opened for.
+        settings: Tunables.
+    """
+    some, length_s = settings.min_window_iterations, length * iteration_s
+    if length >= some and length_s >= 0.99 * ENOUGH_S:
+        return ""
+    if wanted.iterations and length >= wanted.iterations:
+        why = "as it was asked for"
+    elif length >= enough(iteration_s, settings):
+        why = f"iterations take {iteration_s:.3g} s"
+    else:
+        why = f"even without operators one iteration makes {events:,} trace events"
+    return f"the window holds {length} iterations in {length_s:.2g} s: {why}"
 
 
 def objection(length: int, events: int, settings: Settings) -> str:

@@ -166,7 +166,8 @@ class Windows:
         self.suspicion = None
         if current.window.purpose == "early" and verdict.verdict == "slow":
             self._baseline.discredit()
-        self._opening.judged(now, current.wanted.purpose, verdict)
+        length = current.window.last_iteration - current.window.first_iteration
+        self._opening.judged(now, current.wanted.purpose, verdict, length)
 
     def _suspect(self, verdict: Verdict | None) -> None:
         """The baseline window of a job that looks slow from its start: only a longer window may say so."""
@@ -311,6 +312,7 @@ class Windows:
         training = span.in_training(self.roll)
         if training:
             self._baseline.watch(training)
+            self._baseline.retake_if_better(training)
         wanted = self._wanted(now, training) if training else None
         if wanted is not None:
             self._capturing.open(now, training, wanted)
@@ -324,7 +326,7 @@ class Windows:
         if trigger is not None or not self._baseline.is_due(training, len(self.roll.living)):
             return trigger
         self._baseline.opened()
-        return Wanted("baseline", "early healthy window", self._baseline.seconds(span.slowest_s(training)))
+        return Wanted("baseline", "early healthy window", self._settings.baseline_window_s)
 
     # ------------------------------------------------------------------ analysis
 
@@ -361,6 +363,8 @@ class Windows:
     def _keep_baseline(self, current: Underway) -> None:
         """Other windows need not wait until it is judged."""
         self._baseline.taken(current.patterns.values(), current.window.current_iteration_s)
+        if self._baseline.disturbed:
+            self.note(f"window {current.window.window_id}: {self._baseline.disturbed}")
         self.show(current.window, "done", None, f"{len(self._baseline.patterns)} workers")
         self._capturing.close()
 

@@ -52,10 +52,7 @@ _AS_SLOWLY = 1.25
 #: Causes that explain less of the growth leave something to be found.
 _HALF = 0.5
 #: Share of a slowdown from which a cause accounts for it, and of all gains from which it leads.
-_ACCOUNTS, _LEADS = 0.6, 0.8
-#: Busy times show about half of what a lack of cores costs.
-_ACCOUNTS_FOR_CORES = 0.35
-_OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
+_ACCOUNTS, _LEADS = 0.35, 0.8
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -351,8 +348,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     others = sum(one.gain for one in kept)
     rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
     share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
-    accounts = _ACCOUNTS_FOR_CORES if first.cause in _OF_CORES else _ACCOUNTS
-    is_minor = seen < max(accounts * inside, _ACCOUNTS / 2 * growth)
+    is_minor = seen < max(_ACCOUNTS * inside, _ACCOUNTS / 2 * growth)
     if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return [first, *kept]
     return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]

@@ -56,6 +56,7 @@ PROBE, WINDOW, CANCEL, CLOSE = 1, 2, 3, 4
 # flags of an order
 TRACE_PYTHON_CALLS = 1
 RISEN = 2  # of CLOSE: iterations have become longer inside a baseline window
+NO_OPERATORS = 4  # of PROBE and WINDOW: operators make too many events
 
 # what became of an order
 NOTHING, ACCEPTED, OPEN, CLOSED, DONE, MISSED, SKIPPED, ORDER_FAILED = range(8)

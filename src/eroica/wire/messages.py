@@ -108,7 +108,13 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The current order for all workers; agents pass it on once per `serial`."""
+    """The current order for all workers; agents pass it on once per `serial`.
+
+    Attributes:
+        max_events: Workers close their window above this many trace events; 0 = no limit.
+        operators: Record torch's operators, too; without them a trace holds collectives, optimizer steps, loading and
+            the work of devices.
+    """
 
     serial: int
     window_id: int
@@ -117,6 +123,7 @@ class OrderMessage(msgspec.Struct, frozen=True, kw_only=True):
     first_iteration: int
     last_iteration: int
     max_events: int = 0
+    operators: bool = True
 
 
 class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

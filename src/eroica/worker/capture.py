@@ -36,12 +36,10 @@ _LONGEST_PARKED = 512
 _PATIENCE_S = 2.0
 _LOOK_AGAIN_S = 0.02
 _OVER_BUDGET = 1.2
-#: Memory that grows so many times as much as that of the planned events, in iterations that are longer than the probed
-#: one: recorded, an event takes about 220 bytes and at least a microsecond (torch 2.13). What the training itself keeps
-#: takes no such time.
-_FAR_OVER_BUDGET = 3.0
+#: An iteration may make far more events than the probed one. Nobody tells while they are recorded: the process's memory
+#: bounds them from above (220 bytes for each, torch 2.13), and so does the time, at so many times the probed rate.
 _EVENT_BYTES = 220
-_EVENT_NS = 1000
+_DENSER = 3.0
 _PAIR = 2  # workers among whom a send can only go to the other
 _MOST_WITH_INPUTS = 100_000  # events of one iteration: ending a trace with their inputs takes longer
 _TOLD_TO_END = "the job is told to end"
@@ -131,7 +129,9 @@ class Capturer:
         status, note = self._decide(order, iteration, lack)
         if status == beat.ACCEPTED:
             python_calls = bool(order.flags & beat.TRACE_PYTHON_CALLS)
-            tracer = self._make_tracer(python_calls=python_calls, inputs=self._wants_inputs(order))
+            operators = not order.flags & beat.NO_OPERATORS
+            inputs = operators and self._wants_inputs(order)
+            tracer = self._make_tracer(python_calls=python_calls, inputs=inputs, operators=operators)
             self._session = Session(order, tracer, self._run)
             self.phase, self._give_up, self._patience_s = WAITING, "", _PATIENCE_S
             self._waited = self._passed = 0
@@ -383,7 +383,7 @@ class Capturer:
         session.boundaries_ns.append(end_ns)
         order = session.order
         expected = session.iterations * self._events_per_iteration
-        too_many = 0 < _OVER_BUDGET * order.max_events < expected or self._has_grown(session)
+        too_many = 0 < _OVER_BUDGET * order.max_events < expected or self._overflows(session)
         too_long = (end_ns - session.boundaries_ns[0]) * 1e-9 > self._longest_s
         enough = session.iterations >= _LEAST_ITERATIONS and (too_many or too_long or self._end_early)
         if iteration < order.last_iteration and not enough:
@@ -393,15 +393,12 @@ class Capturer:
             why = self._end_early or f"{'its event budget' if too_many else 'its longest time'} was used up"
         self._park(session, why)
 
-    def _has_grown(self, session: Session) -> bool:
-        """Return whether far more events are recorded than an iteration had when it was probed."""
-        order, count = session.order, session.iterations
-        planned = max(order.max_events, (order.last_iteration - order.first_iteration) * self._events_per_iteration)
-        recorded = (memory_bytes() - self._resident_bytes) / _EVENT_BYTES if planned else 0.0
-        if recorded <= _FAR_OVER_BUDGET * planned:
-            return False
-        longer_ns = session.boundaries_ns[-1] - session.boundaries_ns[0] - count * self._iteration_ns
-        return longer_ns >= _EVENT_NS * (recorded - count * self._events_per_iteration)
+    def _overflows(self, session: Session) -> bool:
+        """Return whether more events may be recorded than any window may hold (`hard_window_events`)."""
+        most = max(self._settings.hard_window_events, session.order.max_events)
+        open_ns = session.boundaries_ns[-1] - session.boundaries_ns[0]
+        by_time = _DENSER * self._events_per_iteration * open_ns / max(self._iteration_ns, 1.0)
+        return by_time > most and (memory_bytes() - self._resident_bytes) / _EVENT_BYTES > most
 
     def _park(self, session: Session, cut_by: str = "") -> None:
         """The window is over; `cut_by` is why, if that is not its own end."""

@@ -29,11 +29,15 @@ _SENDS = (b'"c10d::send"', b'"c10d::recv_"')
 _PREPARE, _ENABLE, _DISABLE = _NAMES = "_prepare_profiler", "_enable_profiler", "_disable_profiler"
 #: What torch's functions have returned to the tracer that is at work.
 _returned: dict[str, list[Any]] = {name: [] for name in _NAMES}
+#: What the tracer that is at work records, as torch's function takes it behind its two arguments; nothing = everything.
+_scopes: list[Any] = []
 
 
 def _call_and_keep(name: str, function: Callable[..., Any], arguments: Any, named: Any) -> Any:
     """Call it and keep what it returns, in one piece: a signal's handler runs before or after, never between."""
     kept = _returned[name]
+    if name == _ENABLE and _scopes:
+        arguments = (*arguments[:2], *_scopes)
     kept.extend(islice(iter(functools.partial(function, *arguments, **named), kept), 1))
     return kept[-1]
 
@@ -45,6 +49,8 @@ class Tracer:
         python_calls: Trace every Python call too: unbounded in time and memory.
         inputs: Record shapes and numbers that operators are called with, at the cost of a longer stall; not where a
             device is traced.
+        operators: Record torch's operators. Without them a trace holds collectives, optimizer steps, loading, ranges of
+            the user's own and the work of devices: 41 events where there were 10,466.
 
     Attributes:
         on_device: The device's work is traced too.
@@ -53,12 +59,13 @@ class Tracer:
             as well would crash it: `stop` then only leaves it.
     """
 
-    def __init__(self, python_calls: bool = False, inputs: bool = False) -> None:
+    def __init__(self, python_calls: bool = False, inputs: bool = False, operators: bool = True) -> None:
         self.on_device = False
         self.waits = True
         self.displaced = False
         self._python_calls = python_calls
         self._inputs = inputs
+        self._operators = operators or python_calls
         self._profile: Any = None
         self._kept: dict[str, list[Any]] = {name: [] for name in _NAMES}
         self._prepared = self._ending = False
@@ -183,6 +190,7 @@ class Tracer:
 
     def _call(self, name: str, *arguments: Any) -> None:
         _returned.update(self._kept)
+        _scopes[:] = [] if self._operators else [{_user_scope()}]
         try:
             with quiet():
                 getattr(self._profile, name)(*arguments)
@@ -190,6 +198,11 @@ class Tracer:
             if raised_by_user(error):
                 raise
             raise CaptureError(f"the profiler refused: {error}") from error
+
+
+def _user_scope() -> Any:
+    """Return the scope of collectives, steps, batches and the user's own ranges."""
+    return sys.modules["torch._C._profiler"].RecordScope.USER_SCOPE
 
 
 @contextlib.contextmanager
