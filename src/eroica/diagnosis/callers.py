@@ -25,8 +25,6 @@ Floats = NDArray[np.float64]
 Measure = Callable[[Fleet, list[int]], Floats]
 #: Rows below this share of all decide nothing. There are hundreds of rows, and peers cost much at 100,000 workers.
 _LEAST_SHARE = 0.001
-#: A frame that holds this share of everything, now and before, is the training loop and names nothing.
-_LOOP = 0.95
 #: Share of the operators' excess that a caller must hold: stacks are sampled at a tenth of the operators' moments.
 _HOLDS_LAUNCHES = 0.2
 _HOLDS = 0.6
@@ -63,11 +61,6 @@ def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
     return np.stack([fleet.device_us([row]) for row in rows]) if rows else np.zeros((0, len(fleet.ranks)))
 
 
-def whole_us(fleet: Fleet, rows: list[int]) -> Floats:
-    """Return the time under each row, with what it calls. float64 [R, W]."""
-    return fleet.total_us[rows]
-
-
 def find_caller(
     view: View, workers: Sequence[int], reference: Reference, measure: Measure = inside_us
 ) -> Caller | None:
@@ -92,16 +85,10 @@ def find_caller(
         return None
     entry = focus.entry
     under = np.asarray([entry in view.fleet.keys[row].stack for row in rows], dtype=np.bool_)
-    if measure is whole_us and min(_share(time_R, under), _share(usual_R, under)) >= _LOOP:
-        return None
     usual_us = float(usual_R[under].sum())
     if reference == "baseline":
         usual_us = max(usual_us, _before(view, entry, members, measure))
     return Caller(focus=focus, own_us=float(time_R[under].sum()), usual_us=usual_us)
-
-
-def _share(time_R: Floats, under_R: NDArray[np.bool_]) -> float:
-    return float(time_R[under_R].sum()) / max(float(time_R.sum()), 1e-9)
 
 
 def _rows(fleet: Fleet) -> list[int]:
@@ -188,34 +175,4 @@ def _waits_on_host(block: Block) -> bool:
     return (
         block.focus.name.startswith(("cudaMalloc", "cudaFree", "hipMalloc", "hipFree"))
         or "Pageable" in block.focus.name
-    )
-
-
-def find_grown_function(view: View) -> Block | None:
-    """Find the user's function that holds most of what iterations have grown by, with all that it calls.
-
-    Only the mean over the window is known of that time, so it is asked about only where cells leave most unexplained.
-    """
-    before_us = view.baseline_us
-    if view.is_trace or not view.is_slow or not before_us or view.suspects.baseline is None:
-        return None
-    grown_us = view.iteration_us - before_us
-    everybody = list(range(view.workers))
-    caller = find_caller(view, everybody, "baseline", whole_us)
-    if caller is None or not _HOLDS * grown_us <= caller.excess_us <= grown_us / _HOLDS:
-        return None
-    entry = caller.focus.entry
-    rows = [row for row in _rows(view.fleet) if entry in view.fleet.keys[row].stack]
-    samples = float(view.fleet.samples[rows].sum())
-    return Block(
-        cell="python",
-        rows=tuple(rows),
-        focus=caller.focus,
-        workers=tuple(everybody),
-        scope="all",
-        reference="baseline",
-        removed_us=np.full(view.fleet.iteration_us.shape, caller.excess_us),
-        mean_us=caller.own_us,
-        reference_us=caller.usual_us,
-        strength=max(samples, 1.0) ** 0.5 * caller.excess_us / max(caller.own_us, 1e-9),
     )

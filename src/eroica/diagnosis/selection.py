@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.callers import find_grown_function
-from eroica.diagnosis.facts import with_facts
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.helpers import find_helpers
 from eroica.diagnosis.labels import NO_FAULT, UNKNOWN, label_of
@@ -52,7 +50,10 @@ _AS_SLOWLY = 1.25
 #: Causes that explain less of the growth leave something to be found.
 _HALF = 0.5
 #: Share of a slowdown from which a cause accounts for it, and of all gains from which it leads.
-_ACCOUNTS, _LEADS = 0.35, 0.8
+_ACCOUNTS, _LEADS = 0.6, 0.8
+#: Busy times show about half of what a lack of cores costs.
+_ACCOUNTS_FOR_CORES = 0.35
+_OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -106,7 +107,7 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     if not causes and view.iterations <= _FEW_ITERATIONS and view.strictness == 1:
         weighed = [*_doubted(view), *weighed]
     if sum(one.gain for one in causes) < _HALF * growth_of(view)[0]:
-        causes = _rest(view, causes)
+        causes = causes or _by_surroundings(view)
     return settle_gains(view, causes), weighed
 
 
@@ -117,15 +118,6 @@ def _doubted(view: View) -> list[Weighed]:
     why = f"{view.iterations} iterations are too few to tell it from noise"
     large = [one for one in causes if one.gain >= LEAST_DOUBTED]
     return [Weighed(cause=one, decision=why, is_doubted=True) for one in sorted(large, key=lambda one: -one.weight)]
-
-
-def _rest(view: View, causes: list[Cause]) -> list[Cause]:
-    """Return the causes after what may explain a slowdown that they leave mostly unexplained."""
-    function = find_grown_function(view)
-    if function is not None:
-        found = _weighed(view, [Cause(block=with_facts(view, function), cause="python-on-critical-path", gain=0.0)])
-        return [*found, *(one for one in causes if not is_same_time(one.block, found[0]))]
-    return causes or _by_surroundings(view)
 
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
@@ -348,7 +340,8 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     others = sum(one.gain for one in kept)
     rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
     share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
-    is_minor = seen < max(_ACCOUNTS * inside, _ACCOUNTS / 2 * growth)
+    accounts = _ACCOUNTS_FOR_CORES if first.cause in _OF_CORES else _ACCOUNTS
+    is_minor = seen < max(accounts * inside, _ACCOUNTS / 2 * growth)
     if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return [first, *kept]
     return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]
