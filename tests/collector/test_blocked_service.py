@@ -361,7 +361,7 @@ def test_a_blockage_that_lasted_wins_over_slow_windows_and_one_that_passed_count
     assert final_verdict("j", verdicts, 2, 2, passed={3}).summary.startswith("slow ")
     assert final_verdict("j", {1: slow, 3: hang}, 2, 2).summary == "slow"  # the job was restarted: as any other
     healthy = final_verdict("j", {3: hang}, 2, 2, passed={3})
-    assert healthy.verdict == "healthy" and "stood still once, and went on" in healthy.summary
+    assert healthy.verdict == "undetermined" and "stood still once, and went on" in healthy.summary
     assert healthy.summary.endswith("Window 3 says what held it: hang")
     there = VerdictWindow(kind="blocked", first_iteration=8, last_iteration=8)
     found = (hang, verdict("blocked", "twice looked at", cause="dead-worker"))
@@ -372,7 +372,6 @@ def test_a_blockage_that_lasted_wins_over_slow_windows_and_one_that_passed_count
 
 def test_a_job_that_ended_far_slower_than_its_best_is_not_called_healthy() -> None:
     varies = final_verdict("j", {}, 2, 2, hints=Hints(slowed=1.2))
-    assert varies.verdict == "healthy"
     assert "ended 1.2 times as long" in varies.summary
     assert "ended" not in final_verdict("j", {}, 2, 2, hints=Hints(slowed=1.05)).summary
     slow = final_verdict("j", {}, 2, 2, hints=Hints(slowed=2.2))

@@ -136,8 +136,8 @@ def test_garbage_is_refused_with_a_reason(tmp_path: Path, path: str, body: bytes
     with_collector(tmp_path, script)
 
 
-def test_a_job_without_a_slow_moment_is_healthy_and_one_without_workers_undetermined(tmp_path: Path) -> None:
-    for workers, word in (((status(10),), "healthy"), ((), "undetermined")):
+def test_a_job_of_which_no_window_was_judged_is_undetermined(tmp_path: Path) -> None:
+    for workers, said in (((status(10),), "No window was judged"), ((), "No worker was seen")):
 
         async def script(
             collector: Collector, client: httpx.AsyncClient, workers: tuple[WorkerStatus, ...] = workers
@@ -147,7 +147,8 @@ def test_a_job_without_a_slow_moment_is_healthy_and_one_without_workers_undeterm
             await asyncio.wait_for(collector.run(0.01), 5)
 
         with_collector(tmp_path, script)
-        assert Verdict.from_json((tmp_path / "verdict.json").read_bytes()).verdict == word
+        found = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
+        assert found.verdict == "undetermined" and found.summary.startswith(said)
 
 
 def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: P
         await tell(client, status(10))
         await client.post("/v1/finish")
         await asyncio.wait_for(collector.run(0.01), 5)
-        assert collector.final is not None and collector.final.verdict == "healthy"
+        assert collector.final is not None and collector.final.verdict == "undetermined"
         assert any("could not write" in note for note in collector.windows.notes)
 
     with_collector(blocked, script)

@@ -21,11 +21,13 @@ from eroica.diagnosis.operators import (
 )
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
+from eroica.localize.simulate import APART
 from eroica.localize.suspects import Suspects
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
 from eroica.model.pattern import FunctionKey, WorkerPattern
-from eroica.model.verdict import Cost
+from eroica.model.verdict import Cost, IterationTimes
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE, Window
+from eroica.model.words import milliseconds
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -101,7 +103,30 @@ class View:
     @cached_property
     def pace_us(self) -> float:
         """Mean iteration of the slowest worker: one that meets the others every so many iterations only has its own."""
-        return max(self.iteration_us, float(self.fleet.own_iteration_us.max()))
+        longest_us = float(self.fleet.own_iteration_us.max())
+        return longest_us if longest_us >= APART * self.iteration_us else self.iteration_us
+
+    @cached_property
+    def times(self) -> IterationTimes:
+        """Mean iteration at best, before and now, as every sentence and every page tells it.
+
+        What recording adds is left out of now where it is in neither of the others.
+        """
+        is_alone = self.suspects.baseline is None
+        times_us = self.stated_baseline_us, self.baseline_us, self.pace_us - (self.recording_us if is_alone else 0.0)
+        best, before, now = (round(one / 1e3, 3) if one else None for one in times_us)
+        return IterationTimes(best_ms=best, baseline_ms=before, current_ms=now)
+
+    @property
+    def now_text(self) -> str:
+        """Mean iteration now, for sentences."""
+        return milliseconds(self.times.current_ms or 0.0)
+
+    @property
+    def now_and_before(self) -> str:
+        """Mean iteration now, and before if that is known, for sentences."""
+        before_ms = self.times.baseline_ms
+        return f"{self.now_text} instead of {milliseconds(before_ms)}" if before_ms else self.now_text
 
     @cached_property
     def speed(self) -> Speed:

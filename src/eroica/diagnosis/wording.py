@@ -16,6 +16,7 @@ from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.model.shares import percent
+from eroica.model.words import milliseconds
 
 #: Use of a core below which a function waits rather than computes, and from which it computes.
 WAITS_RATHER, _COMPUTES = 0.3, 0.7
@@ -46,7 +47,7 @@ def summarize_cause(view: View, cause: Cause) -> str:
 
 
 def _what(view: View, cause: Cause) -> str:
-    block, iteration = cause.block, format_ms(view.pace_us)
+    block, iteration = cause.block, view.now_text
     if block.culprit is not None:
         return _culprit(view, block, iteration)
     if block.cell == "process":
@@ -75,7 +76,7 @@ def _culprit(view: View, block: Block, iteration: str) -> str:
     assert culprit is not None
     now, before = format_ms(block.mean_us), format_ms(block.reference_us)
     if culprit.kind == "helpers":
-        return f"{culprit.subject}: iterations take {now} instead of {before}."
+        return f"{culprit.subject}: iterations take {view.now_and_before}."
     if culprit.kind == "thread":
         compared = f"took {before} before" if block.reference == "baseline" else f"takes {before} elsewhere"
         return f"{culprit.subject}: what {compared} takes the training thread {now} of each {iteration} iteration."
@@ -86,7 +87,7 @@ def _culprit(view: View, block: Block, iteration: str) -> str:
     if culprit.kind == "late":
         return f"{culprit.subject}."
     if not block.rows:
-        return f"Iterations take {now} instead of {before} {culprit.subject}."
+        return f"Iterations take {view.now_and_before} {culprit.subject}."
     more = format_ms(block.excess_us)
     inside = f", most of all in {block.focus.name}" if block.focus.functions else ""
     return f"{culprit.subject}; that is {more} of each {iteration} iteration{inside}."
@@ -123,9 +124,8 @@ def _in_turn(view: View, cause: Cause, iteration: str) -> str:
 def _pace(view: View, block: Block) -> str:
     whose = f"all {view.workers} workers" if block.scope == "all" else name_accused(view, block.workers)[0]
     then = f", {format_ms(block.facts.batch_before_us)} {view.back_then}" if block.facts.batch_before_us > 0 else ""
-    now, before = format_ms(block.mean_us), format_ms(block.reference_us)
     need = f"{format_ms(block.facts.batch_us)} for a batch, most of it in {block.focus.label}{then}"
-    return f"The loader processes of {whose} need {need}: iterations take {now} instead of {before}."
+    return f"The loader processes of {whose} need {need}: iterations take {view.now_and_before}."
 
 
 def _does(view: View, cause: Cause, iteration: str) -> str:
@@ -235,7 +235,7 @@ def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[s
         cause: The cause.
         waits: Sentences on collectives in which the others wait for it.
     """
-    block, now = cause.block, view.pace_us
+    block = cause.block
     sentences = [_amount(view, block), *_of_function(block), *_of_operators(view, block)]
     sentences += block.culprit.evidence if block.culprit is not None else ()
     if block.culprit is None or block.culprit.kind != "setting":
@@ -244,13 +244,9 @@ def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[s
         sentences += describe_place(view, block.workers)
         sentences += _waiting(view, block)
     sentences += waits
-    without = format_ms(now * (1 - cause.gain))
-    if cause.is_growth:
-        sentences.append(
-            f"By what it took before, an iteration takes {without} without it instead of {format_ms(now)}."
-        )
-    else:
-        sentences.append(f"Recomputed without it, an iteration takes {without} instead of {format_ms(now)}.")
+    without = milliseconds((view.times.current_ms or 0.0) * (1 - cause.gain))
+    how = "By what it took before" if cause.is_growth else "Recomputed without it"
+    sentences.append(f"{how}, an iteration takes {without} instead of {view.now_text}.")
     return tuple(one for one in sentences if one)
 
 

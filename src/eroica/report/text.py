@@ -18,8 +18,10 @@ from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, NO_FUNCTION, Finding, Hypothesis, Verdict
 from eroica.model.words import byte_size, clean, history, milliseconds, seconds, sentence, worker_list
 from eroica.report.phrases import (
+    BREAKDOWN,
     NumberRow,
     awaited,
+    breakdown_lines,
     compared_with,
     describe,
     describe_nearest,
@@ -72,6 +74,7 @@ def build_report(verdict: Verdict) -> list[RenderableType]:
     parts += left_out(len(causes) - _MOST_CAUSES, "cause")
     parts += legend(causes[:_MOST_CAUSES])
     parts += build_nearest(verdict)
+    parts += _breakdown(verdict)
     parts += _symptoms(verdict)
     parts += [Text(), *_coverage(verdict)]
     parts += [_cost(verdict)] if verdict.window is not None and not stands_still(verdict) else []
@@ -138,6 +141,13 @@ def _bullets(lines: Sequence[str]) -> Table:
     return table
 
 
+def _breakdown(verdict: Verdict) -> list[RenderableType]:
+    lines = breakdown_lines(verdict)
+    return (
+        [Text(), Text(BREAKDOWN, style="dim"), *(Padding(Text(line), (0, 0, 0, 3)) for line in lines)] if lines else []
+    )
+
+
 def _symptoms(verdict: Verdict) -> list[RenderableType]:
     symptoms = [finding for finding in verdict.findings if finding.role == "symptom"]
     if not symptoms:
@@ -192,6 +202,8 @@ def _cost(verdict: Verdict) -> Text:
 
 def build_why(verdict: Verdict) -> list[RenderableType]:
     """Return all hypotheses of a verdict."""
+    if not verdict.considered and verdict.breakdown is not None:
+        return [Text(), Text(f"{_NOTHING} What an iteration is made of stands above.", style="dim")]
     if not verdict.considered:
         return [Text(), Text(_NOTHING, style="dim")]
     parts: list[RenderableType] = [Text(), Text("Considered", style="bold")]

@@ -63,7 +63,7 @@ def pace_bars(verdict: Verdict) -> list[PaceBar]:
     now, before = verdict.iteration.current_ms, verdict.iteration.baseline_ms
     if now is None:
         return []
-    longest = max(now, before or 0.0)
+    longest = max(now, before or 0.0, verdict.iteration.best_ms or 0.0)
     color = "bar-culprit" if verdict.verdict == "slow" else "bar"
     rows = [PaceBar(label="now", bar=_bar(now, longest, color), value=milliseconds(now))]
     cause = verdict.cause
@@ -80,6 +80,9 @@ def pace_bars(verdict: Verdict) -> list[PaceBar]:
     if before:
         note = f"now {change(before, now)}" if now > before else ""
         rows.append(PaceBar(label="before", bar=_bar(before, longest, "bar"), value=milliseconds(before), note=note))
+    best = verdict.iteration.best_ms
+    if best and before and milliseconds(best) != milliseconds(before):
+        rows.append(PaceBar(label="at its best", bar=_bar(best, longest, "bar"), value=milliseconds(best)))
     rest = verdict.iteration.rest_ms
     if rest:
         note = "longer than before, and no cause explains it"

@@ -1,0 +1,113 @@
+"""Break an iteration down into its parts, and find the functions that take most of it.
+
+This is for a job that has nothing to be compared with: it was as slow at its start as at its end. No reference says
+that any of it is a fault, so nothing here is one. Array suffixes: R rows, W workers. Times: microseconds per iteration.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.frames import is_own_frame, split_frame
+from eroica.diagnosis.operators import launching_rows
+from eroica.diagnosis.view import View
+from eroica.localize.fleet import Fleet
+from eroica.model.pattern import ASIDE, FunctionKey, WorkerPattern
+from eroica.model.verdict import Breakdown, BreakdownItem, FindingFunction
+from eroica.summarize.collectives import collective_kind
+
+Floats = NDArray[np.float64]
+#: Parts of an iteration, in the order in which they are told.
+PARTS = ("input", "forward", "backward", "optimizer", "communication", "waiting for peers", "idle device", "other")
+_MOST_ITEMS = 3
+#: Smallest share of an iteration that is worth a line.
+_LEAST = 0.02
+#: A worker has an item if it spends at least this share of the time of the worker that spends most.
+_HAS = 0.5
+
+
+def break_down(view: View) -> Breakdown | None:
+    """Return the parts of an iteration and its largest functions; None for a recording, and without iterations."""
+    iteration_W = np.asarray([_iteration_us(one.duration_s, one) for one in view.fleet.patterns])
+    if view.is_trace or not view.iterations or iteration_W.min() <= 0:
+        return None
+    shares_W = _parts(view, iteration_W)
+    items = sorted(_items(view, iteration_W), key=lambda one: -one.most_gain)
+    return Breakdown(
+        iteration_ms=round(float(iteration_W.mean()) / 1e3, 3),
+        shares={part: round(float(share_W.mean()), 4) for part, share_W in shares_W.items()},
+        items=tuple(one for one in items[:_MOST_ITEMS] if one.most_gain >= _LEAST),
+    )
+
+
+def _parts(view: View, iteration_W: Floats) -> dict[str, Floats]:
+    """Return the share of each part on each worker; what no function is known for is "other". float64 [W] each."""
+    fleet, spent = view.fleet, defaultdict[str, Floats](lambda: np.zeros(view.workers))
+    launches = frozenset(launching_rows(fleet))
+    for row, key in enumerate(fleet.keys):
+        part = "communication" if key.kind == "collective" else "idle device" if row in launches else str(key.phase)
+        if key.thread not in ASIDE:
+            spent[part] = spent[part] + fleet.critical_us[row] / iteration_W
+    waited_W = view.suspects.arrivals.waited_us.mean(axis=1) / iteration_W
+    spent["waiting for peers"] = np.minimum(waited_W, spent["communication"])
+    spent["communication"] = spent["communication"] - spent["waiting for peers"]
+    if fleet.has_accelerator:
+        idle_us = [_iteration_us(pattern.idle_s, pattern) for pattern in fleet.patterns]
+        spent["idle device"] = spent["idle device"] + np.asarray(idle_us) / iteration_W
+    named = {part: spent[part] for part in PARTS if spent[part].any()}
+    named["other"] = np.maximum(1 - sum((share_W for part, share_W in named.items() if part != "other"), 0.0), 0.0)
+    return named
+
+
+def _iteration_us(seconds: float, pattern: WorkerPattern) -> float:
+    return 1e6 * seconds / max(pattern.last_iteration - pattern.first_iteration, 1)
+
+
+def _items(view: View, iteration_W: Floats) -> Iterator[BreakdownItem]:
+    """Yield functions with the bound of what their removal gains.
+
+    The job cannot gain more than the worker that a function takes longest. A collective is waited in as well, and its
+    removal moves that elsewhere: the job cannot gain more than the worker that it takes shortest.
+    """
+    fleet, groups = view.fleet, defaultdict[tuple[str, str, str], list[int]](list)
+    for row, key in enumerate(fleet.keys):
+        if key.thread not in ASIDE and fleet.critical_us[row].any():
+            groups[key.kind, _entry(key), key.phase].append(row)
+    for (kind, entry, phase), rows in groups.items():
+        time_W = fleet.critical_us[rows].sum(axis=0)
+        has_W = time_W >= _HAS * time_W.max()
+        bound_W = (time_W / iteration_W)[time_W > 0]
+        first = fleet.keys[rows[int(fleet.critical_us[rows].sum(axis=1).argmax())]]
+        stack = _stack_above(fleet, collective_kind(first.name)) if kind == "collective" else first.stack
+        yield BreakdownItem(
+            function=FindingFunction(
+                name=split_frame(entry).name, kind="other" if first.kind == "gc" else first.kind, stack=stack
+            ),
+            workers=tuple(rank for rank, has in zip(fleet.ranks, has_W, strict=True) if has),
+            phase=phase,
+            caller=next((one for one in reversed(stack) if is_own_frame(one)), "") if kind == "collective" else "",
+            per_iteration_ms=round(float(time_W[has_W].mean()) / 1e3, 3),
+            most_gain=round(min(float(bound_W.min() if kind == "collective" else bound_W.max()), 1.0), 4),
+        )
+
+
+def _entry(key: FunctionKey) -> str:
+    """Return the innermost frame of the user's own, else the name."""
+    return next((frame for frame in reversed(key.stack) if is_own_frame(frame)), key.name)
+
+
+def _stack_above(fleet: Fleet, kind: str) -> tuple[str, ...]:
+    """Return the stack that most samples show while a kind of collective runs, by the names of its frames."""
+    times: dict[tuple[str, ...], float] = defaultdict(float)
+    for row, key in enumerate(fleet.keys):
+        if (
+            key.kind == "python"
+            and key.thread == "training"
+            and any(kind in split_frame(one).name for one in key.stack)
+        ):
+            times[key.stack] += float(fleet.total_us[row].sum())
+    return max(times, key=lambda stack: times[stack], default=())
