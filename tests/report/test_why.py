@@ -73,19 +73,6 @@ def test_the_page_folds_it_and_takes_names_as_text(tmp_path: Path) -> None:
     assert "<script>alert(1)" not in text and "\x1b" not in text
 
 
-def test_a_named_cause_says_what_decided_for_it_and_the_others_what_took_their_place(tmp_path: Path) -> None:
-    verdict = judged()
-    first = verdict.considered[0]
-    assert first.why.startswith("it gains most, ") and "% of the iteration" in first.why, first.why
-    path, page = tmp_path / "verdict.json", tmp_path / "page.html"
-    path.write_bytes(verdict.to_json())
-    done = CliRunner().invoke(report, [str(path), "--why", "--html", str(page)])
-    assert "named: it gains most" in " ".join(done.output.split()), done.output
-    assert "named: it gains most" in page.read_text()
-    told = [one.decision for one in verdict.considered if "tells the same time" in one.decision]
-    assert all(f"({verdict.cause.function.name})" in one for one in told if verdict.cause), told
-
-
 def test_the_time_that_no_cause_explains_is_one_number_in_all_views(tmp_path: Path) -> None:
     times = IterationTimes(baseline_ms=100.0, current_ms=145.0, rest_ms=45.0)
     verdict = msgspec.structs.replace(undetermined(), iteration=times)

@@ -83,10 +83,6 @@ def align(material: Material, ranks: Sequence[int]) -> Alignment:
     if not few and _placed(axis, ranks) < len(ranks) and len(material.patterns) <= _MOST_FOR_AXIS:
         further = _fitted(material.patterns)
         axis = further if _placed(further, ranks) > _placed(axis, ranks) else axis
-    if _placed(axis, ranks) < 2 and material.verdict.axis is not None:
-        stated = material.verdict.axis
-        places = {rank: OnAxis(offset_us * 1e3) for rank, offset_us in stated.offsets_us.items() if rank in ranks}
-        return Alignment(places, stated.uncertainty_us, stated.executions, stated.unplaced)
     if axis is None:
         return Alignment()
     places = {rank: OnAxis(place.offset_ns, 1 + place.drift) for rank, place in axis.places.items() if rank in ranks}

@@ -362,7 +362,8 @@ def _nothing_looked_wrong(
     look, ended, word = hints.look, hints.ended, _word(hints) if workers_seen else "undetermined"
     if workers_seen and hints.ended_slow:
         came = f"the window opened for it came to nothing ({hints.missed})" if hints.missed else ""
-        why = "; ".join(filter(None, (looked, came))) or "no window was opened"
+        nothing = "no window was opened" if look is None else "the only window was taken before"
+        why = "; ".join(filter(None, (looked, came))) or nothing
         summary = f"Iterations {ended}; why was not seen: {why}."
     elif workers_seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."

@@ -47,6 +47,7 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
     causes, weighed = find_causes(view) if not too_little(view) else ([], [])
     causes, withheld = gate.admit(view, causes)
     weighed = [*withheld, *weighed]
+    view.has_no_cause = not causes
     findings = build_findings(view, causes)
     word, summary, notes = conclude(view, causes, weighed, findings)
     window = context.window

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from eroica.diagnosis.frames import is_own_frame, split_frame
 from eroica.diagnosis.operators import launching_rows
 from eroica.diagnosis.view import View
-from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ASIDE, FunctionKey, WorkerPattern
 from eroica.model.verdict import Breakdown, BreakdownItem, FindingFunction
 from eroica.summarize.collectives import collective_kind
@@ -23,6 +22,11 @@ from eroica.summarize.collectives import collective_kind
 Floats = NDArray[np.float64]
 #: Parts of an iteration, in the order in which they are told.
 PARTS = ("input", "forward", "backward", "optimizer", "communication", "waiting for peers", "idle device", "other")
+#: Names of calls of collectives, the longer ones first; Python waits in them beside the span that is recorded.
+_CALLS = (
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "gather", "scatter", "send",
+    "recv",
+)  # fmt: skip
 _MOST_ITEMS = 3
 #: Smallest share of an iteration that is worth a line.
 _LEAST = 0.02
@@ -49,7 +53,7 @@ def _parts(view: View, iteration_W: Floats) -> dict[str, Floats]:
     fleet, spent = view.fleet, defaultdict[str, Floats](lambda: np.zeros(view.workers))
     launches = frozenset(launching_rows(fleet))
     for row, key in enumerate(fleet.keys):
-        part = "communication" if key.kind == "collective" else "idle device" if row in launches else str(key.phase)
+        part = "communication" if _collective(key) else "idle device" if row in launches else str(key.phase)
         if key.thread not in ASIDE:
             spent[part] = spent[part] + fleet.critical_us[row] / iteration_W
     waited_W = view.suspects.arrivals.waited_us.mean(axis=1) / iteration_W
@@ -67,6 +71,14 @@ def _iteration_us(seconds: float, pattern: WorkerPattern) -> float:
     return 1e6 * seconds / max(pattern.last_iteration - pattern.first_iteration, 1)
 
 
+def _collective(key: FunctionKey) -> str:
+    """Return the kind of collective that a row is, or waits in as Python of torch's; "" for others."""
+    if key.kind == "collective":
+        return collective_kind(key.name) or key.name
+    leaf = split_frame(key.stack[-1]) if key.kind == "python" and key.stack else None
+    return next((call for call in _CALLS if leaf and leaf.file.startswith("torch/") and call in leaf.name), "")
+
+
 def _items(view: View, iteration_W: Floats) -> Iterator[BreakdownItem]:
     """Yield functions with the bound of what their removal gains.
 
@@ -76,38 +88,25 @@ def _items(view: View, iteration_W: Floats) -> Iterator[BreakdownItem]:
     fleet, groups = view.fleet, defaultdict[tuple[str, str, str], list[int]](list)
     for row, key in enumerate(fleet.keys):
         if key.thread not in ASIDE and fleet.critical_us[row].any():
-            groups[key.kind, _entry(key), key.phase].append(row)
-    for (kind, entry, phase), rows in groups.items():
+            own = next((frame for frame in reversed(key.stack) if is_own_frame(frame)), key.name)
+            call = _collective(key)
+            groups[("collective", call, "") if call else (key.kind, own, "" if key.stack else key.phase)].append(row)
+    for (kind, name, _), rows in groups.items():
         time_W = fleet.critical_us[rows].sum(axis=0)
         has_W = time_W >= _HAS * time_W.max()
-        bound_W = (time_W / iteration_W)[time_W > 0]
-        first = fleet.keys[rows[int(fleet.critical_us[rows].sum(axis=1).argmax())]]
-        stack = _stack_above(fleet, collective_kind(first.name)) if kind == "collective" else first.stack
+        share_W = (time_W / iteration_W)[time_W > 0]
+        rows.sort(key=lambda row: (bool(fleet.keys[row].stack), float(fleet.critical_us[row].sum())), reverse=True)
+        first = fleet.keys[rows[0]]
+        called = [frame for frame in first.stack if is_own_frame(frame)] if kind == "collective" else []
         yield BreakdownItem(
             function=FindingFunction(
-                name=split_frame(entry).name, kind="other" if first.kind == "gc" else first.kind, stack=stack
+                name=split_frame(name).name,
+                kind=first.kind if kind != "collective" else "collective",
+                stack=first.stack,
             ),
             workers=tuple(rank for rank, has in zip(fleet.ranks, has_W, strict=True) if has),
-            phase=phase,
-            caller=next((one for one in reversed(stack) if is_own_frame(one)), "") if kind == "collective" else "",
+            phase=first.phase,
+            caller=called[-1] if called else "",
             per_iteration_ms=round(float(time_W[has_W].mean()) / 1e3, 3),
-            most_gain=round(min(float(bound_W.min() if kind == "collective" else bound_W.max()), 1.0), 4),
+            most_gain=round(min(float(share_W.min() if kind == "collective" else share_W.max()), 1.0), 4),
         )
-
-
-def _entry(key: FunctionKey) -> str:
-    """Return the innermost frame of the user's own, else the name."""
-    return next((frame for frame in reversed(key.stack) if is_own_frame(frame)), key.name)
-
-
-def _stack_above(fleet: Fleet, kind: str) -> tuple[str, ...]:
-    """Return the stack that most samples show while a kind of collective runs, by the names of its frames."""
-    times: dict[tuple[str, ...], float] = defaultdict(float)
-    for row, key in enumerate(fleet.keys):
-        if (
-            key.kind == "python"
-            and key.thread == "training"
-            and any(kind in split_frame(one).name for one in key.stack)
-        ):
-            times[key.stack] += float(fleet.total_us[row].sum())
-    return max(times, key=lambda stack: times[stack], default=())

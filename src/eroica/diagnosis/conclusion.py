@@ -206,7 +206,7 @@ def _healthy(view: View) -> str:
         return f"No cause found: no worker is slower than its peers. {describe_stage(view, stage)}, which is structure."
     text = "No cause found: no worker is slower than its peers, and no function stands out"
     text += f" ({view.now_text} per iteration)."
-    if view.baseline_us and view.pace_us >= _TOLD * view.baseline_us:
+    if (view.times.current_ms or 0.0) >= _TOLD * (view.times.baseline_ms or np.inf):
         text += f" Iterations take {view.now_and_before}; healthy windows differ by as much."
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
         return f"{text} The slowdown was over when the window opened."

@@ -48,7 +48,6 @@ def _hypothesis(view: View, cause: Cause, decision: str) -> Hypothesis:
         scope=cause.block.scope,
         gain=round(cause.gain, 4),
         decision=decision,
-        why=cause.why,
         met=tuple(text for word, text in signs if word == "met"),
         missing=tuple(text for word, text in signs if word == "missing"),
         unknown=tuple(text for word, text in signs if word == "unknown"),

@@ -46,10 +46,12 @@ class View:
         context: The window asked for.
         settings: All tunables.
         strictness: Share of the standard errors that rules ask for otherwise; below 1 to see what may be there.
+        has_no_cause: No cause was found, so no sentence tells times inside the window.
     """
 
     def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings, strictness: float = 1.0) -> None:
         self.strictness = strictness
+        self.has_no_cause = False
         self.suspects = suspects
         self.context = context
         self.settings = settings
@@ -106,16 +108,23 @@ class View:
         longest_us = float(self.fleet.own_iteration_us.max())
         return longest_us if longest_us >= APART * self.iteration_us else self.iteration_us
 
-    @cached_property
+    @property
     def times(self) -> IterationTimes:
         """Mean iteration at best, before and now, as every sentence and every page tells it.
 
-        What recording adds is left out of now where it is in neither of the others.
+        A window without a cause that is compared with the job's best pace tells the job's own pace, without recording.
         """
-        is_alone = self.suspects.baseline is None
-        times_us = self.stated_baseline_us, self.baseline_us, self.pace_us - (self.recording_us if is_alone else 0.0)
-        best, before, now = (round(one / 1e3, 3) if one else None for one in times_us)
-        return IterationTimes(best_ms=best, baseline_ms=before, current_ms=now)
+        is_outside = self.has_no_cause and self.suspects.baseline is None and self.stated_baseline_us
+        now_us = self.pace_us * (self._shorter if is_outside else 1.0)
+        best, before, now = (round((us or 0.0) / 1e3, 3) for us in (self.stated_baseline_us, self.baseline_us, now_us))
+        return IterationTimes(best_ms=best or None, baseline_ms=before or None, current_ms=now)
+
+    @property
+    def _shorter(self) -> float:
+        """Factor from the window's iterations to those just before it; 1 if the job got slow as the window opened."""
+        told_s, on_cpu = self.context.window.current_iteration_s, not self.fleet.has_accelerator
+        is_slower = not told_s or (on_cpu and self.is_slower_than_told)
+        return 1.0 if is_slower else min((told_s or 0.0) * 1e6 / self.iteration_us, 1.0)
 
     @property
     def now_text(self) -> str:
@@ -311,13 +320,11 @@ class View:
         Capturing may make iterations longer, so the pace is the faster of that inside and that before; but without a
         device it does not double them: those got slow as the window opened.
         """
-        past, best_us, told_s = self.suspects.baseline, self.stated_baseline_us, self.context.window.current_iteration_s
+        past, best_us = self.suspects.baseline, self.stated_baseline_us
         kept_I, now_I = self.fleet.iteration_us.mean(axis=0), self.whole.busy_us.max(axis=0)
         if best_us:
-            on_cpu = not self.fleet.has_accelerator
-            shorter = 1.0 if on_cpu and self.is_slower_than_told else (told_s or np.inf) * 1e6 / self.iteration_us
-            least = LEAST if past is None and on_cpu else FAR_SLOWER - 1
-            yield lost((kept_I * min(shorter, 1.0)).tolist(), [best_us], least, FAR_SLOWER - 1)
+            least = LEAST if past is None and not self.fleet.has_accelerator else FAR_SLOWER - 1
+            yield lost((kept_I * self._shorter).tolist(), [best_us], least, FAR_SLOWER - 1)
         if past is not None:
             then = with_all_iterations(past)
             before_J = then.busy_us.max(axis=0)

@@ -178,22 +178,6 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     engine_why: str = ""
 
 
-class CommonAxis(msgspec.Struct, frozen=True, kw_only=True):
-    """Recorded traces of several workers on one time axis, from the ends of collectives; for views, never a conclusion.
-
-    Attributes:
-        offsets_us: Global rank -> start of its window on the lowest rank's clock, microseconds after that rank's own.
-        uncertainty_us: Ends of one collective lie within this of each other on the axis, nine of ten.
-        executions: Collectives it rests on.
-        unplaced: Global rank -> why it has no place.
-    """
-
-    offsets_us: dict[int, float]
-    uncertainty_us: float
-    executions: int
-    unplaced: dict[int, str] = {}
-
-
 class WaitEdge(msgspec.Struct, frozen=True, kw_only=True):
     """One worker waits for another.
 
@@ -248,7 +232,6 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
         met: Signs that speak for it.
         missing: Signs that it should have and has not.
         unknown: Signs that this window cannot tell: what would settle it.
-        why: Of a named one, what decided for it; "" where nobody noted it.
     """
 
     cause: str
@@ -260,7 +243,6 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     met: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    why: str = ""
 
 
 class BreakdownItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,7 +295,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Coverage
     findings: tuple[Finding, ...] = ()
     cost: Cost = Cost()
-    axis: CommonAxis | None = None
     waits: Waits | None = None
     considered: tuple[Hypothesis, ...] = ()
     breakdown: Breakdown | None = None

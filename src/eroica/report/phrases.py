@@ -175,11 +175,6 @@ def describe(one: Hypothesis) -> str:
     return f"{clean(one.cause, 60)}{where} on {whom}{gain}"
 
 
-def fate(one: Hypothesis) -> str:
-    """Return the decision on a hypothesis, and why."""
-    return f"{one.decision}: {one.why}" if one.why else one.decision
-
-
 def signs_of(one: Hypothesis) -> Iterator[tuple[str, str]]:
     """Yield mark and text of each sign: + met, - missing, ? unknown."""
     for mark, signs in (("+", one.met), ("-", one.missing), ("?", one.unknown)):

@@ -25,7 +25,6 @@ from eroica.report.phrases import (
     compared_with,
     describe,
     describe_nearest,
-    fate,
     is_recorded,
     nearest_of,
     number_rows,
@@ -224,7 +223,7 @@ def build_nearest(verdict: Verdict) -> list[RenderableType]:
 def _hypothesis(one: Hypothesis) -> RenderableType:
     named = one.decision == NAMED
     title = Text(describe(one), style="bold" if named else "")
-    title.append(f": {sentence(fate(one))}", style="green" if named else "dim")
+    title.append(f": {sentence(one.decision)}", style="green" if named else "dim")
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(ratio=1, overflow="fold")

@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from eroica.model.shares import percent
 from eroica.model.words import clean, sentence
-from eroica.report.phrases import BREAKDOWN, breakdown_lines, describe, fate, opening, signs_of
+from eroica.report.phrases import BREAKDOWN, breakdown_lines, describe, opening, signs_of
 from eroica.views import flames, heatmap, iterations, stuck, waits
 from eroica.views.material import Material, gather
 from eroica.views.svg import Facts, Picture
@@ -103,7 +103,7 @@ def build_page(material: Material) -> str:
         symptoms=shown_symptoms(verdict),
         left_out=left_out(verdict),
         considered=[
-            {"title": describe(one), "decision": fate(one), "signs": list(signs_of(one))}
+            {"title": describe(one), "decision": one.decision, "signs": list(signs_of(one))}
             for one in verdict.considered
         ],
         breakdown=(BREAKDOWN, *breakdown_lines(verdict)),
