@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store, save_patterns
 from eroica.collector.blockage import Examine
 from eroica.collector.resume import History, read_history
-from eroica.collector.service import MAX_PATTERN_BYTES, Collector
+from eroica.collector.service import MAX_LOOKS_BYTES, MAX_PATTERN_BYTES, Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError
-from eroica.model.look import Blockage
+from eroica.model.look import Blockage, HostLooks
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Recurrence, Verdict
 from eroica.model.window import Window
@@ -126,6 +127,14 @@ def test_without_the_token_nothing_is_answered(tmp_path: Path) -> None:
         ("/v1/patterns", b"\x00" * (MAX_PATTERN_BYTES + 1), 413),
         ("/v1/profile", msgspec.msgpack.encode({"iterations": "many"}), 400),
         ("/v1/windows/1/failures", b"", 400),
+        ("/v1/looks", b"garbage", 400),
+        ("/v1/looks", bytes(MAX_LOOKS_BYTES + 1), 413),
+        ("/v1/looks", msgspec.msgpack.encode(HostLooks(look_id=1, host=" ")), 400),
+        ("/v1/report", msgspec.msgpack.encode(AgentReport(host="", pid=1)), 400),
+        ("/v1/finish", b"garbage", 400),
+        ("/v1/profile", msgspec.msgpack.encode({"seconds": math.nan}), 400),
+        ("/v1/profile", msgspec.msgpack.encode({"iterations": -1}), 400),
+        ("/v1/profile", msgspec.msgpack.encode({"iterations": 2**63}), 400),
     ],
 )
 def test_garbage_is_refused_with_a_reason(tmp_path: Path, path: str, body: bytes, code: int) -> None:

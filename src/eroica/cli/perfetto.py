@@ -16,7 +16,7 @@ from eroica.settings import Settings
 from eroica.views.chrome_trace import OnAxis
 from eroica.views.lanes import Drawn, Whereabouts, draw_kept, read_sources
 from eroica.views.material import Material, of_run, of_window
-from eroica.views.perfetto import Alignment, Written, choose_workers, write_perfetto
+from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 
 #: All workers of a window are asked how clocks run where the chosen ones share no collective; of more it takes seconds.
 _MOST_FOR_AXIS = 2_000
@@ -61,7 +61,7 @@ def write_chosen(
         written = write_perfetto(path, material, chosen, align(material, chosen), whole)
     except OSError as error:
         raise InputError(f"--perfetto {path} cannot be written: {error.strerror or error}") from error
-    return _told(path, written)
+    return f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *written.notes
 
 
 def _material(saved: SavedRun | SavedWindow | Verdict, number: int | None) -> tuple[Material, SavedWindow | None]:
@@ -100,7 +100,3 @@ def _fitted(patterns: Sequence[WorkerPattern]) -> TimeAxis | None:
         return fit_axis(patterns)
     except InputError:
         return None
-
-
-def _told(path: Path, written: Written) -> tuple[str, ...]:
-    return (f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *written.notes)

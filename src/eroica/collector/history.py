@@ -70,12 +70,9 @@ class Hints(NamedTuple):
         ratio = self.slowed if self.pace is None else self.pace.now / self.pace.before
         if self.slowed >= _NOT_HEALTHY > ratio:
             return f"ended {self.slowed:.1f} times as long as the best of one worker"
-        if ratio < _WORTH_A_WORD:
-            return ""
         times = _times(self.pace)
-        numbers = f" ({milliseconds(times.current_ms)})" if times.current_ms and times.baseline_ms else ""
-        best = f" ({milliseconds(times.baseline_ms)})" if numbers and times.baseline_ms else ""
-        return f"ended {ratio:.1f} times as long{numbers} as the job's best{best}"
+        now, best = (f" ({milliseconds(ms)})" if ms else "" for ms in (times.current_ms, times.best_ms))
+        return f"ended {ratio:.1f} times as long{now} as the job's best{best}" if ratio >= _WORTH_A_WORD else ""
 
     @property
     def ended_slow(self) -> bool:
@@ -109,9 +106,9 @@ def final_verdict(
     most stands: the largest sum of confidences times gains, over the windows that it led. All windows together give it
     its confidence (`eroica.collector.recurrence.believe`), and a sentence says how often it was seen. A cause that
     moves from worker to worker blames none. Two causes that weigh alike, point at different places and never show in
-    one window: undetermined, unless the later one has clearly taken the place of the earlier. Without any cause:
-    undetermined if a window said so last, or iterations ended far longer than the best, else healthy. But a command
-    that failed is never called healthy, and nothing is claimed of workers that were not watched all along.
+    one window: undetermined, unless the later one has clearly taken the place of the earlier. Without any cause it is
+    healthy only if a window was judged, none was undetermined last, and iterations did not end far longer than the
+    best. A command that failed is never called healthy.
 
     Args:
         job: Name of the job.
@@ -327,7 +324,9 @@ def _in_full(verdict: Verdict, hints: Hints) -> Verdict:
     elif failure:
         word = "undetermined"
         known = f"Before that: {known.removeprefix('Healthy: ')}" if known.startswith("Healthy: ") else known
-    return msgspec.structs.replace(verdict, verdict=word, summary=" ".join(filter(None, (failure, known, gaps))))
+    breakdown = verdict.breakdown or (hints.look.breakdown if hints.look is not None else None)
+    summary = " ".join(filter(None, (failure, known, gaps)))
+    return msgspec.structs.replace(verdict, verdict=word, summary=summary, breakdown=breakdown)
 
 
 def _unconfirmed(verdict: Verdict) -> Verdict:
@@ -359,7 +358,9 @@ def _nothing_looked_wrong(
 ) -> Verdict:
     notes: tuple[str, ...] = ()
     who = f"{workers_seen} of {workers_expected} workers" if hints.gaps else plural(workers_seen, "worker")
-    look, ended, word = hints.look, hints.ended, _word(hints) if workers_seen else "undetermined"
+    look, ended = hints.look, hints.ended
+    is_judged = look is not None and look.verdict != "undetermined"
+    word: VerdictWord = "healthy" if workers_seen and is_judged and not hints.is_doubtful else "undetermined"
     if workers_seen and hints.ended_slow:
         came = f"the window opened for it came to nothing ({hints.missed})" if hints.missed else ""
         nothing = "no window was opened" if look is None else "the only window was taken before"
@@ -375,12 +376,9 @@ def _nothing_looked_wrong(
         start = "No window was judged: iterations" if look is None else start
         shown = "" if look is None else f" {_shown(look, word)}"
         summary = f"{start} of {who} {course}.{shown}{f' {why}' if why else ''}"
-        notes = (
-            *((f"no window was captured: {hints.unseen}",) if hints.unseen else ()),
-            *(look.coverage.notes if look is not None else ()),
-            "a job that is slow on all workers alike from its first iteration on shows no change; "
-            "--expected-iteration-s says how long an iteration should take",
-        )
+        notes = (f"no window was captured: {hints.unseen}",) if hints.unseen else ()
+        slow = "a job that is slow on all workers from its start shows no change; see --expected-iteration-s"
+        notes = (*notes, *(look.coverage.notes if look is not None else ()), slow)
     elif hints.gaps:
         summary = "No worker was watched long enough to tell whether it was slow."
     else:
@@ -401,12 +399,6 @@ def _nothing_looked_wrong(
         coverage=Coverage(workers_expected=workers_expected, workers_reported=workers_seen, notes=notes),
         findings=(),
     )
-
-
-def _word(hints: Hints) -> VerdictWord:
-    """Return "healthy" only for a job in which a window was judged and showed nothing worth a longer one."""
-    is_judged = hints.look is not None and hints.look.verdict != "undetermined"
-    return "healthy" if is_judged and not hints.is_doubtful else "undetermined"
 
 
 def _shown(look: Verdict, word: VerdictWord) -> str:

@@ -1,7 +1,6 @@
 """Break an iteration down into its parts, and find the functions that take most of it.
 
-This is for a job that has nothing to be compared with: it was as slow at its start as at its end. No reference says
-that any of it is a fault, so nothing here is one. Array suffixes: R rows, W workers. Times: microseconds per iteration.
+A job that is as slow at its start as at its end has no reference, so nothing here is a fault. Array suffix: W workers.
 """
 
 from __future__ import annotations
@@ -23,15 +22,9 @@ Floats = NDArray[np.float64]
 #: Parts of an iteration, in the order in which they are told.
 PARTS = ("input", "forward", "backward", "optimizer", "communication", "waiting for peers", "idle device", "other")
 #: Names of calls of collectives, the longer ones first; Python waits in them beside the span that is recorded.
-_CALLS = (
-    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "gather", "scatter", "send",
-    "recv",
-)  # fmt: skip
-_MOST_ITEMS = 3
-#: Smallest share of an iteration that is worth a line.
-_LEAST = 0.02
-#: A worker has an item if it spends at least this share of the time of the worker that spends most.
-_HAS = 0.5
+_CALLS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "gather", "scatter")
+#: Most functions that are told, and the smallest share of an iteration.
+_MOST_ITEMS, _LEAST = 3, 0.02
 
 
 def break_down(view: View) -> Breakdown | None:
@@ -80,10 +73,9 @@ def _collective(key: FunctionKey) -> str:
 
 
 def _items(view: View, iteration_W: Floats) -> Iterator[BreakdownItem]:
-    """Yield functions with the bound of what their removal gains.
+    """Yield functions with the bound of what their removal gains: no more than the worker that it takes longest.
 
-    The job cannot gain more than the worker that a function takes longest. A collective is waited in as well, and its
-    removal moves that elsewhere: the job cannot gain more than the worker that it takes shortest.
+    The wait in a collective moves elsewhere without it: then no more than the worker that it takes shortest.
     """
     fleet, groups = view.fleet, defaultdict[tuple[str, str, str], list[int]](list)
     for row, key in enumerate(fleet.keys):
@@ -93,7 +85,7 @@ def _items(view: View, iteration_W: Floats) -> Iterator[BreakdownItem]:
             groups[("collective", call, "") if call else (key.kind, own, "" if key.stack else key.phase)].append(row)
     for (kind, name, _), rows in groups.items():
         time_W = fleet.critical_us[rows].sum(axis=0)
-        has_W = time_W >= _HAS * time_W.max()
+        has_W = time_W >= time_W.max() / 2
         share_W = (time_W / iteration_W)[time_W > 0]
         rows.sort(key=lambda row: (bool(fleet.keys[row].stack), float(fleet.critical_us[row].sum())), reverse=True)
         first = fleet.keys[rows[0]]
@@ -101,7 +93,7 @@ def _items(view: View, iteration_W: Floats) -> Iterator[BreakdownItem]:
         yield BreakdownItem(
             function=FindingFunction(
                 name=split_frame(name).name,
-                kind=first.kind if kind != "collective" else "collective",
+                kind="collective" if kind == "collective" else "other" if first.kind == "gc" else first.kind,
                 stack=first.stack,
             ),
             workers=tuple(rank for rank, has in zip(fleet.ranks, has_W, strict=True) if has),

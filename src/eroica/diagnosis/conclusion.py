@@ -77,7 +77,10 @@ def conclude(
     if view.is_slow:
         return Conclusion("undetermined", _unexplained(view, weighed), notes)
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
-        return Conclusion("undetermined", _no_iterations(view), notes)
+        text = (
+            f"No iterations were found in what was recorded ({view.now_text}), so nothing tells whether it is training "
+        )
+        return Conclusion("undetermined", f"{text}at all; record whole steps, and mark them with step().", notes)
     if view.loss is not None and view.loss.is_sure:
         return Conclusion("undetermined", _longer(view, view.loss), notes)
     return Conclusion("healthy", _healthy(view), notes)
@@ -177,13 +180,6 @@ def _contradiction(view: View) -> str:
         "or these traces were not recorded together. Nothing else stands out in them "
         f"({view.now_text} per iteration). Record the same steps on all ranks, in one run, and let no "
         "file be cut short."
-    )
-
-
-def _no_iterations(view: View) -> str:
-    return (
-        f"No iterations were found in what was recorded ({view.now_text}), so nothing tells whether it "
-        "is training at all; record whole steps, and mark them with the profiler's step()."
     )
 
 

@@ -337,7 +337,10 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     held = block.facts.held if first.cause in ("compute-slow", "misconfiguration") else 0.0
     seen = max(first.gain, min(max(block.excess_us / max(view.iteration_us, 1e-9), held), inside))
     left = inside - seen if seen >= _ACCOUNTS * inside else inside
-    rest = [_within(one, left) for one in causes[1:]]
+    bounds = [left if _is_longer_everywhere(one) else one.gain for one in causes[1:]]
+    rest = [
+        msgspec.structs.replace(one, gain=min(one.gain, most)) for one, most in zip(causes[1:], bounds, strict=True)
+    ]
     kept = [one for one in rest if one.gain >= least_gain(view, one.block) or not _is_longer_everywhere(one)]
     others = sum(one.gain for one in kept)
     rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
@@ -347,11 +350,6 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return [first, *kept]
     return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]
-
-
-def _within(cause: Cause, left: float) -> Cause:
-    """Bound the gain of collectives that take longer on everybody by what the first cause leaves of the growth."""
-    return msgspec.structs.replace(cause, gain=min(cause.gain, left)) if _is_longer_everywhere(cause) else cause
 
 
 def _is_longer_everywhere(cause: Cause) -> bool:

@@ -122,9 +122,9 @@ class View:
     @property
     def _shorter(self) -> float:
         """Factor from the window's iterations to those just before it; 1 if the job got slow as the window opened."""
-        told_s, on_cpu = self.context.window.current_iteration_s, not self.fleet.has_accelerator
-        is_slower = not told_s or (on_cpu and self.is_slower_than_told)
-        return 1.0 if is_slower else min((told_s or 0.0) * 1e6 / self.iteration_us, 1.0)
+        told_us = (self.context.window.current_iteration_s or np.inf) * 1e6
+        is_slower = not self.fleet.has_accelerator and self.iteration_us >= SLOWER_INSIDE * told_us
+        return 1.0 if is_slower else min(told_us / self.iteration_us, 1.0)
 
     @property
     def now_text(self) -> str:
@@ -290,12 +290,6 @@ class View:
         told_us = (self.context.window.current_iteration_s or np.inf) * 1e6
         is_steady = self.fleet.has_accelerator and not (self.is_trace or self.shows_slowdown)
         return max(self.iteration_us - told_us, 0.0) if is_steady else 0.0
-
-    @property
-    def is_slower_than_told(self) -> bool:
-        """True if the job has become far slower yet since the trigger saw it, whose mean may reach back to before."""
-        current = self.context.window.current_iteration_s
-        return bool(current) and self.iteration_us >= SLOWER_INSIDE * (current or 0.0) * 1e6
 
     @property
     def shows_slowdown(self) -> bool:

@@ -42,7 +42,8 @@ _REFERENCES = {
 def summarize_cause(view: View, cause: Cause) -> str:
     """Return the sentences on a cause that a person can act on."""
     block = cause.block
-    parts = [_what(view, cause), _who_waits(view, block), _limit(view, block), _gain(cause)]
+    others = "All others wait each time." if block.scope == "rotating" and view.workers > 1 else ""
+    parts = [_what(view, cause), others, _limit(view, block), _gain(cause)]
     return " ".join(part for part in parts if part)
 
 
@@ -135,7 +136,8 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
         f", {format_ms(block.facts.each_us)} every {block.facts.every:.0f} iterations" if block.facts.every > 1 else ""
     )
     time, more = f"{format_ms(block.mean_us)} of each {iteration} iteration{each}", format_ms(block.excess_us)
-    name, there = block.focus.label, block.facts.elsewhere
+    name, there, caller = block.focus.label, block.facts.elsewhere, block.facts.caller
+    meanwhile = f", most of it while {caller.label} runs" if caller is not None else ""
     data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
         "slow-data-loading": f"{data} makes in {there}"
@@ -146,9 +148,9 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
         else f"{who} wait{ending} {time} for data to be read in {name}",
         "blocking-checkpoint": f"{who} save{ending} state for {time} in {name}",
         "blocking-logging": f"{who} spend{ending} {time} on logging in {name}",
-        "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector{_while(block)}",
+        "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector{meanwhile}",
         "memory-operation-storm": f"{who} spend{ending} {time} on copies, fills and allocations{_by(block)}",
-        "host-bound": f"The device of {who[0].lower()}{who[1:]} waits {time} for launches{_from(block)}",
+        "host-bound": f"The device of {who[0].lower()}{who[1:]} waits {time} for launches{f' from {name}' if block.focus.stack else ''}",
         "python-on-critical-path": f"{who} wait{ending} {time} for {name}, which runs in {there}"
         if there
         else f"{who} spend{ending} {time} in the Python function {name}",
@@ -162,18 +164,10 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
     return sentences.get(cause.cause, f"{late}, most of all in {name}{_by(block)}")
 
 
-def _while(block: Block) -> str:
-    return f", most of it while {block.facts.caller.label} runs" if block.facts.caller is not None else ""
-
-
 def _by(block: Block) -> str:
     operator = f", most of all {short_name(block.facts.operator)}" if block.facts.operator else ""
     caller = f", which {block.facts.caller.label} calls" if block.facts.caller is not None else ""
     return f"{operator}{caller}"
-
-
-def _from(block: Block) -> str:
-    return f" from {block.focus.label}" if block.focus.stack else ""
 
 
 def _times(block: Block) -> str:
@@ -199,10 +193,6 @@ def _rest(view: View, block: Block) -> str:
         before = format_ms(block.reference_us) if block.reference_us >= _NOTHING_US else "nothing"
         return f", against {before} {view.back_then}."
     return "."
-
-
-def _who_waits(view: View, block: Block) -> str:
-    return "All others wait each time." if block.scope == "rotating" and view.workers > 1 else ""
 
 
 def _limit(view: View, block: Block) -> str:

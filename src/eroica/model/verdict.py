@@ -250,8 +250,8 @@ class BreakdownItem(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         workers: Global ranks that spend at least half as much time in it as the one that spends most.
-        phase: Part of the iteration in which it runs: "input", "forward", "backward", "optimizer" or "other".
-        caller: The user's function that calls a collective, as in its stack; "" where no sample tells.
+        phase: "input", "forward", "backward", "optimizer" or "other".
+        caller: The user's function that calls a collective; "" where no sample tells.
         per_iteration_ms: Critical time per iteration, mean of these workers.
         most_gain: Upper bound of the share of an iteration that its removal would save, 0-1.
     """

@@ -19,8 +19,11 @@ from eroica.model.verdict import (
 )
 from eroica.model.words import amount, change, clean, milliseconds, seconds, sentence, worker_list
 
-#: Head of the breakdown: no reference says that any of it is a fault.
-BREAKDOWN = "What an iteration is made of, and its largest functions (not faults: nothing says that they are too long)"
+#: Head and foot of the breakdown.
+BREAKDOWN = (
+    "What an iteration is made of, and its largest functions",
+    "No fault: nothing says that they are too long.",
+)
 #: Smaller parts of an iteration are not told.
 _LEAST_SHARE = 0.005
 
@@ -131,7 +134,7 @@ def breakdown_lines(verdict: Verdict) -> list[str]:
         return []
     parts = (f"{part} {percent(share)}" for part, share in breakdown.shares.items() if share >= _LEAST_SHARE)
     return [
-        f"{milliseconds(breakdown.iteration_ms)}: {', '.join(parts)}",
+        f"{milliseconds(breakdown.iteration_ms)} in the window: {', '.join(parts)}",
         *(_item(one, workers) for one in breakdown.items),
     ]
 
@@ -213,16 +216,16 @@ def number_rows(finding: Finding) -> Iterator[NumberRow]:
     if duration is not None:
         label = "others wait" if _is_waiting_alone(finding) else "duration"
         here, peers = duration.per_iteration_ms, duration.peers_ms
-        yield NumberRow(label, milliseconds(here), _time(peers), "", here, peers)
+        yield NumberRow(label, milliseconds(here), "" if peers is None else milliseconds(peers), "", here, peers)
         if duration.count_per_iteration or duration.peers_count:
             count, others = duration.count_per_iteration, duration.peers_count
             label = "seen in samples" if duration.is_sampled else "calls"
-            yield NumberRow(label, f"{count:.1f}", _count(others), "", count, others)
+            yield NumberRow(label, f"{count:.1f}", "" if others is None else f"{others:.1f}", "", count, others)
     if finding.resource is not None:
         yield _resource(finding.resource)
     if pattern is not None and pattern.sigma:
         sigma = (pattern.peers or {}).get("sigma")
-        label = f"{_channel(finding)} σ".strip()
+        label = f"{clean(finding.resource.name, 24)} σ" if finding.resource is not None else "σ"
         yield NumberRow(label, percent(pattern.sigma), _share(sigma), "", pattern.sigma, sigma)
 
 
@@ -239,20 +242,8 @@ def _resource(resource: ResourceUse) -> NumberRow:
     return NumberRow(f"{clean(resource.name, 24)} μ", here, peers, "", resource.mean, resource.peers_mean)
 
 
-def _channel(finding: Finding) -> str:
-    return clean(finding.resource.name, 24) if finding.resource is not None else ""
-
-
 def _share(value: float | None) -> str:
     return "" if value is None else percent(value)
-
-
-def _time(value: float | None) -> str:
-    return "" if value is None else milliseconds(value)
-
-
-def _count(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
 
 
 def _range(bounds: tuple[float, float] | None) -> str:

@@ -88,7 +88,11 @@ def _circumstances(verdict: Verdict) -> Iterator[Text]:
 
 
 def _cause(finding: Finding, verdict: Verdict) -> RenderableType:
-    title = Text.assemble((f"{finding.order}  {clean(finding.cause, 60)}", "bold"), ("  ", ""), _certainty(finding))
+    title = Text.assemble(
+        (f"{finding.order}  {clean(finding.cause, 60)}", "bold"),
+        ("  ", ""),
+        (f"confidence {percent(finding.confidence)}", "dim"),
+    )
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(ratio=1, overflow="fold")
@@ -114,10 +118,6 @@ def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, Rende
         yield "next", Text(sentence(finding.next_step), style="bold green")
 
 
-def _certainty(finding: Finding) -> Text:
-    return Text(f"confidence {percent(finding.confidence)}", style="dim")
-
-
 def _function(finding: Finding) -> Text:
     function = finding.function
     shown = Text.assemble((clean(function.name), "bold cyan"), (f"  {function.kind}", "dim"))
@@ -141,10 +141,8 @@ def _bullets(lines: Sequence[str]) -> Table:
 
 
 def _breakdown(verdict: Verdict) -> list[RenderableType]:
-    lines = breakdown_lines(verdict)
-    return (
-        [Text(), Text(BREAKDOWN, style="dim"), *(Padding(Text(line), (0, 0, 0, 3)) for line in lines)] if lines else []
-    )
+    lines = [Padding(Text(line), (0, 0, 0, 3)) for line in breakdown_lines(verdict)]
+    return [Text(), Text(f"{BREAKDOWN[0]} ({BREAKDOWN[1]})", style="dim"), *lines] if lines else []
 
 
 def _symptoms(verdict: Verdict) -> list[RenderableType]:

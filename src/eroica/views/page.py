@@ -106,7 +106,7 @@ def build_page(material: Material) -> str:
             {"title": describe(one), "decision": one.decision, "signs": list(signs_of(one))}
             for one in verdict.considered
         ],
-        breakdown=(BREAKDOWN, *breakdown_lines(verdict)),
+        breakdown=(BREAKDOWN[1], *breakdown_lines(verdict)),
         has_letters=any(one.finding.pattern is not None for one in causes),
         pictures=[shown for name in PICTURES if (shown := _shown(name, material)) is not None],
         css=css,

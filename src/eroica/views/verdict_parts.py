@@ -71,7 +71,9 @@ def pace_bars(verdict: Verdict) -> list[PaceBar]:
         left = now * (1 - cause.gain)
         rows.append(
             PaceBar(
-                label="without the first cause" if _has_more(verdict) else "without the cause",
+                label="without the first cause"
+                if sum(finding.role == "cause" for finding in verdict.findings) > 1
+                else "without the cause",
                 bar=_bar(left, longest, "bar", saved=now),
                 value=milliseconds(left),
                 note=f"{percent(cause.gain)} shorter",
@@ -89,10 +91,6 @@ def pace_bars(verdict: Verdict) -> list[PaceBar]:
         bar = _bar(min(rest, longest), longest, "bar")
         rows.append(PaceBar(label="unexplained", bar=bar, value=milliseconds(rest), note=note))
     return rows
-
-
-def _has_more(verdict: Verdict) -> bool:
-    return sum(finding.role == "cause" for finding in verdict.findings) > 1
 
 
 def _bar(value: float, longest: float, cls: str, saved: float = 0.0) -> Markup:
