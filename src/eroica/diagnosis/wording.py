@@ -150,7 +150,8 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
         "blocking-logging": f"{who} spend{ending} {time} on logging in {name}",
         "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector{meanwhile}",
         "memory-operation-storm": f"{who} spend{ending} {time} on copies, fills and allocations{_by(block)}",
-        "host-bound": f"The device of {who[0].lower()}{who[1:]} waits {time} for launches{f' from {name}' if block.focus.stack else ''}",
+        "host-bound": f"The device of {who[0].lower()}{who[1:]} waits {time} for launches"
+        + (f" from {name}" if block.focus.stack else ""),
         "python-on-critical-path": f"{who} wait{ending} {time} for {name}, which runs in {there}"
         if there
         else f"{who} spend{ending} {time} in the Python function {name}",

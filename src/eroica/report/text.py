@@ -251,7 +251,9 @@ def build_comparison(comparison: Comparison) -> list[RenderableType]:
     parts += left_out(len(own) - _MOST_CHANGES, "change")
     if waits:
         parts += [Text(), Text("Only symptoms: waiting for other workers", style="dim")]
-        parts += [Padding(Text(_wait(change), style="dim"), (0, 0, 0, 3)) for change in waits[:_MOST_WAITS]]
+        for one in waits[:_MOST_WAITS]:
+            told = f"{clean(one.name, 80)} on {worker_list(one.workers)}: {_signed(one.change_ms)} per iteration"
+            parts += [Padding(Text(told, style="dim"), (0, 0, 0, 3))]
         parts += left_out(len(waits) - _MOST_WAITS, "symptom")
     foot = list(_foot(comparison))
     return [*parts, Text(), *foot] if foot else parts
@@ -315,10 +317,6 @@ def _price(change: FunctionChange) -> str:
 
 def _signed(value_ms: float) -> str:
     return f"{'−' if value_ms < 0 else '+'}{milliseconds(abs(value_ms))}"
-
-
-def _wait(change: FunctionChange) -> str:
-    return f"{clean(change.name, 80)} on {worker_list(change.workers)}: {_signed(change.change_ms)} per iteration"
 
 
 def _foot(comparison: Comparison) -> Iterator[Text]:
