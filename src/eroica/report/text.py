@@ -142,7 +142,7 @@ def _bullets(lines: Sequence[str]) -> Table:
 
 def _breakdown(verdict: Verdict) -> list[RenderableType]:
     lines = [Padding(Text(line), (0, 0, 0, 3)) for line in breakdown_lines(verdict)]
-    return [Text(), Text(f"{BREAKDOWN[0]} ({BREAKDOWN[1]})", style="dim"), *lines] if lines else []
+    return [Text(), Text(f"{BREAKDOWN[0]}. {BREAKDOWN[1]}", style="dim"), *lines] if lines else []
 
 
 def _symptoms(verdict: Verdict) -> list[RenderableType]:
