@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from corpus_entry import ENTRIES, Truth, entry_files, marks, read_entry, write_entry  # noqa: E402
-from corpus_judge import OUTCOMES, figures, judged, outcome  # noqa: E402
+from corpus_judge import OUTCOMES, baselines, figures, judged, outcome  # noqa: E402
+from corpus_judge import verdict_of as judge  # noqa: E402
 from eroica.model.verdict import (  # noqa: E402
     Coverage,
     Finding,
@@ -22,6 +25,10 @@ from eroica.model.verdict import (  # noqa: E402
     IterationTimes,
     Verdict,
 )
+from eroica.model.words import milliseconds  # noqa: E402
+from eroica.report.text import build_why, draw, render_verdict  # noqa: E402
+from eroica.views.material import Material  # noqa: E402
+from eroica.views.page import build_page  # noqa: E402
 
 SLOW = Truth(verdict="slow", causes=("slow-data-loading",), scope="some", workers=(2,), gain=0.3)
 
@@ -72,7 +79,7 @@ def test_a_baseline_window_of_two_iterations_with_a_pause_hides_no_slowdown_of_a
 def test_larger_inputs_are_told_though_recording_made_the_iterations_before_them_longer() -> None:
     """They wait for launches, which recording makes dearer; the larger ones do not: 120 ms recorded, then 108."""
     line = line_of("device-hf-padding-1", 2)
-    assert "108 ms instead of 76 ms" in line["summary"]
+    assert "108 ms instead of 75.7 ms" in line["summary"]
     assert "batches or sequences have grown" in line["summary"]
 
 
@@ -137,3 +144,25 @@ def test_a_faulty_window_called_healthy_is_no_undetermined_one() -> None:
     assert list(map(outcome, lines)) == told
     found = figures(lines)
     assert sum(found[name] for name in OUTCOMES) == found["faulty"] == len(lines)
+
+
+def test_now_before_and_best_are_the_same_numbers_in_sentence_report_page_and_json() -> None:
+    found = [(entry, one) for entry in map(read_entry, list(entry_files())[::40]) for one in entry.windows]
+    for entry, one in found:
+        if one.truth is None or one.blockage is not None:
+            continue
+        verdict = judge(entry, one, *baselines(entry, one))
+        times = Verdict.from_json(verdict.to_json()).iteration
+        numbers = [milliseconds(ms) for ms in (times.current_ms, times.baseline_ms, times.best_ms) if ms]
+        for now, before, each in re.findall(
+            r"terations take ([\d.]+ m?s)(?: instead of ([\d.]+ m?s))?|of each ([\d.]+ m?s) iteration", verdict.summary
+        ):
+            assert (now or each, before or numbers[1]) == (numbers[0], numbers[1]), f"{entry.name}: {verdict.summary}"
+        report = Console(file=io.StringIO(), width=500)
+        render_verdict(verdict, report)
+        draw(build_why(verdict), report)
+        text, page = report.file.getvalue(), build_page(Material(verdict=verdict))
+        assert f"{numbers[0]} per iteration, {numbers[1]} before" in text and numbers[-1] in text, entry.name
+        assert all(f'<dd class="value">{number}' in page for number in numbers), entry.name
+        parts = verdict.breakdown.shares if verdict.breakdown is not None else {"all": 1.0}
+        assert sum(parts.values()) == pytest.approx(1, abs=0.01) and (verdict.cause is None) == ("all" not in parts)

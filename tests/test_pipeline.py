@@ -26,7 +26,6 @@ from support import (
     synthesize_window,
 )
 from support.fleet import Draft
-from support.recordings import meet, recorded_collective, recorded_worker
 
 PLAN = FleetPlan(seed=3)
 
@@ -217,21 +216,6 @@ def test_a_thousand_workers_take_seconds() -> None:
     assert verdict.cause is not None
     assert (verdict.cause.cause, verdict.cause.workers) == ("compute-slow", (123, 456))
     assert time.perf_counter() - start < 20
-
-
-def test_recorded_workers_lie_on_one_time_axis_in_the_verdict() -> None:
-    starts_us, end, duration = np.array([0.0, 700.0, -1200.0]), *meet(np.full((3, 12), 5000.0).cumsum(axis=1))
-    patterns = [
-        recorded_worker(rank, [recorded_collective(end[rank] - start, duration[rank])], world=3)
-        for rank, start in enumerate(starts_us)
-    ]
-    window = Window(window_id=1, purpose="trace", kind="trace", reason="", first_iteration=0, last_iteration=1)
-    verdict = analyze("job", window, patterns)
-    assert verdict.axis is not None
-    assert verdict.axis.offsets_us == pytest.approx({0: 0.0, 1: 700.0, 2: -1200.0}, abs=1.0)
-    assert any("on one time axis" in note for note in verdict.coverage.notes)
-    assert Verdict.from_json(verdict.to_json()).axis == verdict.axis
-    assert analyze("job", window, patterns[:1]).axis is None
 
 
 def cut_short(pattern: WorkerPattern) -> WorkerPattern:

@@ -20,12 +20,10 @@ from eroica.diagnosis.words import format_ms, name_workers
 from eroica.engine import Engine, choose_engine
 from eroica.errors import InputError, UsageError
 from eroica.localize import localize
-from eroica.localize.axis import fit_axis
 from eroica.localize.fleet import leave_out_damaged
-from eroica.localize.matching import Matched
 from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
-from eroica.model.verdict import CommonAxis, Cost, Coverage, IterationTimes, Verdict, VerdictWindow
+from eroica.model.verdict import Cost, Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import REFUSED, Window
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
@@ -101,11 +99,9 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
     second = None
     if doubted and not baseline and found_none and view is not None and view.has_enough:
         second = _second_look(compared, doubted, context, settings, engine)
-    if window.kind == "trace":
-        verdict = add_axis(verdict, latest)
-    elif second is not None:
+    if second is not None:
         verdict = _noted(second, 0, doubted[0].window_id)
-    else:
+    elif window.kind != "trace":
         verdict = _noted(verdict, baseline[0].window_id if baseline else 0)
     if untraced:
         verdict = tell_untraced(verdict, untraced, window.baseline_iteration_s)
@@ -182,28 +178,6 @@ def _missing(patterns: Sequence[WorkerPattern], expected: int) -> tuple[int, ...
     """Ranks of which there is no pattern."""
     reported = {pattern.worker.global_rank for pattern in patterns}
     return tuple(rank for rank in range(expected) if rank not in reported)
-
-
-def add_axis(verdict: Verdict, patterns: Sequence[WorkerPattern], matched: Sequence[Matched] = ()) -> Verdict:
-    """The verdict on recorded traces with one time axis for all workers, where collectives give one."""
-    try:
-        fitted = fit_axis(patterns, matched)
-    except InputError:  # a damaged pattern costs the axis, which only views need
-        return verdict
-    if len(fitted.places) < 2:
-        return verdict
-    axis = CommonAxis(
-        offsets_us={rank: round(place.offset_ns / 1e3, 3) for rank, place in fitted.places.items()},
-        uncertainty_us=round(fitted.uncertainty_ns / 1e3, 3),
-        executions=fitted.executions,
-        unplaced=fitted.unplaced,
-    )
-    note = (
-        f"{len(axis.offsets_us)} workers lie on one time axis within {axis.uncertainty_us:.3g} µs, by the ends of "
-        f"{axis.executions} collectives; views use it, no conclusion does."
-    )
-    coverage = msgspec.structs.replace(verdict.coverage, notes=(*verdict.coverage.notes, note))
-    return msgspec.structs.replace(verdict, axis=axis, coverage=coverage)
 
 
 def count_workers(patterns: Sequence[WorkerPattern], stated: int | None, window: Window) -> tuple[int, tuple[str, ...]]:

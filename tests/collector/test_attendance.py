@@ -12,7 +12,15 @@ from eroica.collector.deaths import Deaths
 from eroica.collector.history import Hints, final_verdict
 from eroica.model.look import Ending
 from eroica.model.lost import Lost
-from eroica.model.verdict import Hypothesis, IterationTimes, Verdict
+from eroica.model.verdict import (
+    Breakdown,
+    Coverage,
+    Hypothesis,
+    IterationTimes,
+    Verdict,
+    VerdictWindow,
+    VerdictWord,
+)
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, OrderResult, WorkerStatus
 
@@ -82,13 +90,39 @@ def test_a_process_that_no_agent_could_see_is_known_by_its_log(tmp_path: Path) -
     assert attendance(logged=("OSError: no room",)).gaps == ("one process could not be watched: OSError: no room",)
 
 
+def look(word: VerdictWord = "healthy") -> Verdict:
+    return Verdict(
+        eroica_version="0", job="j", verdict=word, summary=f"It is {word}.", iteration=IterationTimes(current_ms=100.0),
+        window=VerdictWindow(kind="iterations", first_iteration=20, last_iteration=60),
+        coverage=Coverage(workers_expected=4, workers_reported=4),
+        breakdown=Breakdown(iteration_ms=100.0, shares={"forward": 1.0}),
+    )  # fmt: skip
+
+
+LOOKED = Hints(look=look())
+
+
 def final(hints: Hints, expected: int = 4, watched: int = 4, windows: dict[int, Verdict] | None = None) -> Verdict:
     return final_verdict("j", windows or {}, expected, watched, hints=hints)
 
 
+def test_a_job_of_which_no_window_was_judged_is_not_called_healthy() -> None:
+    never = final(Hints())
+    assert (never.verdict, never.exit_code, never.breakdown) == ("undetermined", 4, None)
+    assert never.summary == "No window was judged: iterations of 4 workers never got slower."
+    longer = final(Hints(pace=Lost(now=70.0, before=50.0, noise=25.0)))
+    assert "ended 1.4 times as long (70.0 ms) as the job's best (50.0 ms), no more than" in longer.summary
+    assert "never got slower" not in longer.summary
+    unclear = final(Hints(look=look("undetermined")))
+    assert unclear.verdict == "undetermined" and "does not decide: It is undetermined." in unclear.summary
+    told = final(LOOKED)
+    assert told.verdict == "healthy" and told.breakdown == look().breakdown and told.window == look().window
+    assert "no window" not in told.summary.lower()
+
+
 def test_healthy_is_said_of_those_who_were_watched() -> None:
-    assert final(Hints()).summary.startswith("Healthy: iterations of 4 workers never got slower")
-    some = final(Hints(gaps=("worker 3 was never seen",)), watched=3)
+    assert final(LOOKED).summary.startswith("Healthy: iterations of 4 workers never got slower")
+    some = final(LOOKED._replace(gaps=("worker 3 was never seen",)), watched=3)
     assert some.verdict == "healthy" and some.summary.startswith("Healthy: iterations of 3 of 4 workers never")
     assert some.summary.endswith("Not watched all along: worker 3 was never seen.")
     nobody = final(Hints(gaps=("worker 0 was lost at iteration 0 (E)",)), 1, 0)
@@ -98,8 +132,8 @@ def test_healthy_is_said_of_those_who_were_watched() -> None:
 
 def test_a_command_that_failed_is_not_called_healthy_whatever_its_windows_said() -> None:
     failure = "the command failed with status 1; worker 2 was the first to end, with status 1, at iteration 36"
-    for windows in ({}, {1: final(Hints())}):
-        failed = final(Hints(failure=failure), windows=windows)
+    for windows in ({}, {1: final(LOOKED)}):
+        failed = final(LOOKED._replace(failure=failure), windows=windows)
         assert failed.verdict == "undetermined"
         assert failed.summary.startswith(f"T{failure[1:]}. Before that: iterations of 4 workers never got slower")
     unseen = final(Hints(failure="the command failed with status 2"), 0, 0)
@@ -127,7 +161,7 @@ def test_who_ended_first_and_with_what(endings: tuple[WorkerStatus, ...], said: 
 
 
 def test_a_job_that_got_slow_after_a_healthy_window_does_not_end_healthy() -> None:
-    window = final(Hints())
+    window = final(LOOKED)
     slow = final(Hints(slowed=3.0, missed="no worker reported"), windows={2: window})
     assert slow.verdict == "undetermined"
     assert "3.0 times as long" in slow.summary and "no worker reported" in slow.summary
@@ -140,12 +174,12 @@ def test_a_job_whose_pace_was_forgotten_with_its_pattern_is_not_called_healthy_w
     pace = Lost(now=180.1, before=53.7, noise=10.7)
     found = final(Hints(pace=pace))
     assert found.verdict == "undetermined" and "3.4 times as long" in found.summary, found.summary
-    assert found.iteration == IterationTimes(baseline_ms=53.7, current_ms=180.1, rest_ms=126.4)
+    assert found.iteration == IterationTimes(best_ms=53.7, baseline_ms=53.7, current_ms=180.1, rest_ms=126.4)
     weighed = Hypothesis(cause="unknown", function="f", workers=(), scope="all", gain=0.3, decision="weak")
-    window = msgspec.structs.replace(final(Hints()), considered=(weighed,))
+    window = msgspec.structs.replace(final(LOOKED), considered=(weighed,))
     looked = final(Hints(pace=pace), windows={2: window})
     assert looked.verdict == "undetermined" and looked.considered == (weighed,)
-    still = final(Hints(pace=Lost(now=60.0, before=53.7, noise=10.7)))
+    still = final(LOOKED._replace(pace=Lost(now=60.0, before=53.7, noise=10.7)))
     assert still.verdict == "healthy" and "ended 1.1 times" in still.summary and still.iteration.rest_ms == 0.0
 
 
@@ -153,5 +187,6 @@ def test_a_standstill_that_passed_hides_no_slow_end() -> None:
     hang = msgspec.structs.replace(final(Hints()), verdict="blocked")
     slow = final_verdict("j", {3: hang}, 4, 4, passed={3}, hints=Hints(pace=Lost(now=98.3, before=32.2, noise=6.4)))
     assert slow.verdict == "undetermined" and "3.1 times" in slow.summary
-    varies = final_verdict("j", {3: hang}, 4, 4, passed={3}, hints=Hints(slowed=1.2))
-    assert varies.verdict == "healthy" and "went on; iterations ended 1.2 times as long" in varies.summary
+    varies = final_verdict("j", {3: hang}, 4, 4, passed={3}, hints=LOOKED._replace(slowed=1.2))
+    assert varies.verdict == "healthy" and "iterations of 4 workers ended 1.2 times as long" in varies.summary
+    assert "went on" in varies.summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store, save_patterns
 from eroica.collector.blockage import Examine
 from eroica.collector.resume import History, read_history
-from eroica.collector.service import MAX_PATTERN_BYTES, Collector
+from eroica.collector.service import MAX_LOOKS_BYTES, MAX_PATTERN_BYTES, Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError
-from eroica.model.look import Blockage
+from eroica.model.look import Blockage, HostLooks
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Recurrence, Verdict
 from eroica.model.window import Window
@@ -126,6 +127,14 @@ def test_without_the_token_nothing_is_answered(tmp_path: Path) -> None:
         ("/v1/patterns", b"\x00" * (MAX_PATTERN_BYTES + 1), 413),
         ("/v1/profile", msgspec.msgpack.encode({"iterations": "many"}), 400),
         ("/v1/windows/1/failures", b"", 400),
+        ("/v1/looks", b"garbage", 400),
+        ("/v1/looks", bytes(MAX_LOOKS_BYTES + 1), 413),
+        ("/v1/looks", msgspec.msgpack.encode(HostLooks(look_id=1, host=" ")), 400),
+        ("/v1/report", msgspec.msgpack.encode(AgentReport(host="", pid=1)), 400),
+        ("/v1/finish", b"garbage", 400),
+        ("/v1/profile", msgspec.msgpack.encode({"seconds": math.nan}), 400),
+        ("/v1/profile", msgspec.msgpack.encode({"iterations": -1}), 400),
+        ("/v1/profile", msgspec.msgpack.encode({"iterations": 2**63}), 400),
     ],
 )
 def test_garbage_is_refused_with_a_reason(tmp_path: Path, path: str, body: bytes, code: int) -> None:
@@ -136,8 +145,8 @@ def test_garbage_is_refused_with_a_reason(tmp_path: Path, path: str, body: bytes
     with_collector(tmp_path, script)
 
 
-def test_a_job_without_a_slow_moment_is_healthy_and_one_without_workers_undetermined(tmp_path: Path) -> None:
-    for workers, word in (((status(10),), "healthy"), ((), "undetermined")):
+def test_a_job_of_which_no_window_was_judged_is_undetermined(tmp_path: Path) -> None:
+    for workers, said in (((status(10),), "No window was judged"), ((), "No worker was seen")):
 
         async def script(
             collector: Collector, client: httpx.AsyncClient, workers: tuple[WorkerStatus, ...] = workers
@@ -147,7 +156,8 @@ def test_a_job_without_a_slow_moment_is_healthy_and_one_without_workers_undeterm
             await asyncio.wait_for(collector.run(0.01), 5)
 
         with_collector(tmp_path, script)
-        assert Verdict.from_json((tmp_path / "verdict.json").read_bytes()).verdict == word
+        found = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
+        assert found.verdict == "undetermined" and found.summary.startswith(said)
 
 
 def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: Path) -> None:
@@ -158,7 +168,7 @@ def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: P
         await tell(client, status(10))
         await client.post("/v1/finish")
         await asyncio.wait_for(collector.run(0.01), 5)
-        assert collector.final is not None and collector.final.verdict == "healthy"
+        assert collector.final is not None and collector.final.verdict == "undetermined"
         assert any("could not write" in note for note in collector.windows.notes)
 
     with_collector(blocked, script)

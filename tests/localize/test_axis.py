@@ -38,7 +38,8 @@ def test_windows_are_placed_although_clocks_are_off_and_drift(starts: list[float
     assert not axis.unplaced
     for rank in range(len(starts)):
         for real_us in (0.0, 1e6):
-            shown = axis.to_axis(rank, (real_us + 2e6 - starts_us[rank]) / (1 + drifts[rank]) * 1e3)
+            since_ns = (real_us + 2e6 - starts_us[rank]) / (1 + drifts[rank]) * 1e3
+            shown = axis.places[rank].offset_ns + (1 + axis.places[rank].drift) * since_ns
             assert shown == pytest.approx((real_us + 2e6 - starts_us[0]) * 1e3, abs=3 * axis.uncertainty_ns + 20_000)
     assert axis.uncertainty_ns < 30_000
 

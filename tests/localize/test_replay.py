@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from eroica.localize.arrivals import Arrivals, read_arrivals
-from eroica.localize.axis import fit_axis
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.localize.simulate import Removal, _replayed, share_gains, simulated_gain
 from eroica.localize.unexplained_waiting import shorten_longest
@@ -404,12 +403,6 @@ def test_online_ends_neither_pair_nor_refuse_nor_make_a_recording() -> None:
     assert online.matched == ()
     assert {part.group for part in recorded.matched} == {"dp0", "dp1"}
     assert online.blamed_us.sum(axis=1) == pytest.approx(recorded.blamed_us.sum(axis=1), rel=0.05)
-
-
-def test_the_axis_takes_what_was_paired_already() -> None:
-    programs, groups = pipeline_programs(((SLOW, FAST), (FAST, FAST)), ITERATIONS)
-    fleet, arrivals, _ = judged(programs, groups, recorded=True, pairing="order")
-    assert fit_axis(fleet.patterns, arrivals.matched) == fit_axis(fleet.patterns)
 
 
 def cut_short(pattern: WorkerPattern, executions: int) -> WorkerPattern:

@@ -6,6 +6,8 @@ import msgspec
 
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.model.verdict import (
+    Breakdown,
+    BreakdownItem,
     Cost,
     Coverage,
     DurationSummary,
@@ -143,10 +145,24 @@ HEALTHY = Verdict(
     eroica_version="0.1.0",
     job="demo",
     verdict="healthy",
-    summary="Healthy: iterations of 4 workers never got slower, so no window was opened.",
-    window=None,
-    iteration=IterationTimes(),
+    summary="Healthy: iterations of 4 workers never got slower.",
+    window=VerdictWindow(kind="iterations", first_iteration=20, last_iteration=60, duration_s=4.0),
+    iteration=IterationTimes(best_ms=98.0, baseline_ms=99.0, current_ms=100.0),
     coverage=Coverage(workers_expected=4, workers_reported=4),
+    breakdown=Breakdown(
+        iteration_ms=100.0,
+        shares={"forward": 0.4, "communication": 0.31, "waiting for peers": 0.001, "other": 0.289},
+        items=(
+            BreakdownItem(
+                function=FindingFunction(name="gloo:broadcast", kind="collective", stack=("forward (net.py:8)",)),
+                workers=(0, 1, 2, 3),
+                phase="forward",
+                caller="forward (net.py:8)",
+                per_iteration_ms=31.2,
+                most_gain=0.31,
+            ),
+        ),
+    ),
 )
 
 UNDETERMINED = Verdict(

@@ -73,17 +73,14 @@ def test_the_page_folds_it_and_takes_names_as_text(tmp_path: Path) -> None:
     assert "<script>alert(1)" not in text and "\x1b" not in text
 
 
-def test_a_named_cause_says_what_decided_for_it_and_the_others_what_took_their_place(tmp_path: Path) -> None:
-    verdict = judged()
-    first = verdict.considered[0]
-    assert first.why.startswith("it gains most, ") and "% of the iteration" in first.why, first.why
-    path, page = tmp_path / "verdict.json", tmp_path / "page.html"
-    path.write_bytes(verdict.to_json())
-    done = CliRunner().invoke(report, [str(path), "--why", "--html", str(page)])
-    assert "named: it gains most" in " ".join(done.output.split()), done.output
-    assert "named: it gains most" in page.read_text()
-    told = [one.decision for one in verdict.considered if "tells the same time" in one.decision]
-    assert all(f"({verdict.cause.function.name})" in one for one in told if verdict.cause), told
+def test_a_healthy_window_tells_its_largest_functions_and_a_cause_the_samples_that_showed_it() -> None:
+    patterns = synthesize(FleetPlan(workers=4, seed=1), (), 1)
+    verdict = analyze("job", synthesize_window(patterns), patterns)
+    found = verdict.breakdown
+    assert verdict.verdict == "healthy" and found is not None and "What an iteration is made of" in drawn(verdict)
+    assert {"input", "forward", "backward", "optimizer", "communication"} <= set(found.shares)
+    assert 0 < len(found.items) <= 3 and all(one.workers and 0 < one.most_gain <= 1 for one in found.items)
+    assert "seen in samples" in drawn(judged()) and "calls" not in drawn(judged()) and judged().breakdown is None
 
 
 def test_the_time_that_no_cause_explains_is_one_number_in_all_views(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_a_slow_job_has_begun_and_a_broken_verdict_says_nothing(tmp_path: Path) 
     assert has_begun({"verdict": "undetermined", "iteration": {"current_ms": 3.0}})
     assert has_begun({"verdict": "blocked", "window": None}) is False
     assert has_begun({"verdict": "undetermined"}) is None
+    assert has_begun({"verdict": "undetermined", "coverage": {"workers_reported": 2}})
     assert has_begun([]) is None
 
 

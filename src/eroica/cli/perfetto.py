@@ -16,7 +16,7 @@ from eroica.settings import Settings
 from eroica.views.chrome_trace import OnAxis
 from eroica.views.lanes import Drawn, Whereabouts, draw_kept, read_sources
 from eroica.views.material import Material, of_run, of_window
-from eroica.views.perfetto import Alignment, Written, choose_workers, write_perfetto
+from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 
 #: All workers of a window are asked how clocks run where the chosen ones share no collective; of more it takes seconds.
 _MOST_FOR_AXIS = 2_000
@@ -61,7 +61,7 @@ def write_chosen(
         written = write_perfetto(path, material, chosen, align(material, chosen), whole)
     except OSError as error:
         raise InputError(f"--perfetto {path} cannot be written: {error.strerror or error}") from error
-    return _told(path, written)
+    return f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *written.notes
 
 
 def _material(saved: SavedRun | SavedWindow | Verdict, number: int | None) -> tuple[Material, SavedWindow | None]:
@@ -83,10 +83,6 @@ def align(material: Material, ranks: Sequence[int]) -> Alignment:
     if not few and _placed(axis, ranks) < len(ranks) and len(material.patterns) <= _MOST_FOR_AXIS:
         further = _fitted(material.patterns)
         axis = further if _placed(further, ranks) > _placed(axis, ranks) else axis
-    if _placed(axis, ranks) < 2 and material.verdict.axis is not None:
-        stated = material.verdict.axis
-        places = {rank: OnAxis(offset_us * 1e3) for rank, offset_us in stated.offsets_us.items() if rank in ranks}
-        return Alignment(places, stated.uncertainty_us, stated.executions, stated.unplaced)
     if axis is None:
         return Alignment()
     places = {rank: OnAxis(place.offset_ns, 1 + place.drift) for rank, place in axis.places.items() if rank in ranks}
@@ -104,7 +100,3 @@ def _fitted(patterns: Sequence[WorkerPattern]) -> TimeAxis | None:
         return fit_axis(patterns)
     except InputError:
         return None
-
-
-def _told(path: Path, written: Written) -> tuple[str, ...]:
-    return (f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *written.notes)

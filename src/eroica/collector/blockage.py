@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from eroica.collector.deaths import Deaths, in_words, signal_name
+from eroica.collector.deaths import Deaths, in_words
 from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
 from eroica.collector.standstill import Standstill, mark
@@ -24,7 +24,7 @@ from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
-from eroica.model.words import worker_list
+from eroica.model.words import signal_name, worker_list
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, JobStatus, WorkerStatus
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from eroica.collector.intake import MAX_WORKERS
 from eroica.collector.participants import WorkerKey
 from eroica.model.look import Death, Ending
+from eroica.model.words import signal_name
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, WorkerStatus
 
@@ -230,11 +231,3 @@ def _in_what_way(ending: Ending) -> str:
     if ending.kind == "signal":
         return f", by {signal_name(ending.number)}"
     return f", with status {ending.number}" if ending.number else ""
-
-
-def signal_name(number: int) -> str:
-    """Name a signal as people know it."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

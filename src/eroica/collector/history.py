@@ -13,8 +13,18 @@ from eroica.collector.cause_tracking import Course, Sighting, follow_causes, sam
 from eroica.collector.recurrence import believe, courses_in, recurrence_of
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
-from eroica.model.verdict import NAMED, NO_FUNCTION, Coverage, Finding, Hypothesis, IterationTimes, Recurrence, Verdict
-from eroica.model.words import history, plural, window_list, worker_list
+from eroica.model.verdict import (
+    NAMED,
+    NO_FUNCTION,
+    Coverage,
+    Finding,
+    Hypothesis,
+    IterationTimes,
+    Recurrence,
+    Verdict,
+    VerdictWord,
+)
+from eroica.model.words import history, milliseconds, plural, window_list, worker_list
 
 #: Last means that are so many times the lowest one are not called healthy, though nobody looked: the lowest of many
 #: lies far below what a job does for long.
@@ -41,6 +51,7 @@ class Hints(NamedTuple):
         gaps: Which workers were not watched all along, and why (`eroica.collector.attendance`).
         pace: The job's end against its best level, over its whole life, milliseconds; None where it was too short.
         unseen: Why no window was captured, if any was tried; "" else.
+        look: The verdict on the last baseline window; None if none was judged.
     """
 
     slowed: float = 1.0
@@ -51,11 +62,17 @@ class Hints(NamedTuple):
     gaps: tuple[str, ...] = ()
     pace: Lost | None = None
     unseen: str = ""
+    look: Verdict | None = None
 
     @property
-    def longer(self) -> float:
-        """Ratio of iterations at the end to those at the best; agents forget what was before a new pattern."""
-        return self.slowed if self.pace is None else max(self.slowed, self.pace.now / self.pace.before)
+    def ended(self) -> str:
+        """Say how long iterations took at the end, by the numbers of the record where it has any; "" if as ever."""
+        ratio = self.slowed if self.pace is None else self.pace.now / self.pace.before
+        if self.slowed >= _NOT_HEALTHY > ratio:
+            return f"ended {self.slowed:.1f} times as long as the best of one worker"
+        times = _times(self.pace)
+        now, best = (f" ({milliseconds(ms)})" if ms else "" for ms in (times.current_ms, times.best_ms))
+        return f"ended {ratio:.1f} times as long{now} as the job's best{best}" if ratio >= _WORTH_A_WORD else ""
 
     @property
     def ended_slow(self) -> bool:
@@ -89,9 +106,9 @@ def final_verdict(
     most stands: the largest sum of confidences times gains, over the windows that it led. All windows together give it
     its confidence (`eroica.collector.recurrence.believe`), and a sentence says how often it was seen. A cause that
     moves from worker to worker blames none. Two causes that weigh alike, point at different places and never show in
-    one window: undetermined, unless the later one has clearly taken the place of the earlier. Without any cause:
-    undetermined if a window said so last, or iterations ended far longer than the best, else healthy. But a command
-    that failed is never called healthy, and nothing is claimed of workers that were not watched all along.
+    one window: undetermined, unless the later one has clearly taken the place of the earlier. Without any cause it is
+    healthy only if a window was judged, none was undetermined last, and iterations did not end far longer than the
+    best. A command that failed is never called healthy.
 
     Args:
         job: Name of the job.
@@ -307,7 +324,9 @@ def _in_full(verdict: Verdict, hints: Hints) -> Verdict:
     elif failure:
         word = "undetermined"
         known = f"Before that: {known.removeprefix('Healthy: ')}" if known.startswith("Healthy: ") else known
-    return msgspec.structs.replace(verdict, verdict=word, summary=" ".join(filter(None, (failure, known, gaps))))
+    breakdown = verdict.breakdown or (hints.look.breakdown if hints.look is not None else None)
+    summary = " ".join(filter(None, (failure, known, gaps)))
+    return msgspec.structs.replace(verdict, verdict=word, summary=summary, breakdown=breakdown)
 
 
 def _unconfirmed(verdict: Verdict) -> Verdict:
@@ -338,33 +357,28 @@ def _nothing_looked_wrong(
     looked: str = "",
 ) -> Verdict:
     notes: tuple[str, ...] = ()
-    ended = f"ended {hints.longer:.2g} times as long as the job's best" if hints.longer >= _WORTH_A_WORD else ""
+    who = f"{workers_seen} of {workers_expected} workers" if hints.gaps else plural(workers_seen, "worker")
+    look, ended = hints.look, hints.ended
+    is_judged = look is not None and look.verdict != "undetermined"
+    word: VerdictWord = "healthy" if workers_seen and is_judged and not hints.is_doubtful else "undetermined"
     if workers_seen and hints.ended_slow:
         came = f"the window opened for it came to nothing ({hints.missed})" if hints.missed else ""
-        why = "; ".join(filter(None, (looked, came))) or "no window was opened"
-        longer = f"{hints.longer:.1f} times as long as the job's best"
-        summary = f"Iterations ended {longer}; why was not seen: {why}."
+        nothing = "no window was opened" if look is None else "the only window was taken before"
+        why = "; ".join(filter(None, (looked, came))) or nothing
+        summary = f"Iterations {ended}; why was not seen: {why}."
     elif workers_seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
-    elif workers_seen and stood_still:
-        times, why = _how_often(stood_still), _last_word(stood_still)
-        summary = (
-            f"Healthy: {plural(workers_seen, 'worker')} never looked slow; the job stood still {times}, and went on"
-            f"{f'; iterations {ended}' if ended else ''}.{f' {why}' if why else ''}"
-        )
     elif workers_seen:
-        who = f"{workers_seen} of {workers_expected} workers" if hints.gaps else plural(workers_seen, "worker")
-        summary = f"Healthy: iterations of {who} never got slower, so no window was opened."
-        if ended:
-            summary = (
-                f"Healthy: iterations of {who} never got slower by more than they vary, so no window "
-                f"was opened; they {ended}."
-            )
-        notes = (
-            *((f"no window was captured: {hints.unseen}",) if hints.unseen else ()),
-            "a job that is slow on all workers alike from its first iteration on shows no change; `eroica profile` "
-            "looks at it, and --expected-iteration-s says how long an iteration should take",
-        )
+        times, why = (_how_often(stood_still), _last_word(stood_still)) if stood_still else ("", "")
+        course = f"{ended}, no more than they vary by" if ended else "never got slower"
+        course += f"; the job stood still {times}, and went on" if times else ""
+        start = "Healthy: iterations" if word == "healthy" else "Iterations"
+        start = "No window was judged: iterations" if look is None else start
+        shown = "" if look is None else f" {_shown(look, word)}"
+        summary = f"{start} of {who} {course}.{shown}{f' {why}' if why else ''}"
+        notes = (f"no window was captured: {hints.unseen}",) if hints.unseen else ()
+        slow = "a job that is slow on all workers from its start shows no change; see --expected-iteration-s"
+        notes = (*notes, *(look.coverage.notes if look is not None else ()), slow)
     elif hints.gaps:
         summary = "No worker was watched long enough to tell whether it was slow."
     else:
@@ -373,22 +387,34 @@ def _nothing_looked_wrong(
             "a process becomes a worker at its first torch optimizer step or eroica.step()",
             "if there were any, look into log/ in the run directory",
         )
-    return Verdict(
-        eroica_version=__version__,
-        job=job,
-        verdict="healthy" if workers_seen and not hints.is_doubtful else "undetermined",
+    base = look or Verdict(
+        eroica_version=__version__, job=job, verdict=word, summary=summary, window=None, iteration=IterationTimes(),
+        coverage=Coverage(workers_expected=workers_expected, workers_reported=workers_seen),
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        base,
+        verdict=word,
         summary=summary,
-        window=None,
-        iteration=_times(hints.pace),
+        iteration=base.iteration if hints.pace is None else _times(hints.pace),
         coverage=Coverage(workers_expected=workers_expected, workers_reported=workers_seen, notes=notes),
+        findings=(),
     )
+
+
+def _shown(look: Verdict, word: VerdictWord) -> str:
+    """Say what the baseline window showed, in a sentence."""
+    if word != "healthy":
+        return f"The only window does not decide: {look.summary}"
+    cost = f" but {look.cause.cause}, {percent(look.cause.gain or 0.0)}" if look.cause is not None else ""
+    return f"In their baseline window no worker was slower than its peers, and no function stood out{cost}."
 
 
 def _times(pace: Lost | None) -> IterationTimes:
     if pace is None:
         return IterationTimes()
     rest_ms = round(pace.rest(0.0), 3)
-    return IterationTimes(baseline_ms=round(pace.before, 3), current_ms=round(pace.now, 3), rest_ms=rest_ms)
+    before_ms = round(pace.before, 3)
+    return IterationTimes(best_ms=before_ms, baseline_ms=before_ms, current_ms=round(pace.now, 3), rest_ms=rest_ms)
 
 
 def lost_verdict(job: str, problems: Sequence[str], *, was_watched: bool = True) -> Verdict:

@@ -505,6 +505,7 @@ class Collector:
                 attendance.gaps,
                 self.pace.loss(is_traced=any(one.has_accelerator for one in self.windows.baseline)),
                 self.windows.unseen,
+                self.windows.look,
             ),
             former=self._former,
         )

@@ -70,6 +70,7 @@ class Windows:
 
     Attributes:
         suspicion: The verdict on the baseline window, if that shows a slow job and nobody has looked again.
+        look: The verdict on the last baseline window; None if none was judged.
         hold: The job stands still: no window opens; one that is open goes on to its own deadlines.
         roll: Who takes part.
         ended: The job is over: no window opens any more.
@@ -78,6 +79,7 @@ class Windows:
     def __init__(self, job: str, settings: Settings) -> None:
         self.job = job
         self.suspicion: Verdict | None = None
+        self.look: Verdict | None = None
         self._judging = 0
         self.hold = False
         self.ended = False
@@ -154,6 +156,7 @@ class Windows:
         """The analysis of a window is done; None if it failed."""
         if window_id == self._judging:
             self._judging = 0
+            self.look = verdict or self.look
             self._suspect(verdict)
         current = self._capturing.current
         if current is None or current.window.window_id != window_id:

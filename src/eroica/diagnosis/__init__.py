@@ -16,8 +16,11 @@ Then `conclusion` chooses the word, `findings` and `wording` write the record.
 
 from __future__ import annotations
 
+import msgspec
+
 from eroica import __version__
 from eroica.diagnosis import gate
+from eroica.diagnosis.breakdown import break_down
 from eroica.diagnosis.conclusion import conclude, too_little
 from eroica.diagnosis.findings import build_findings
 from eroica.diagnosis.hypotheses import list_hypotheses
@@ -26,7 +29,7 @@ from eroica.diagnosis.view import View, WindowContext
 from eroica.diagnosis.waits import read_waits
 from eroica.localize.suspects import Suspects
 from eroica.model.causes import CATALOG, CatalogEntry
-from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWindow
+from eroica.model.verdict import Coverage, Verdict, VerdictWindow
 from eroica.settings import Settings
 
 __all__ = ["CATALOG", "CatalogEntry", "WindowContext", "diagnose"]
@@ -44,6 +47,7 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
     causes, weighed = find_causes(view) if not too_little(view) else ([], [])
     causes, withheld = gate.admit(view, causes)
     weighed = [*withheld, *weighed]
+    view.has_no_cause = not causes
     findings = build_findings(view, causes)
     word, summary, notes = conclude(view, causes, weighed, findings)
     window = context.window
@@ -59,9 +63,8 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
             duration_s=round(max(pattern.duration_s for pattern in suspects.fleet.patterns), 3),
             reason=window.reason,
         ),
-        iteration=IterationTimes(
-            baseline_ms=round(view.baseline_us / 1e3, 3) if view.baseline_us else None,
-            current_ms=round(view.iteration_us / 1e3, 3),
+        iteration=msgspec.structs.replace(
+            view.times,
             rest_ms=None if view.loss is None else round(view.loss.rest(explained_us(view, causes)) / 1e3, 3),
         ),
         coverage=Coverage(
@@ -74,4 +77,5 @@ def diagnose(suspects: Suspects, context: WindowContext, settings: Settings) -> 
         cost=context.cost,
         waits=read_waits(suspects),
         considered=list_hypotheses(view, causes, weighed),
+        breakdown=None if causes else break_down(view),
     )

@@ -6,8 +6,6 @@ peers' but slower, a link that is low and steady where others beside it are low 
 
 from __future__ import annotations
 
-import numpy as np
-
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.view import View
 from eroica.localize.suspects import SuspectRow
@@ -35,12 +33,3 @@ def describe_row(row: SuspectRow) -> str:
     if row.why == "expectation":
         return f"equation 11 flags {where}: {percent(row.distance)} more than its kind should be"
     return f"equation 11 flags {where}: its pattern differs from {percent(row.distance)} of its peers'"
-
-
-def is_read_by_rule(view: View, block: Block) -> bool:
-    """True if the rule can judge a candidate: it reads rows by their share of the window, on known workers."""
-    rows = list(block.rows)
-    if not rows or block.scope == "rotating" or not block.workers:
-        return False
-    beta_F = view.fleet.pattern[rows][:, list(block.workers), 0].max(axis=1)
-    return bool(np.nanmax(beta_F, initial=0.0) > view.settings.beta_gate)

@@ -21,6 +21,7 @@ from eroica.model.causes import CATALOG
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
+from eroica.model.words import milliseconds
 
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
@@ -76,7 +77,10 @@ def conclude(
     if view.is_slow:
         return Conclusion("undetermined", _unexplained(view, weighed), notes)
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
-        return Conclusion("undetermined", _no_iterations(view), notes)
+        text = (
+            f"No iterations were found in what was recorded ({view.now_text}), so nothing tells whether it is training "
+        )
+        return Conclusion("undetermined", f"{text}at all; record whole steps, and mark them with step().", notes)
     if view.loss is not None and view.loss.is_sure:
         return Conclusion("undetermined", _longer(view, view.loss), notes)
     return Conclusion("healthy", _healthy(view), notes)
@@ -101,12 +105,13 @@ def _with_rest(view: View, causes: Sequence[Cause], findings: Sequence[Finding],
     inside, _ = growth_of(view)
     explained, loss = explained_us(view, causes), view.loss
     share = explained / max(view.iteration_us, 1e-9)
-    is_rest = loss is not None and loss.rest(explained) > 0
-    if not is_rest and (share >= _HALF * inside or inside - share < _LEAST_LEFT):
+    rest_us = loss.rest(explained) if loss is not None else 0.0
+    if not rest_us and (share >= _HALF * inside or inside - share < _LEAST_LEFT):
         return text, True
     grown_us = max(inside * view.iteration_us, loss.now - loss.before if loss is not None else 0.0)
     what = "That explains" if len(causes) == 1 else "All causes together explain"
-    text += f" {what} {format_ms(explained)} of the {format_ms(grown_us)} that iterations take longer than before."
+    of = f"; no cause explains the other {milliseconds(rest_us / 1e3)}" if rest_us else f" of the {format_ms(grown_us)}"
+    text += f" {what} {format_ms(explained)}{of} that iterations take longer than before."
     if explained < _HALF * grown_us and max(one.confidence for one in findings) < _HALF:
         return f"{text} It is rather wrong than right; {LONGER_WINDOW}.", False
     return text, True
@@ -122,7 +127,7 @@ def _doubted(view: View, cause: Cause) -> str:
     if block.culprit is not None:
         what = f"{block.culprit.subject}: {title[0].lower()}{title[1:]}"
     return (
-        f"{what} seems to cost {percent(cause.gain)} of the iteration ({format_ms(view.iteration_us)}) on {who}, but "
+        f"{what} seems to cost {percent(cause.gain)} of the iteration ({view.now_text}) on {who}, but "
         f"{count} too few to tell it from noise; {MORE_STEPS}.{describe_turns(view)}"
     )
 
@@ -131,9 +136,8 @@ def describe_growth(view: View) -> str:
     """Return a sentence on batches or sequences that have grown on all workers alike; "" if they have not."""
     if not grown_tensors(view.suspects, view.larger_than_before, view.baseline_us):
         return ""
-    before = f" instead of {format_ms(view.baseline_us)}" if view.baseline_us else ""
     return (
-        f"Iterations take {format_ms(view.iteration_us)}{before}: operators of forward and backward take longer than "
+        f"Iterations take {view.now_and_before}: operators of forward and backward take longer than "
         f"in the {view.past_window}, those of the optimizer do not, on all workers alike. So batches or sequences have "
         "grown, which is no fault, or processors compute more slowly while memory is as fast as before; the sizes of "
         "the batches tell which."
@@ -141,12 +145,11 @@ def describe_growth(view: View) -> str:
 
 
 def _unexplained(view: View, weighed: Sequence[Weighed]) -> str:
-    now, before = format_ms(view.iteration_us), view.stated_baseline_us or view.baseline_us
-    text = f"Iterations take {now}" + (f" instead of {format_ms(before)}" if before else "")
+    text = f"Iterations take {view.now_and_before}"
     if view.context.window.purpose == "expected":
         expected_us = view.settings.expected_iteration_s * 1e6
-        longer = percent(view.iteration_us / expected_us - 1)
-        text = f"Iterations take {now}, {longer} more than expected ({format_ms(expected_us)})"
+        longer = percent(view.pace_us / expected_us - 1)
+        text = f"Iterations take {view.now_text}, {longer} more than expected ({format_ms(expected_us)})"
     lacking, wanted = [], []
     if view.suspects.baseline is None:
         lacking.append("there is no baseline window of the healthy job to compare with")
@@ -175,15 +178,8 @@ def _contradiction(view: View) -> str:
     return (
         f"Collectives of the recorded workers do not pair ({view.suspects.arrivals.contradicted}): events are missing, "
         "or these traces were not recorded together. Nothing else stands out in them "
-        f"({format_ms(view.iteration_us)} per iteration). Record the same steps on all ranks, in one run, and let no "
+        f"({view.now_text} per iteration). Record the same steps on all ranks, in one run, and let no "
         "file be cut short."
-    )
-
-
-def _no_iterations(view: View) -> str:
-    return (
-        f"No iterations were found in what was recorded ({format_ms(view.iteration_us)}), so nothing tells whether it "
-        "is training at all; record whole steps, and mark them with the profiler's step()."
     )
 
 
@@ -191,25 +187,23 @@ def _longer(view: View, loss: Lost) -> str:
     busy_I = view.whole.busy_us.max(axis=0)
     long = int((busy_I >= _PAUSE * np.median(busy_I)).sum())
     what = f", {long} of {busy_I.size} at least half as long again as the usual one" if long else ""
-    when = "in the baseline window" if loss.is_inside else "at the job's best"
+    against = "the baseline window" if loss.is_inside else "the job's best"
     again = f"{LONGER_WINDOW}, to see whether and how often that comes again" if loss.is_inside else LEAVE_ON
-    return (
-        f"Iterations take {format_ms(loss.now)} on average{what}, {when} {format_ms(loss.before)}, and no function "
-        f"accounts for it. {_capital(again)}."
-    )
+    rest = f"They lost {milliseconds(loss.rest(0.0) / 1e3)} on average against {against}"
+    return f"Iterations take {view.now_and_before}{what}. {rest}, and no function accounts for it. {_capital(again)}."
 
 
 def _healthy(view: View) -> str:
-    now = format_ms(view.iteration_us)
     if view.is_trace:
         whose = f"the trace of {name_workers(view.fleet.ranks)}" if view.context.missing else "what was recorded"
-        return f"No cause found: nothing stands out in {whose} ({now} per iteration).{describe_turns(view)}"
+        return f"No cause found: nothing stands out in {whose} ({view.now_text} per iteration).{describe_turns(view)}"
     stage = find_long_stage(view)
     if stage is not None:
         return f"No cause found: no worker is slower than its peers. {describe_stage(view, stage)}, which is structure."
-    text = f"No cause found: no worker is slower than its peers, and no function stands out ({now} per iteration)."
-    if view.loss is not None and view.iteration_us >= _TOLD * view.loss.before:
-        text += f" Before, iterations took {format_ms(view.loss.before)}; healthy windows differ by as much."
+    text = "No cause found: no worker is slower than its peers, and no function stands out"
+    text += f" ({view.now_text} per iteration)."
+    if (view.times.current_ms or 0.0) >= _TOLD * (view.times.baseline_ms or np.inf):
+        text += f" Iterations take {view.now_and_before}; healthy windows differ by as much."
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
         return f"{text} The slowdown was over when the window opened."
     return text

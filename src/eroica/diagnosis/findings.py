@@ -283,4 +283,5 @@ def summarize_durations(view: View, block: Block) -> DurationSummary:
         mean_ms=round(total / count / 1e3, 4) if count > 0 else 0.0,
         count_per_iteration=round(count, 3),
         peers_count=round(float(view.fleet.count[rows][:, others].sum(axis=0).mean()), 3) if others else None,
+        is_sampled=any(view.fleet.keys[row].kind == "python" for row in rows),
     )

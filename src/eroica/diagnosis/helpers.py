@@ -9,7 +9,7 @@ Array suffixes: W workers. All times are microseconds per iteration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -111,14 +111,11 @@ def _crowd(view: View, kind: _Kind, lost_us: float) -> Block | None:
         if past is None:
             enough &= taken_us >= _LEAST_TAKEN * view.iteration_us * cores
             enough &= queued_us >= _OFTEN_QUEUED * float(fleet.busy_us[here].mean())
-            enough &= kind.thread != "loader" or _loaders(view, here) > cores
+            loaders = sum(number(view.fleet.patterns[at].setup.get("loader_workers")) or 0.0 for at in here)
+            enough &= kind.thread != "loader" or loaders > cores
         if enough:
             crowd += here
     return _block(view, kind, sorted(crowd), lost_us, taken_W, queued_W) if crowd else None
-
-
-def _loaders(view: View, members: Sequence[int]) -> float:
-    return sum(number(view.fleet.patterns[at].setup.get("loader_workers")) or 0.0 for at in members)
 
 
 def _rows(fleet: Fleet, kind: _Kind) -> list[int]:

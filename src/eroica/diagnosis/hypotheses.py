@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from eroica.diagnosis.behavior import describe_row, flagged_row, is_read_by_rule
+from eroica.diagnosis.behavior import describe_row, flagged_row
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.selection import Cause, Weighed
 from eroica.diagnosis.view import View
@@ -48,7 +48,6 @@ def _hypothesis(view: View, cause: Cause, decision: str) -> Hypothesis:
         scope=cause.block.scope,
         gain=round(cause.gain, 4),
         decision=decision,
-        why=cause.why,
         met=tuple(text for word, text in signs if word == "met"),
         missing=tuple(text for word, text in signs if word == "missing"),
         unknown=tuple(text for word, text in signs if word == "unknown"),
@@ -75,9 +74,5 @@ def _signs(view: View, cause: Cause) -> Iterator[tuple[str, str]]:
     row = flagged_row(view, block)
     if row is not None:
         yield "met", describe_row(row)
-    elif is_read_by_rule(view, block):
-        yield "missing", "equation 11 flags none of its functions"
-    if block.culprit is not None and block.culprit.doubt < 1:
-        yield "unknown", "whether what was seen beside the job is all that it lacks"
     if cause.cause == "unknown":
         yield "unknown", "which kind of cause it is"

@@ -229,7 +229,7 @@ def _told(view: View, chain: Chain, rows: list[int], at: Places, each_us: float,
     return Culprit(
         kind="late",
         subject=(
-            f"{who} come{ending} last to {which}: {waits} {format_ms(each_us)} of each {format_ms(view.iteration_us)} "
+            f"{who} come{ending} last to {which}: {waits} {format_ms(each_us)} of each {view.now_text} "
             f"iteration for {whom}, up to {format_ms(float(chain.wait_us[:, at].max()))} at once; {why}"
         ),
         evidence=(

@@ -157,7 +157,11 @@ def _of_family(view: View, family: Family) -> Iterator[Block]:
     found = _slow_groups(view, family)
     if found is None:
         return
-    for workers_of, how in ((_on_slower_path, "path"), (_on_link, "link"), (_all_members, "between")):
+    for workers_of, how in (
+        (_on_slower_path, "path"),
+        (_on_link, "link"),
+        (lambda _view, one, _found: list(one.members), "between"),
+    ):
         told = {one.group: members for one in found.groups if (members := workers_of(view, one, found))}
         if told:
             part = msgspec.structs.replace(found, groups=tuple(one for one in found.groups if one.group in told))
@@ -210,10 +214,6 @@ def _on_link(view: View, one: GroupPaths, found: _Slow) -> list[int]:
     low_M = (one.mu <= _LESS * middle) & (middle - one.mu >= view.settings.utilization_floor)
     low_M &= ~(one.sigma > _RESTLESS * spread)
     return [worker for worker, is_low in zip(one.members, low_M, strict=True) if is_low] if low_M.mean() < 0.5 else []
-
-
-def _all_members(_view: View, one: GroupPaths, _found: _Slow) -> list[int]:
-    return list(one.members)
 
 
 def _of_groups(view: View, found: _Slow, workers: tuple[int, ...], how: str) -> Block | None:

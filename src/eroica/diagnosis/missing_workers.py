@@ -116,10 +116,8 @@ def note_absence(view: View, absence: Absence) -> str:
 
 def _wait(view: View, absence: Absence) -> str:
     longer = f" longer than {view.back_then}" if absence.is_longer else ""
-    return (
-        f"All workers that reported wait in collectives, {format_ms(absence.us)} of each "
-        f"{format_ms(view.iteration_us)} iteration{longer}"
-    )
+    each = f"{format_ms(absence.us)} of each {view.now_text} iteration"
+    return f"All workers that reported wait in collectives, {each}{longer}"
 
 
 def _for_nobody(view: View) -> NDArray[np.float64]:

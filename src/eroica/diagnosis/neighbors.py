@@ -125,7 +125,8 @@ def _mean(patterns: Sequence[WorkerPattern], name: str) -> list[float]:
 def find_process(view: View, block: Block) -> Culprit | None:
     """Find the processes beside the job that took what a block's workers lack, on all of their hosts; else None."""
     members = block.workers
-    if view.is_trace or not members or block.reference_us <= 0 or not _has_facts(view) or block.facts.held > HELD:
+    is_told = any(pattern.host_facts for pattern in view.fleet.patterns)
+    if view.is_trace or not members or block.reference_us <= 0 or not is_told or block.facts.held > HELD:
         return None
     factor = min(block.mean_us / block.reference_us, _MOST_FACTOR)
     found = []
@@ -169,10 +170,6 @@ def _culprit(who: str, found: Sequence[_Taken]) -> Culprit:
         evidence=tuple(one.what for one in found[:_MOST_NAMED]),
         doubt=min(one.doubt for one in found) * min(min(one.share for one in found) + 0.5, 1.0),
     )
-
-
-def _has_facts(view: View) -> bool:
-    return any(pattern.host_facts for pattern in view.fleet.patterns)
 
 
 def _since(here: _Host, lost: float) -> _Taken | None:

@@ -93,20 +93,10 @@ def describe_place(view: View, workers: Sequence[int]) -> Iterator[str]:
 
 def _at_home(view: View, workers: Sequence[int]) -> Iterator[str]:
     homes = view.homes
-    hosts = sorted({view.fleet.patterns[worker].worker.host for worker in workers})
-    if len(homes) < 2:
-        return
-    whole = accused_hosts(view, workers)
+    whole = accused_hosts(view, workers) if len(homes) >= 2 else ()
     if whole:
         count = f"All of {len(homes)} hosts" if len(whole) == len(homes) else f"{len(whole)} of {len(homes)} hosts"
         yield f"{count} hold{'s' if len(whole) == 1 else ''} all of them, and workers of other hosts are not like that."
-    elif len(hosts) == 1:
-        accused = set(workers)
-        free = [view.fleet.ranks[worker] for worker in homes[hosts[0]] if worker not in accused]
-        if free:
-            also = name_workers(free)
-            ending = "is" if len(free) == 1 else "are"
-            yield f"Host {hosts[0]} also runs {also}, which {ending} not like that: not all of the host is affected."
 
 
 def host_step(view: View, workers: Sequence[int]) -> str:

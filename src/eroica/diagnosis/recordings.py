@@ -98,9 +98,7 @@ def _idle_culprit(view: View, members: list[int], focus: Focus, mean_us: float) 
     share = percent(mean_us / max(view.iteration_us, 1e-9))
     return Culprit(
         kind="late",
-        subject=(
-            f"{whose} for the host {format_ms(mean_us)} of each {format_ms(view.iteration_us)} iteration{where}{place}"
-        ),
+        subject=(f"{whose} for the host {format_ms(mean_us)} of each {view.now_text} iteration{where}{place}"),
         evidence=(
             f"The device has no work for {share} of the iteration, at most {percent(view.settings.expected_host)} is "
             f"expected; {count:.0f} kernels run in each.",

@@ -64,7 +64,6 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         cause: Its slug in the catalog.
         gain: Share of the iteration that its removal saves, 0-1.
         is_growth: The gain is by how much the iteration has grown, not what the replay shows.
-        why: What decided for it, a clause.
         probability: That it is real and named rightly, 0-1 (`gate`).
     """
 
@@ -72,7 +71,6 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     cause: str
     gain: float
     is_growth: bool = False
-    why: str = ""
     probability: float = 1.0
 
     @property
@@ -210,7 +208,7 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
     refused: list[Weighed] = []
     booked_WI, held_W, quicker_WI = np.zeros_like(view.fleet.iteration_us), None, _slow_transfers(ranked)
     gained = 0.0 if quicker_WI is None else simulated_gain(view.fleet, booked_WI, quicker_WI)
-    for at, one in enumerate(ranked):
+    for one in ranked:
         block = one.block
         least = least_gain(view, block)
         same = next((other for other in taken if is_same_time(block, other)), None)
@@ -226,9 +224,9 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
                 refused.append(Weighed(cause=one, decision=f"beside {_name(taken[0])} it gains nothing more"))
                 continue
             booked_WI, held_W, gained = together, most_W, gained + adds
-            taken.append(msgspec.structs.replace(one, why=_why(one, taken, ranked[at + 1 :])))
+            taken.append(one)
         else:
-            taken.append(msgspec.structs.replace(one, why=_why(one, taken, ranked[at + 1 :])))
+            taken.append(one)
     return taken, refused
 
 
@@ -273,13 +271,6 @@ def _name(cause: Cause) -> str:
     return f"{cause.cause} ({cause.block.focus.label})"
 
 
-def _why(cause: Cause, taken: Sequence[Cause], later: Sequence[Cause]) -> str:
-    if taken:
-        return f"beside {_name(taken[0])} it gains {percent(cause.gain)} of the iteration"
-    rival = f"; next is {_name(later[0])} with {percent(later[0].gain)}" if later and later[0].gain else ""
-    return f"it gains most, {percent(cause.gain)} of the iteration{rival}"
-
-
 def _by_surroundings(view: View) -> list[Cause]:
     """Return what has changed around a job in which no block stands out: processes beside it, or a setting."""
     before_us = view.baseline_us
@@ -288,7 +279,7 @@ def _by_surroundings(view: View) -> list[Cause]:
         return []
     block = _grown(view, culprit, before_us)
     cause = label_of(block, view.is_slow or view.fleet.has_accelerator)
-    return [Cause(block=block, cause=cause, gain=block.gain or 0.0, why="nothing of the job itself stands out")]
+    return [Cause(block=block, cause=cause, gain=block.gain or 0.0)]
 
 
 def _grown(view: View, culprit: Culprit, before_us: float) -> Block:
@@ -335,7 +326,10 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     held = block.facts.held if first.cause in ("compute-slow", "misconfiguration") else 0.0
     seen = max(first.gain, min(max(block.excess_us / max(view.iteration_us, 1e-9), held), inside))
     left = inside - seen if seen >= _ACCOUNTS * inside else inside
-    rest = [_within(one, left) for one in causes[1:]]
+    bounds = [left if _is_longer_everywhere(one) else one.gain for one in causes[1:]]
+    rest = [
+        msgspec.structs.replace(one, gain=min(one.gain, most)) for one, most in zip(causes[1:], bounds, strict=True)
+    ]
     kept = [one for one in rest if one.gain >= least_gain(view, one.block) or not _is_longer_everywhere(one)]
     others = sum(one.gain for one in kept)
     rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
@@ -345,11 +339,6 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return [first, *kept]
     return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]
-
-
-def _within(cause: Cause, left: float) -> Cause:
-    """Bound the gain of collectives that take longer on everybody by what the first cause leaves of the growth."""
-    return msgspec.structs.replace(cause, gain=min(cause.gain, left)) if _is_longer_everywhere(cause) else cause
 
 
 def _is_longer_everywhere(cause: Cause) -> bool:

@@ -368,18 +368,15 @@ def _threads_by_cores(view: View, workers: Sequence[int]) -> float:
 def _against_peers(view: View, accused: Sequence[int], cause: str, loss: Loss) -> list[Difference]:
     """Return settings in which every accused worker is worse off than every other worker of its role."""
     guilty = set(accused)
-    others: dict[int, list[Setup]] = {}
+    others: dict[int, dict[tuple[tuple[str, str], ...], Setup]] = {}
     for at, pattern in enumerate(view.fleet.patterns):
         if at not in guilty:
-            others.setdefault(int(view.fleet.roles[at]), []).append(pattern.setup)
-    pairs = [(view.fleet.patterns[at].setup, _distinct(others.get(int(view.fleet.roles[at]), []))) for at in accused]
+            others.setdefault(int(view.fleet.roles[at]), {})[tuple(sorted(pattern.setup.items()))] = pattern.setup
+    roles = view.fleet.roles.tolist()
+    pairs = [(view.fleet.patterns[at].setup, list(others.get(roles[at], {}).values())) for at in accused]
     if not all(own and peers and all(peers) for own, peers in pairs):
         return []
     return _differences(pairs, cause, loss)
-
-
-def _distinct(setups: Iterable[Setup]) -> list[Setup]:
-    return list({tuple(sorted(one.items())): one for one in setups}.values())
 
 
 def _against_baseline(view: View, accused: Sequence[int], cause: str | None, loss: Loss) -> list[Difference]:

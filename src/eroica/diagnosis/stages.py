@@ -130,7 +130,7 @@ def find_structure(view: View) -> Iterator[Block]:
 
 def describe_stage(view: View, stage: Stage) -> str:
     """Return a sentence on a long stage, without its end."""
-    times = f"{format_ms(stage.busy_us)} of each {format_ms(view.iteration_us)} iteration"
+    times = f"{format_ms(stage.busy_us)} of each {view.now_text} iteration"
     who = name_workers([view.fleet.ranks[worker] for worker in stage.workers])
     name = f"{stage.name[0].upper()}{stage.name[1:]}"
     return f"{name} ({who}) computes {times}, the others at most {format_ms(stage.others_us)}"

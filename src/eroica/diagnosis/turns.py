@@ -62,7 +62,8 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def facts_of(self, fleet: Fleet, past: Fleet | None, rows: Sequence[int], at_A: Places) -> Facts:
         """Return whether the last worker waits for a core, or has more to compute, in these iterations."""
-        now, then = (0.0 if one is None else _mean(queued_share(one)) for one in (fleet, past))
+        shares = [queued_share(one) if one is not None else np.zeros(1) for one in (fleet, past)]
+        now, then = (float(np.nansum(share_W) / max(np.isfinite(share_W).sum(), 1)) for share_W in shares)
         lost = float(self.late_us[at_A].sum()) / max(float(fleet.busy_us.max(axis=0).sum()), 1e-9)
         queued = float(np.clip((now - then) / max(lost, 1e-9), 0.0, 1.0))
         grows, fixed = (self._factor(fleet, rows, at_A, is_fixed) for is_fixed in (False, True))
@@ -80,10 +81,6 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def _last_and_others(self, time_WI: Floats, at_A: Places) -> tuple[Floats, Floats]:
         own_A = time_WI[self.last[at_A], at_A]
         return own_A, (time_WI[:, at_A].sum(axis=0) - own_A) / max(time_WI.shape[0] - 1, 1)
-
-
-def _mean(share_W: Floats) -> float:
-    return 0.0 if np.isnan(share_W).all() else float(np.nanmean(share_W))
 
 
 def read_turns(fleet: Fleet) -> Turns:

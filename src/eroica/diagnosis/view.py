@@ -21,11 +21,13 @@ from eroica.diagnosis.operators import (
 )
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
+from eroica.localize.simulate import APART
 from eroica.localize.suspects import Suspects
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
 from eroica.model.pattern import FunctionKey, WorkerPattern
-from eroica.model.verdict import Cost
+from eroica.model.verdict import Cost, IterationTimes
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE, Window
+from eroica.model.words import milliseconds
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -44,10 +46,12 @@ class View:
         context: The window asked for.
         settings: All tunables.
         strictness: Share of the standard errors that rules ask for otherwise; below 1 to see what may be there.
+        has_no_cause: No cause was found, so no sentence tells times inside the window.
     """
 
     def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings, strictness: float = 1.0) -> None:
         self.strictness = strictness
+        self.has_no_cause = False
         self.suspects = suspects
         self.context = context
         self.settings = settings
@@ -101,7 +105,37 @@ class View:
     @cached_property
     def pace_us(self) -> float:
         """Mean iteration of the slowest worker: one that meets the others every so many iterations only has its own."""
-        return max(self.iteration_us, float(self.fleet.own_iteration_us.max()))
+        longest_us = float(self.fleet.own_iteration_us.max())
+        return longest_us if longest_us >= APART * self.iteration_us else self.iteration_us
+
+    @property
+    def times(self) -> IterationTimes:
+        """Mean iteration at best, before and now, as every sentence and every page tells it.
+
+        A window without a cause that is compared with the job's best pace tells the job's own pace, without recording.
+        """
+        is_outside = self.has_no_cause and self.suspects.baseline is None and self.stated_baseline_us
+        now_us = self.pace_us * (self._shorter if is_outside else 1.0)
+        best, before, now = (round((us or 0.0) / 1e3, 3) for us in (self.stated_baseline_us, self.baseline_us, now_us))
+        return IterationTimes(best_ms=best or None, baseline_ms=before or None, current_ms=now)
+
+    @property
+    def _shorter(self) -> float:
+        """Factor from the window's iterations to those just before it; 1 if the job got slow as the window opened."""
+        told_us = (self.context.window.current_iteration_s or np.inf) * 1e6
+        is_slower = not self.fleet.has_accelerator and self.iteration_us >= SLOWER_INSIDE * told_us
+        return 1.0 if is_slower else min(told_us / self.iteration_us, 1.0)
+
+    @property
+    def now_text(self) -> str:
+        """Mean iteration now, for sentences."""
+        return milliseconds(self.times.current_ms or 0.0)
+
+    @property
+    def now_and_before(self) -> str:
+        """Mean iteration now, and before if that is known, for sentences."""
+        before_ms = self.times.baseline_ms
+        return f"{self.now_text} instead of {milliseconds(before_ms)}" if before_ms else self.now_text
 
     @cached_property
     def speed(self) -> Speed:
@@ -258,12 +292,6 @@ class View:
         return max(self.iteration_us - told_us, 0.0) if is_steady else 0.0
 
     @property
-    def is_slower_than_told(self) -> bool:
-        """True if the job has become far slower yet since the trigger saw it, whose mean may reach back to before."""
-        current = self.context.window.current_iteration_s
-        return bool(current) and self.iteration_us >= SLOWER_INSIDE * (current or 0.0) * 1e6
-
-    @property
     def shows_slowdown(self) -> bool:
         """True if the window was opened for a slowdown, and lies nearer to the slow mean than to the best one."""
         best_us = self.stated_baseline_us
@@ -286,13 +314,11 @@ class View:
         Capturing may make iterations longer, so the pace is the faster of that inside and that before; but without a
         device it does not double them: those got slow as the window opened.
         """
-        past, best_us, told_s = self.suspects.baseline, self.stated_baseline_us, self.context.window.current_iteration_s
+        past, best_us = self.suspects.baseline, self.stated_baseline_us
         kept_I, now_I = self.fleet.iteration_us.mean(axis=0), self.whole.busy_us.max(axis=0)
         if best_us:
-            on_cpu = not self.fleet.has_accelerator
-            shorter = 1.0 if on_cpu and self.is_slower_than_told else (told_s or np.inf) * 1e6 / self.iteration_us
-            least = LEAST if past is None and on_cpu else FAR_SLOWER - 1
-            yield lost((kept_I * min(shorter, 1.0)).tolist(), [best_us], least, FAR_SLOWER - 1)
+            least = LEAST if past is None and not self.fleet.has_accelerator else FAR_SLOWER - 1
+            yield lost((kept_I * self._shorter).tolist(), [best_us], least, FAR_SLOWER - 1)
         if past is not None:
             then = with_all_iterations(past)
             before_J = then.busy_us.max(axis=0)

@@ -16,6 +16,7 @@ from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
 from eroica.model.shares import percent
+from eroica.model.words import milliseconds
 
 #: Use of a core below which a function waits rather than computes, and from which it computes.
 WAITS_RATHER, _COMPUTES = 0.3, 0.7
@@ -41,12 +42,13 @@ _REFERENCES = {
 def summarize_cause(view: View, cause: Cause) -> str:
     """Return the sentences on a cause that a person can act on."""
     block = cause.block
-    parts = [_what(view, cause), _who_waits(view, block), _limit(view, block), _gain(cause)]
+    others = "All others wait each time." if block.scope == "rotating" and view.workers > 1 else ""
+    parts = [_what(view, cause), others, _limit(view, block), _gain(cause)]
     return " ".join(part for part in parts if part)
 
 
 def _what(view: View, cause: Cause) -> str:
-    block, iteration = cause.block, format_ms(view.pace_us)
+    block, iteration = cause.block, view.now_text
     if block.culprit is not None:
         return _culprit(view, block, iteration)
     if block.cell == "process":
@@ -75,7 +77,7 @@ def _culprit(view: View, block: Block, iteration: str) -> str:
     assert culprit is not None
     now, before = format_ms(block.mean_us), format_ms(block.reference_us)
     if culprit.kind == "helpers":
-        return f"{culprit.subject}: iterations take {now} instead of {before}."
+        return f"{culprit.subject}: iterations take {view.now_and_before}."
     if culprit.kind == "thread":
         compared = f"took {before} before" if block.reference == "baseline" else f"takes {before} elsewhere"
         return f"{culprit.subject}: what {compared} takes the training thread {now} of each {iteration} iteration."
@@ -86,7 +88,7 @@ def _culprit(view: View, block: Block, iteration: str) -> str:
     if culprit.kind == "late":
         return f"{culprit.subject}."
     if not block.rows:
-        return f"Iterations take {now} instead of {before} {culprit.subject}."
+        return f"Iterations take {view.now_and_before} {culprit.subject}."
     more = format_ms(block.excess_us)
     inside = f", most of all in {block.focus.name}" if block.focus.functions else ""
     return f"{culprit.subject}; that is {more} of each {iteration} iteration{inside}."
@@ -123,9 +125,8 @@ def _in_turn(view: View, cause: Cause, iteration: str) -> str:
 def _pace(view: View, block: Block) -> str:
     whose = f"all {view.workers} workers" if block.scope == "all" else name_accused(view, block.workers)[0]
     then = f", {format_ms(block.facts.batch_before_us)} {view.back_then}" if block.facts.batch_before_us > 0 else ""
-    now, before = format_ms(block.mean_us), format_ms(block.reference_us)
     need = f"{format_ms(block.facts.batch_us)} for a batch, most of it in {block.focus.label}{then}"
-    return f"The loader processes of {whose} need {need}: iterations take {now} instead of {before}."
+    return f"The loader processes of {whose} need {need}: iterations take {view.now_and_before}."
 
 
 def _does(view: View, cause: Cause, iteration: str) -> str:
@@ -135,7 +136,8 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
         f", {format_ms(block.facts.each_us)} every {block.facts.every:.0f} iterations" if block.facts.every > 1 else ""
     )
     time, more = f"{format_ms(block.mean_us)} of each {iteration} iteration{each}", format_ms(block.excess_us)
-    name, there = block.focus.label, block.facts.elsewhere
+    name, there, caller = block.focus.label, block.facts.elsewhere, block.facts.caller
+    meanwhile = f", most of it while {caller.label} runs" if caller is not None else ""
     data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
         "slow-data-loading": f"{data} makes in {there}"
@@ -146,9 +148,10 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
         else f"{who} wait{ending} {time} for data to be read in {name}",
         "blocking-checkpoint": f"{who} save{ending} state for {time} in {name}",
         "blocking-logging": f"{who} spend{ending} {time} on logging in {name}",
-        "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector{_while(block)}",
+        "garbage-collection": f"{who} spend{ending} {time} in Python's garbage collector{meanwhile}",
         "memory-operation-storm": f"{who} spend{ending} {time} on copies, fills and allocations{_by(block)}",
-        "host-bound": f"The device of {who[0].lower()}{who[1:]} waits {time} for launches{_from(block)}",
+        "host-bound": f"The device of {who[0].lower()}{who[1:]} waits {time} for launches"
+        + (f" from {name}" if block.focus.stack else ""),
         "python-on-critical-path": f"{who} wait{ending} {time} for {name}, which runs in {there}"
         if there
         else f"{who} spend{ending} {time} in the Python function {name}",
@@ -162,18 +165,10 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
     return sentences.get(cause.cause, f"{late}, most of all in {name}{_by(block)}")
 
 
-def _while(block: Block) -> str:
-    return f", most of it while {block.facts.caller.label} runs" if block.facts.caller is not None else ""
-
-
 def _by(block: Block) -> str:
     operator = f", most of all {short_name(block.facts.operator)}" if block.facts.operator else ""
     caller = f", which {block.facts.caller.label} calls" if block.facts.caller is not None else ""
     return f"{operator}{caller}"
-
-
-def _from(block: Block) -> str:
-    return f" from {block.focus.label}" if block.focus.stack else ""
 
 
 def _times(block: Block) -> str:
@@ -199,10 +194,6 @@ def _rest(view: View, block: Block) -> str:
         before = format_ms(block.reference_us) if block.reference_us >= _NOTHING_US else "nothing"
         return f", against {before} {view.back_then}."
     return "."
-
-
-def _who_waits(view: View, block: Block) -> str:
-    return "All others wait each time." if block.scope == "rotating" and view.workers > 1 else ""
 
 
 def _limit(view: View, block: Block) -> str:
@@ -235,7 +226,7 @@ def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[s
         cause: The cause.
         waits: Sentences on collectives in which the others wait for it.
     """
-    block, now = cause.block, view.pace_us
+    block = cause.block
     sentences = [_amount(view, block), *_of_function(block), *_of_operators(view, block)]
     sentences += block.culprit.evidence if block.culprit is not None else ()
     if block.culprit is None or block.culprit.kind != "setting":
@@ -244,13 +235,9 @@ def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[s
         sentences += describe_place(view, block.workers)
         sentences += _waiting(view, block)
     sentences += waits
-    without = format_ms(now * (1 - cause.gain))
-    if cause.is_growth:
-        sentences.append(
-            f"By what it took before, an iteration takes {without} without it instead of {format_ms(now)}."
-        )
-    else:
-        sentences.append(f"Recomputed without it, an iteration takes {without} instead of {format_ms(now)}.")
+    without = milliseconds((view.times.current_ms or 0.0) * (1 - cause.gain))
+    how = "By what it took before" if cause.is_growth else "Recomputed without it"
+    sentences.append(f"{how}, an iteration takes {without} instead of {view.now_text}.")
     return tuple(one for one in sentences if one)
 
 

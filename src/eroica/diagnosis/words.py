@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eroica.model.words import runs
+
 _MOST_NAMED = 8
 _LONGEST_NAME = 60
 
@@ -33,11 +35,8 @@ def name_workers(ranks: Sequence[int], *, capital: bool = False) -> str:
 
 def list_numbers(numbers: Sequence[int]) -> str:
     """List rising numbers with runs drawn together: "0 to 4", "2, 3 and 7 to 9"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs]
+    parts = [
+        f"{one} to {last}" if last > one + 1 else " and ".join(map(str, {one: 0, last: 0}))
+        for one, last in runs(numbers)
+    ]
     return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -134,11 +133,7 @@ def find_abnormal(fleet: Fleet, peers_us: Floats, before_us: Floats, settings: S
         behavior, lambda function, workers: _own_noise(fleet, joined.rows[function], workers), settings
     )
     rows = [_row(fleet, joined, found) for found in flagged]
-    return tuple(sorted(rows, key=lambda row: (-_sortable(row.excess_us), -row.beta, row.key)))
-
-
-def _sortable(excess: float) -> float:
-    return 0.0 if math.isnan(excess) else excess
+    return tuple(sorted(rows, key=lambda row: (-np.nan_to_num(row.excess_us), -row.beta, row.key)))
 
 
 def _own_noise(fleet: Fleet, functions: tuple[int, ...], workers: NDArray[np.intp]) -> Floats:

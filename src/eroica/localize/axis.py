@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.arrivals import SYNCHRONIZING
-from eroica.localize.matching import Carriers, Matched, pair_by_order, pair_executions, stacked_ends, uneven_exit
+from eroica.localize.matching import Carriers, pair_by_order, pair_executions, stacked_ends, uneven_exit
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 
 Floats = NDArray[np.float64]
@@ -57,15 +57,6 @@ class TimeAxis(msgspec.Struct, frozen=True, kw_only=True):
     executions: int
     unplaced: dict[int, str] = {}
 
-    def to_axis(self, global_rank: int, since_start_ns: float) -> float:
-        """Axis time of a moment of one worker, given in nanoseconds after the start of its window.
-
-        Raises:
-            KeyError: The rank has no place.
-        """
-        place = self.places[global_rank]
-        return place.offset_ns + (1 + place.drift) * since_start_ns
-
 
 class _Meeting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Ends of matched executions. `end_us` is float64 [M, K]."""
@@ -74,7 +65,7 @@ class _Meeting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     end_us: Floats
 
 
-def fit_axis(patterns: Sequence[WorkerPattern], matched: Sequence[Matched] = ()) -> TimeAxis:
+def fit_axis(patterns: Sequence[WorkerPattern]) -> TimeAxis:
     """Place the windows of several workers on the time axis of the lowest rank.
 
     Groups that share members are chained, those with most executions first. Executions pair as in
@@ -82,12 +73,11 @@ def fit_axis(patterns: Sequence[WorkerPattern], matched: Sequence[Matched] = ())
 
     Args:
         patterns: Of recorded traces, one per worker; others have no ends and stay unplaced.
-        matched: What `localize.arrivals` paired already; its members count workers in order of rank.
     """
     ordered = sorted({p.worker.global_rank: p for p in patterns}.values(), key=lambda p: p.worker.global_rank)
     if not ordered:
         return TimeAxis(places={}, uncertainty_ns=0.0, executions=0)
-    meetings = sorted(_meetings(ordered, matched), key=lambda one: -one.end_us.shape[1])
+    meetings = sorted(_meetings(ordered), key=lambda one: -one.end_us.shape[1])
     first = ordered[0].worker.global_rank
     places = {first: Place(offset_ns=0.0, drift=0.0, uncertainty_ns=0.0, executions=0)}
     used: set[int] = set()
@@ -146,17 +136,13 @@ def _slope(time_K: Floats, difference_K: Floats) -> float:
     return float(np.median(difference_K[late]) - np.median(difference_K[early])) / apart if apart > 0 else 0.0
 
 
-def _meetings(patterns: Sequence[WorkerPattern], matched: Sequence[Matched]) -> Iterator[_Meeting]:
+def _meetings(patterns: Sequence[WorkerPattern]) -> Iterator[_Meeting]:
     """Matched executions of each group and kind, on those members that are there."""
-    known = {(one.group, one.kind): one for one in matched if one.end_us.shape[1]}
-    for one in known.values():
-        ranks = tuple(patterns[worker].worker.global_rank for worker in one.members)
-        yield _Meeting(ranks=ranks, end_us=one.end_us)
     members = {group.name: group.ranks for pattern in patterns for group in pattern.process_groups}
     found: dict[tuple[str, str], dict[int, CollectiveRecord]] = defaultdict(dict)
     for pattern in patterns:
         for record in pattern.collectives:
-            if record.kind in SYNCHRONIZING and record.end_us and (record.group, record.kind) not in known:
+            if record.kind in SYNCHRONIZING and record.end_us:
                 found[record.group, record.kind][pattern.worker.global_rank] = record
     carriers = Carriers(patterns)
     for (group, _), owners in sorted(found.items()):

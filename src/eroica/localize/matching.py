@@ -247,7 +247,8 @@ def _contradicted_by_ends(
     if wrong_K.mean() <= 1 - _LEAST_PAIRED:
         return ""
     worst = float(apart_MK.max()) / 1e3
-    return f"{_ENDS_DIFFER} paired by {_way(records)} differ by up to {worst:.3g} ms, clocks aside"
+    how = "sequence number" if records[0].paired_by == "sequence" else "order"
+    return f"{_ENDS_DIFFER} paired by {how} differ by up to {worst:.3g} ms, clocks aside"
 
 
 def is_recorded(pattern: WorkerPattern) -> bool:
@@ -303,10 +304,6 @@ def stacked_ends(records: Sequence[CollectiveRecord], places: Sequence[NDArray[n
 def _are_same(places: Sequence[NDArray[np.intp]]) -> bool:
     """Return whether one array tells the positions of the matched executions for all members."""
     return len(places) > 0 and all(at is places[0] for at in places)
-
-
-def _way(records: Sequence[CollectiveRecord]) -> str:
-    return "sequence number" if records[0].paired_by == "sequence" else "order"
 
 
 # --- least differences between the moments at which members leave one execution, by the library that carries it ---

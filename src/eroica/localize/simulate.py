@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 #: From so many iterations on the first one, in which workers still stand to each other as they really did, is not read.
 _FEWEST_TO_SPARE_ONE = 3
 #: Iterations of workers that differ by this factor from their mean are each worker's own.
-_APART = 1.05
+APART = 1.05
 
 
 def simulate_iterations(
@@ -142,7 +142,7 @@ def simulated_gain(
 def _gain_apart(fleet: Fleet, removed_WI: Floats) -> float:
     """Compute the gain by each worker's own iterations, where these differ; 0 in lockstep, or in few iterations."""
     own_W = fleet.own_iteration_us
-    if not own_W.any() or own_W.max() < _APART * own_W.mean():
+    if not own_W.any() or own_W.max() < APART * own_W.mean():
         return 0.0
     left_W = own_W - np.clip(removed_WI, 0.0, fleet.busy_us).mean(axis=1)
     return float(1.0 - left_W.max() / own_W.max())

@@ -44,15 +44,17 @@ class VerdictWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IterationTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean iteration before and now, milliseconds; None where unknown.
+    """Mean iteration at best, before and now, milliseconds; None where unknown. Every sentence and page tells these.
 
     Attributes:
+        best_ms: Of the job's best stretch, outside of windows.
         baseline_ms: Of the healthy window, else of the job's best stretch.
-        current_ms: Of the window.
+        current_ms: Of the window; of the slowest worker, where each worker has iterations of its own.
         rest_ms: Time that iterations lost against their reference and no cause explains; 0 where that is noise. It
             counts all iterations of both, the slowest too.
     """
 
+    best_ms: float | None = None
     baseline_ms: float | None = None
     current_ms: float | None = None
     rest_ms: float | None = None
@@ -95,13 +97,18 @@ class PatternSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DurationSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """How long and how often, against peers (or, for job-wide causes, the job's own baseline)."""
+    """How long and how often, against peers (or, for job-wide causes, the job's own baseline).
+
+    Attributes:
+        is_sampled: The counts are of runs of stack samples that show the function, not of calls.
+    """
 
     per_iteration_ms: float
     peers_ms: float | None = None
     mean_ms: float = 0.0
     count_per_iteration: float = 0.0
     peers_count: float | None = None
+    is_sampled: bool = False
 
 
 class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,22 +178,6 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     engine_why: str = ""
 
 
-class CommonAxis(msgspec.Struct, frozen=True, kw_only=True):
-    """Recorded traces of several workers on one time axis, from the ends of collectives; for views, never a conclusion.
-
-    Attributes:
-        offsets_us: Global rank -> start of its window on the lowest rank's clock, microseconds after that rank's own.
-        uncertainty_us: Ends of one collective lie within this of each other on the axis, nine of ten.
-        executions: Collectives it rests on.
-        unplaced: Global rank -> why it has no place.
-    """
-
-    offsets_us: dict[int, float]
-    uncertainty_us: float
-    executions: int
-    unplaced: dict[int, str] = {}
-
-
 class WaitEdge(msgspec.Struct, frozen=True, kw_only=True):
     """One worker waits for another.
 
@@ -241,7 +232,6 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
         met: Signs that speak for it.
         missing: Signs that it should have and has not.
         unknown: Signs that this window cannot tell: what would settle it.
-        why: Of a named one, what decided for it; "" where nobody noted it.
     """
 
     cause: str
@@ -253,7 +243,39 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     met: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    why: str = ""
+
+
+class BreakdownItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that takes much of an iteration. Nothing says that it should take less.
+
+    Attributes:
+        workers: Global ranks that spend at least half as much time in it as the one that spends most.
+        phase: "input", "forward", "backward", "optimizer" or "other".
+        caller: The user's function that calls a collective; "" where no sample tells.
+        per_iteration_ms: Critical time per iteration, mean of these workers.
+        most_gain: Upper bound of the share of an iteration that its removal would save, 0-1.
+    """
+
+    function: FindingFunction
+    workers: tuple[int, ...]
+    phase: str
+    caller: str
+    per_iteration_ms: float
+    most_gain: float
+
+
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of an iteration in a window in which no cause was found.
+
+    Attributes:
+        iteration_ms: Mean iteration of the window.
+        shares: Part -> its share of the critical path, 0-1, mean of all workers; they add up to 1.
+        items: The three functions whose removal would gain most.
+    """
+
+    iteration_ms: float
+    shares: dict[str, float]
+    items: tuple[BreakdownItem, ...] = ()
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,7 +283,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     `considered` holds what was named first, what was not by falling gain; empty where nothing was weighed. `found_by`
     says whether it rests on a window (or looks, or traces), or on communication alone; then `communication` has class,
-    place and matrix.
+    place and matrix. `breakdown` is of healthy and undetermined verdicts on windows.
     """
 
     eroica_version: str
@@ -273,9 +295,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Coverage
     findings: tuple[Finding, ...] = ()
     cost: Cost = Cost()
-    axis: CommonAxis | None = None
     waits: Waits | None = None
     considered: tuple[Hypothesis, ...] = ()
+    breakdown: Breakdown | None = None
     schema_version: int = SCHEMA_VERSION
     found_by: Literal["window", "communication"] = "window"
     communication: Communication | None = None

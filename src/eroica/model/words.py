@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -48,12 +49,18 @@ def _visible(character: str) -> str:
 
 def worker_list(workers: Sequence[int]) -> str:
     """Global ranks as ranges: "worker 2", "workers 0–3, 7, 8", at most eight ranges."""
-    ranges = _ranges(sorted(set(workers)))
+    ranges = runs(sorted(set(workers)))
     if not ranges:
         return "no worker"
     words = [_range(first, last) for first, last in ranges[:_MOST_RANGES]]
     more = f" and more, {len(set(workers))} in all" if len(ranges) > _MOST_RANGES else ""
     return f"worker{'s' if len(set(workers)) > 1 else ''} {', '.join(words)}{more}"
+
+
+def signal_name(number: int) -> str:
+    """Name a signal as people know it."""
+    known = {one.value: one.name for one in signal.Signals}
+    return known.get(number, f"signal {number}")
 
 
 def plural(number: int, noun: str) -> str:
@@ -63,7 +70,7 @@ def plural(number: int, noun: str) -> str:
 
 def window_list(windows: Sequence[int]) -> str:
     """Window numbers: "window 2", "windows 2–4, 7"."""
-    ranges = _ranges(sorted(set(windows)))
+    ranges = runs(sorted(set(windows)))
     words = [_range(first, last) for first, last in ranges[:_MOST_RANGES]]
     more = " and more" if len(ranges) > _MOST_RANGES else ""
     return f"window{'s' if len(set(windows)) > 1 else ''} {', '.join(words)}{more}"
@@ -100,7 +107,8 @@ def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}{', ' if last == first + 1 else '–'}{last}"
 
 
-def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each run of rising numbers."""
     ranges: list[tuple[int, int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:

@@ -10,6 +10,7 @@ from eroica.model.verdict import (
     NAMED,
     NO_FUNCTION,
     UNMEASURED,
+    BreakdownItem,
     Finding,
     Hypothesis,
     ResourceUse,
@@ -17,6 +18,14 @@ from eroica.model.verdict import (
     VerdictWindow,
 )
 from eroica.model.words import amount, change, clean, milliseconds, seconds, sentence, worker_list
+
+#: Head and foot of the breakdown.
+BREAKDOWN = (
+    "What an iteration is made of, and its largest functions",
+    "No fault: nothing says that they are too long.",
+)
+#: Smaller parts of an iteration are not told.
+_LEAST_SHARE = 0.005
 
 
 def stands_still(verdict: Verdict) -> bool:
@@ -42,7 +51,7 @@ def window_facts(verdict: Verdict) -> list[str]:
     """Return the iterations, or since when the job stands still, as clauses."""
     window = verdict.window
     if window is None:
-        return ["no window was needed"]
+        return ["no window was judged"]
     if window.kind == "blocked":
         return list(_standstill(window))
     if window.first_iteration is None or window.last_iteration is None:
@@ -72,8 +81,8 @@ def _standstill(window: VerdictWindow) -> Iterator[str]:
 
 
 def pace_facts(verdict: Verdict) -> list[str]:
-    """Return the mean iteration now and before."""
-    before, now = verdict.iteration.baseline_ms, verdict.iteration.current_ms
+    """Return the mean iteration now, before and at best."""
+    before, now, best = verdict.iteration.baseline_ms, verdict.iteration.current_ms, verdict.iteration.best_ms
     if now is None and before and stands_still(verdict):
         return [f"{milliseconds(before)} per iteration until then"]
     if now is None:
@@ -81,8 +90,9 @@ def pace_facts(verdict: Verdict) -> list[str]:
     if not before:
         return [f"{milliseconds(now)} per iteration"]
     rest = verdict.iteration.rest_ms
-    unexplained = [f"{milliseconds(rest)} longer without a cause"] if rest else []
-    return [f"{milliseconds(now)} per iteration, {milliseconds(before)} before ({change(before, now)})", *unexplained]
+    more = [f"{milliseconds(best)} at the job's best"] if best and milliseconds(best) != milliseconds(before) else []
+    more += [f"{milliseconds(rest)} longer without a cause"] if rest else []
+    return [f"{milliseconds(now)} per iteration, {milliseconds(before)} before ({change(before, now)})", *more]
 
 
 def whereabouts(finding: Finding, *, everybody: bool = True) -> str:
@@ -117,6 +127,25 @@ def price(finding: Finding, iteration_ms: float | None) -> str:
     return cost if iteration_ms is None else f"{cost}, {milliseconds(finding.gain * iteration_ms)} each time"
 
 
+def breakdown_lines(verdict: Verdict) -> list[str]:
+    """Return the parts of an iteration, then its largest functions; none without a breakdown."""
+    breakdown, workers = verdict.breakdown, verdict.coverage.workers_reported
+    if breakdown is None:
+        return []
+    parts = (f"{part} {percent(share)}" for part, share in breakdown.shares.items() if share >= _LEAST_SHARE)
+    return [
+        f"{milliseconds(breakdown.iteration_ms)} in the window: {', '.join(parts)}",
+        *(_item(one, workers) for one in breakdown.items),
+    ]
+
+
+def _item(item: BreakdownItem, workers: int) -> str:
+    caller = f", called by {clean(item.caller, 80)}" if item.caller else ""
+    where = "all workers" if len(item.workers) == workers else worker_list(item.workers)
+    cost = f"{milliseconds(item.per_iteration_ms)}, at most {percent(item.most_gain)} to gain"
+    return f"{clean(item.function.name, 80)} ({item.phase}{caller}) on {where}: {cost}"
+
+
 def awaited(cause: Finding) -> str:
     """Return what a symptom waits for: the cause's function, else its workers."""
     return clean(cause.function.name, 60) if cause.function.name != NO_FUNCTION else worker_list(cause.workers)
@@ -147,11 +176,6 @@ def describe(one: Hypothesis) -> str:
     whom = {"all": "all workers", "rotating": "one worker after another"}.get(one.scope) or worker_list(one.workers)
     gain = "" if one.gain is None else f", {percent(one.gain)} of the iteration"
     return f"{clean(one.cause, 60)}{where} on {whom}{gain}"
-
-
-def fate(one: Hypothesis) -> str:
-    """Return the decision on a hypothesis, and why."""
-    return f"{one.decision}: {one.why}" if one.why else one.decision
 
 
 def signs_of(one: Hypothesis) -> Iterator[tuple[str, str]]:
@@ -192,15 +216,16 @@ def number_rows(finding: Finding) -> Iterator[NumberRow]:
     if duration is not None:
         label = "others wait" if _is_waiting_alone(finding) else "duration"
         here, peers = duration.per_iteration_ms, duration.peers_ms
-        yield NumberRow(label, milliseconds(here), _time(peers), "", here, peers)
+        yield NumberRow(label, milliseconds(here), "" if peers is None else milliseconds(peers), "", here, peers)
         if duration.count_per_iteration or duration.peers_count:
             count, others = duration.count_per_iteration, duration.peers_count
-            yield NumberRow("calls", f"{count:.1f}", _count(others), "", count, others)
+            label = "seen in samples" if duration.is_sampled else "calls"
+            yield NumberRow(label, f"{count:.1f}", "" if others is None else f"{others:.1f}", "", count, others)
     if finding.resource is not None:
         yield _resource(finding.resource)
     if pattern is not None and pattern.sigma:
         sigma = (pattern.peers or {}).get("sigma")
-        label = f"{_channel(finding)} σ".strip()
+        label = f"{clean(finding.resource.name, 24)} σ" if finding.resource is not None else "σ"
         yield NumberRow(label, percent(pattern.sigma), _share(sigma), "", pattern.sigma, sigma)
 
 
@@ -217,20 +242,8 @@ def _resource(resource: ResourceUse) -> NumberRow:
     return NumberRow(f"{clean(resource.name, 24)} μ", here, peers, "", resource.mean, resource.peers_mean)
 
 
-def _channel(finding: Finding) -> str:
-    return clean(finding.resource.name, 24) if finding.resource is not None else ""
-
-
 def _share(value: float | None) -> str:
     return "" if value is None else percent(value)
-
-
-def _time(value: float | None) -> str:
-    return "" if value is None else milliseconds(value)
-
-
-def _count(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
 
 
 def _range(bounds: tuple[float, float] | None) -> str:

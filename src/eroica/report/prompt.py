@@ -16,7 +16,6 @@ from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Finding, ResourceUse, Verdict
 from eroica.model.words import (
     amount,
-    change,
     clean,
     history,
     line,
@@ -25,6 +24,7 @@ from eroica.model.words import (
     worker_list,
 )
 from eroica.report.masking import mask_code, quoted, told
+from eroica.report.phrases import breakdown_lines, pace_facts
 from eroica.report.source import SourceLines, SourceTree
 
 #: Maximum bytes of the text, of the notice that it was cut, and the share reserved for the named functions' source.
@@ -109,13 +109,15 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f"- Based on {coverage.workers_reported} of {coverage.workers_expected} workers{missing}"
     for note in coverage.notes[:_MOST_NOTES]:
         yield f"- Note: {told(note)}"
+    for text in breakdown_lines(verdict):
+        yield f"- {told(text)}"
     yield ""
 
 
 def _circumstances(verdict: Verdict) -> Iterator[str]:
     window, times = verdict.window, verdict.iteration
     if window is None:
-        yield "- Window: none was needed"
+        yield "- Window: none was judged"
     elif window.kind == "blocked":
         yield f"- The job stood still when it was looked at, after iteration {window.last_iteration}"
     else:
@@ -125,10 +127,7 @@ def _circumstances(verdict: Verdict) -> Iterator[str]:
     if window is not None and window.reason:
         yield f"- Looked because: {told(window.reason)}"
     if times.current_ms is not None:
-        past = times.baseline_ms
-        before = f"; {milliseconds(past)} before ({change(past, times.current_ms)})" if past else ""
-        rest = f"; {milliseconds(times.rest_ms)} longer without a cause" if times.rest_ms else ""
-        yield f"- Iteration: {milliseconds(times.current_ms)}{before}{rest}"
+        yield f"- Iteration: {'; '.join(pace_facts(verdict))}"
 
 
 def _table(verdict: Verdict) -> Iterator[str]:

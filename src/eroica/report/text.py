@@ -18,12 +18,13 @@ from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, NO_FUNCTION, Finding, Hypothesis, Verdict
 from eroica.model.words import byte_size, clean, history, milliseconds, seconds, sentence, worker_list
 from eroica.report.phrases import (
+    BREAKDOWN,
     NumberRow,
     awaited,
+    breakdown_lines,
     compared_with,
     describe,
     describe_nearest,
-    fate,
     is_recorded,
     nearest_of,
     number_rows,
@@ -72,6 +73,7 @@ def build_report(verdict: Verdict) -> list[RenderableType]:
     parts += left_out(len(causes) - _MOST_CAUSES, "cause")
     parts += legend(causes[:_MOST_CAUSES])
     parts += build_nearest(verdict)
+    parts += _breakdown(verdict)
     parts += _symptoms(verdict)
     parts += [Text(), *_coverage(verdict)]
     parts += [_cost(verdict)] if verdict.window is not None and not stands_still(verdict) else []
@@ -86,7 +88,11 @@ def _circumstances(verdict: Verdict) -> Iterator[Text]:
 
 
 def _cause(finding: Finding, verdict: Verdict) -> RenderableType:
-    title = Text.assemble((f"{finding.order}  {clean(finding.cause, 60)}", "bold"), ("  ", ""), _certainty(finding))
+    title = Text.assemble(
+        (f"{finding.order}  {clean(finding.cause, 60)}", "bold"),
+        ("  ", ""),
+        (f"confidence {percent(finding.confidence)}", "dim"),
+    )
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(ratio=1, overflow="fold")
@@ -112,10 +118,6 @@ def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, Rende
         yield "next", Text(sentence(finding.next_step), style="bold green")
 
 
-def _certainty(finding: Finding) -> Text:
-    return Text(f"confidence {percent(finding.confidence)}", style="dim")
-
-
 def _function(finding: Finding) -> Text:
     function = finding.function
     shown = Text.assemble((clean(function.name), "bold cyan"), (f"  {function.kind}", "dim"))
@@ -136,6 +138,11 @@ def _bullets(lines: Sequence[str]) -> Table:
     for line in lines:
         table.add_row("•", Text(sentence(line)))
     return table
+
+
+def _breakdown(verdict: Verdict) -> list[RenderableType]:
+    lines = [Padding(Text(line), (0, 0, 0, 3)) for line in breakdown_lines(verdict)]
+    return [Text(), Text(f"{BREAKDOWN[0]}. {BREAKDOWN[1]}", style="dim"), *lines] if lines else []
 
 
 def _symptoms(verdict: Verdict) -> list[RenderableType]:
@@ -192,6 +199,8 @@ def _cost(verdict: Verdict) -> Text:
 
 def build_why(verdict: Verdict) -> list[RenderableType]:
     """Return all hypotheses of a verdict."""
+    if not verdict.considered and verdict.breakdown is not None:
+        return [Text(), Text(f"{_NOTHING} What an iteration is made of stands above.", style="dim")]
     if not verdict.considered:
         return [Text(), Text(_NOTHING, style="dim")]
     parts: list[RenderableType] = [Text(), Text("Considered", style="bold")]
@@ -212,7 +221,7 @@ def build_nearest(verdict: Verdict) -> list[RenderableType]:
 def _hypothesis(one: Hypothesis) -> RenderableType:
     named = one.decision == NAMED
     title = Text(describe(one), style="bold" if named else "")
-    title.append(f": {sentence(fate(one))}", style="green" if named else "dim")
+    title.append(f": {sentence(one.decision)}", style="green" if named else "dim")
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
@@ -242,7 +251,9 @@ def build_comparison(comparison: Comparison) -> list[RenderableType]:
     parts += left_out(len(own) - _MOST_CHANGES, "change")
     if waits:
         parts += [Text(), Text("Only symptoms: waiting for other workers", style="dim")]
-        parts += [Padding(Text(_wait(change), style="dim"), (0, 0, 0, 3)) for change in waits[:_MOST_WAITS]]
+        for one in waits[:_MOST_WAITS]:
+            told = f"{clean(one.name, 80)} on {worker_list(one.workers)}: {_signed(one.change_ms)} per iteration"
+            parts += [Padding(Text(told, style="dim"), (0, 0, 0, 3))]
         parts += left_out(len(waits) - _MOST_WAITS, "symptom")
     foot = list(_foot(comparison))
     return [*parts, Text(), *foot] if foot else parts
@@ -306,10 +317,6 @@ def _price(change: FunctionChange) -> str:
 
 def _signed(value_ms: float) -> str:
     return f"{'−' if value_ms < 0 else '+'}{milliseconds(abs(value_ms))}"
-
-
-def _wait(change: FunctionChange) -> str:
-    return f"{clean(change.name, 80)} on {worker_list(change.workers)}: {_signed(change.change_ms)} per iteration"
 
 
 def _foot(comparison: Comparison) -> Iterator[Text]:

@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from eroica.model.shares import percent
 from eroica.model.words import clean, sentence
-from eroica.report.phrases import describe, fate, opening, signs_of
+from eroica.report.phrases import BREAKDOWN, breakdown_lines, describe, opening, signs_of
 from eroica.views import flames, heatmap, iterations, stuck, waits
 from eroica.views.material import Material, gather
 from eroica.views.svg import Facts, Picture
@@ -103,9 +103,10 @@ def build_page(material: Material) -> str:
         symptoms=shown_symptoms(verdict),
         left_out=left_out(verdict),
         considered=[
-            {"title": describe(one), "decision": fate(one), "signs": list(signs_of(one))}
+            {"title": describe(one), "decision": one.decision, "signs": list(signs_of(one))}
             for one in verdict.considered
         ],
+        breakdown=(BREAKDOWN[1], *breakdown_lines(verdict)),
         has_letters=any(one.finding.pattern is not None for one in causes),
         pictures=[shown for name in PICTURES if (shown := _shown(name, material)) is not None],
         css=css,

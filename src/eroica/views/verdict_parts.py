@@ -63,7 +63,7 @@ def pace_bars(verdict: Verdict) -> list[PaceBar]:
     now, before = verdict.iteration.current_ms, verdict.iteration.baseline_ms
     if now is None:
         return []
-    longest = max(now, before or 0.0)
+    longest = max(now, before or 0.0, verdict.iteration.best_ms or 0.0)
     color = "bar-culprit" if verdict.verdict == "slow" else "bar"
     rows = [PaceBar(label="now", bar=_bar(now, longest, color), value=milliseconds(now))]
     cause = verdict.cause
@@ -71,7 +71,9 @@ def pace_bars(verdict: Verdict) -> list[PaceBar]:
         left = now * (1 - cause.gain)
         rows.append(
             PaceBar(
-                label="without the first cause" if _has_more(verdict) else "without the cause",
+                label="without the first cause"
+                if sum(finding.role == "cause" for finding in verdict.findings) > 1
+                else "without the cause",
                 bar=_bar(left, longest, "bar", saved=now),
                 value=milliseconds(left),
                 note=f"{percent(cause.gain)} shorter",
@@ -80,16 +82,15 @@ def pace_bars(verdict: Verdict) -> list[PaceBar]:
     if before:
         note = f"now {change(before, now)}" if now > before else ""
         rows.append(PaceBar(label="before", bar=_bar(before, longest, "bar"), value=milliseconds(before), note=note))
+    best = verdict.iteration.best_ms
+    if best and before and milliseconds(best) != milliseconds(before):
+        rows.append(PaceBar(label="at its best", bar=_bar(best, longest, "bar"), value=milliseconds(best)))
     rest = verdict.iteration.rest_ms
     if rest:
         note = "longer than before, and no cause explains it"
         bar = _bar(min(rest, longest), longest, "bar")
         rows.append(PaceBar(label="unexplained", bar=bar, value=milliseconds(rest), note=note))
     return rows
-
-
-def _has_more(verdict: Verdict) -> bool:
-    return sum(finding.role == "cause" for finding in verdict.findings) > 1
 
 
 def _bar(value: float, longest: float, cls: str, saved: float = 0.0) -> Markup:

@@ -107,6 +107,7 @@ def has_begun(verdict: Any) -> bool | None:
         verdict.get("verdict") in ("healthy", "slow")
         or window.get("first_iteration") is not None
         or any(times.values())
+        or (verdict.get("verdict") == "undetermined" and (verdict.get("coverage") or {}).get("workers_reported"))
     ):
         return True
     return False if verdict.get("verdict") == "blocked" else None

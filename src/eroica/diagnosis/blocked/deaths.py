@@ -8,6 +8,7 @@ from eroica.diagnosis.blocked.origin import Origin, function_of, silence_words
 from eroica.diagnosis.blocked.scene import Scene
 from eroica.model.look import Death, Ending
 from eroica.model.verdict import FindingFunction
+from eroica.model.words import signal_name
 
 
 def find_dead(scene: Scene) -> list[Origin]:
@@ -50,15 +51,8 @@ def _ending(ending: Ending) -> str:
     if ending.out_of_memory:
         return "killed because its memory limit was reached"
     if ending.kind == "signal":
-        return f"killed by {_signal_name(ending.number)}"
+        return f"killed by {signal_name(ending.number)}"
     return f"exited with status {ending.number}" if ending.kind == "exit" else "vanished"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _sentence(death: Death) -> str:
