@@ -70,11 +70,13 @@ class Rise(NamedTuple):
         best_s: Mean iteration of the job's best stretch, seconds.
         current_s: Median of the blocks since the change began, seconds.
         since_s: For how long, seconds.
+        iterations: For how many iterations.
     """
 
     best_s: float
     current_s: float
     since_s: float
+    iterations: int = 0
 
 
 class _Block(NamedTuple):
@@ -198,7 +200,7 @@ class Change:
             return None
         self._lost_s = 1e-9  # asks again after as much more, and the sum still counts as begun
         self._harmful = self._since
-        return Rise(self.best_s, current_s, since_s)
+        return Rise(self.best_s, current_s, since_s, sum(one.iterations for one in since))
 
     def _scatter(self, stride: int) -> float:
         """Scatter of means of so many blocks, a fraction, from differences of neighbors: growth is none of it."""

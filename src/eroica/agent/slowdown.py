@@ -72,6 +72,7 @@ class Trigger:
         period_s: Slow stretches or iterations come and go, so far apart on average, seconds; 0 = slow all the time.
         next_iteration: Of "seldom": where the next one is expected...
         interval: ...so many iterations after the one before.
+        lasted: Iterations since the change began; 0 where that is not known.
     """
 
     kind: Literal["slow", "expected", "seldom"]
@@ -81,6 +82,7 @@ class Trigger:
     period_s: float = 0.0
     next_iteration: int = 0
     interval: float = 0.0
+    lasted: int = 0
 
 
 class Mean(NamedTuple):
@@ -357,7 +359,7 @@ class Slowdown:
             f"iterations have taken {percent(rise.current_s / rise.best_s - 1.0)} longer than at their best for "
             f"{rise.since_s:.0f} s"
         )
-        return Trigger("slow", rise.best_s, rise.current_s, reason)
+        return Trigger("slow", rise.best_s, rise.current_s, reason, lasted=rise.iterations)
 
     def _judge_expected(self) -> Trigger | None:
         """Long iterations against what the user expects: means of fifty would take minutes."""

@@ -17,7 +17,7 @@ from eroica.diagnosis.callers import find_grown_function
 from eroica.diagnosis.facts import with_facts
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.helpers import find_helpers
-from eroica.diagnosis.labels import NO_FAULT, UNKNOWN, label_of
+from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.lock import find_lock_holders
 from eroica.diagnosis.neighbors import find_newcomers, find_process
 from eroica.diagnosis.operators import held_share
@@ -110,7 +110,8 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
         weighed = [*_doubted(view), *weighed]
     if sum(one.gain for one in causes) < _HALF * growth_of(view)[0]:
         causes = _rest(view, causes)
-    return settle_gains(view, causes), weighed
+    settled = settle_gains(view, causes)
+    return sorted(settled, key=lambda one: one.cause == PLANNED), weighed  # faults come first
 
 
 def _doubted(view: View) -> list[Weighed]:
@@ -126,7 +127,8 @@ def _rest(view: View, causes: list[Cause]) -> list[Cause]:
     """Return the causes after what may explain a slowdown that they leave mostly unexplained."""
     function = find_grown_function(view)
     if function is not None:
-        found = _weighed(view, [Cause(block=with_facts(view, function), cause="python-on-critical-path", gain=0.0)])
+        block = with_facts(view, function)
+        found = _weighed(view, [Cause(block=block, cause=label_of(block, True), gain=0.0)])
         return [*found, *(one for one in causes if not is_same_time(one.block, found[0]))]
     return causes or _by_surroundings(view)
 
