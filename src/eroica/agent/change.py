@@ -70,13 +70,11 @@ class Rise(NamedTuple):
         best_s: Mean iteration of the job's best stretch, seconds.
         current_s: Median of the blocks since the change began, seconds.
         since_s: For how long, seconds.
-        iterations: For how many iterations.
     """
 
     best_s: float
     current_s: float
     since_s: float
-    iterations: int = 0
 
 
 class _Block(NamedTuple):
@@ -172,6 +170,11 @@ class Change:
         mean_s = kept_s + max(pause_s, 0.0) * slow / count
         return _Block(mean_s, count, total_s, median([*(block.mean_s for block in recent), mean_s]), slowest_s)
 
+    @property
+    def lasted(self) -> int:
+        """Iterations since what may be a change began; 0 where none has."""
+        return sum(block.iterations for block in islice(reversed(self._blocks), self._since))
+
     def absolve(self) -> None:
         """A window found nothing wrong: what the job does now is lived through."""
         self._lost_s, self._since, self._harmful = 0.0, 0, 0
@@ -200,7 +203,7 @@ class Change:
             return None
         self._lost_s = 1e-9  # asks again after as much more, and the sum still counts as begun
         self._harmful = self._since
-        return Rise(self.best_s, current_s, since_s, sum(one.iterations for one in since))
+        return Rise(self.best_s, current_s, since_s)
 
     def _scatter(self, stride: int) -> float:
         """Scatter of means of so many blocks, a fraction, from differences of neighbors: growth is none of it."""

@@ -57,7 +57,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """A quantity that the training sets itself, in the baseline window and now: mean over the workers.
+    """A quantity that the training sets itself, in the baseline window and now: median of the workers.
 
     Attributes:
         what: Field of `Workload`.
@@ -68,6 +68,11 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     before: float
     now: float
+
+    @property
+    def times(self) -> float:
+        """Factor by which it has grown."""
+        return self.now / self.before
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from eroica.diagnosis.block import Block, Growth
 from eroica.diagnosis.loaders import where_it_runs
 from eroica.diagnosis.operators import held_share, host_fact, queued_share, weighted_mean
 from eroica.diagnosis.view import View
-from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ASIDE
 
 Floats = NDArray[np.float64]
@@ -62,8 +61,8 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
     """
     if block.reference != "baseline" or block.scope != "all" or not block.rows:
         return ()
-    known = {name: _growth(view, name) for name in (*_PARAMETERS, *_DATA)}
-    times = {name: one.now / one.before if one is not None else 1.0 for name, one in known.items()}
+    known = {one.what: one for one in view.growths}
+    times = {name: known[name].times if name in known else 1.0 for name in (*_PARAMETERS, *_DATA)}
     parameters = max(times["parameters"], times["gradients"])
     data = max(times["batches"], times["passes"]) * times["samples"] * max(times["elements"], times["elements"] ** 2)
     plans = (
@@ -73,26 +72,15 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
     )
     for names, phases, most in plans:
         if most >= _LEAST_GROWTH and _explains(view, block, phases, most):
-            grown = (known[name] for name in names if times[name] >= _LEAST_GROWTH)
-            return tuple(one for one in grown if one is not None)
+            return tuple(known[name] for name in names if times[name] >= _LEAST_GROWTH)
     return ()
-
-
-def _growth(view: View, name: str) -> Growth | None:
-    """Return a quantity of the workers now and in the baseline window; None where most did not tell it."""
-
-    def measure(fleet: Fleet) -> Floats:
-        return np.asarray([getattr(pattern.workload, name) for pattern in fleet.patterns], dtype=np.float64)
-
-    now, before = float(np.median(measure(view.fleet))), float(np.median(np.nan_to_num(view.then(measure))))
-    return Growth(what=name, before=before, now=now) if now > 0 and before > 0 else None
 
 
 def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> bool:
     """Return True if a block has grown where a planned change shows, and not by clearly more than `most` times."""
     if block.cell == "collectives":
-        sent = _growth(view, "sent")
-        most, rows = sent.now / sent.before if sent is not None else most, list(block.rows)
+        most = next((one.times for one in view.growths if one.what == "sent"), most)
+        rows = list(block.rows)
     else:
         rows = [row for row in block.rows if view.fleet.keys[row].phase in phases]
     if block.cell == "python" and block.focus.is_own and "forward" not in phases:
