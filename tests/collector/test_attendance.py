@@ -12,7 +12,7 @@ from eroica.collector.deaths import Deaths
 from eroica.collector.history import Hints, final_verdict
 from eroica.model.look import Ending
 from eroica.model.lost import Lost
-from eroica.model.verdict import Hypothesis, IterationTimes, Verdict
+from eroica.model.verdict import Finding, FindingFunction, Hypothesis, IterationTimes, Verdict
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, OrderResult, WorkerStatus
 
@@ -145,6 +145,10 @@ def test_a_job_whose_pace_was_forgotten_with_its_pattern_is_not_called_healthy_w
     window = msgspec.structs.replace(final(Hints()), considered=(weighed,))
     looked = final(Hints(pace=pace), windows={2: window})
     assert looked.verdict == "undetermined" and looked.considered == (weighed,)
+    grown = FindingFunction(name="aten::mm", kind="compute")
+    finding = Finding(order=1, role="cause", cause="planned-change", function=grown, workers=(0,), scope="all")
+    planned = msgspec.structs.replace(window, findings=(finding,), summary="Since about iteration 9 ...")
+    assert final(Hints(pace=pace), windows={2: planned}).summary == planned.summary  # that is why it ended slow
     still = final(Hints(pace=Lost(now=60.0, before=53.7, noise=10.7)))
     assert still.verdict == "healthy" and "ended 1.1 times" in still.summary and still.iteration.rest_ms == 0.0
 
