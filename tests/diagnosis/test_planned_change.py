@@ -69,8 +69,9 @@ def test_a_planned_change_is_told_with_its_iteration_and_its_amount(
         (LongerBackward(), grown(samples=36), BEFORE),
         (LongerBackward(), grown(parameters=1_877_140), Workload()),
         (LargerBatches(3.0), grown(parameters=240_000), BEFORE),
+        (LongerBackward(), grown(parameters=1_877_140, gradients=22, passes=4 / 22), BEFORE),
     ],
-    ids=["nothing has grown", "far too little", "not told before", "what does not touch forward"],
+    ids=["nothing has grown", "far too little", "not told before", "forward knows no gradients", "steps in turn"],
 )
 def test_what_does_not_explain_the_time_is_no_planned_change(trouble: Trouble, now: Workload, before: Workload) -> None:
     verdict = judged([trouble], now, before)

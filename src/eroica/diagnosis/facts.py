@@ -63,6 +63,9 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
         return ()
     known = {one.what: one for one in view.growths}
     times = {name: known[name].times if name in known else 1.0 for name in (*_PARAMETERS, *_DATA)}
+    if times["gradients"] != 1 and times["gradients"] * times["passes"] < _LEAST_GROWTH:
+        # optimizers step in turn: other gradients are there when the window opens, and as many are computed in it
+        times |= dict.fromkeys((*_PARAMETERS, "passes"), 1.0)
     parameters = max(times["parameters"], times["gradients"])
     data = max(times["batches"], times["passes"]) * times["samples"] * max(times["elements"], times["elements"] ** 2)
     plans = (

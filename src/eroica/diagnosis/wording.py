@@ -38,6 +38,8 @@ _GROWN = {
     "samples": "a batch holds {} samples instead of {}",
     "elements": "a sample holds {} elements instead of {}",
 }
+#: Quantities that are not told beside another one that has grown, too.
+_SAYS_AS_MUCH = {"gradients": "parameters", "batches": "passes"}
 _REFERENCES = {
     "peers": "{whose} peers spend {}",
     "baseline": "in the {window} it was {}",
@@ -74,10 +76,12 @@ def _planned(view: View, block: Block, iteration: str) -> str:
     """Return what the training does more of, from which iteration on, and what that takes."""
     began = view.context.window.since
     since = f"Since about iteration {began:,}" if began else f"Since the {view.past_window}"
-    grown = " and ".join(_GROWN[one.what].format(_count(one.now), _count(one.before)) for one in block.facts.planned)
+    names = {one.what for one in block.facts.planned}
+    told = [one for one in block.facts.planned if _SAYS_AS_MUCH.get(one.what) not in names]
+    grown = " and ".join(_GROWN[one.what].format(_count(one.now), _count(one.before)) for one in told)
     where = "collectives" if block.cell == "collectives" else block.focus.label
     return (
-        f"{since} {grown}. That is a planned change, no fault: {where} takes {format_ms(block.mean_us)} of each "
+        f"{since}, {grown}. That is a planned change, no fault: {where} takes {format_ms(block.mean_us)} of each "
         f"{iteration} iteration, against {format_ms(block.reference_us)} {view.back_then}."
     )
 
