@@ -222,6 +222,12 @@ def test_after_a_window_that_found_nothing_it_takes_a_larger_rise() -> None:
     assert [t for i, d in enumerate(job, 1) if (t := trigger_of.observe(i, d)) is not None] == []
 
 
+def test_a_trigger_tells_for_how_many_iterations_the_job_has_been_slow() -> None:
+    job = changed(healthy(random.Random(9), 900, 0.05), lambda i, d: d * (1.5 if i > 600 else 1.0))
+    iteration, trigger = watch(job)[0]
+    assert 570 <= iteration - trigger.lasted <= 610, (iteration, trigger)
+
+
 def test_steady_means_enough_iterations_and_no_rise() -> None:
     trigger_of = Slowdown(Settings())
     steady_at = []

@@ -15,6 +15,8 @@ from eroica.model.lost import Lost
 from eroica.model.verdict import (
     Breakdown,
     Coverage,
+    Finding,
+    FindingFunction,
     Hypothesis,
     IterationTimes,
     Verdict,
@@ -179,6 +181,10 @@ def test_a_job_whose_pace_was_forgotten_with_its_pattern_is_not_called_healthy_w
     window = msgspec.structs.replace(final(LOOKED), considered=(weighed,))
     looked = final(Hints(pace=pace), windows={2: window})
     assert looked.verdict == "undetermined" and looked.considered == (weighed,)
+    grown = FindingFunction(name="aten::mm", kind="compute")
+    finding = Finding(order=1, role="cause", cause="planned-change", function=grown, workers=(0,), scope="all")
+    planned = msgspec.structs.replace(window, findings=(finding,), summary="Since about iteration 9 ...")
+    assert final(Hints(pace=pace), windows={2: planned}).summary == planned.summary  # that is why it ended slow
     still = final(LOOKED._replace(pace=Lost(now=60.0, before=53.7, noise=10.7)))
     assert still.verdict == "healthy" and "ended 1.1 times" in still.summary and still.iteration.rest_ms == 0.0
 

@@ -1,4 +1,4 @@
-"""One host's link gets slow while a job trains on three hosts: the verdict names that host, not a worker."""
+"""A link gets slow while a job trains on several hosts: the verdict names it and its direction, not a worker."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from eroica.model.verdict import Verdict
 from eroica.wire.messages import JobStatus
-from support.hosts import Hosts, available
+from support.hosts import Direction, Hosts, available
 from support.node_jobs import end_job, environment, torchrun, wait_for_status, watched
 
 pytestmark = [
     pytest.mark.root,
     pytest.mark.jobs,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(not available()[0], reason=f"no hosts here: {available()[1]}"),
 ]
 
@@ -75,26 +75,34 @@ def ended(purpose: tuple[str, ...]) -> Callable[[JobStatus], bool]:
     return lambda status: any(one.purpose in purpose and one.phase in over for one in status.windows)
 
 
-def run(directory: Path) -> tuple[Verdict | None, str]:
-    """The verdict after host 1's link was limited in a healthy job, and what was logged."""
-    with Hosts(3) as hosts:
+def run(directory: Path, count: int, directions: tuple[Direction, ...]) -> tuple[Verdict | None, str]:
+    """The verdict after host 1's link was limited in a healthy job on so many hosts, and what was logged."""
+    with Hosts(count) as hosts:
         started = start(hosts, directory)
         report = directory / "node0" / "report"
         healthy = wait_for_status(report, 60, ended(("baseline",)), started[0])
-        hosts.limit(1, "80mbit")
+        hosts.limit(1, "80mbit", directions)
         slow = wait_for_status(report, 60, ended(("slow",)), started[0])
         nodes = end_job(directory, started, 40)
         return nodes[0].verdict, f"{healthy}\n{slow}\n{nodes[0].logs}"
 
 
 @pytest.mark.long
-def test_a_slow_link_is_named_by_its_host(tmp_path: Path) -> None:
-    verdict, logs = run(tmp_path)
+@pytest.mark.parametrize(
+    ("count", "directions", "place", "workers"),
+    [(3, ("send", "receive"), ("node1",), (2, 3)), (2, ("send",), ("node0", "node1"), (0, 1, 2, 3))],
+    ids=["one of three hosts", "one direction between two hosts"],
+)
+def test_a_slow_link_is_named_by_its_place(
+    tmp_path: Path, count: int, directions: tuple[Direction, ...], place: tuple[str, ...], workers: tuple[int, ...]
+) -> None:
+    verdict, logs = run(tmp_path, count, directions)
     assert verdict is not None, logs
     found = verdict.cause
     assert found is not None, f"{verdict.summary}\n{logs}"
-    assert (found.cause, found.scope, found.hosts) == ("slow-link", "some", ("node1",)), verdict.summary
-    assert found.workers == (2, 3)
+    assert (found.cause, found.scope, found.hosts) == ("slow-link", "some", place), verdict.summary
+    assert found.workers == workers
+    assert count > 2 or "path from node1 to node0" in verdict.summary
     assert found.gain is not None and found.gain > 0.2
     assert found.confidence > 0.5
     assert found.resource is not None and found.resource.unit == "MB/s"

@@ -49,6 +49,17 @@ def test_where_no_host_stands_out_none_is_named(busy: tuple[float, ...]) -> None
     assert find_slow_link(ring(*busy)) is None
 
 
+def test_of_two_hosts_the_slow_direction_is_named() -> None:
+    """As measured where node1 sends at 80 Mbit/s: acknowledgements of the other direction wait there, too."""
+    fast = msgspec.structs.replace(flow("node0", "node1", 0.1732, 15.58e6, 0.00616), queued_bytes=39_010.0)
+    slow = msgspec.structs.replace(flow("node1", "node0", 1.603, 15.64e6, 0.02047), queued_bytes=138_500.0)
+    found = find_slow_link([fast, slow])
+    assert found is not None
+    assert (found.hosts, found.way) == (("node1", "node0"), "path")
+    assert (found.rate, found.peers_rate) == (pytest.approx(9.76e6, rel=0.01), pytest.approx(90e6, rel=0.01))
+    assert find_slow_link([fast]) is None  # nothing to compare with
+
+
 def test_one_slow_flow_of_a_ring_names_the_path() -> None:
     found = find_slow_link(ring(0.1, 3.0, 0.1, 0.12))
     assert found is not None

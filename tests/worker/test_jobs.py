@@ -48,6 +48,8 @@ def test_a_window_of_a_single_process_comes_back_and_its_output_is_untouched(hos
     capture = captured(host, pid)
     assert (capture.first_iteration, capture.last_iteration) == (order.first, order.last)
     assert len(capture.boundaries_ns) == 6
+    told = capture.workload
+    assert (told.parameters, told.gradients, told.batches, told.samples, told.elements) == (1153, 4, 1, 4, 16)
     assert {OPEN, CLOSED, DONE} <= {result.status for result in worker.results} | {OPEN, CLOSED}
     assert worker.results[-1].status == DONE
     assert worker.beats[-1].iteration == 80

@@ -170,6 +170,11 @@ class Change:
         mean_s = kept_s + max(pause_s, 0.0) * slow / count
         return _Block(mean_s, count, total_s, median([*(block.mean_s for block in recent), mean_s]), slowest_s)
 
+    @property
+    def lasted(self) -> int:
+        """Iterations since what may be a change began; 0 where none has."""
+        return sum(block.iterations for block in islice(reversed(self._blocks), self._since))
+
     def absolve(self) -> None:
         """A window found nothing wrong: what the job does now is lived through."""
         self._lost_s, self._since, self._harmful = 0.0, 0, 0

@@ -116,6 +116,7 @@ class LocalWorker:
                     period_s=trigger.period_s,
                     next_iteration=trigger.next_iteration,
                     interval=trigger.interval,
+                    since=max(first + offset - trigger.lasted, 0) if trigger.lasted else 0,
                 )
 
         if not self._is_traced and self.reader.result().status == beat.DONE:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 from typing import Literal, NamedTuple
@@ -72,6 +72,7 @@ class Trigger:
         period_s: Slow stretches or iterations come and go, so far apart on average, seconds; 0 = slow all the time.
         next_iteration: Of "seldom": where the next one is expected...
         interval: ...so many iterations after the one before.
+        lasted: Iterations since the change began; 0 where that is not known.
     """
 
     kind: Literal["slow", "expected", "seldom"]
@@ -81,6 +82,7 @@ class Trigger:
     period_s: float = 0.0
     next_iteration: int = 0
     interval: float = 0.0
+    lasted: int = 0
 
 
 class Mean(NamedTuple):
@@ -335,7 +337,8 @@ class Slowdown:
         is_whole = self._scales[0].seen % self._cycles.period == 0
         recurrent = [self._judge_bursts(duration_s), self._judge_seldom(iteration, duration_s)] if is_whole else []
         change = self._judge_change(duration_s)
-        return next((trigger for trigger in (*found, change, *recurrent) if trigger is not None), None)
+        first = next((trigger for trigger in (*found, change, *recurrent) if trigger is not None), None)
+        return replace(first, lasted=self._change.lasted) if first is not None else None
 
     def _compare_tracing(self, iteration: int, duration_s: float, before_s: float) -> None:
         """Forget how fast iterations were without what tracing has left behind, once some show it."""
@@ -357,7 +360,7 @@ class Slowdown:
             f"iterations have taken {percent(rise.current_s / rise.best_s - 1.0)} longer than at their best for "
             f"{rise.since_s:.0f} s"
         )
-        return Trigger("slow", rise.best_s, rise.current_s, reason)
+        return Trigger("slow", rise.best_s, rise.current_s, reason, lasted=self._change.lasted)
 
     def _judge_expected(self) -> Trigger | None:
         """Long iterations against what the user expects: means of fifty would take minutes."""

@@ -65,6 +65,7 @@ class Capturing:
             baseline_iteration_s=wanted.baseline_s or span.best_s(training),
             current_iteration_s=wanted.current_s or span.slowest_s(training),
             period_s=wanted.period_s,
+            since=wanted.since,
         )
         ranks = frozenset(status.worker.global_rank for status in training)
         self.current = Underway(window, wanted, now, now, ranks, operators=not self._too_many)

@@ -162,7 +162,7 @@ def _found(
     told = {window_id: one for window_id, one in counting.items() if one.coverage.workers_reported} or counting
     if told:  # a window that the end cut off before it opened takes back nothing
         final = told[max(told)]
-        if final.verdict == "healthy" and not hints.ended_slow:
+        if final.verdict == "healthy" and (final.findings or not hints.ended_slow):
             return final
         if final.verdict == "healthy":
             looked = f"window {max(told)} found nothing wrong"

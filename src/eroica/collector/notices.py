@@ -107,7 +107,7 @@ class Notices:
             "gain": None if cause is None else cause.gain,
             "confidence": None if cause is None else cause.confidence,
             "next_step": "" if cause is None else line(cause.next_step),
-            "verdict": msgspec.to_builtins(msgspec.structs.replace(verdict, axis=None, waits=None)),
+            "verdict": msgspec.to_builtins(msgspec.structs.replace(verdict, waits=None)),
         }
 
 

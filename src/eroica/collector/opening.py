@@ -67,6 +67,7 @@ class Wanted:
         current_s: Mean iteration, where that is known better than from the last ones; else None.
         pace_s: Iterations may be as short as that before the window opens; None = as the last ones.
         period_s: See `Window`.
+        since: See `Window`.
         due: The iteration that it is about comes here; 0 = any will do...
         every: ...or so many iterations later, and so on.
     """
@@ -81,6 +82,7 @@ class Wanted:
     current_s: float | None = None
     pace_s: float | None = None
     period_s: float = 0.0
+    since: int = 0
     due: int = 0
     every: float = 0.0
 
@@ -154,7 +156,9 @@ class Opening:
             return self._around_next(first)
         if first.period_s > 0 and first.current_s > 0:
             return self._whole_period(first)
-        whole = Wanted(first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s)
+        whole = Wanted(
+            first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s, since=first.since
+        )
         look_s = max(self._settings.first_look_s, self._settings.min_window_iterations * first.current_s)
         if not self._settings.first_look_s or look_s >= _NEARLY_WHOLE * whole.seconds:
             return whole
@@ -267,7 +271,11 @@ class Opening:
         left = None if history.underway is None else history.underway.window
         if left is not None and left.purpose == "slow" and self._is_first_look(left):
             self._whole = Wanted(
-                left.purpose, left.reason, self._settings.window_s, baseline_s=left.baseline_iteration_s
+                left.purpose,
+                left.reason,
+                self._settings.window_s,
+                baseline_s=left.baseline_iteration_s,
+                since=left.since,
             )
 
     def _is_first_look(self, window: Window) -> bool:

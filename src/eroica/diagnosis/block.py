@@ -56,6 +56,25 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     doubt: float = 1.0
 
 
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """A quantity that the training sets itself, in the baseline window and now: median of the workers.
+
+    Attributes:
+        what: Field of `Workload`.
+        before: In the baseline window.
+        now: In this one.
+    """
+
+    what: str
+    before: float
+    now: float
+
+    @property
+    def times(self) -> float:
+        """Factor by which it has grown."""
+        return self.now / self.before
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of a block's workers and rows: everything that labels, gate and sentences read.
 
@@ -87,6 +106,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         batch_us: Time that the loader processes need for a batch; NaN where they were not sampled.
         batch_before_us: The same in the baseline window.
         together: Share of the pauses that all workers take in the same iteration; NaN where it is about none.
+        planned: What all workers have more of by the training's own plan, if that explains the block's time.
     """
 
     activity: Activity = ""
@@ -116,6 +136,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     batch_us: float = np.nan
     batch_before_us: float = np.nan
     together: float = np.nan
+    planned: tuple[Growth, ...] = ()
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, eq=False):

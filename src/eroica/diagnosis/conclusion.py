@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from eroica.diagnosis.labels import PLANNED
 from eroica.diagnosis.missing_workers import ALL_OF_THEM, describe_absence, find_absence, hides, note_absence
 from eroica.diagnosis.neighbors import unexplained_neighbors
 from eroica.diagnosis.operators import grown_tensors
@@ -62,9 +63,13 @@ def conclude(
         text = summarize_cause(view, causes[0])
         if absence is not None and hides(view, absence, causes):
             return Conclusion("undetermined", describe_absence(view, absence), (*notes, f"Besides: {text}"))
+        told = text
         text, is_slow = _with_rest(view, causes, findings, text)
         beside = (note_absence(view, absence),) if absence is not None and not view.is_trace else ()
-        return Conclusion("slow" if is_slow else "undetermined", text, (*notes, *beside))
+        word: VerdictWord = "slow" if is_slow else "undetermined"
+        if all(one.cause == PLANNED for one in causes):  # no fault, if it is all that has grown
+            word = "healthy" if text == told else "undetermined"
+        return Conclusion(word, text, (*notes, *beside))
     if view.suspects.arrivals.contradicted:
         return Conclusion("undetermined", _contradiction(view), notes)
     if absence is not None and absence.is_most:

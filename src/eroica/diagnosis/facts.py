@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import Activity, activity_of
-from eroica.diagnosis.block import Block
+from eroica.diagnosis.block import Block, Growth
 from eroica.diagnosis.loaders import where_it_runs
 from eroica.diagnosis.operators import held_share, host_fact, queued_share, weighted_mean
 from eroica.diagnosis.view import View
@@ -26,6 +26,11 @@ _LEAST_ON_DISK = 0.4
 _FEWEST_SAMPLES = 5
 #: A thread always gets some time: what is measured of the queue is a mean of the window.
 _LEAST_ALLOWED = 0.05
+#: Quantities that the training sets (fields of `Workload`), and the parts of the iteration that take longer with them.
+_PARAMETERS, _AFTER_FORWARD = ("parameters", "gradients"), frozenset({"backward", "optimizer", "other"})
+_DATA, _WITH_DATA = ("batches", "passes", "samples", "elements"), frozenset({"input", "forward", "backward", "other"})
+#: A quantity has grown from this factor on. What it explains may have grown by so many times as much.
+_LEAST_GROWTH, _BEYOND = 1.1, 1.5
 
 
 def with_facts(view: View, block: Block) -> Block:
@@ -36,6 +41,7 @@ def with_facts(view: View, block: Block) -> Block:
         stopped=float(np.nan_to_num(host_fact(view.fleet, "stopped"))[workers].mean()),
         queued=_queued(view, block, workers),
         crowded=bool(view.is_crowded[workers].all()) and not view.fleet.has_accelerator,
+        planned=_planned(view, block),
     )
     if block.cell in ("input", "python"):
         measured |= _of_python(view, block, workers)
@@ -44,6 +50,47 @@ def with_facts(view: View, block: Block) -> Block:
     if block.cell in ("operators", "memory"):
         measured |= _of_operators(view, block, workers)
     return msgspec.structs.replace(block, facts=msgspec.structs.replace(block.facts, **measured))
+
+
+def _planned(view: View, block: Block) -> tuple[Growth, ...]:
+    """Return what the training itself does more of than in the baseline window, if that explains the block's time.
+
+    It does if most of the excess lies in parts of the iteration that take longer with it, and these have grown by no
+    more than they may. Backward takes longer with each parameter that gets a gradient, attention by the square of a
+    length.
+    """
+    if block.reference != "baseline" or block.scope != "all" or not block.rows:
+        return ()
+    known = {one.what: one for one in view.growths}
+    times = {name: known[name].times if name in known else 1.0 for name in (*_PARAMETERS, *_DATA)}
+    if times["gradients"] != 1 and times["gradients"] * times["passes"] < _LEAST_GROWTH:
+        # optimizers step in turn: other gradients are there when the window opens, and as many are computed in it
+        times |= dict.fromkeys((*_PARAMETERS, "passes"), 1.0)
+    parameters = max(times["parameters"], times["gradients"])
+    data = max(times["batches"], times["passes"]) * times["samples"] * max(times["elements"], times["elements"] ** 2)
+    plans = (
+        (_PARAMETERS, _AFTER_FORWARD, parameters),
+        (_DATA, _WITH_DATA, data),
+        ((*_PARAMETERS, *_DATA), _AFTER_FORWARD | _WITH_DATA, parameters * data),
+    )
+    for names, phases, most in plans:
+        if most >= _LEAST_GROWTH and _explains(view, block, phases, most):
+            return tuple(known[name] for name in names if times[name] >= _LEAST_GROWTH)
+    return ()
+
+
+def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> bool:
+    """Return True if a block has grown where a planned change shows, and not by clearly more than `most` times."""
+    if block.cell == "collectives":
+        most = next((one.times for one in view.growths if one.what == "sent"), most)
+        rows = list(block.rows)
+    else:
+        rows = [row for row in block.rows if view.fleet.keys[row].phase in phases]
+    if block.cell == "python" and block.focus.is_own and "forward" not in phases:
+        return False  # what a function of the user does by itself knows nothing of parameters
+    now_us = float(view.fleet.critical_us[rows].sum(axis=0).mean())
+    before_us = float(np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0).mean())
+    return now_us - before_us >= _MOSTLY * block.excess_us and now_us <= (1 + _BEYOND * (most - 1)) * before_us
 
 
 def _queued(view: View, block: Block, workers: list[int]) -> float:

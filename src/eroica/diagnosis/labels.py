@@ -21,6 +21,7 @@ _BY_QUEUE = 0.5
 #: No cause: it is how the model is built, or batches that have grown as planned.
 NO_FAULT = ""
 UNKNOWN = "unknown"
+PLANNED = "planned-change"
 
 
 class Label(NamedTuple):
@@ -53,6 +54,7 @@ LABELS: tuple[Label, ...] = (
     Label("stage-imbalance", lambda b, _: b.culprit is not None and b.culprit.kind == "stage"),
     Label("compute-slow", lambda b, _: b.cell == "process"),
     Label(UNKNOWN, lambda b, _: b.cell == "late"),
+    Label(PLANNED, lambda b, _: bool(b.facts.planned)),
     Label("blocking-checkpoint", lambda b, _: b.cell == "python" and b.facts.activity == "save"),
     Label("blocking-logging", lambda b, _: b.cell == "python" and b.facts.activity == "log"),
     Label("slow-storage-read", lambda b, _: b.cell == "input" and b.facts.waits_for_read),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import NOTHING
 from eroica.diagnosis.helpers import find_helpers
-from eroica.diagnosis.labels import NO_FAULT, UNKNOWN, label_of
+from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.lock import find_lock_holders
 from eroica.diagnosis.neighbors import find_newcomers, find_process
 from eroica.diagnosis.operators import held_share
@@ -106,7 +106,8 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
         weighed = [*_doubted(view), *weighed]
     if sum(one.gain for one in causes) < _HALF * growth_of(view)[0]:
         causes = causes or _by_surroundings(view)
-    return settle_gains(view, causes), weighed
+    settled = settle_gains(view, causes)
+    return sorted(settled, key=lambda one: one.cause == PLANNED), weighed  # faults come first
 
 
 def _doubted(view: View) -> list[Weighed]:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.block import Growth
 from eroica.diagnosis.operators import (
     Speed,
     larger_tensors,
@@ -24,7 +25,7 @@ from eroica.localize.roles import stages_of
 from eroica.localize.simulate import APART
 from eroica.localize.suspects import Suspects
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
-from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.pattern import FunctionKey, WorkerPattern, Workload
 from eroica.model.verdict import Cost, IterationTimes
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE, Window
 from eroica.model.words import milliseconds
@@ -156,6 +157,20 @@ class View:
     def speed_change(self) -> Speed:
         """Operators against the baseline window's."""
         return speed_against_baseline(self.suspects)
+
+    @cached_property
+    def growths(self) -> tuple[Growth, ...]:
+        """Quantities that the training sets itself and most workers told, then and now, grown or not."""
+        found = []
+        for name in Workload.__struct_fields__:
+
+            def measure(fleet: Fleet, name: str = name) -> Floats:
+                return np.asarray([getattr(pattern.workload, name) for pattern in fleet.patterns], dtype=np.float64)
+
+            now, before = np.median(measure(self.fleet)), np.median(np.nan_to_num(self.then(measure)))
+            if now > 0 and before > 0:
+                found.append(Growth(what=name, before=float(before), now=float(now)))
+        return tuple(found)
 
     @cached_property
     def is_crowded(self) -> NDArray[np.bool_]:

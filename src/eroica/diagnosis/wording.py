@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.labels import UNKNOWN
+from eroica.diagnosis.labels import PLANNED, UNKNOWN
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.placement import describe_place, is_extra_duty, name_accused
 from eroica.diagnosis.selection import Cause
@@ -31,6 +31,16 @@ _MEANINGS = {
     "service": "That waits for the answer of a service.",
     "sync": "That waits until the device has done all that it was given.",
 }
+_GROWN = {
+    "parameters": "{} parameters get gradients instead of {}",
+    "gradients": "gradients are computed for {} tensors of parameters instead of {}",
+    "batches": "an iteration takes {} batches instead of {}",
+    "passes": "an iteration runs {} backward passes instead of {}",
+    "samples": "a batch holds {} samples instead of {}",
+    "elements": "a sample holds {} elements instead of {}",
+}
+#: Quantities that are not told beside another one that has grown, too.
+_SAYS_AS_MUCH = {"gradients": "parameters", "batches": "passes"}
 _REFERENCES = {
     "peers": "{whose} peers spend {}",
     "baseline": "in the {window} it was {}",
@@ -49,6 +59,8 @@ def summarize_cause(view: View, cause: Cause) -> str:
 
 def _what(view: View, cause: Cause) -> str:
     block, iteration = cause.block, view.now_text
+    if cause.cause == PLANNED:
+        return _planned(view, block, iteration)
     if block.culprit is not None:
         return _culprit(view, block, iteration)
     if block.cell == "process":
@@ -60,6 +72,25 @@ def _what(view: View, cause: Cause) -> str:
     if not math.isnan(block.facts.batch_us):
         return _pace(view, block)
     return _does(view, cause, iteration) + _duty(view, block) + _rest(view, block)
+
+
+def _planned(view: View, block: Block, iteration: str) -> str:
+    """Return what the training does more of, from which iteration on, and what that takes."""
+    began = view.context.window.since
+    since = f"Since about iteration {began:,}" if began else f"Since the {view.past_window}"
+    names = {one.what for one in block.facts.planned}
+    told = [one for one in block.facts.planned if _SAYS_AS_MUCH.get(one.what) not in names]
+    grown = " and ".join(_GROWN[one.what].format(_count(one.now), _count(one.before)) for one in told)
+    where = "collectives" if block.cell == "collectives" else block.focus.label
+    return (
+        f"{since}, {grown}. That is a planned change, no fault: {where} takes {format_ms(block.mean_us)} of each "
+        f"{iteration} iteration, against {format_ms(block.reference_us)} {view.back_then}."
+    )
+
+
+def _count(value: float) -> str:
+    """Format a count: "1.9 million", "22", "1.5"."""
+    return f"{value / 1e6:.3g} million" if value >= 1e6 else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _subject(view: View, block: Block) -> tuple[str, str]:
@@ -211,6 +242,8 @@ def _limit(view: View, block: Block) -> str:
 
 def _gain(cause: Cause) -> str:
     share = max(round(cause.gain * 100), 1)
+    if cause.cause == PLANNED:
+        return ""
     if cause.cause == "stage-imbalance":
         return f"Balanced stages would make iterations about {share} % shorter."
     if cause.cause == "host-bound" and cause.block.reference == "expectation":

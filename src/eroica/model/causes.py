@@ -240,6 +240,17 @@ CATALOG: dict[str, CatalogEntry] = {
             {"compute-slow", "cpu-contention", "host-bound", "slow-collective-everywhere", "slow-data-loading"}
         ),
     ),
+    "planned-change": CatalogEntry(
+        title="Planned change",
+        meaning=(
+            "The training itself does more in each iteration than before: more parameters get gradients, batches or "
+            "samples are larger, or there are more of them. That explains the longer iteration, and is no fault."
+        ),
+        next_step=(
+            "Nothing, if it was meant so. Else look at the schedule that changes it: what is frozen, the batch size, "
+            "the steps of gradient accumulation, the length of samples."
+        ),
+    ),
     "unknown": CatalogEntry(
         title="Unknown",
         meaning="These workers arrive late, and no function known to this catalog accounts for it.",

@@ -173,6 +173,30 @@ class Synchronization(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     per_iteration_us: bytes = b""
 
 
+class Workload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the training itself sets, of one worker over one window; 0 where nothing tells.
+
+    Attributes:
+        parameters: Elements of the optimizers' parameters that have a gradient.
+        gradients: Those parameters.
+        passes: Backward passes in an iteration: how often each gradient is added to.
+        batches: Batches that torch's loaders hand out in an iteration.
+        samples: Length of the first dimension of a batch's largest tensor, mean.
+        elements: Elements of that tensor for each sample, mean.
+        collectives: Collectives in an iteration.
+        sent: Elements that they carry in an iteration.
+    """
+
+    parameters: float = 0.0
+    gradients: float = 0.0
+    passes: float = 0.0
+    batches: float = 0.0
+    samples: float = 0.0
+    elements: float = 0.0
+    collectives: float = 0.0
+    sent: float = 0.0
+
+
 class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A process of a worker's host, or of its device, that belongs neither to the job nor to Eroica.
 
@@ -237,6 +261,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         setup: How this worker is set up, for comparison with others: name -> value as text ("torch_threads" -> "4",
             "affinity" -> "0-3", "env:OMP_NUM_THREADS" -> "1", "loader_workers" -> "2", "torch" -> "2.13.0"). Values
             that are not meant to be compared (paths, secrets) are not in it.
+        workload: What the training itself sets: parameters, batches, collectives.
         stall_s: The worker's stall for this window.
         summarize_s: Seconds the summary took.
         raw_bytes: Size of raw trace, stacks and samples.
@@ -270,6 +295,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     syncs: tuple[Synchronization, ...] = ()
     neighbors: tuple[Neighbor, ...] = ()
     setup: dict[str, str] = {}
+    workload: Workload = Workload()
     stall_s: float = 0.0
     summarize_s: float = 0.0
     raw_bytes: int = 0

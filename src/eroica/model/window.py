@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from eroica.model.pattern import Workload
 from eroica.model.worker import ProcessGroup, Worker
 
 WindowKind = Literal["iterations", "blocked", "trace"]
@@ -44,6 +45,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             what it would be now, had long iterations cost as little as before.
         current_iteration_s: Mean iteration when the window was asked for, None if unknown.
         period_s: What made it wanted comes and goes, so far apart, seconds; 0 = it is there all the time.
+        since: Iteration from which on the job is slow, within a second; 0 = unknown.
     """
 
     window_id: int
@@ -55,6 +57,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     baseline_iteration_s: float | None = None
     current_iteration_s: float | None = None
     period_s: float = 0.0
+    since: int = 0
 
 
 class UnderwayRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +141,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
         loader_pids: Data-loader children alive during the window.
         events: Events in the trace, an estimate.
         setup: How the worker is set up, see `WorkerPattern.setup`.
+        workload: Parameters and batches, as far as the worker has counted them.
         stall_s: Seconds for which the training thread stood still because of start and stop.
         notes: What could not be captured and why.
     """
@@ -158,6 +162,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     stacks_path: str = ""
     loader_pids: tuple[int, ...] = ()
     setup: dict[str, str] = {}
+    workload: Workload = Workload()
     events: int = 0
     stall_s: float = 0.0
     notes: tuple[str, ...] = ()

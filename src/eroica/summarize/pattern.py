@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples
-from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.pattern import CollectiveRecord, WorkerPattern, Workload
 from eroica.model.series import encode_series
 from eroica.model.setup import bounded_setup
 from eroica.model.window import Capture, FlightEntry
@@ -32,6 +32,8 @@ from eroica.trace.table import EventTable
 _COLLECTIVES_SHARE = 4
 _SYNCS_SHARE = 8
 _HEADER_BYTES = 1500
+#: The operator that adds to a parameter's gradient: once for each parameter in each backward pass.
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
 
 
 def summarize_worker(
@@ -107,6 +109,7 @@ def summarize_worker(
         syncs=syncs,
         neighbors=neighbors,
         setup=setup,
+        workload=_workload(capture, events, scene),
         stall_s=capture.stall_s,
         notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
     )
@@ -171,6 +174,20 @@ def _records(capture: Capture, scene: Scene, settings: Settings, recorded: bool)
         most,
         settings.pattern_bytes // _COLLECTIVES_SHARE,
         lambda limit: tuple(one.encode(limit) for one in series),
+    )
+
+
+def _workload(capture: Capture, events: EventTable, scene: Scene) -> Workload:
+    """Add to the worker's own counts what the trace tells: backward passes and collectives."""
+    known, iterations = capture.workload, max(len(scene.tally.edges_ns) - 1, 1)
+    named = events.names_where([name == _ACCUMULATE for name in events.strings])
+    low, high = scene.window
+    inside = named & (events.start_ns >= low) & (events.start_ns < high)
+    return msgspec.structs.replace(
+        known,
+        passes=int(inside.sum()) / iterations / known.gradients if known.gradients else 0.0,
+        collectives=len(scene.executions) / iterations,
+        sent=sum(one.elements for one in scene.executions) / iterations,
     )
 
 

@@ -28,6 +28,7 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
         period_s: Slow stretches or iterations come and go, so far apart, seconds; 0 = it is slow all the time.
         next_iteration: Of "seldom": id of the iteration that is expected to be long...
         interval: ...so many after the one before.
+        since: Iteration from which on they are slow, as far as blocks of a second tell; 0 = unknown.
     """
 
     count: int
@@ -38,6 +39,7 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
     period_s: float = 0.0
     next_iteration: int = 0
     interval: float = 0.0
+    since: int = 0
 
 
 class OrderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

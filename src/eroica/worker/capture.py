@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from eroica.errors import CaptureError
@@ -69,6 +69,7 @@ class Capturer:
         in_background: Runs a function on a thread of its own and returns the thread.
         run: Runs our code behind the guest's border.
         settings: How long a window may stay open; see `eroica.wire.patience`.
+        optimizers: Returns the optimizers that step.
         make_tracer: For tests.
     """
 
@@ -81,6 +82,7 @@ class Capturer:
         run: Callable[..., Any],
         settings: Settings,
         make_tracer: Callable[..., Tracer] = Tracer,
+        optimizers: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
         self.phase = IDLE
         self._worker = worker
@@ -92,6 +94,7 @@ class Capturer:
         self._longest_s = 0.0
         self._before_ns = 0
         self._make_tracer = make_tracer
+        self._optimizers = optimizers
         self._session: Session | None = None
         self._saving: Thread | None = None
         self._events_per_iteration = self._iteration_ns = 0.0  # as last measured
@@ -192,6 +195,7 @@ class Capturer:
         if session is None:
             return
         if self.phase == OPEN:
+            session.add_batch(iterator)
             session.loader_pids.update(surroundings.loader_children(iterator))
             if not session.loader_setup:
                 session.loader_setup = setup.loader_setup(iterator)
@@ -370,6 +374,7 @@ class Capturer:
                 iteration_s = (end_ns - before_ns) * 1e-9 if before_ns else 0.0
                 self._longest_s = patience.open_s(last - first, iteration_s, self._settings)
                 self._hear_of_threads_end(session)
+                session.count_gradients(self._optimizers())
                 session.open()
                 self._resident_bytes = memory_bytes()
                 self.phase = OPEN

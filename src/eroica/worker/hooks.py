@@ -323,7 +323,10 @@ class Guest:
             witness.end()
             raise
         beats.beat(0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
-        self._capturer = Capturer(facts, self._answer, self.door, self._in_background, self.guard.run, self._settings)
+        self._capturer = Capturer(
+            facts, self._answer, self.door, self._in_background, self.guard.run, self._settings,
+            optimizers=lambda: [reference() for reference in list(self._numbered.values())],
+        )  # fmt: skip
         self._witness = witness
         witness.listen()
         if self._declined:  # the process has let us go meanwhile

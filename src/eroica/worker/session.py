@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.pristine import get_native_id, monotonic_ns, time_ns
 from eroica.worker.sampling import StackSampler
 from eroica.worker.tracer import Tracer, survey
+from eroica.worker.workload import Workload
 
 Answer = TypeVar("Answer")
 
@@ -104,6 +105,7 @@ class Session:
         self.loader_setup: dict[str, str] = {}
         self.has_sends = False
         self.collections = CollectionLog()
+        self._workload = Workload()
         self._clocks: list[dict[str, int]] = []
         self._groups: list[dict[str, Any]] = []
         self._enqueued: dict[str, int] = {}
@@ -121,6 +123,16 @@ class Session:
         self.tracer.prepare()
         self._groups = self._ask("process groups", surroundings.process_groups) or []
         self.stall_ns += monotonic_ns() - before
+
+    def count_gradients(self, optimizers: Iterable[Any]) -> None:
+        """Count the parameters that have a gradient."""
+        before = monotonic_ns()
+        self._ask("count of gradients", lambda: self._workload.count_gradients(optimizers))
+        self.stall_ns += monotonic_ns() - before
+
+    def add_batch(self, iterator: Any) -> None:
+        """A loader hands out a batch while the window is open."""
+        self._ask("sizes of batches", lambda: self._workload.add_batch(iterator))
 
     def open(self) -> None:
         """Record from here on."""
@@ -234,6 +246,7 @@ class Session:
             "clocks": self._clocks,
             "garbage_collections": self.collections.runs,
             "loader_pids": sorted(self.loader_pids),
+            "workload": self._workload.counts(self.iterations),
             "notes": self.notes,
         }
 
