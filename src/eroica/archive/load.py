@@ -106,6 +106,8 @@ class SavedRun:
         if final is None or final.window is None:
             return None
         same = [w for w in self.windows if w.verdict is not None and w.verdict.window == final.window]
+        begins = final.window.first_iteration, "baseline"  # its own verdict is not kept
+        same = same or [w for w in self.windows if w.window and (w.window.first_iteration, w.purpose) == begins]
         return next((w for w in reversed(same) if w.verdict == final), same[-1] if same else None)
 
 

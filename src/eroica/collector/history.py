@@ -372,10 +372,9 @@ def _nothing_looked_wrong(
         times, why = (_how_often(stood_still), _last_word(stood_still)) if stood_still else ("", "")
         course = f"{ended}, no more than they vary by" if ended else "never got slower"
         course += f"; the job stood still {times}, and went on" if times else ""
-        start = "Healthy: iterations" if word == "healthy" else "Iterations"
-        start = "No window was judged: iterations" if look is None else start
+        start = "No window was judged: i" if look is None else "Healthy: i" if word == "healthy" else "I"
         shown = "" if look is None else f" {_shown(look, word)}"
-        summary = f"{start} of {who} {course}.{shown}{f' {why}' if why else ''}"
+        summary = f"{start}terations of {who} {course}.{shown}{f' {why}' if why else ''}"
         notes = (f"no window was captured: {hints.unseen}",) if hints.unseen else ()
         slow = "a job that is slow on all workers from its start shows no change; see --expected-iteration-s"
         notes = (*notes, *(look.coverage.notes if look is not None else ()), slow)
@@ -412,9 +411,8 @@ def _shown(look: Verdict, word: VerdictWord) -> str:
 def _times(pace: Lost | None) -> IterationTimes:
     if pace is None:
         return IterationTimes()
-    rest_ms = round(pace.rest(0.0), 3)
-    before_ms = round(pace.before, 3)
-    return IterationTimes(best_ms=before_ms, baseline_ms=before_ms, current_ms=round(pace.now, 3), rest_ms=rest_ms)
+    before_ms, now_ms, rest_ms = (round(ms, 3) for ms in (pace.before, pace.now, pace.rest(0.0)))
+    return IterationTimes(best_ms=before_ms, baseline_ms=before_ms, current_ms=now_ms, rest_ms=rest_ms)
 
 
 def lost_verdict(job: str, problems: Sequence[str], *, was_watched: bool = True) -> Verdict:
