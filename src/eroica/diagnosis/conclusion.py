@@ -29,6 +29,8 @@ MORE_STEPS = "record more steps (schedule(active=...))"
 LEAVE_ON = "leave the baseline window on, or compare with a healthy run (eroica diff)"
 #: Share of the growth below which causes leave something else to be found, and the share of the iteration worth a word.
 _HALF, _LEAST_LEFT = 0.5, 0.08
+#: Share of the growth from which planned changes account for all of it: the rest of a busy machine's is noise.
+_MOST = 0.75
 #: An iteration so many times as long as the usual one had a pause; so much longer is told, though it may be noise.
 _PAUSE, _TOLD = 1.5, 1.1
 #: Below so many iterations the reader is told.
@@ -63,12 +65,11 @@ def conclude(
         text = summarize_cause(view, causes[0])
         if absence is not None and hides(view, absence, causes):
             return Conclusion("undetermined", describe_absence(view, absence), (*notes, f"Besides: {text}"))
-        told = text
         text, is_slow = _with_rest(view, causes, findings, text)
         beside = (note_absence(view, absence),) if absence is not None and not view.is_trace else ()
         word: VerdictWord = "slow" if is_slow else "undetermined"
         if all(one.cause == PLANNED for one in causes):  # no fault, if it is all that has grown
-            word = "healthy" if text == told else "undetermined"
+            word = "healthy" if explained_us(view, causes) >= _MOST * _grown_us(view) else "undetermined"
         return Conclusion(word, text, (*notes, *beside))
     if view.suspects.arrivals.contradicted:
         return Conclusion("undetermined", _contradiction(view), notes)
@@ -113,13 +114,19 @@ def _with_rest(view: View, causes: Sequence[Cause], findings: Sequence[Finding],
     rest_us = loss.rest(explained) if loss is not None else 0.0
     if not rest_us and (share >= _HALF * inside or inside - share < _LEAST_LEFT):
         return text, True
-    grown_us = max(inside * view.iteration_us, loss.now - loss.before if loss is not None else 0.0)
+    grown_us = _grown_us(view)
     what = "That explains" if len(causes) == 1 else "All causes together explain"
     of = f"; no cause explains the other {milliseconds(rest_us / 1e3)}" if rest_us else f" of the {format_ms(grown_us)}"
     text += f" {what} {format_ms(explained)}{of} that iterations take longer than before."
     if explained < _HALF * grown_us and max(one.confidence for one in findings) < _HALF:
         return f"{text} It is rather wrong than right; {LONGER_WINDOW}.", False
     return text, True
+
+
+def _grown_us(view: View) -> float:
+    """Return the time by which iterations have become longer, inside windows or as the job itself saw it."""
+    loss = view.loss
+    return max(growth_of(view)[0] * view.iteration_us, loss.now - loss.before if loss is not None else 0.0)
 
 
 def _doubted(view: View, cause: Cause) -> str:
