@@ -84,8 +84,9 @@ def main() -> int:
     """Print the table; a budget that is exceeded decides the status."""
     found = list(riddles())
     budgets = (
-        Budget("src/eroica: lines", lines(SOURCE), 74_800, 60_000),
-        Budget("src/eroica: modules", len(modules(SOURCE)), 378, 300),
+        # raised by 600 lines and 3 modules: iterations of workers that step no optimizer (worker, agent, collector)
+        Budget("src/eroica: lines", lines(SOURCE), 75_400, 60_000),
+        Budget("src/eroica: modules", len(modules(SOURCE)), 381, 300),
         Budget("diagnosis: lines", lines(DIAGNOSIS), 9_700, 7_000),
         Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 230, 80),
         Budget("tests: lines", lines(ROOT / "tests"), 61_600, 42_000),
