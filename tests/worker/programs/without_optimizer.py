@@ -5,6 +5,7 @@ server      rank 0 receives gradients from each other rank in turn, and sends pa
 any         the same in the order in which gradients come
 by hand     gradients are added to the parameters without an optimizer
 generate    all ranks ask after each token whether everybody has finished; no backward pass
+late        one rank, whose optimizer steps in another thread than the one that began with a barrier
 batches     a loader, and no backward pass, in one process
 """
 
@@ -12,13 +13,14 @@ import argparse
 import contextlib
 import os
 import sys
+import threading
 import time
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-RANKS = {"actors": 3, "server": 3, "any": 3, "by hand": 2, "generate": 2}
+RANKS = {"actors": 3, "server": 3, "any": 3, "by hand": 2, "generate": 2, "late": 1}
 
 
 def model() -> torch.nn.Module:
@@ -83,6 +85,11 @@ class Loop:
         time.sleep(self.pause_s)
         dist.all_reduce(torch.ones(1))
 
+    def late(self) -> None:
+        self.net(torch.ones(8, 64)).sum().backward()
+        self.optimizer.step()
+        time.sleep(0.01)
+
 
 def work(rank: int, kind: str, port: int, count: int, pause_s: float, updates: int, stop_at: int) -> None:
     torch.set_num_threads(1)
@@ -90,7 +97,11 @@ def work(rank: int, kind: str, port: int, count: int, pause_s: float, updates: i
     dist.barrier()
     loop = Loop(rank, pause_s, updates)
     once = getattr(loop, kind.replace(" ", "_"))
-    for iteration in range(count):
+    if kind == "late":
+        thread = threading.Thread(target=lambda: [once() for _ in range(count)])
+        thread.start()
+        thread.join()
+    for iteration in range(0 if kind == "late" else count):
         if iteration == stop_at and rank == 1:
             load_next_prompt()
         once()
