@@ -89,7 +89,7 @@ def main() -> int:
         Budget("src/eroica: modules", len(modules(SOURCE)), 381, 300),
         Budget("diagnosis: lines", lines(DIAGNOSIS), 9_700, 7_000),
         Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 230, 80),
-        Budget("tests: lines", lines(ROOT / "tests"), 61_600, 42_000),
+        Budget("tests: lines", lines(ROOT / "tests"), 62_000, 42_000),
         Budget("ARCHITECTURE.md: words", words(ROOT / "ARCHITECTURE.md"), 1_200, 1_200),
         Budget(f"docstrings that are riddles in {', '.join(PLAIN)}", len(found), 0, 0),
     )
