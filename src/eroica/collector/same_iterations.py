@@ -64,23 +64,25 @@ def counting(living: Sequence[WorkerStatus]) -> list[WorkerStatus]:
 
 def source_for_all(living: Sequence[WorkerStatus]) -> int:
     """Return the source by which workers shall count: the best that all have; 0 if they agree, or none have one."""
-    shown = {status.source for status in living}
-    if len(shown) < 2 or shown & {beat.NO_SOURCE, beat.ANNOUNCED}:
+    workers = counting(living)
+    shown = {status.source for status in workers}
+    if len(shown) < 2 or beat.ANNOUNCED in shown:
         return beat.NO_SOURCE
     known = -1
-    for status in living:
+    for status in workers:
         known &= status.known
     return next((source for source in _SHARED if known >> source & 1), beat.NO_SOURCE)
 
 
 def difference(living: Sequence[WorkerStatus]) -> str:
     """Say how workers' iterations differ where nothing can be done about it; "" where they do not."""
-    told = [status for status in counting(living) if status.state != "learning" and status.source != beat.NO_SOURCE]
+    workers = counting(living)
+    told = [status for status in workers if status.state != "learning" and status.source != beat.NO_SOURCE]
     by_source: dict[int, list[int]] = {}
     for status in told:
         by_source.setdefault(status.source, []).append(status.worker.global_rank)
     if len(by_source) > 1:
-        if len(told) < len(living) or source_for_all(living):
+        if len(told) < len(workers) or source_for_all(living):
             return ""
         who = "; ".join(f"{worker_list(by_source[one])}: {_WORDS[one]}" for one in sorted(by_source, reverse=True))
         return f"workers count different things as iterations ({who}); {_REMEDY}"

@@ -11,6 +11,7 @@ before or after, never between. A thread that finds another one inside leaves it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import weakref
@@ -260,7 +261,8 @@ class Guest:
         def tell() -> None:
             began = {name: self._facts[name] for name in ("start_realtime_ns", "start_monotonic_ns")}
             self._facts.update({**surroundings.identity(os.environ, optimizer, threads), **began})
-            beats.introduce({**self._facts, **(witness.facts if witness is not None else {})})
+            with contextlib.suppress(OSError), spared():  # who reads the old page knows less, that is all
+                beats.introduce({**self._facts, **(witness.facts if witness is not None else {})})
 
         self._in_background(tell)
 
