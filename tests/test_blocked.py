@@ -41,14 +41,21 @@ def watched(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A job of renamed and moved code under `eroica run`; whatever is left of it is killed."""
     script = write_training(tmp_path / "elsewhere", package="captioner", rename=RENAMED)
-    options = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    eroica = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(tmp_path / "report"), *options, "--"]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *launcher]
     small = ["--width", "32", "--length", "16", "--fault", fault]
+    with run(tmp_path, [*launch, str(script), *small, *arguments]) as job:
+        yield job
+
+
+@contextlib.contextmanager
+def run(tmp_path: Path, command: list[str], **settings: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command under `eroica run`; whatever is left of it is killed."""
+    options = [part for name, value in {**SETTINGS, **settings}.items() for part in ("--set", f"{name}={value}")]
+    eroica = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(tmp_path / "report"), *options, "--"]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
     with (tmp_path / "job.log").open("wb") as log:
         job = subprocess.Popen(
-            [*eroica, *launch, str(script), *small, *arguments],
+            [*eroica, *command],
             env={**inherited, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -105,6 +112,22 @@ def test_a_missing_collective_is_named_with_the_worker_that_did_not_enter_it(tmp
     assert (cause.cause, cause.workers) == ("desynchronized-collective", (1,)), verdict.summary
     assert verdict.cost.trigger_to_verdict_s is not None and verdict.cost.trigger_to_verdict_s < 10
     assert job.returncode != 0 and final(tmp_path).cause == cause  # ending the job changes nothing
+
+
+@pytest.mark.parametrize(("stop_at", "learned"), [(0, False), (260, True)])
+def test_a_generation_loop_that_hangs_is_told_though_nobody_ever_stepped_an_optimizer(
+    tmp_path: Path, stop_at: int, learned: bool
+) -> None:
+    """At its start, and after an iteration of it is known."""
+    program = Path(__file__).parent / "worker" / "programs" / "without_optimizer.py"
+    options = ["generate", "--pause", "0.06", "--count", "100000", "--stop-at", str(stop_at)]
+    with run(tmp_path, [sys.executable, str(program), *options], silence_learning_s="8") as job:
+        verdict = wait_for_verdict(tmp_path, job, 150.0)
+    cause = verdict.cause
+    assert cause is not None and cause.workers == (1,), verdict.summary
+    assert "load_next_prompt" in " ".join((cause.function.name, *cause.function.stack)), verdict.summary
+    window = verdict.window
+    assert window is not None and (window.first_iteration >= 200) == learned, window
 
 
 @pytest.mark.thorough

@@ -115,6 +115,12 @@ class Quick(torch.optim.Optimizer):
     def step(self, closure=None): pass
 one, two = Quick([p]), Quick([p])  # two of them: no iteration is plain
 for _ in range(100): one.step(); two.step()
+if sys.argv[2] == "exchange":
+    import torch.distributed as dist
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    class Exchange:
+        def step(self): dist.broadcast(p, 0)
+    one = Exchange()
 lost = 0
 for number in range(400):
     try:
@@ -141,7 +147,7 @@ HOW = (
 )
 
 
-@pytest.mark.parametrize("optimizers", ["one", "both"])
+@pytest.mark.parametrize("optimizers", ["one", "both", "exchange"])
 @pytest.mark.parametrize("how", HOW)
 def test_an_error_of_the_trainings_leaves_the_hooks_as_it_came(
     how: str, optimizers: str, host: Host, tmp_path: Path

@@ -205,6 +205,8 @@ class Agent:
         while self._absolved < min(reply.absolved, _MOST_ABSOLVED):
             self._absolved += 1
             self.roster.absolve()
+        if reply.count_by and reply.order is None and not self._window_tasks:
+            self.roster.count_by(reply.count_by)
         order = reply.order
         if order is not None and order.serial != self._serial:
             self._serial = order.serial

@@ -28,6 +28,8 @@ log = logging.getLogger("eroica.agent")
 _MAX_PID = 1 << 22
 _MAX_REFUSED = 20
 _RECENT = 50
+#: Seconds after which an order to count by another source is repeated; a worker takes it when an iteration ends.
+_ORDER_AGAIN_S = 5.0
 #: So many iterations tell how long one takes, roughly.
 _A_FEW = 3
 _STATES: tuple[WorkerState, ...] = ("learning", "steady", "capturing", "saving", "failed", "finished")
@@ -63,8 +65,7 @@ class LocalWorker:
     ) -> None:
         self.reader = reader
         self.worker = worker
-        self.training_thread_id = _whole(reader.identity, "training_thread_id") or worker.pid
-        self.training_thread_ident = _whole(reader.identity, "training_thread_ident")
+        self._read_threads()
         self.slowdown = Slowdown(settings)
         self.silence = Silence(settings)
         self.process = ProcessWatch(worker.pid, _whole(reader.identity, "process_start"))
@@ -78,6 +79,19 @@ class LocalWorker:
         self._untold: tuple[int, int] = (0, 0)
         self._learned_at = 0
         self._is_traced = False
+        self._order_again_at = 0.0
+
+    def _read_threads(self) -> None:
+        identity = self.reader.identity
+        self.training_thread_id = _whole(identity, "training_thread_id") or self.worker.pid
+        self.training_thread_ident = _whole(identity, "training_thread_ident")
+
+    def meet_again(self) -> None:
+        """Read the identity again where the worker has written it anew: it knows its device only when it trains."""
+        with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):  # torn, or gone: as it was
+            if self.reader.look_again():
+                self.worker = _worker(self.reader.identity, self.reader.path)
+                self._read_threads()
 
     def poll(self, judge: bool = True) -> None:
         """Take in the iterations since the last poll.
@@ -94,6 +108,8 @@ class LocalWorker:
         if self._seen is not None and now.relearned != self._seen.relearned:
             self.slowdown.restart()
             self._learned_at = now.iteration
+            if now.source != self._seen.source:  # other iterations, with numbers of their own
+                before = now.iteration
         self._listen(now)
         self._seen = now
         durations = self.reader.durations(before, now.iteration)
@@ -147,7 +163,8 @@ class LocalWorker:
         known = self.slowdown.current_s
         if known is not None:
             return known
-        recent = [duration for duration in self.reader.durations(iteration - _RECENT, iteration) if duration > 0]
+        after = max(self._learned_at, iteration - _RECENT)
+        recent = [duration for duration in self.reader.durations(after, iteration) if duration > 0]
         return sum(recent) * 1e-9 / len(recent) if recent else None
 
     @property
@@ -223,6 +240,14 @@ class LocalWorker:
             ),
         )  # fmt: skip
 
+    def count_by(self, source: int) -> None:
+        """Order the worker to count its iterations by a source, if it could and does not; again only after a while."""
+        seen, now = self._seen, self._clock()
+        if seen is None or seen.source == source or not seen.known >> source & 1 or now < self._order_again_at:
+            return
+        self._order_again_at = now + _ORDER_AGAIN_S
+        self.reader.give(beat.Order(0, beat.COUNT, source, 0, 0, 0, 0, ""))
+
     def result(self) -> OrderResult:
         """Result of the last order."""
         answer = self.reader.result()
@@ -261,6 +286,8 @@ class LocalWorker:
             silent=self.silence.silent and not self.ended,
             silence="" if self.ended else self.silence.clause,
             ending=self._told_ending(),
+            source=self._seen.source if self._seen is not None else beat.NO_SOURCE,
+            known=self._seen.known if self._seen is not None else 0,
         )
 
     def _told_ending(self) -> Ending | None:
@@ -311,6 +338,8 @@ class Roster:
         self._scanned = True
         for worker in self.workers.values():
             worker.look_alive(now)
+            if not worker.ended:
+                worker.meet_again()
             worker.process.refresh()
         for pid in [pid for pid, w in self.workers.items() if w.ended and now - w.ended_at > self._ENDED_KEPT_S]:
             self.workers.pop(pid).close()
@@ -319,6 +348,11 @@ class Roster:
         """Take in all workers' new iterations; see `LocalWorker.poll`."""
         for worker in self.living:
             worker.poll(judge)
+
+    def count_by(self, source: int) -> None:
+        """Order the workers that could, and do not, to count their iterations by a source."""
+        for worker in self.living:
+            worker.count_by(source)
 
     def absolve(self) -> None:
         """Raise all workers' margins: a window found nothing wrong."""

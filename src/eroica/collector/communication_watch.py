@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from eroica.collector.participants import Roll
+from eroica.collector.same_iterations import counting
 from eroica.collector.windows import Windows
 from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
 from eroica.communication.hang import Scene, find_hang, is_suspended
@@ -238,7 +239,7 @@ class Sense:
 
     @property
     def _in_training(self) -> bool:
-        living = self._windows.roll.living
+        living = counting(self._windows.roll.living)
         return len(living) > 1 and all(status.state not in ("learning", "failed") for status in living)
 
     def tick(self, now: float) -> list[Sensed]:

@@ -381,9 +381,12 @@ def _nothing_looked_wrong(
     elif hints.gaps:
         summary = "No worker was watched long enough to tell whether it was slow."
     else:
-        summary = "No worker was seen: no process finished optimizer steps, or called eroica.step(), for long enough."
+        summary = (
+            "No worker was seen: no process stepped an optimizer, exchanged data with others, or trained for long."
+        )
         notes = (
-            "a process becomes a worker at its first torch optimizer step or eroica.step()",
+            "a process becomes a worker at its first torch optimizer step, eroica.step() or torch.distributed "
+            "operation, or when it has loaded batches or run backward passes for 10 s",
             "if there were any, look into log/ in the run directory",
         )
     base = look or Verdict(

@@ -21,10 +21,12 @@ from eroica.model.rows import RowTable
 from eroica.model.setup import bounded_setup
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup, Worker
+from eroica.wire.beat import ANNOUNCED
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
 
 MAX_WORKERS = 200_000
 MAX_ITERATION = 2**48
+MAX_SOURCE = ANNOUNCED
 _LONGEST_S = 1e7
 _TEXT, _NAME, _NOTES = 500, 255, 50
 _THREADS, _STACK, _CHILDREN, _ENTRIES, _GROUPS = 256, 128, 64, 200, 256
@@ -92,6 +94,8 @@ def clean_status(status: WorkerStatus, host: str) -> WorkerStatus:
         status,
         worker=clean_worker(status.worker, host),
         iteration=_count(status.iteration),
+        source=min(_count(status.source), MAX_SOURCE),
+        known=_count(status.known) % (2 << MAX_SOURCE),
         current_s=clean_seconds(status.current_s) or None,
         baseline_s=clean_seconds(status.baseline_s) or None,
         latest_s=clean_seconds(status.latest_s) or None,

@@ -31,6 +31,7 @@ from eroica.collector.numbering import ANSWER_S, Book
 from eroica.collector.pace import Pace
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
+from eroica.collector.same_iterations import SameIterations
 from eroica.collector.span import report_pause_s
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
@@ -122,6 +123,7 @@ class Collector:
         self.windows = Windows(job, settings)
         self.blockages = Blockages(self.windows, settings)
         self.sense = Sense(self.windows, settings)
+        self._same_iterations = SameIterations()
         self._attendance = Roster()
         self._former: Verdict | None = None
         self._over_at: float | None = None
@@ -275,6 +277,7 @@ class Collector:
             absolved=self.windows.absolved,
             stop=self.finished.is_set(),
             look=self.blockages.look,
+            count_by=self._same_iterations.count_by,
             pause_s=self._pause_s,
             protocol=PROTOCOL,
         )
@@ -383,6 +386,8 @@ class Collector:
             self._confirm(now, sensed)
         self._start(self.blockages.tick(now))
         self.windows.hold = self.blockages.on
+        if note := self._same_iterations.tick(now, self.windows.roll.living):
+            self.windows.note(note)
         self._start(self.windows.tick(now))
         self.pace.shown(now, self.windows.take_news())
         self.pace.tick(now)

@@ -25,6 +25,7 @@ from eroica.collector.opening import Opening, Wanted
 from eroica.collector.overview import job_status
 from eroica.collector.participants import Roll
 from eroica.collector.resume import History
+from eroica.collector.same_iterations import counting
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, REFUSED, UnderwayRecord, Window
@@ -146,7 +147,7 @@ class Windows:
         """Say what is missing before any window can open."""
         living = self.roll.living
         if not living:
-            return "no worker has been seen yet: a process becomes one at its first optimizer step"
+            return "no worker has been seen yet: a process becomes one at its first optimizer step or exchange"
         if all(status.state == "learning" for status in living):
             times = self._settings.learn_repeats
             return f"no worker's iterations are known yet: {times} equal ones are needed (setting learn_repeats)"
@@ -326,7 +327,7 @@ class Windows:
         if request is not None or self.roll.gathering(now):
             return request
         trigger = self._opening.next_trigger(now, self.roll)
-        if trigger is not None or not self._baseline.is_due(training, len(self.roll.living)):
+        if trigger is not None or not self._baseline.is_due(training, len(counting(self.roll.living))):
             return trigger
         self._baseline.opened()
         return Wanted("baseline", "early healthy window", self._settings.baseline_window_s)

@@ -43,6 +43,8 @@ _ORDER = struct.Struct("=QQIIQQQII512sQ")
 _BEAT_WORD, EVENT_WORD, ORDER_WORD, RING_WORD = (at // 8 for at in (_BEAT_AT, _EVENT_AT, _ORDER_AT, _RING_AT))
 BEAT_ITERATION_WORD, BEAT_END_WORD = _BEAT_WORD + 1, _BEAT_WORD + 2
 _UPPER_HALF, _LOWER_HALF = (32, 0) if sys.byteorder == "little" else (0, 32)
+#: Bits of the state's half of its word: state, source and known sources, eight each.
+_STATE, _SOURCE, _KNOWN = 0xFF, 8, 16
 _TRIES = 8
 _MOST_ORDERS = 1 << 62
 _MEMORY = "shared_memory"
@@ -51,8 +53,12 @@ _MEMORY = "shared_memory"
 LEARNING, STEADY, CAPTURING, SAVING, FAILED, FINISHED = range(6)
 STATE_NAMES = ("learning", "steady", "capturing", "saving", "failed", "finished")
 
+# what marks a worker's iterations, the better the higher; see docs/decisions/iterations.md
+NO_SOURCE, BATCHES, EXCHANGES, BACKWARD, OPTIMIZER, ANNOUNCED = range(6)
+
 # kinds of order
 PROBE, WINDOW, CANCEL, CLOSE = 1, 2, 3, 4
+COUNT = 5  # iterations by the source that stands in the flags
 # flags of an order
 TRACE_PYTHON_CALLS = 1
 RISEN = 2  # of CLOSE: iterations have become longer inside a baseline window
@@ -76,6 +82,10 @@ class Beat(NamedTuple):
     """One of LEARNING ... FINISHED."""
     relearned: int
     """How often the iteration pattern had to be learned again."""
+    source: int = NO_SOURCE
+    """What marks iterations, one of NO_SOURCE ... ANNOUNCED."""
+    known: int = 0
+    """Sources that could: bit number n stands for source n."""
 
 
 class Order(NamedTuple):
@@ -83,7 +93,7 @@ class Order(NamedTuple):
 
     window_id: int
     kind: int
-    """PROBE, WINDOW, CANCEL, or CLOSE: end the open window at the next boundary."""
+    """PROBE, WINDOW, CANCEL, COUNT, or CLOSE: end the open window at the next boundary."""
     flags: int
     first_iteration: int
     """Capture opens when this many iterations are completed."""
@@ -152,13 +162,14 @@ class BeatWriter(_Mapping):
     Attributes:
         words: The file as 64-bit words, for the hot path.
         order_seen: Number of the last order that was taken.
+        sources: What marks iterations and what could, as the state's word holds it.
     """
 
     def __init__(self, path: Path, memory: mmap.mmap, place: dict[str, int] | None = None) -> None:
         super().__init__(path, memory)
         self._place = place
         self.words = memoryview(memory).cast("Q")
-        self.order_seen = 0
+        self.order_seen = self.sources = 0
         self._beats = 0
         self._results = 0
 
@@ -207,9 +218,28 @@ class BeatWriter(_Mapping):
         words[_BEAT_WORD] = counter
         words[BEAT_ITERATION_WORD] = iteration
         words[BEAT_END_WORD] = end_ns
-        words[_BEAT_WORD + 3] = state << _LOWER_HALF | relearned << _UPPER_HALF
+        words[_BEAT_WORD + 3] = state << _LOWER_HALF | relearned << _UPPER_HALF | self.sources
         words[_BEAT_WORD + 4] = counter
         return words[ORDER_WORD] != self.order_seen
+
+    def count_by(self, source: int, known: int) -> None:
+        """Say from here on what marks iterations, and which sources could; see `Beat`."""
+        before, self.sources = self.sources, (source << _SOURCE | known << _KNOWN) << _LOWER_HALF
+        self.words[_BEAT_WORD + 3] = self.words[_BEAT_WORD + 3] & ~before | self.sources
+
+    def introduce(self, identity: dict[str, Any]) -> None:
+        """Write the identity page anew: more is known of this process now.
+
+        Raises:
+            OSError: The file is gone.
+            ValueError: The identity does not fit into a page.
+        """
+        page = page_of({**identity, _MEMORY: self._place} if self._place is not None else identity)
+        handle = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.pwrite(handle, page, 0)
+        finally:
+            os.close(handle)
 
     def touch(self, now_ns: int) -> None:
         """Write down that a hook fired."""
@@ -255,7 +285,7 @@ class BeatReader(_Mapping):
     def __init__(self, path: Path, memory: mmap.mmap, identity: dict[str, Any]) -> None:
         super().__init__(path, memory)
         self.identity = identity
-        self._orders = 0
+        self._orders = self._written_ns = 0
 
     @classmethod
     def open(cls, path: Path) -> BeatReader:
@@ -282,14 +312,37 @@ class BeatReader(_Mapping):
             os.close(handle)
         return cls(path, memory, identity)
 
+    def look_again(self) -> bool:
+        """Read the identity page again if it may have been written since. Return whether it was.
+
+        Raises:
+            OSError: The file is gone.
+            ValueError: It has no identity, as while it is being written.
+        """
+        written_ns = self.path.stat().st_mtime_ns
+        if written_ns == self._written_ns:
+            return False
+        handle = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(handle).st_uid != os.getuid():
+                return False
+            identity = identity_on(os.pread(handle, PAGE_BYTES, 0), self.path)
+        finally:
+            os.close(handle)
+        self._written_ns, before = written_ns, self.identity
+        identity.pop(_MEMORY, None)
+        self.identity = identity
+        return identity != before
+
     def beat(self) -> Beat | None:
         """The last beat, None before the first."""
         fields = self._read(_BEAT, _BEAT_AT)
         if fields is None:
             return None
-        iteration, end_ns, state, relearned = fields
+        iteration, end_ns, word, relearned = fields
         (last_event_ns,) = _COUNTER.unpack_from(self._memory, _EVENT_AT)
-        return Beat(iteration, end_ns, max(last_event_ns, end_ns), state, relearned)
+        state, source, known = word & _STATE, word >> _SOURCE & _STATE, word >> _KNOWN & _STATE
+        return Beat(iteration, end_ns, max(last_event_ns, end_ns), state, relearned, source, known)
 
     def durations(self, after: int, until: int) -> list[int]:
         """Durations in nanoseconds of iterations `after + 1 ... until`, as far as the ring still holds them."""

@@ -70,6 +70,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
         silent: That is longer than this worker's limit: it may be blocked.
         silence: One clause with numbers: how long, against which limit; empty if it is not silent.
         ending: How it ended; None while it lives.
+        source: What marks its iterations, a number of `eroica.wire.beat`; 0 = nothing yet.
+        known: Sources that could: bit number n stands for source n.
     """
 
     worker: Worker
@@ -86,6 +88,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     silent: bool = False
     silence: str = ""
     ending: Ending | None = None
+    source: int = 0
+    known: int = 0
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +141,7 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         stop: The job is over; the agent may end once its summaries are uploaded.
         look: Number of the look at blocked workers that agents shall take and hand in once (`POST /v1/looks`, a
             `HostLooks`); 0 = none.
+        count_by: Source by which all workers shall count iterations; 0 = as each of them does.
         pause_s: The next report may wait so long, where that is longer than `report_s`: in a job of many hosts.
         protocol: Version of what the collector says, as in `AgentReport`.
     """
@@ -145,6 +150,7 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     absolved: int = 0
     stop: bool = False
     look: int = 0
+    count_by: int = 0
     pause_s: Annotated[float, msgspec.Meta(ge=0, le=5)] = 0.0
     protocol: int = 1
 

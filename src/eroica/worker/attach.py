@@ -14,9 +14,10 @@ from typing import Any
 from eroica.settings import load_settings, pinned_config
 from eroica.wire.places import places, private_directory, private_file
 from eroica.worker.compiled import keep_compilers_out, let_compilers_pass
+from eroica.worker.exchanges import hear_backward, hear_exchanges
 from eroica.worker.guard import log_of_this_process
 from eroica.worker.hooks import Guest
-from eroica.worker.import_watch import COMPILER, LOADERS, OPTIMIZERS, look_away, look_out
+from eroica.worker.import_watch import COMPILER, DISTRIBUTED, LOADERS, OPTIMIZERS, look_away, look_out
 from eroica.worker.kineto import quiet_for_good, torch_is_imported_here
 from eroica.worker.limits import spared
 
@@ -40,9 +41,15 @@ class Attachment:
             torch_is_imported_here()
             self._undo[name] = _hook_optimizers(sys.modules[name], self.guest)
             self.guest.door.open()
+            autograd = sys.modules.get("torch.autograd.variable")
+            self._undo["backward"] = hear_backward(autograd, self.guest.passed_back)
+        elif name == DISTRIBUTED:
+            self._undo[name] = hear_exchanges(sys.modules[name], self.guest.exchanged)
         elif name == COMPILER:
             let_compilers_pass(self.guest.hooks.stepped, step)
-            keep_compilers_out(*self.guest.hooks[:2], self.guest.guard.run, _announce)
+            keep_compilers_out(
+                *self.guest.hooks[:2], self.guest.exchanged, self.guest.passed_back, self.guest.guard.run, _announce
+            )
 
     def detach(self) -> None:
         """Take all hooks away and sign off. Idempotent."""

@@ -1,7 +1,8 @@
-"""Run inside the user's loop: at every batch, at every optimizer step, at every announced iteration.
+"""Run inside the user's loop: at every batch, optimizer step, announced iteration, exchange and backward pass.
 
 Per event: one clock reading, one write into shared memory, one step of the rhythm; at the end of an iteration one beat
-more and one look for an order. A process becomes a worker at its first optimizer step (or `eroica.step()`).
+more and one look for an order. A process becomes a worker at its first optimizer step, `eroica.step()` or exchange, or
+when it has loaded batches or run backward passes for a while (`eroica.worker.sources`).
 
 Steps of all threads count, in the order in which they end. Only one thread at a time deals with them, without a lock:
 between reading `_busy` and writing it the interpreter calls nothing, so it changes threads and runs signal handlers
@@ -10,6 +11,7 @@ before or after, never between. A thread that finds another one inside leaves it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import weakref
@@ -19,7 +21,7 @@ from typing import Any, NamedTuple
 
 from eroica.settings import Settings, load_settings
 from eroica.wire import beat
-from eroica.wire.beat import RING_SLOTS, BeatWriter, Result
+from eroica.wire.beat import BACKWARD, BATCHES, EXCHANGES, OPTIMIZER, RING_SLOTS, BeatWriter, Result
 from eroica.wire.places import places, private_directory
 from eroica.worker import launch, surroundings
 from eroica.worker.answering import Witness
@@ -31,6 +33,7 @@ from eroica.worker.limits import lack_of_files, spared
 from eroica.worker.plain_iterations import EITHER, Plain, make_hooks
 from eroica.worker.pristine import Lock, Thread, get_ident, get_native_id, monotonic_ns
 from eroica.worker.rhythm import Completed, Rhythm
+from eroica.worker.sources import LEAST_EVENTS, PATIENCE_NS, Sources
 from eroica.worker.tracer import ProfilerDoor
 
 _SAVE_PATIENCE_S = 10.0
@@ -70,6 +73,8 @@ class Guest:
 
     Attributes:
         hooks: What torch shall call. They pass on to `stepped` and `loaded` whatever is no plain iteration.
+        exchanged: To be called, with what it is, when a collective, send or receive begins.
+        passed_back: To be called when a backward pass begins.
     """
 
     def __init__(self) -> None:
@@ -77,11 +82,16 @@ class Guest:
         self.guard = Guard(log_of_this_process, self._show_failure, raises)
         self.door = ProfilerDoor(self.guard.border(self._make_way))
         self.hooks = make_hooks(self.guard, self.stepped, self.loaded, self._ordered)
+        self.exchanged = self.guard.border(functools.partial(self.repeated, EXCHANGES))
+        self.passed_back = self.guard.border(functools.partial(self.repeated, BACKWARD))
         self._settings = Settings()
         self._begin()
 
     def _begin(self) -> None:
         self._rhythm = Rhythm()
+        self._sources = Sources(self._rhythm)
+        self._facts: dict[str, Any] = {}
+        self._is_strange = False  # registered before an optimizer said which device and thread train
         self._numbers: dict[int, int] = {}  # of optimizers, by id()
         self._numbered: dict[int, weakref.ref[Any]] = {}
         self._gone: deque[weakref.ref[Any]] = deque()  # optimizers, since anybody looked
@@ -113,6 +123,46 @@ class Guest:
             self._beats.touch(now)
             if self._capturer is not None and self._capturer.phase:
                 self._capturer.loaded(iterator)
+        if self._sources.shown < OPTIMIZER:
+            self.repeated(BATCHES, None)
+
+    def repeated(self, source: int, kind: object) -> None:
+        """Something that may mark an iteration without an optimizer has happened, in any thread.
+
+        Args:
+            source: What.
+            kind: As in `Repeats.happened`.
+        """
+        sources, now, thread = self._sources, monotonic_ns(), get_ident()
+        one = sources.lesser[source]
+        if one.rhythm.lost and sources.shown >= OPTIMIZER and thread == one.thread:  # hundreds in each iteration
+            if self._beats is not None:
+                self._beats.touch(now)
+            return
+        was_learning = one.rhythm.learning
+        done = one.happened(kind, now, thread)
+        if done is None:
+            return
+        beats = self._beats
+        if beats is None:
+            lasts = one.count >= LEAST_EVENTS and now - one.first_ns >= PATIENCE_NS
+            if self._joining is None and (source == EXCHANGES or lasts):
+                self._is_strange = True
+                self._joins(None)
+            return
+        beats.touch(now)
+        if self._busy:  # another thread is inside, or a signal's handler of this one
+            return
+        self._busy = True
+        try:
+            if sources.shown == source:
+                self._take_in(beats, done, now, thread)
+            elif sources.choose(now):
+                self._renumber(beats, now)
+            elif was_learning != one.rhythm.learning:
+                beats.count_by(sources.shown, sources.known)
+        finally:
+            self._busy = False
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped; without one, the user's loop called `eroica.step()`."""
@@ -131,7 +181,7 @@ class Guest:
     def _count(self, optimizer: Any, now: int, thread: int) -> None:
         """Deal with one step.
 
-        Written as one piece because every further function costs half a microsecond here, where no cache is warm.
+        Nearly one piece because every further function costs half a microsecond here, where no cache is warm.
         """
         self._take_back()
         now = max(now, self._latest_ns)
@@ -141,7 +191,7 @@ class Guest:
             return
         if self._gone:
             self._forget_optimizers()
-        rhythm, capturer = self._rhythm, self._capturer
+        rhythm = self._rhythm
         if self._loaded_ns:
             rhythm.loaded(min(self._loaded_ns, now))
             self._loaded_ns = 0
@@ -149,26 +199,72 @@ class Guest:
         if number is None:
             number = self._add_optimizer(optimizer)
         done = rhythm.stepped(number, now) if number >= 0 else rhythm.announced(now)
-        if beats is None or capturer is None:
+        sources = self._sources
+        is_new = (sources.shown < OPTIMIZER or rhythm.explicit) and sources.stepped()
+        if beats is None:
             self._early.extend(done)
+            return
+        if is_new:
+            self._renumber(beats, now)
+        if self._is_strange:
+            self._introduce(beats, optimizer)
+        if sources.shown < OPTIMIZER:  # the collector wants it so
+            beats.touch(now)
             return
         if self._early:
             done = (*self._early, *done)
             self._early.clear()
-        if not done:
+        is_plain = self._take_in(beats, done, now, thread) and rhythm.plain and self._optimizers_seen == 1
+        if is_plain and thread == get_ident():
+            self._hand_over(beats, self._numbered[id(optimizer)])
+
+    def _take_in(self, beats: BeatWriter, done: tuple[Completed, ...], now: int, thread: int) -> bool:
+        """Tell the agent of completed iterations, and look for orders.
+
+        Returns:
+            Whether there was one at least, and no order and no window.
+        """
+        capturer = self._capturer
+        if not done or capturer is None:
             self._between(beats, now)
-            return
-        state, ordered = STATES[capturer.phase], False
+            return False
+        state, ordered, relearned = STATES[capturer.phase], False, self._sources.relearned
+        if not self._known:
+            beats.count_by(self._sources.shown, self._sources.known)
         for iteration, end_ns, duration_ns in done:
-            ordered = beats.beat(iteration, end_ns, duration_ns, state, rhythm.relearned)
+            ordered = beats.beat(iteration, end_ns, duration_ns, state, relearned)
         self._last, self._known = done[-1], True
         if thread != self._thread:
             self._in_thread_since = done[-1][0] if self._thread else 0
             self._thread = thread
-        if ordered or capturer.phase:
-            self._obey(capturer, beats, thread)
-        elif rhythm.plain and self._optimizers_seen == 1 and thread == get_ident():
-            self._hand_over(beats, self._numbered[id(optimizer)])
+        if not (ordered or capturer.phase):
+            return True
+        self._obey(capturer, beats, thread)
+        return False
+
+    def _renumber(self, beats: BeatWriter, now: int) -> None:
+        """Iterations are those of another source from here on."""
+        rhythm, capturer = self._sources.rhythm, self._capturer
+        if capturer is not None:
+            capturer.give_up("what marks an iteration has changed")
+        iteration, end_ns, _ = rhythm.state()
+        self._last, self._known = (iteration, end_ns or now, 0), not rhythm.learning
+        beats.count_by(self._sources.shown, self._sources.known)
+        state = beat.LEARNING if rhythm.learning or capturer is None else STATES[capturer.phase]
+        self._show(beats, state)
+
+    def _introduce(self, beats: BeatWriter, optimizer: Any) -> None:
+        """Say anew which device and thread train: an optimizer steps in a process that became a worker without one."""
+        self._is_strange = False
+        threads, witness = surroundings.training_thread(), self._witness
+
+        def tell() -> None:
+            began = {name: self._facts[name] for name in ("start_realtime_ns", "start_monotonic_ns")}
+            self._facts.update({**surroundings.identity(os.environ, optimizer, threads), **began})
+            with contextlib.suppress(OSError), spared():  # who reads the old page knows less, that is all
+                beats.introduce({**self._facts, **(witness.facts if witness is not None else {})})
+
+        self._in_background(tell)
 
     def _hand_over(self, beats: BeatWriter, optimizer: weakref.ref[Any]) -> None:
         """Let the hooks deal with plain iterations themselves from here on."""
@@ -200,7 +296,7 @@ class Guest:
     def _between(self, beats: BeatWriter, now: int) -> None:
         """A step that completed no iteration."""
         beats.touch(now)
-        if self._known and self._rhythm.learning:
+        if self._known and self._sources.rhythm.learning:
             self._lost(beats)
 
     def _add_optimizer(self, optimizer: Any) -> int:
@@ -259,7 +355,11 @@ class Guest:
         iteration, end_ns, _ = self._last
         # while a window is saved the next order waits: there is room for one answer only
         order = beats.new_order() if capturer.phase != SAVING else None
-        if order is not None:
+        if order is not None and order.kind == beat.COUNT:
+            if self._sources.order(order.flags):
+                self._renumber(beats, end_ns)
+                return
+        elif order is not None:
             in_one_thread = iteration - self._in_thread_since >= _ITERATIONS_IN_ONE_THREAD or not self._in_thread_since
             capturer.take(order, iteration, "" if in_one_thread else _SEVERAL_THREADS)
         if not capturer.busy:
@@ -269,7 +369,7 @@ class Guest:
             return
         stalled_ns = capturer.boundary(iteration, end_ns)
         if not self._left:  # nobody else has gone on meanwhile
-            self._rhythm.excuse(stalled_ns)
+            self._sources.rhythm.excuse(stalled_ns)
 
     def _lost(self, beats: BeatWriter) -> None:
         """The pattern is not known any more."""
@@ -280,7 +380,7 @@ class Guest:
 
     def _show(self, beats: BeatWriter, state: int) -> None:
         iteration, end_ns, duration_ns = self._last
-        beats.beat(iteration, end_ns, duration_ns, state, self._rhythm.relearned)
+        beats.beat(iteration, end_ns, duration_ns, state, self._sources.relearned)
 
     # ------------------------------------------------------------------ becoming a worker
 
@@ -311,9 +411,9 @@ class Guest:
             raise OSError(lack)
         find_in_torch()
         self._settings = load_settings()
-        self._rhythm.tune(self._settings.learn_repeats, self._settings.relearn_events)
+        self._sources.tune(self._settings.learn_repeats, self._settings.relearn_events)
         where = places(os.environ)
-        facts = surroundings.identity(os.environ, optimizer, threads)
+        self._facts = facts = surroundings.identity(os.environ, optimizer, threads)
         private_directory(where.runtime)
         witness = Witness(where.runtime, self._settings, self.guard.run, in_main_thread)
         try:
@@ -323,6 +423,7 @@ class Guest:
             witness.end()
             raise
         beats.beat(0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
+        beats.count_by(self._sources.shown, self._sources.known)
         self._capturer = Capturer(
             facts, self._answer, self.door, self._in_background, self.guard.run, self._settings,
             optimizers=lambda: [reference() for reference in list(self._numbered.values())],

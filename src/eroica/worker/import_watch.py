@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 OPTIMIZERS = "torch.optim.optimizer"
 LOADERS = "torch.utils.data.dataloader"
 COMPILER = "torch._dynamo"
-_AWAITED = (OPTIMIZERS, LOADERS, COMPILER)
+DISTRIBUTED = "torch.distributed.distributed_c10d"
+_AWAITED = (OPTIMIZERS, LOADERS, COMPILER, DISTRIBUTED)
 
 
 class _Lookout:

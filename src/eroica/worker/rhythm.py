@@ -44,10 +44,16 @@ class Rhythm:
     Args:
         repeats: Identical sequences that fix the pattern (M of the paper).
         relearn_events: Optimizer steps without a matched iteration after which the pattern is given up (K).
+        most: Events that are kept while no pattern is known; then there is none. 0 = no limit.
+
+    Attributes:
+        lost: No pattern was found within `most` events, and none is looked for any more.
     """
 
-    def __init__(self, repeats: int = 10, relearn_events: int = 200) -> None:
+    def __init__(self, repeats: int = 10, relearn_events: int = 200, most: int = 0) -> None:
         self.iteration = 0
+        self.lost = False
+        self._most = most
         self.relearned = 0
         self.explicit = False
         self._repeats = repeats
@@ -148,7 +154,7 @@ class Rhythm:
 
     def _search(self, token: int, now_ns: int) -> tuple[Completed, ...]:
         """Something unknown, or nothing known yet: keep it, count on, look for a pattern in it."""
-        if self.explicit:
+        if self.explicit or self.lost:
             return ()
         if not self._end_ns:
             self._begin(now_ns)
@@ -159,7 +165,10 @@ class Rhythm:
         self._stretch.append(token)
         self._stretch_ns.append(now_ns)
         if self._cycle is None:
-            return self._learn()
+            done = self._learn()
+            if self._cycle is None and 0 < self._most <= len(self._stretch):
+                self.lost, self._stretch, self._stretch_ns = True, [], []
+            return done
         done = self._count_on(token, now_ns)
         if self._in_step_again():
             self._settle(0)
