@@ -21,7 +21,7 @@ _WORDS = {
     beat.ANNOUNCED: "calls of eroica.step()",
 }
 #: Sources that workers can be ordered to count, best first.
-_SHARED = (beat.OPTIMIZER, beat.BACKWARD, beat.EXCHANGES)
+_SHARED = (beat.OPTIMIZER, beat.EXCHANGES)
 #: Workers drift apart if one has completed less than this share of another one's iterations...
 _BEHIND = 0.7
 #: ...and is so many behind; less may be the time between two reports.

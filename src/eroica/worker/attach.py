@@ -42,7 +42,7 @@ class Attachment:
             self._undo[name] = _hook_optimizers(sys.modules[name], self.guest)
             self.guest.door.open()
             autograd = sys.modules.get("torch.autograd.variable")
-            self._undo["backward"] = hear_backward(autograd, self.guest.passed_back)
+            self._undo["backward"] = self.guest.leave_backward = hear_backward(autograd, self.guest.passed_back)
         elif name == DISTRIBUTED:
             self._undo[name] = hear_exchanges(sys.modules[name], self.guest.exchanged)
         elif name == COMPILER:

@@ -74,7 +74,8 @@ class Guest:
     Attributes:
         hooks: What torch shall call. They pass on to `stepped` and `loaded` whatever is no plain iteration.
         exchanged: To be called, with what it is, when a collective, send or receive begins.
-        passed_back: To be called when a backward pass begins.
+        passed_back: To be called when a backward pass begins...
+        leave_backward: ...until this is called: at the first step of an optimizer, which tells iterations better.
     """
 
     def __init__(self) -> None:
@@ -84,6 +85,7 @@ class Guest:
         self.hooks = make_hooks(self.guard, self.stepped, self.loaded, self._ordered)
         self.exchanged = self.guard.border(functools.partial(self.repeated, EXCHANGES))
         self.passed_back = self.guard.border(functools.partial(self.repeated, BACKWARD))
+        self.leave_backward: Callable[[], object] = lambda: None
         self._settings = Settings()
         self._begin()
 
@@ -201,6 +203,8 @@ class Guest:
         done = rhythm.stepped(number, now) if number >= 0 else rhythm.announced(now)
         sources = self._sources
         is_new = (sources.shown < OPTIMIZER or rhythm.explicit) and sources.stepped()
+        if is_new:
+            self.leave_backward()
         if beats is None:
             self._early.extend(done)
             return

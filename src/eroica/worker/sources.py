@@ -18,7 +18,7 @@ LEAST_EVENTS = 10
 _MOST_EVENTS = 512
 _MOST_KINDS = 256
 #: Sources of which all workers of a job can be told to count the same one.
-SHARED = (OPTIMIZER, BACKWARD, EXCHANGES)
+SHARED = (OPTIMIZER, EXCHANGES)
 
 
 class Repeats:
