@@ -86,10 +86,10 @@ def main() -> int:
     budgets = (
         # raised by 600 lines and 3 modules: iterations of workers that step no optimizer (worker, agent, collector)
         Budget("src/eroica: lines", lines(SOURCE), 75_400, 60_000),
-        Budget("src/eroica: modules", len(modules(SOURCE)), 381, 300),
+        Budget("src/eroica: modules", len(modules(SOURCE)), 380, 300),
         Budget("diagnosis: lines", lines(DIAGNOSIS), 9_700, 7_000),
         Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 230, 80),
-        Budget("tests: lines", lines(ROOT / "tests"), 62_000, 42_000),
+        Budget("tests: lines", lines(ROOT / "tests"), 62_050, 42_000),
         Budget("ARCHITECTURE.md: words", words(ROOT / "ARCHITECTURE.md"), 1_200, 1_200),
         Budget(f"docstrings that are riddles in {', '.join(PLAIN)}", len(found), 0, 0),
     )
