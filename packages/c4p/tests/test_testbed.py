@@ -165,6 +165,24 @@ def test_when_routes_change_ports_are_learned_again(parallel: Testbed) -> None:
 
 
 @root
+def test_links_that_were_down_for_three_seconds_are_used_again(parallel: Testbed) -> None:
+    links = [("spine1", "host1"), ("spine2", "host0")]
+
+    def during() -> None:
+        time.sleep(0.5)
+        for link in links:
+            parallel.cut(*link)
+        time.sleep(3.0)
+        for link in links:
+            parallel.mend(*link)
+
+    job = run_jobs(parallel, [JobSpec((0, 1), seconds=11.0, length=4 << 20)], during)[0]
+    assert job.right
+    for member in job.members:
+        assert len({way for _, way, *_ in member["paths"]}) == 4, member["events"]
+
+
+@root
 def test_when_routes_change_the_planner_hears_of_it(parallel: Testbed, tmp_path: Path) -> None:
     at = parallel.routers["spine0"]
     inside = ["ip", "netns", "exec", parallel.namespace("spine0"), sys.executable]

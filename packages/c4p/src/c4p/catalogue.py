@@ -142,7 +142,9 @@ def find_ways(firsts: Mapping[int, str], send: Prober) -> tuple[dict[int, Way], 
         names = {first: first for first in firsts.values()}
         if hops:
             samples = {port: first for first in names for port in [p for p in ports if firsts[p] == first][-4:]}
-            answers = send([(port, 1) for port in samples])
+            answers = dict(send([(port, 1) for port in samples]))
+            if silent := [key for key, answer in answers.items() if not answer.router and not answer.busy]:
+                answers |= send(silent)
             names |= {first: router for port, first in samples.items() if (router := answers[port, 1].router)}
         return {port: (names[first],) for port, first in firsts.items()}, "kernel"
     answers = dict(send([(port, ttl) for ttl in range(1, hops + 1) for port in ports]))
@@ -203,11 +205,18 @@ def keep_good(
     return {way: ports for way, ports in good.items() if way not in lossy}, dead | lossy
 
 
+def agree(one: Entry, other: Entry) -> bool:
+    """Return True if two entries have the same ways, and the same way for each port that both know."""
+    first, second = ({p: way for way, ports in entry.ways.items() for p in ports} for entry in (one, other))
+    return one.ways.keys() == other.ways.keys() and all(first[p] == second[p] for p in first.keys() & second.keys())
+
+
 def still_true(entry: Entry) -> bool:
-    """Spot check: whether one port of each way still takes it."""
+    """Return True if two ports of each way, or all where the kernel's answer is enough, still take it."""
     if entry.how == "none":
         return True
-    samples = {port: parse_way(text) for text, ports in entry.ways.items() for port in ports[-2:]}
+    some = slice(None) if entry.how == "kernel" else slice(-2, None)
+    samples = {port: parse_way(text) for text, ports in entry.ways.items() for port in ports[some]}
     target = (entry.target, entry.target_port)
     try:
         hops = routes.next_hops(entry.source, *target, samples)
