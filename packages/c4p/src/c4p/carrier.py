@@ -82,8 +82,8 @@ class Carrier:
             GroupBroken: It took longer than `timeout_s` seconds, or the group failed.
         """
         if not self._connected.wait(timeout_s):
-            here, there = self._at.rank, self._at.next_rank
-            self._call(lambda: self._fail(GroupBroken(f"rank {here} could not reach rank {there} in {timeout_s:g} s")))
+            self._call(self._give_up_connecting)
+            self._connected.wait()
         if self._error:
             raise self._error
 
@@ -226,6 +226,15 @@ class Carrier:
         self.counters.operations += 1
         job.future.set_result(None)
 
+    def _give_up_connecting(self) -> None:
+        at = self._at
+        if self._connected.is_set():
+            return
+        missing = [] if all(self._sender.slots) else [f"could not reach rank {at.next_rank}"]
+        if not self._receiver.has_greeted:
+            missing.append(f"was not reached by rank {at.previous_rank}")
+        self._fail(GroupBroken(f"rank {at.rank} {' and '.join(missing)} within {self._timeout_s:g} s"))
+
     def _has_left(self, farewell: int | None, rank: int, jobs: list[Job]) -> bool:
         """Return True if one of these operations can never end, as a neighbour left; then the group fails."""
         for job in jobs:
@@ -303,8 +312,8 @@ class Carrier:
             self._unreachable_since = None
             return
         self._unreachable_since = self._unreachable_since or now
-        if self._closing_since is not None or not self._connected.is_set():
-            return  # before the first connection `wait_connected` has the last word
+        if self._closing_since is not None or not (self._connected.is_set() or self._sender.refused):
+            return  # before the first connection `wait_connected` has the last word; a port that refuses was open once
         after = LOST_S if self._sender.refused else NO_WAY_S
         if now - self._unreachable_since > after:
             address, port = self._at.next_address

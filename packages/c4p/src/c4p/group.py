@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import secrets
@@ -20,10 +21,10 @@ from c4p.catalogue import Entry, learn, parse_way
 from c4p.client import Subscription, check_url, register
 from c4p.connections import Neighbours
 from c4p.demand import Question, Report, ask, report_of, sides_of
-from c4p.errors import BadRequest, GroupBroken, PlannerError
+from c4p.errors import BadRequest, GroupBroken, NoWay, PlannerError
 from c4p.model import UNKNOWN, Counters, PathEvent, PathRecord
 from c4p.planner import plan
-from c4p.rendezvous import Store
+from c4p.rendezvous import ADDRESS, Rendezvous, Store
 from c4p.ring import (
     Operation,
     Place,
@@ -104,51 +105,60 @@ class Group:
         self._carrier = self._join(store) if size > 1 else None
 
     def _join(self, store: Store) -> Carrier:
-        address = self.options.address or own_address(store)
-        listener = _listener(address)
+        meeting = Rendezvous(store, self.rank, self.size, self.options.timeout_s)
+        carrier = None
         try:
-            at = self._meet(store, address, listener)
-            ways, entry, subscription = self._plan(store, at, at.token.hex())
-        except BaseException:
-            listener.close()
+            address = self.options.address or own_address(store)
+            with contextlib.ExitStack() as undo:
+                listener = undo.enter_context(_listener(address))
+                at = self._meet(meeting, address, listener)
+                ways, entry, subscription = self._plan(meeting, at, at.token.hex())
+                undo.pop_all()
+            carrier = Carrier(at, listener, ways, self.options.timeout_s, moves=True)
+            carrier.wait_connected(meeting.left_s)
+        except BaseException as error:
+            meeting.fail(error)
             raise
-        carrier = Carrier(at, listener, ways, self.options.timeout_s, moves=True)
-        carrier.wait_connected(self.options.timeout_s)
         if entry is not None:
             self._watcher = Watcher(carrier, entry, subscription)
         return carrier
 
-    def _meet(self, store: Store, address: str, listener: socket.socket) -> Neighbours:
-        """Tell the others where we listen, and learn where the next one does."""
-        store.set(f"c4p/{self.rank}", json.dumps([*listener.getsockname(), self.options.sockets]))
+    def _meet(self, meeting: Rendezvous, address: str, listener: socket.socket) -> Neighbours:
+        """Tell the others where this member listens, and learn where the next one does."""
+        mine = self.options.sockets
+        meeting.publish(ADDRESS, json.dumps([*listener.getsockname(), mine]))
         if self.rank == 0:
-            store.set("c4p/token", secrets.token_hex(16))
+            members = [json.loads(meeting.get(ADDRESS, rank)) for rank in range(self.size)]
+            for rank, (_, _, sockets) in enumerate(members):
+                if sockets != mine:
+                    raise BadRequest(f"rank 0 has sockets={mine}, rank {rank} {sockets}: give all the same")
+            meeting.publish("members", json.dumps([secrets.token_hex(16), members]))
         next_rank, previous_rank = (self.rank - 1) % self.size, (self.rank + 1) % self.size
-        host, port, sockets = json.loads(store.get(f"c4p/{next_rank}"))
-        if sockets != self.options.sockets:
-            mine = self.options.sockets
-            raise BadRequest(f"rank {self.rank} has sockets={mine}, rank {next_rank} {sockets}: give all the same")
-        token = bytes.fromhex(store.get("c4p/token").decode())
-        return Neighbours(self.rank, self.size, token, address, next_rank, (host, port), previous_rank)
+        token, members = json.loads(meeting.get("members"))
+        host, port, _ = members[next_rank]
+        return Neighbours(self.rank, self.size, bytes.fromhex(token), address, next_rank, (host, port), previous_rank)
 
-    def _plan(self, store: Store, at: Neighbours, token: str) -> tuple[Ways, Entry | None, Subscription | None]:
+    def _plan(self, meeting: Rendezvous, at: Neighbours, token: str) -> tuple[Ways, Entry | None, Subscription | None]:
         """Ways to the next neighbour and the way of each connection; what was learned; the planner's word."""
         sockets, planner = self.options.sockets, self.options.planner
         if self.options.ports == "random":
             return Ways({UNKNOWN: [0]}, [UNKNOWN] * sockets), None, None
-        entry = learn(at.address, at.next_address)
+        try:
+            entry = learn(at.address, at.next_address)
+        except NoWay as error:
+            raise NoWay(f"rank {self.rank} cannot reach rank {at.next_rank}: {error}") from error
         report = report_of(entry, sockets)
-        store.set(f"c4p/ways/{self.rank}", msgspec.json.encode(report).decode())
+        meeting.publish("ways", msgspec.json.encode(report).decode())
         self.job = self.options.job or token
         members = None
         if self.rank == 0:
-            reports = [msgspec.json.decode(store.get(f"c4p/ways/{rank}"), type=Report) for rank in range(self.size)]
+            reports = [msgspec.json.decode(meeting.get("ways", rank), type=Report) for rank in range(self.size)]
             question = ask(reports)
             members = question.members
             version, answers = self._ask_planner(question)
             said = {"version": version, "ways": answers, "sides": sides_of(reports)}
-            store.set("c4p/plan", json.dumps(said))
-        said = json.loads(store.get("c4p/plan"))
+            meeting.publish("plan", json.dumps(said))
+        said = json.loads(meeting.get("plan"))
         ports = entry.by_way()
         ways = map(parse_way, said["ways"][self.rank])
         planned = [way if way in ports else next(iter(ports)) for way in ways]
