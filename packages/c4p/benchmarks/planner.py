@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import msgspec
 
 from c4p.client import Subscription, register
-from c4p.demand import Member, Question, Report
+from c4p.demand import Question, Report
 from c4p.planner import Assignment, Demand, Pair, Reach, link_loads, plan
 
 CONNECTIONS = 64
@@ -62,13 +62,9 @@ def spread(demands: dict[str, Demand], assignments: dict[str, Assignment]) -> di
 
 
 def question(demand: Demand) -> Question:
-    """The demand as members of a job register it."""
-    members = [
-        Member(pair.source, pair.target, pair.flows, [(r.entry, r.exit, demand.tops[r.tops]) for r in pair.reaches])
-        for pair in demand.pairs
-    ]
-    choices = [{(s, t): t for s, (_, _, tops) in enumerate(m.reaches) for t in tops} for m in members]
-    return Question(members, choices)
+    """The demand, and each member's choices, as member 0 of a job registers it."""
+    choices = [{(s, t): t for s, r in enumerate(pair.reaches) for t in demand.tops[r.tops]} for pair in demand.pairs]
+    return Question(demand, [pair.flows for pair in demand.pairs], choices)
 
 
 @contextlib.contextmanager
@@ -177,8 +173,8 @@ def over_http(hosts: list[int], spines: int, repeats: int) -> list[dict[str, obj
                 end(url, "a")
             record = {
                 "case": case,
-                "members": len(comes.members),
-                "bytes": len(msgspec.json.encode({"members": comes.members})),
+                "members": len(comes.flows),
+                "bytes": len(msgspec.json.encode(comes.demand)),
                 "median_ms": round(statistics.median(times), 1),
                 "most_ms": round(max(times), 1),
                 "a_poll_waits_most_ms": round(max(waits), 1),
@@ -186,7 +182,7 @@ def over_http(hosts: list[int], spines: int, repeats: int) -> list[dict[str, obj
             records.append(record)
             print(json.dumps(record), flush=True)
         put(url, "a", whole)
-        records.append({"case": "polls", "answers_a_second": round(polls(port, "a", len(whole.members), 5.0))})
+        records.append({"case": "polls", "answers_a_second": round(polls(port, "a", len(whole.flows), 5.0))})
         print(json.dumps(records[-1]), flush=True)
     return records
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from c4p.client import Subscription, register
-from c4p.demand import Member, Question, Report, ask, sides_of
+from c4p.demand import Member, Question, Report, ask, demand_of, sides_of, tell, with_members
 from c4p.errors import BadRequest, PlannerError
-from c4p.planner import plan
+from c4p.planner import Demand, plan
 from c4p.service import Planner
 
 
@@ -37,8 +37,8 @@ def question(hosts: list[int], spines: int = 4) -> Question:
 def subscribe(url: str, job: str, hosts: list[int], rank: int, version: int) -> Subscription:
     """As a group does it: member 0 has what it takes to register the job again."""
     reports = reports_of(hosts)
-    members = question(hosts).members if rank == 0 else None
-    return Subscription(url, job, rank, version, reports[rank], sides_of(reports), members)
+    demand = question(hosts).demand if rank == 0 else None
+    return Subscription(url, job, rank, version, reports[rank], sides_of(reports), demand)
 
 
 def news(subscription: Subscription) -> list[str] | None:
@@ -164,7 +164,7 @@ def test_the_connection_is_kept_and_a_planner_that_was_away_is_found_again(tmp_p
 
 def test_a_member_hears_while_a_plan_is_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner(tmp_path / "s.sqlite")
-    job, _ = planner.register("a", question([0, 1]).members)
+    job, _ = planner.register("a", question([0, 1]).demand)
     heard: list = []
     with planner._lock:
         asks = threading.Thread(target=lambda: heard.append(planner.member("a", 1, -1)), daemon=True)
@@ -186,8 +186,8 @@ def test_with_many_members_each_asks_less_often(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("c4p.service.ASKED_A_SECOND", 1)
     planner = Planner(tmp_path / "s.sqlite")
     assert planner.again_s == 1.0
-    planner.register("a", question([0, 1, 2, 3]).members)
-    planner.register("b", question([4, 5]).members)
+    planner.register("a", question([0, 1, 2, 3]).demand)
+    planner.register("b", question([4, 5]).demand)
     assert planner.again_s == 6.0
     planner.leave("a")
     assert planner.again_s == 2.0
@@ -205,16 +205,17 @@ def test_with_many_members_each_asks_less_often(tmp_path: Path, monkeypatch: pyt
 
 def test_what_many_members_learn_at_once_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner()
-    planner.register("a", question([0, 1, 2, 3]).members)
+    planner.register("a", question([0, 1, 2, 3]).demand)
     planned: list[int] = []
     monkeypatch.setattr("c4p.service.plan", lambda *rest: planned.append(1) or plan(*rest))
-    told = ask(reports_of([0, 1, 2, 3], spines=3)).members
+    reports = reports_of([0, 1, 2, 3], spines=3)
+    told = [tell(report, sides_of(reports))[0] for report in reports]
     for rank, member in enumerate(told):
         planner.hear("a", rank, member)
     planner.settle()
     assert planner.settle() == 0
     assert planned == [1]
-    assert planner.jobs["a"].members == told
+    assert planner.jobs["a"].demand == demand_of(told)
     assert not [link for link in planner.overview()["links"] if "s3" in link]
     with pytest.raises(KeyError):
         planner.hear("a", 4, told[0])
@@ -224,17 +225,18 @@ def test_what_many_members_learn_at_once_is_planned_once(monkeypatch: pytest.Mon
 
 def test_what_was_heard_of_a_job_before_it_came_anew_does_not_count() -> None:
     planner = Planner()
-    planner.register("a", question([0, 1]).members)
-    planner.hear("a", 0, ask(reports_of([0, 1], spines=3)).members[0])
-    fresh = question([2, 3]).members
+    planner.register("a", question([0, 1]).demand)
+    old, new = reports_of([0, 1], spines=3), reports_of([2, 3], spines=3)
+    planner.hear("a", 0, tell(old[0], sides_of(old))[0])
+    fresh = question([2, 3]).demand
     planner.register("a", fresh)
     assert planner.settle() == 0
-    assert planner.jobs["a"].members == fresh
-    told = ask(reports_of([2, 3], spines=3)).members[0]
+    assert planner.jobs["a"].demand == fresh
+    told = tell(new[0], sides_of(new))[0]
     planner.hear("a", 0, told)
     planner.set_avoid([("L2", "s0")])  # a plan in between is no other registration
     planner.settle()
-    assert planner.jobs["a"].members == [told, fresh[1]]
+    assert planner.jobs["a"].demand == with_members(fresh, [(0, told)])
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,7 @@ def test_a_plan_of_other_ways_is_an_error_that_a_group_goes_on_with(monkeypatch:
 
 def test_who_asks_to_avoid_a_link_hears_what_came_of_it() -> None:
     planner = Planner()
-    planner.register("a", question([0, 1]).members)
+    planner.register("a", question([0, 1]).demand)
     host, leaf = ("h0", "L0"), ("R1", "h1")
     assert planner.set_avoid([host, ("h0", "s9")]) == {"moved": 2, "taken": [], "unknown": [("h0", "s9")]}
     assert planner.overview()["jobs"]["a"]["flows"] == 8
@@ -286,8 +288,8 @@ def test_a_job_that_nobody_asks_for_ends_with_its_lease(tmp_path: Path) -> None:
     now = [0.0]
     planner = Planner(tmp_path / "s.sqlite", 10.0, lambda: now[0])
 
-    def body(hosts: list[int]) -> list[Member]:
-        return question(hosts).members
+    def body(hosts: list[int]) -> Demand:
+        return question(hosts).demand
 
     planner.register("old", body([0, 1]))
     planner.register("kept", body([1, 2]))
@@ -301,7 +303,7 @@ def test_a_job_that_nobody_asks_for_ends_with_its_lease(tmp_path: Path) -> None:
     assert sorted(again.jobs) == ["kept", "new"]
     assert again.jobs["new"].assignment == planner.jobs["new"].assignment
     with pytest.raises(BadRequest, match="fewer flows than none"):
-        again.register("x", [Member("h0", "h1", -1, [("L0", "L1", ["s0"])])])
+        again.register("x", demand_of([Member("h0", "h1", -1, [("L0", "L1", ["s0"])])]))
     assert sorted(again.jobs) == ["kept", "new"]
     again.close()
 

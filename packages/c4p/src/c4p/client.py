@@ -6,14 +6,14 @@ import http.client
 import os
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from c4p.demand import Member, Question, Report, sides_of, tell
+from c4p.demand import Question, Report, sides_of, tell
 from c4p.errors import BadRequest, PlannerError
-from c4p.planner import Assignment
+from c4p.planner import Assignment, Demand
 
 TIMEOUT_S = 10.0
 POLL_S = 1.0
@@ -71,7 +71,7 @@ def register(url: str, job: str, question: Question) -> tuple[int, list[list[str
     """
     line = _Line(url)
     try:
-        _, answer = line.ask("PUT", _path(job), {"members": question.members})
+        _, answer = line.ask("PUT", _path(job), question.demand)
         registered = line.read(answer, _Registered)
         try:
             return registered.version, question.answers(registered.assignment)
@@ -94,7 +94,7 @@ class Subscription:
         version: Of the plan that the member follows; -1: it was planned without the planner.
         report: What the planner was told of this member.
         sides: See `c4p.demand.sides_of`, over all members.
-        members: All members of the job, for member 0; None for the others.
+        demand: The job's, for member 0; None for the others.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Subscription:
         version: int,
         report: Report,
         sides: Mapping[str, int],
-        members: Sequence[Member] | None = None,
+        demand: Demand | None = None,
     ) -> None:
         self._line = _Line(url)
         self._job = _path(job)
@@ -113,7 +113,7 @@ class Subscription:
         self._version = version
         self._sides = dict(sides)
         self._member, self._choices = tell(report, sides)
-        self._members = members
+        self._demand = demand
         self._next = time.monotonic() + POLL_S
 
     def learned(self, report: Report) -> None:
@@ -133,9 +133,9 @@ class Subscription:
         self._next = time.monotonic() + POLL_S
         mine = f"{self._job}/members/{self._rank}"
         query = f"?version={self._version}&edition={self._member.edition}"
-        status, answer = self._line.ask("GET", mine + query, may_lack=self._members is not None)
+        status, answer = self._line.ask("GET", mine + query, may_lack=self._demand is not None)
         if status == _NOT_FOUND:
-            self._line.ask("PUT", self._job, {"members": self._members})
+            self._line.ask("PUT", self._job, self._demand)
         elif (heard := self._line.read(answer, _Heard)).stale:
             self._line.ask("PUT", mine, self._member)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -61,20 +61,17 @@ Choices = dict[tuple[int, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A demand, and which way each of its answers means.
+    """A job's demand, and which way each of the planner's answers means.
 
     Attributes:
-        members: What the planner is told of each, by rank.
-        choices: The ways of each, by rank.
+        demand: For the planner.
+        flows: Connections of each member, by rank.
+        choices: The ways of each member, by rank.
     """
 
-    members: list[Member]
+    demand: Demand
+    flows: list[int]
     choices: list[Choices]
-
-    @property
-    def demand(self) -> Demand:
-        """For the planner."""
-        return demand_of(self.members)[0]
 
     def answers(self, assignment: Assignment) -> list[list[str]]:
         """The ways of each member's connections, as text.
@@ -83,14 +80,13 @@ class Question:
             KeyError: It has ways that a member has not.
             ValueError: It is of more or fewer flows.
         """
-        flows = sum(member.flows for member in self.members if member.reaches)
-        if len(assignment.sides) != flows:
-            raise ValueError(f"{len(assignment.sides)} ways for {flows} connections")
+        pairs = self.demand.pairs
+        if len(assignment.sides) != sum(pair.flows for pair in pairs):
+            raise ValueError(f"{len(assignment.sides)} ways for {sum(pair.flows for pair in pairs)} connections")
         planned: list[list[str]] = []
         picked = zip(assignment.sides, assignment.tops, strict=True)
-        for member, choices in zip(self.members, self.choices, strict=True):
-            mine = itertools.islice(picked, member.flows if member.reaches else 0)
-            planned.append([choices[one] for one in mine] or [""] * member.flows)
+        for pair, flows, choices in zip(pairs, self.flows, self.choices, strict=True):
+            planned.append([choices[one] for one in itertools.islice(picked, pair.flows)] or [""] * flows)
         return planned
 
 
@@ -107,7 +103,8 @@ def ask(reports: Sequence[Report]) -> Question:
     """
     sides = sides_of(reports)
     told = [tell(report, sides) for report in reports]
-    return Question([member for member, _ in told], [choices for _, choices in told])
+    demand = demand_of([member for member, _ in told])
+    return Question(demand, [report.flows for report in reports], [choices for _, choices in told])
 
 
 def tell(report: Report, sides: Mapping[str, int], edition: int = 0) -> tuple[Member, Choices]:
@@ -133,27 +130,24 @@ def tell(report: Report, sides: Mapping[str, int], edition: int = 0) -> tuple[Me
     return Member(report.source, report.target, report.flows, reaches, edition), choices
 
 
-def demand_of(members: Sequence[Member]) -> tuple[Demand, dict[int, int]]:
-    """All flows of a job.
+def demand_of(members: Sequence[Member]) -> Demand:
+    """Return the demand of a job's members, by rank."""
+    return with_members(Demand([], []), enumerate(members))
 
-    Args:
-        members: By rank.
 
-    Returns:
-        One pair for each member that knows ways; and the number of its first flow, by rank.
-    """
-    tops: dict[tuple[str, ...], int] = {}
-    pairs: list[Pair] = []
-    firsts: dict[int, int] = {}
-    flows = 0
-    for rank, member in enumerate(members):
-        if not member.reaches:
-            continue
+def with_members(demand: Demand, members: Iterable[tuple[int, Member]]) -> Demand:
+    """Return a demand in which some members, by rank, are replaced or added at the end."""
+    pairs = list(demand.pairs)
+    tops = {tuple(names): number for number, names in enumerate(demand.tops)}
+    for rank, member in members:
         reaches = [Reach(a, b, tops.setdefault(tuple(names), len(tops))) for a, b, names in member.reaches]
-        pairs.append(Pair(member.source, member.target, member.flows, reaches))
-        firsts[rank] = flows
-        flows += member.flows
-    return Demand(pairs, [list(names) for names in tops]), firsts
+        pairs[rank : rank + 1] = [Pair(member.source, member.target, member.flows if reaches else 0, reaches)]
+    used = {number: new for new, number in enumerate(sorted({reach.tops for pair in pairs for reach in pair.reaches}))}
+    if len(used) < len(tops):
+        for rank, pair in enumerate(pairs):
+            fresh = [Reach(reach.entry, reach.exit, used[reach.tops]) for reach in pair.reaches]
+            pairs[rank] = Pair(pair.source, pair.target, pair.flows, fresh)
+    return Demand(pairs, [list(names) for names, number in tops.items() if number in used])
 
 
 def _top(way: Way) -> str:

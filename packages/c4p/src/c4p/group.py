@@ -150,11 +150,11 @@ class Group:
         report = report_of(entry, sockets)
         meeting.publish("ways", msgspec.json.encode(report).decode())
         self.job = self.options.job or token
-        members = None
+        demand = None
         if self.rank == 0:
             reports = [msgspec.json.decode(meeting.get("ways", rank), type=Report) for rank in range(self.size)]
             question = ask(reports)
-            members = question.members
+            demand = question.demand
             version, answers = self._ask_planner(question)
             said = {"version": version, "ways": answers, "sides": sides_of(reports)}
             meeting.publish("plan", json.dumps(said))
@@ -164,7 +164,7 @@ class Group:
         planned = [way if way in ports else next(iter(ports)) for way in ways]
         subscription = None
         if planner:
-            subscription = Subscription(planner, self.job, self.rank, said["version"], report, said["sides"], members)
+            subscription = Subscription(planner, self.job, self.rank, said["version"], report, said["sides"], demand)
         return Ways(ports, planned), entry, subscription
 
     def _ask_planner(self, question: Question) -> tuple[int, list[list[str]]]:

@@ -64,7 +64,7 @@ class Pair(msgspec.Struct, frozen=True, array_like=True):
         source: Sending host.
         target: Receiving host.
         flows: How many.
-        reaches: One for each side, the same order at all hosts.
+        reaches: One for each side, the same order at all hosts; none where there are no flows.
     """
 
     source: str
@@ -74,7 +74,12 @@ class Pair(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """All flows of one job."""
+    """All flows of one job.
+
+    Attributes:
+        pairs: One for each member, by rank; without flows where the member knows no ways.
+        tops: Lists of routers that the pairs' reaches refer to by number.
+    """
 
     pairs: list[Pair]
     tops: list[list[str]]
@@ -157,14 +162,16 @@ def check(name: str, demand: Demand, before: Assignment | None = None) -> None:
     Raises:
         BadRequest: They contradict themselves, or each other.
     """
-    lists = len(demand.tops)
+    some = [bool(tops) for tops in demand.tops]
     for pair in demand.pairs:
-        if pair.flows < 0 or not pair.reaches:
+        if pair.flows < 0 or (pair.flows and not pair.reaches):
             raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} has no way, or fewer flows than none")
+        has_top = not pair.flows
         for reach in pair.reaches:
-            if not 0 <= reach.tops < lists:
+            if not 0 <= reach.tops < len(some):
                 raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} names a list of tops that is not there")
-        if not any(demand.tops[reach.tops] for reach in pair.reaches):
+            has_top = has_top or some[reach.tops]
+        if not has_top:
             raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} has no top on any side")
     if before is not None and len(before.sides) != sum(pair.flows for pair in demand.pairs):
         raise BadRequest(f"job {name!r}: the ways that it had do not fit its demand; register it under a new name")
@@ -282,22 +289,31 @@ class _Table:
 
     def _tops(self, reach_F: Ints, old_F: Ints) -> Ints:
         """Second stage: the top of each flow. A cell is all flows of one side with the same entry, exit and tops."""
-        columns = [self.side_R, self.entry_R, self.exit_R, self.set_R]
+        set_R = np.where(self.mask_MK.any(axis=1)[self.set_R], self.set_R, self.whole_R)
+        has_choice_M = self.mask_MK.sum(axis=1) > 1
+        set_F = set_R[reach_F]
+        top_F: Ints = self.mask_MK.argmax(axis=1)[set_F]
+        open_F = np.flatnonzero(has_choice_M[set_F])
+        if not len(open_F):
+            return top_F
+        tops_K = np.flatnonzero(self.mask_MK[np.unique(set_F[open_F])].any(axis=0))  # of those with a choice: the spines
+        number = np.full(len(self.tops) + 1, -1)  # the last one for -1
+        number[tops_K] = np.arange(len(tops_K))
+        reach_F, old_F = reach_F[open_F], number[old_F[open_F]]
         key_R = np.zeros(len(self.side_R), dtype=np.int64)
-        for column in columns:
+        for column in (self.side_R, self.entry_R, self.exit_R, set_R):
             key_R = key_R * (int(column.max(initial=0)) + 1) + column
         _, sample, cell_F = np.unique(key_R[reach_F], return_index=True, return_inverse=True)
         reach_C = reach_F[sample]
-        weights_CK = self.mask_MK[self.set_R[reach_C]].astype(np.float64)
-        none = ~weights_CK.any(axis=1)
-        weights_CK[none] = self.mask_MK[self.whole_R[reach_C[none]]]
+        weights_CK = self.mask_MK[set_R[reach_C]][:, tops_K].astype(np.float64)
         rows_C = self.entry_R[reach_C] * self.sides + self.side_R[reach_C]
         columns_C = self.exit_R[reach_C] * self.sides + self.side_R[reach_C]
         now_CK = _count(cell_F, old_F, weights_CK.shape)
         now_CK[weights_CK == 0] = 0
         flows_C = np.bincount(cell_F, minlength=len(reach_C))
         counts_CK = color_evenly(rows_C, columns_C, flows_C, weights_CK, now_CK)
-        return _hand_out(cell_F, old_F, counts_CK)
+        top_F[open_F] = tops_K[_hand_out(cell_F, old_F, counts_CK)]
+        return top_F
 
 
 def _count(cell_F: Ints, color_F: Ints, shape: tuple[int, ...]) -> Ints:

@@ -33,7 +33,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from c4p.demand import Member, demand_of
+from c4p.demand import Member, demand_of, with_members
 from c4p.errors import BadRequest
 from c4p.planner import Assignment, Demand, check, link_loads, plan, possible_links
 
@@ -47,12 +47,6 @@ BODY_S = 30.0
 ASKED_A_SECOND = 2000
 
 
-class Body(msgspec.Struct, frozen=True):
-    """What a job registers: its members by rank."""
-
-    members: list[Member]
-
-
 class Avoid(msgspec.Struct, frozen=True):
     """Links (from, to) to avoid; replaces what was said before."""
 
@@ -62,7 +56,8 @@ class Avoid(msgspec.Struct, frozen=True):
 class Kept(msgspec.Struct, frozen=True):
     """A job on disk."""
 
-    members: list[Member]
+    demand: Demand
+    editions: dict[int, int]
     assignment: Assignment
     version: int
 
@@ -72,30 +67,35 @@ class Job:
     """A registered job; only `seen` changes, so it is read without the planner's lock.
 
     Attributes:
-        members: By rank.
-        demand: Their flows.
-        firsts: Number of each member's first flow in the demand, by rank.
+        demand: The flows of each member, by rank.
+        editions: How often each member has learned its ways again; 0 where a rank is missing.
         assignment: The way of each flow.
         version: Another one where ways are others; never one that an earlier job of this name had.
         seen: When a member asked last.
         registration: Number of its registration; what was heard of members of an earlier one does not count.
+        firsts: Number of each member's first flow, by rank, and the number of all flows.
     """
 
-    members: list[Member]
     demand: Demand
-    firsts: dict[int, int]
+    editions: dict[int, int]
     assignment: Assignment
     version: int
     seen: float
     registration: int
+    firsts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.firsts = list(itertools.accumulate((pair.flows for pair in self.demand.pairs), initial=0))
 
     def ways(self, rank: int) -> list[tuple[int, str]]:
         """Side and top of each of a member's connections; none where it knows no ways."""
-        first = self.firsts.get(rank)
-        if first is None:
-            return []
-        mine = slice(first, first + self.members[rank].flows)
+        mine = slice(*self.firsts[rank : rank + 2])
         return list(zip(self.assignment.sides[mine], self.assignment.tops[mine], strict=True))
+
+    def check_rank(self, rank: int) -> None:
+        """Raise KeyError if there is no such member."""
+        if not 0 <= rank < len(self.demand.pairs):
+            raise KeyError(rank)
 
 
 @dataclass(slots=True)
@@ -134,9 +134,8 @@ class Planner:
         for name, kept in self._disk.execute("SELECT name, kept FROM jobs ORDER BY rowid"):
             with contextlib.suppress(msgspec.DecodeError):  # of another version, whose members speak otherwise
                 job = msgspec.msgpack.decode(kept, type=Kept)
-                demand, firsts = demand_of(job.members)
                 number = next(self._registrations)
-                self.jobs[name] = Job(job.members, demand, firsts, job.assignment, job.version, self.clock(), number)
+                self.jobs[name] = Job(job.demand, job.editions, job.assignment, job.version, self.clock(), number)
         for (kept,) in self._disk.execute("SELECT kept FROM avoid"):
             self.avoid = msgspec.msgpack.decode(kept, type=list[tuple[str, str]])
         self._set_pace()
@@ -146,7 +145,7 @@ class Planner:
         if self._disk is not None:
             self._disk.close()
 
-    def register(self, name: str, members: list[Member]) -> tuple[Job, int]:
+    def register(self, name: str, demand: Demand) -> tuple[Job, int]:
         """A job comes, or comes with other flows.
 
         Returns:
@@ -157,7 +156,7 @@ class Planner:
         """
         with self._lock:
             gone = [other for other, job in self.jobs.items() if self.clock() - job.seen > self.lease_s]
-            moved = self._replan({**dict.fromkeys(gone), name: members}, anew=name)
+            moved = self._replan({**dict.fromkeys(gone), name: (demand, {})}, anew=name)
             return self.jobs[name], sum(count for other, count in moved.items() if other != name)
 
     def member(self, name: str, rank: int, version: int, edition: int = 0) -> tuple[int, list[Any] | None, bool]:
@@ -177,10 +176,9 @@ class Planner:
             KeyError: No such job or member.
         """
         job = self.jobs[name]
-        if not 0 <= rank < len(job.members):
-            raise KeyError(rank)
+        job.check_rank(rank)
         job.seen = self.clock()
-        return job.version, job.ways(rank) if version != job.version else None, job.members[rank].edition != edition
+        return job.version, job.ways(rank) if version != job.version else None, job.editions.get(rank, 0) != edition
 
     def hear(self, name: str, rank: int, member: Member) -> None:
         """A member has learned its ways again; planned by the next `settle`. Never waits.
@@ -190,9 +188,8 @@ class Planner:
             BadRequest: What it says contradicts itself.
         """
         job = self.jobs[name]
-        if not 0 <= rank < len(job.members):
-            raise KeyError(rank)
-        check(name, demand_of([member])[0])
+        job.check_rank(rank)
+        check(name, demand_of([member]))
         self._heard[name, rank] = job.registration, member
 
     def settle(self) -> int:
@@ -202,14 +199,16 @@ class Planner:
             Flows that move.
         """
         with self._lock:
-            fresh: dict[str, list[Member] | None] = {}
+            told: dict[str, dict[int, Member]] = {}
             while self._heard:
                 (name, rank), (registration, member) = self._heard.popitem()
                 job = self.jobs.get(name)
                 if job is not None and job.registration == registration:  # otherwise it has ended or come anew since
-                    members = fresh.get(name) or list(job.members)
-                    members[rank] = member
-                    fresh[name] = members
+                    told.setdefault(name, {})[rank] = member
+            fresh: dict[str, tuple[Demand, dict[int, int]] | None] = {}
+            for name, members in told.items():
+                editions = self.jobs[name].editions | {rank: member.edition for rank, member in members.items()}
+                fresh[name] = with_members(self.jobs[name].demand, members.items()), editions
             return sum(self._replan(fresh).values()) if fresh else 0
 
     def leave(self, name: str) -> bool:
@@ -254,11 +253,13 @@ class Planner:
         jobs = self.jobs.items()
         return link_loads({name: job.demand for name, job in jobs}, {name: job.assignment for name, job in jobs})
 
-    def _replan(self, fresh: Mapping[str, list[Member] | None], anew: str | None = None) -> dict[str, int]:
+    def _replan(
+        self, fresh: Mapping[str, tuple[Demand, dict[int, int]] | None], anew: str | None = None
+    ) -> dict[str, int]:
         """Plan all jobs, write what is new to disk, then let members read it.
 
         Args:
-            fresh: Members of jobs that come or know other ways; None for those that end.
+            fresh: Demand and editions of jobs that come or know other ways; None for those that end.
             anew: The one of them that registers.
 
         Returns:
@@ -267,14 +268,14 @@ class Planner:
         jobs = {name: job for name, job in self.jobs.items() if name not in fresh}
         before = {name: job.assignment for name, job in jobs.items()}
         demands = {name: job.demand for name, job in jobs.items()}
-        made = {name: (members, *demand_of(members)) for name, members in fresh.items() if members is not None}
-        for name, (_, demand, _) in made.items():
+        made = {name: new for name, new in fresh.items() if new is not None}
+        for name, (demand, _) in made.items():
             demands[name] = demand
             had = self.jobs.get(name)
             if had is not None and _flows(had.demand) == _flows(demand):
                 before[name] = had.assignment
         planned = plan(demands, before, self.avoid)
-        result: dict[str, Job | None] = {name: None for name, members in fresh.items() if members is None}
+        result: dict[str, Job | None] = {name: None for name, new in fresh.items() if new is None}
         for name, assignment in planned.assignments.items():
             had, new = self.jobs.get(name), made.get(name)
             if new is not None:
@@ -293,7 +294,8 @@ class Planner:
         return planned.moved
 
     def _set_pace(self) -> None:
-        self.again_s = max(1.0, sum(len(job.members) for job in self.jobs.values()) / ASKED_A_SECOND)
+        members = sum(len(job.demand.pairs) for job in self.jobs.values())
+        self.again_s = max(1.0, members / ASKED_A_SECOND)
 
     def _write(self, jobs: Mapping[str, Job | None]) -> None:
         if self._disk is None:
@@ -303,7 +305,7 @@ class Planner:
                 if job is None:
                     self._disk.execute("DELETE FROM jobs WHERE name = ?", (name,))
                     continue
-                kept = msgspec.msgpack.encode(Kept(job.members, job.assignment, job.version))
+                kept = msgspec.msgpack.encode(Kept(job.demand, job.editions, job.assignment, job.version))
                 self._disk.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (name, kept))
 
 
@@ -317,12 +319,12 @@ def application(planner: Planner) -> Starlette:
     bodies = _Bodies()
 
     async def put_job(request: Request) -> Response:
-        body = await bodies.read(request, Body)
-        if isinstance(body, Response):
-            return body
+        demand = await bodies.read(request, Demand)
+        if isinstance(demand, Response):
+            return demand
         name = request.path_params["name"]
         try:
-            job, moved = await run_in_threadpool(planner.register, name, body.members)
+            job, moved = await run_in_threadpool(planner.register, name, demand)
         except BadRequest as error:
             return _json({"error": str(error)}, 400)
         return _json({"version": job.version, "assignment": job.assignment, "moved": moved})
