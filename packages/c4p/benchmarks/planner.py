@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -68,8 +69,8 @@ def question(demand: Demand) -> Question:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[tuple[str, int]]:
-    """A planner of its own, with its state on disk."""
+def serving() -> Iterator[tuple[str, int, int]]:
+    """A planner of its own, with its state on disk: URL, port and process."""
     with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -92,7 +93,7 @@ def serving() -> Iterator[tuple[str, int]]:
                 with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=5):
                     break
                 time.sleep(0.05)
-            yield f"http://127.0.0.1:{port}", port
+            yield f"http://127.0.0.1:{port}", port, process.pid
         finally:
             process.terminate()
             process.wait(20)
@@ -107,6 +108,12 @@ def put(url: str, job: str, asked: Question) -> float:
     began = time.perf_counter()
     register(url, job, asked)
     return 1e3 * (time.perf_counter() - began)
+
+
+def cpu_ms(pid: int) -> float:
+    """CPU time of all threads of a planner, and of this process, in milliseconds."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return 1e3 * time.process_time() + sum(int(one.read_text().split()[0]) for one in threads) / 1e6
 
 
 def polls(port: int, job: str, members: int, seconds: float) -> float:
@@ -156,12 +163,12 @@ def over_http(hosts: list[int], spines: int, repeats: int) -> list[dict[str, obj
     half = len(hosts) // 2
     whole, first, second = (question(ring(some, 4, spines, 32)) for some in (hosts, hosts[:half], hosts[half:]))
     records: list[dict[str, object]] = []
-    with serving() as (url, port):
+    with serving() as (url, port, pid):
         for case, there, comes in (
             ("a job comes over HTTP (all hosts)", question(Demand([], [])), whole),
             ("a job comes over HTTP (the other half)", first, second),
         ):
-            times, waits = [], []
+            times, waits, cpu = [], [], []
             for _ in range(repeats):
                 put(url, "a", there)
                 poller = Poller(port, "a")
@@ -170,6 +177,10 @@ def over_http(hosts: list[int], spines: int, repeats: int) -> list[dict[str, obj
                 poller.close()
                 waits += poller.waits
                 end(url, "b")
+                before = cpu_ms(pid)
+                put(url, "b", comes)
+                cpu.append(cpu_ms(pid) - before)
+                end(url, "b")
                 end(url, "a")
             record = {
                 "case": case,
@@ -177,6 +188,7 @@ def over_http(hosts: list[int], spines: int, repeats: int) -> list[dict[str, obj
                 "bytes": len(msgspec.json.encode(comes.demand)),
                 "median_ms": round(statistics.median(times), 1),
                 "most_ms": round(max(times), 1),
+                "median_cpu_ms": round(statistics.median(cpu), 1),
                 "a_poll_waits_most_ms": round(max(waits), 1),
             }
             records.append(record)

@@ -120,9 +120,7 @@ def test_a_member_that_does_not_come_is_named_after_the_time_out(tmp_path: Path)
 
 @pytest.mark.parametrize("ports", ["planned", "random"])
 @pytest.mark.parametrize("absent", range(4))
-def test_a_member_that_never_starts_is_named_after_the_stated_time_out(
-    tmp_path: Path, ports: str, absent: int
-) -> None:
+def test_a_member_that_never_starts_is_named_after_the_stated_time_out(tmp_path: Path, ports: str, absent: int) -> None:
     def body(group: c4p.Group) -> None:
         group.barrier()
 

@@ -80,14 +80,13 @@ class Question:
             KeyError: It has ways that a member has not.
             ValueError: It is of more or fewer flows.
         """
-        pairs = self.demand.pairs
-        if len(assignment.sides) != sum(pair.flows for pair in pairs):
-            raise ValueError(f"{len(assignment.sides)} ways for {sum(pair.flows for pair in pairs)} connections")
-        planned: list[list[str]] = []
-        picked = zip(assignment.sides, assignment.tops, strict=True)
-        for pair, flows, choices in zip(pairs, self.flows, self.choices, strict=True):
-            planned.append([choices[one] for one in itertools.islice(picked, pair.flows)] or [""] * flows)
-        return planned
+        picked = list(zip(assignment.sides, assignment.tops, strict=True))
+        ends = list(itertools.accumulate((pair.flows for pair in self.demand.pairs), initial=0))
+        if len(picked) != ends[-1]:
+            raise ValueError(f"{len(picked)} ways for {ends[-1]} connections")
+        mine = (picked[first:end] for first, end in itertools.pairwise(ends))
+        members = zip(mine, self.flows, self.choices, strict=True)
+        return [[choices[one] for one in some] or [""] * flows for some, flows, choices in members]
 
 
 def sides_of(reports: Sequence[Report]) -> dict[str, int]:

@@ -42,7 +42,7 @@ UNEVEN_COST, ROUNDING_COST = 100, 20
 MOVE_COST = 4 * UNEVEN_COST
 
 
-class Reach(msgspec.Struct, frozen=True, array_like=True):
+class Reach(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How one side of a bond reaches another host.
 
     Attributes:
@@ -57,7 +57,7 @@ class Reach(msgspec.Struct, frozen=True, array_like=True):
     tops: int
 
 
-class Pair(msgspec.Struct, frozen=True, array_like=True):
+class Pair(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Flows from one host to another.
 
     Attributes:
@@ -177,10 +177,10 @@ def check(name: str, demand: Demand, before: Assignment | None = None) -> None:
         raise BadRequest(f"job {name!r}: the ways that it had do not fit its demand; register it under a new name")
 
 
-def _numbers(names: Iterable[object]) -> tuple[Ints, dict[object, int]]:
-    """Names as numbers, in order of appearance."""
-    known: dict[object, int] = {}
-    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64), known
+def _numbers(names: Sequence[str]) -> tuple[Ints, dict[str, int]]:
+    """Return names as numbers, in order of appearance, and the number of each name."""
+    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.fromiter(map(known.__getitem__, names), np.int64, len(names)), known
 
 
 class _Table:
@@ -190,15 +190,15 @@ class _Table:
         self.demands, self.before = demands, before
         pairs = [pair for demand in demands.values() for pair in demand.pairs]
         self.flows_P = np.array([pair.flows for pair in pairs], dtype=np.int64)
-        self.rows_P, _ = _numbers(pair.source for pair in pairs)
-        self.columns_P, _ = _numbers(pair.target for pair in pairs)
+        self.rows_P, _ = _numbers([pair.source for pair in pairs])
+        self.columns_P, _ = _numbers([pair.target for pair in pairs])
         reaches = [reach for pair in pairs for reach in pair.reaches]
         sizes = [len(pair.reaches) for pair in pairs]
         self.sides = max(sizes, default=1)
         self.pair_R = np.repeat(np.arange(len(pairs)), sizes)
         self.side_R = np.arange(len(reaches)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        self.entry_R, _ = _numbers(reach.entry for reach in reaches)
-        self.exit_R, _ = _numbers(reach.exit for reach in reaches)
+        self.entry_R, _ = _numbers([reach.entry for reach in reaches])
+        self.exit_R, _ = _numbers([reach.exit for reach in reaches])
         first = 0
         set_R: list[int] = []
         lists: list[list[str]] = []
@@ -206,7 +206,7 @@ class _Table:
             set_R += [first + reach.tops for pair in demand.pairs for reach in pair.reaches]
             lists += demand.tops
             first += len(demand.tops)
-        _, self.tops = _numbers(top for tops in lists for top in tops)
+        _, self.tops = _numbers([top for tops in lists for top in tops])
         self.mask_MK = np.zeros((len(lists), len(self.tops)), dtype=bool)
         for number, tops in enumerate(lists):
             self.mask_MK[number, [self.tops[top] for top in tops]] = True
@@ -296,7 +296,9 @@ class _Table:
         open_F = np.flatnonzero(has_choice_M[set_F])
         if not len(open_F):
             return top_F
-        tops_K = np.flatnonzero(self.mask_MK[np.unique(set_F[open_F])].any(axis=0))  # of those with a choice: the spines
+        tops_K = np.flatnonzero(
+            self.mask_MK[np.unique(set_F[open_F])].any(axis=0)
+        )  # of those with a choice: the spines
         number = np.full(len(self.tops) + 1, -1)  # the last one for -1
         number[tops_K] = np.arange(len(tops_K))
         reach_F, old_F = reach_F[open_F], number[old_F[open_F]]
