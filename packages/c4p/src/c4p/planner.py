@@ -289,11 +289,11 @@ class _Table:
 
     def _tops(self, reach_F: Ints, old_F: Ints) -> Ints:
         """Second stage: the top of each flow. A cell is all flows of one side with the same entry, exit and tops."""
-        set_R = np.where(self.mask_MK.any(axis=1)[self.set_R], self.set_R, self.whole_R)
-        has_choice_M = self.mask_MK.sum(axis=1) > 1
+        n_tops_M = self.mask_MK.sum(axis=1)
+        set_R = np.where(n_tops_M[self.set_R] > 0, self.set_R, self.whole_R)
         set_F = set_R[reach_F]
         top_F: Ints = self.mask_MK.argmax(axis=1)[set_F]
-        open_F = np.flatnonzero(has_choice_M[set_F])
+        open_F = np.flatnonzero(n_tops_M[set_F] > 1)
         if not len(open_F):
             return top_F
         tops_K = np.flatnonzero(
