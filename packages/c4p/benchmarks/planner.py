@@ -24,32 +24,34 @@ from pathlib import Path
 import msgspec
 
 from c4p.client import Subscription, register
-from c4p.demand import Question, Report
-from c4p.planner import Assignment, Demand, Pair, Reach, link_loads, plan
+from c4p.demand import JobDemand, PathReport
+from c4p.planner import Assignment, Demand, LeafPair, Pair, link_loads, plan
 
 CONNECTIONS = 64
 
 
-def ring(hosts: list[int], nics: int, spines: int, hosts_per_leaf: int) -> Demand:
+def ring(hosts: list[int], nics: int, n_spines: int, hosts_per_leaf: int) -> Demand:
     """Each host sends to the next, NIC to NIC, one flow on each port of the NIC's bond."""
-    tops = [[f"s{k}" for k in range(spines)]]
+    spines = [[f"s{k}" for k in range(n_spines)]]
     pairs = []
     for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True):
         for nic in range(nics):
             ends = [(f"l{a // hosts_per_leaf}.{nic}{s}", f"l{b // hosts_per_leaf}.{nic}{s}") for s in "LR"]
-            reaches = [
-                Reach(f"h{a}.{nic}", f"h{b}.{nic}", tops_of(tops, entry)) if entry == exit_ else Reach(entry, exit_, 0)
+            leaf_pairs = [
+                LeafPair(f"h{a}.{nic}", f"h{b}.{nic}", spines_of(spines, entry))
+                if entry == exit_
+                else LeafPair(entry, exit_, 0)
                 for entry, exit_ in ends
             ]
-            pairs.append(Pair(f"h{a}.{nic}", f"h{b}.{nic}", 2, reaches))
-    return Demand(pairs, tops)
+            pairs.append(Pair(f"h{a}.{nic}", f"h{b}.{nic}", 2, leaf_pairs))
+    return Demand(pairs, spines)
 
 
-def tops_of(tops: list[list[str]], leaf: str) -> int:
-    """Number of the list that has this leaf alone: the way between two hosts below it."""
-    if [leaf] not in tops[-64:]:
-        tops.append([leaf])
-    return tops.index([leaf])
+def spines_of(spines: list[list[str]], leaf: str) -> int:
+    """Number of the list that has this leaf alone: the path between two hosts below it."""
+    if [leaf] not in spines[-64:]:
+        spines.append([leaf])
+    return spines.index([leaf])
 
 
 def spread(demands: dict[str, Demand], assignments: dict[str, Assignment]) -> dict[str, int]:
@@ -62,10 +64,12 @@ def spread(demands: dict[str, Demand], assignments: dict[str, Assignment]) -> di
     return {"most_on_a_link": max(loads.values()), "uneven_by": max(max(v) - min(v) for v in up.values())}
 
 
-def question(demand: Demand) -> Question:
+def job_demand(demand: Demand) -> JobDemand:
     """The demand, and each member's choices, as member 0 of a job registers it."""
-    choices = [{(s, t): t for s, r in enumerate(pair.reaches) for t in demand.tops[r.tops]} for pair in demand.pairs]
-    return Question(demand, [pair.flows for pair in demand.pairs], choices)
+    choices = [
+        {(s, t): t for s, r in enumerate(pair.leaf_pairs) for t in demand.spines[r.spines]} for pair in demand.pairs
+    ]
+    return JobDemand(demand, [pair.flows for pair in demand.pairs], choices)
 
 
 @contextlib.contextmanager
@@ -100,10 +104,10 @@ def serving() -> Iterator[tuple[str, int, int]]:
 
 
 def end(url: str, job: str) -> None:
-    Subscription(url, job, 0, 0, Report("", "", 0, [], []), {}).leave()
+    Subscription(url, job, 0, 0, PathReport("", "", 0, [], []), {}).leave()
 
 
-def put(url: str, job: str, asked: Question) -> float:
+def put(url: str, job: str, asked: JobDemand) -> float:
     """Milliseconds until a job has its answer."""
     began = time.perf_counter()
     register(url, job, asked)
@@ -122,7 +126,7 @@ def polls(port: int, job: str, members: int, seconds: float) -> float:
     asked, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
         for number, sock in enumerate(socks):
-            path = f"/jobs/{job}/members/{(asked + number) % members}?version=0&edition=0"
+            path = f"/jobs/{job}/members/{(asked + number) % members}?version=0&revision=0"
             sock.sendall(f"GET {path} HTTP/1.1\r\nHost: planner\r\n\r\n".encode())
         for sock in socks:
             sock.recv(65536)
@@ -161,11 +165,11 @@ class Poller(threading.Thread):
 def over_http(hosts: list[int], spines: int, repeats: int) -> list[dict[str, object]]:
     """A job comes to a planner that has none, or one of half of the hosts."""
     half = len(hosts) // 2
-    whole, first, second = (question(ring(some, 4, spines, 32)) for some in (hosts, hosts[:half], hosts[half:]))
+    whole, first, second = (job_demand(ring(some, 4, spines, 32)) for some in (hosts, hosts[:half], hosts[half:]))
     records: list[dict[str, object]] = []
     with serving() as (url, port, pid):
         for case, there, comes in (
-            ("a job comes over HTTP (all hosts)", question(Demand([], [])), whole),
+            ("a job comes over HTTP (all hosts)", job_demand(Demand([], [])), whole),
             ("a job comes over HTTP (the other half)", first, second),
         ):
             times, waits, cpu = [], [], []

@@ -1,4 +1,4 @@
-"""Plans the ways of communication: which source port takes which path, and collectives over the planned ports."""
+"""Plan which source port takes which network path, and run collectives over the planned ports."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class _Main(click.Group):
 @click.group(cls=_Main)
 @click.version_option(package_name="c4p")
 def main() -> None:
-    """Plan the ways of a training's few long flows."""
+    """Plan the paths of a training's few long flows."""
 
 
 @main.command()
@@ -39,7 +39,7 @@ def main() -> None:
 @click.option("--open", "is_open", is_flag=True, help="Without a token: everybody who reaches the port may move flows.")
 def serve(host: str, port: int, state: Path, lease: float, is_open: bool) -> None:
     """Run the planner: one process for all jobs, its state in one file. The token is in C4P_PLANNER_TOKEN."""
-    from c4p.port import TOKEN_VARIABLE, Server, bound, check_token
+    from c4p.server import TOKEN_VARIABLE, Server, bound, check_token
     from c4p.service import Planner, application
 
     token = check_token(os.environ.get(TOKEN_VARIABLE, ""), is_open)
@@ -56,7 +56,7 @@ def serve(host: str, port: int, state: Path, lease: float, is_open: bool) -> Non
 @click.option("--source", default="", help="Own address; empty: the one that leads there.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def catalogue(target: str, source: str, as_json: bool) -> None:
-    """Learn which source port takes which way to TARGET, a listening HOST:PORT."""
+    """Learn which source port takes which path to TARGET, a listening HOST:PORT."""
     import msgspec
 
     from c4p.catalogue import learn
@@ -68,13 +68,13 @@ def catalogue(target: str, source: str, as_json: bool) -> None:
         click.echo(msgspec.json.encode(entry).decode())
         return
     if entry.how == "none":
-        click.echo(f"{entry.source} to {target}: one way, or none that could be told apart; any source port will do")
+        click.echo(f"{entry.source} to {target}: one path, or none that could be told apart; any source port will do")
         return
     click.echo(f"{entry.source} to {target}, learned from {entry.how}")
-    for way, ports in entry.ways.items():
-        click.echo(f"  {' > '.join(way.split('|')) or 'unknown':50} {len(ports):3} ports: {_short(ports)}")
-    for way, share in entry.left_out.items():
-        click.echo(f"  {' > '.join(way.split('|')):50} left out: {share:.0%} of the connections fail")
+    for path, ports in entry.paths.items():
+        click.echo(f"  {' > '.join(path.split('|')) or 'unknown':50} {len(ports):3} ports: {_short(ports)}")
+    for path, share in entry.excluded.items():
+        click.echo(f"  {' > '.join(path.split('|')):50} left out: {share:.0%} of the connections fail")
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""Everything that this package raises.
+"""The exceptions of this package.
 
 C4PError
 ├── BadRequest        a value from the caller that cannot be used; the message says which would do

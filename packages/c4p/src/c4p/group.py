@@ -16,26 +16,26 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from c4p.carrier import Carrier
-from c4p.catalogue import Entry, learn, parse_way
+from c4p.catalogue import Entry, learn, parse_path
 from c4p.client import Subscription, check_url, register
 from c4p.connections import Neighbours
-from c4p.demand import Question, Report, ask, report_of, sides_of
+from c4p.demand import JobDemand, PathReport, combine, report_of, sides_of
 from c4p.errors import BadRequest, GroupBroken, NoWay, PlannerError
 from c4p.model import UNKNOWN, Counters, PathEvent, PathRecord
+from c4p.path_choice import PathChoice
 from c4p.planner import plan
 from c4p.rendezvous import ADDRESS, Rendezvous, Store
 from c4p.ring import (
     Operation,
-    Place,
+    RingPosition,
     broadcast_operation,
     even_chunks,
     gloo_chunks,
     reducer,
     ring_operation,
 )
+from c4p.transport import Transport
 from c4p.watcher import Watcher
-from c4p.ways import Ways
 
 MOST_SOCKETS = 64
 _LOG = logging.getLogger("c4p")
@@ -49,7 +49,7 @@ class Options:
         address: Own address, from which connections are opened. Empty: the one that the host takes toward the
             other members.
         sockets: Connections to the next neighbour.
-        ports: "planned": learn the ways and plan them; "random": let the kernel choose, as other libraries do.
+        ports: "planned": learn the paths and plan them; "random": let the kernel choose, as other libraries do.
         planner: URL of a planner (`c4p serve`) that knows other jobs too. Empty: plan this job alone; so it is, with a
             warning, until the planner answers.
         job: Name of this group at the planner, where one group replaces another of its name. Empty: a random one.
@@ -64,7 +64,7 @@ class Options:
     timeout_s: float = 300.0
 
     def checked(self) -> Options:
-        """Itself.
+        """Return the options.
 
         Raises:
             BadRequest: A value cannot be used.
@@ -81,7 +81,7 @@ class Options:
 
 
 class Group:
-    """Members in a ring; rank r sends to rank r - 1 over several sockets.
+    """A group of members in a ring; rank r sends to rank r - 1 over several sockets.
 
     Args:
         rank: This member, 0 to size - 1.
@@ -101,27 +101,27 @@ class Group:
         self.options = (options or Options()).checked()
         self.job = ""
         self._watcher: Watcher | None = None
-        self._place = Place(rank, size, self.options.sockets)
-        self._carrier = self._join(store) if size > 1 else None
+        self._place = RingPosition(rank, size, self.options.sockets)
+        self._transport = self._join(store) if size > 1 else None
 
-    def _join(self, store: Store) -> Carrier:
+    def _join(self, store: Store) -> Transport:
         meeting = Rendezvous(store, self.rank, self.size, self.options.timeout_s)
-        carrier = None
+        transport = None
         try:
             address = self.options.address or own_address(store)
             with contextlib.ExitStack() as undo:
                 listener = undo.enter_context(_listener(address))
                 at = self._meet(meeting, address, listener)
-                ways, entry, subscription = self._plan(meeting, at, at.token.hex())
+                paths, entry, subscription = self._plan(meeting, at, at.token.hex())
                 undo.pop_all()
-            carrier = Carrier(at, listener, ways, self.options.timeout_s, moves=True)
-            carrier.wait_connected(meeting.left_s)
+            transport = Transport(at, listener, paths, self.options.timeout_s, moves=True)
+            transport.wait_connected(meeting.left_s)
         except BaseException as error:
             meeting.fail(error)
             raise
         if entry is not None:
-            self._watcher = Watcher(carrier, entry, subscription)
-        return carrier
+            self._watcher = Watcher(transport, entry, subscription)
+        return transport
 
     def _meet(self, meeting: Rendezvous, address: str, listener: socket.socket) -> Neighbours:
         """Tell the others where this member listens, and learn where the next one does."""
@@ -138,43 +138,45 @@ class Group:
         host, port, _ = members[next_rank]
         return Neighbours(self.rank, self.size, bytes.fromhex(token), address, next_rank, (host, port), previous_rank)
 
-    def _plan(self, meeting: Rendezvous, at: Neighbours, token: str) -> tuple[Ways, Entry | None, Subscription | None]:
-        """Ways to the next neighbour and the way of each connection; what was learned; the planner's word."""
+    def _plan(
+        self, meeting: Rendezvous, at: Neighbours, token: str
+    ) -> tuple[PathChoice, Entry | None, Subscription | None]:
+        """Learn and plan the paths to the next neighbour."""
         sockets, planner = self.options.sockets, self.options.planner
         if self.options.ports == "random":
-            return Ways({UNKNOWN: [0]}, [UNKNOWN] * sockets), None, None
+            return PathChoice({UNKNOWN: [0]}, [UNKNOWN] * sockets), None, None
         try:
             entry = learn(at.address, at.next_address)
         except NoWay as error:
-            raise NoWay(f"rank {self.rank} cannot reach rank {at.next_rank}: {error}") from error
+            raise NoWay(f"rank {self.rank} cannot leaf_pair rank {at.next_rank}: {error}") from error
         report = report_of(entry, sockets)
-        meeting.publish("ways", msgspec.json.encode(report).decode())
+        meeting.publish("paths", msgspec.json.encode(report).decode())
         self.job = self.options.job or token
         demand = None
         if self.rank == 0:
-            reports = [msgspec.json.decode(meeting.get("ways", rank), type=Report) for rank in range(self.size)]
-            question = ask(reports)
-            demand = question.demand
-            version, answers = self._ask_planner(question)
-            said = {"version": version, "ways": answers, "sides": sides_of(reports)}
+            reports = [msgspec.json.decode(meeting.get("paths", rank), type=PathReport) for rank in range(self.size)]
+            job_demand = combine(reports)
+            demand = job_demand.demand
+            version, answers = self._ask_planner(job_demand)
+            said = {"version": version, "paths": answers, "sides": sides_of(reports)}
             meeting.publish("plan", json.dumps(said))
         said = json.loads(meeting.get("plan"))
-        ports = entry.by_way()
-        ways = map(parse_way, said["ways"][self.rank])
-        planned = [way if way in ports else next(iter(ports)) for way in ways]
+        ports = entry.by_path()
+        paths = map(parse_path, said["paths"][self.rank])
+        planned = [path if path in ports else next(iter(ports)) for path in paths]
         subscription = None
         if planner:
             subscription = Subscription(planner, self.job, self.rank, said["version"], report, said["sides"], demand)
-        return Ways(ports, planned), entry, subscription
+        return PathChoice(ports, planned), entry, subscription
 
-    def _ask_planner(self, question: Question) -> tuple[int, list[list[str]]]:
-        """The plan's version and the ways of each member's connections; -1 where this job is planned alone."""
+    def _ask_planner(self, job_demand: JobDemand) -> tuple[int, list[list[str]]]:
+        """Return the plan's version (-1 if this job is planned alone) and the paths of each member's connections."""
         if self.options.planner:
             try:
-                return register(self.options.planner, self.job, question)
+                return register(self.options.planner, self.job, job_demand)
             except PlannerError as error:
                 _LOG.warning("%s This job is planned alone until the planner answers.", error)
-        return -1, question.answers(plan({self.job: question.demand}, {}).assignments[self.job])
+        return -1, job_demand.answers(plan({self.job: job_demand.demand}, {}).assignments[self.job])
 
     # -- operations -----------------------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class Group:
         return array_N
 
     def allgather(self, array_N: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Every member's array, on every member.
+        """Gather every member's array on every member.
 
         Args:
             array_N: The same shape and type everywhere.
@@ -244,7 +246,7 @@ class Group:
         return sliced
 
     def broadcast(self, array_N: np.ndarray[Any, Any], root: int = 0) -> np.ndarray[Any, Any]:
-        """The root's array on every member, in place.
+        """Copy the root's array to every member, in place.
 
         Args:
             array_N: C-contiguous, writable; the same shape and type everywhere. Changed except at the root.
@@ -266,35 +268,35 @@ class Group:
     def allreduce_operation(
         self, buffer: memoryview, item_bytes: int, combine: Callable[..., None], facts: tuple[object, ...]
     ) -> Operation:
-        """Allreduce of a buffer in place; see `c4p.ring.ring_operation`."""
+        """Return an allreduce of a buffer in place; see `c4p.ring.ring_operation`."""
         chunks = gloo_chunks(len(buffer) // item_bytes, item_bytes, self.size)
         return ring_operation("allreduce", buffer, item_bytes, chunks, self._place, combine, facts)
 
     def reduce_scatter_operation(
         self, buffer: memoryview, item_bytes: int, combine: Callable[..., None], facts: tuple[object, ...]
     ) -> Operation:
-        """Reduce a buffer so that the slice of this rank is complete; the rest of it is left in between."""
+        """Return a reduce-scatter of a buffer: the slice of this rank is complete, the rest holds partial sums."""
         chunks = even_chunks(len(buffer) // item_bytes, self.size)
         return ring_operation("reduce_scatter", buffer, item_bytes, chunks, self._place, combine, facts)
 
     def allgather_operation(self, buffer: memoryview, item_bytes: int, facts: tuple[object, ...]) -> Operation:
-        """Fill a buffer in which the slice of this rank is given."""
+        """Return an allgather into a buffer that holds the slice of this rank."""
         chunks = even_chunks(len(buffer) // item_bytes, self.size)
         return ring_operation("allgather", buffer, item_bytes, chunks, self._place, None, facts)
 
     def broadcast_operation(self, buffer: memoryview, root: int) -> Operation:
-        """Fill a buffer with that of the root."""
+        """Return a broadcast of the root's buffer."""
         if not 0 <= root < self.size:
             raise BadRequest(f"root {root} is no member: ranks go from 0 to {self.size - 1}")
         return broadcast_operation(buffer, root, self._place)
 
     def start(self, operation: Operation) -> Future[None]:
-        """Start an operation; done when its buffer holds the result and may be changed."""
-        if self._carrier is None:
+        """Start an operation. The future is done when the buffer holds the result and may be changed."""
+        if self._transport is None:
             future: Future[None] = Future()
             future.set_result(None)
             return future
-        return self._carrier.submit(operation)
+        return self._transport.submit(operation)
 
     def run(self, operation: Operation) -> None:
         """Start an operation and wait for it."""
@@ -304,30 +306,30 @@ class Group:
 
     @property
     def paths(self) -> list[PathRecord]:
-        """Each socket to the next neighbour: port, way, bytes, rate."""
-        return self._carrier.records() if self._carrier else []
+        """State of each socket to the next neighbour: port, path, bytes, rate."""
+        return self._transport.records() if self._transport else []
 
     @property
     def events(self) -> list[PathEvent]:
         """Paths that were left, taken again or moved by the planner, in order."""
-        return list(self._carrier.events) if self._carrier else []
+        return list(self._transport.events) if self._transport else []
 
     @property
     def counters(self) -> Counters:
         """Totals since the start."""
-        return self._carrier.counters if self._carrier else Counters()
+        return self._transport.counters if self._transport else Counters()
 
     def abort(self, why: str) -> None:
         """End at once; the other members get an error that says why."""
-        if self._carrier:
-            self._carrier.abort(why)
+        if self._transport:
+            self._transport.abort(why)
 
     def close(self) -> None:
         """Leave the group after the neighbour has all that was sent."""
         if self._watcher:
             self._watcher.close()
-        if self._carrier:
-            self._carrier.close()
+        if self._transport:
+            self._transport.close()
 
     def __enter__(self) -> Group:
         return self
@@ -359,7 +361,7 @@ def broadcast(array_N: np.ndarray[Any, Any], group: Group, root: int = 0) -> np.
 
 
 def own_address(store: Store) -> str:
-    """The address that this host takes toward the store's host; that of loopback where the store has no host."""
+    """Return this host's address toward the store's host, or loopback's if the store has no host."""
     base: Any = store
     while hasattr(base, "underlying_store"):  # torch's PrefixStore
         base = base.underlying_store
@@ -379,7 +381,7 @@ def _listener(address: str) -> socket.socket:
         listener.close()
         why = error.strerror
         raise BadRequest(f"address {address!r} cannot be bound ({why}); give an IPv4 address of this host") from error
-    listener.listen(1024)  # probes of neighbours come in dozens
+    listener.listen(1024)  # neighbours send dozens of probes
     listener.setblocking(False)
     return listener
 

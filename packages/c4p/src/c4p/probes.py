@@ -1,4 +1,4 @@
-"""Hop-limited probes: which router answers at each hop of a connection, and whether the connection comes about.
+"""Hop-limited probes that find the router at each hop of a connection and test the connection.
 
 A probe is a TCP connection attempt with the very ports of the later connection and a small time to live; the router at
 which it ends answers "time exceeded", which Linux hands to the socket. No right is needed.
@@ -23,7 +23,7 @@ FULL_TTL = 64
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a probe.
+    """The outcome of a probe.
 
     Attributes:
         router: Address of the router that answered; empty: none did.
@@ -51,7 +51,7 @@ def probe(source: str, target: tuple[str, int], probes: Iterable[Probe], timeout
         timeout_s: How long to wait for each; more than the longest round trip.
 
     Returns:
-        What came of each.
+        The outcome of each.
     """
     rounds: list[list[Probe]] = []
     for item in probes:

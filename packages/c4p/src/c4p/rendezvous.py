@@ -1,4 +1,4 @@
-"""How members of a group find each other: any store with `set` and `get`, torch's among them."""
+"""How the members of a group find each other: over torch's store, or a shared folder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Rendezvous:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left for the start."""
+        """Return the seconds that are left for the start."""
         return max(0.0, self._until - time.monotonic())
 
     def publish(self, name: str, value: str) -> None:
@@ -91,7 +91,7 @@ def _key(name: str, rank: int) -> str:
 
 
 class Folder:
-    """A folder that all members see is the store. It holds the group's token, so it must be the user's own.
+    """A store in a folder that all members share. It holds the group's token, so it must be the user's own.
 
     Args:
         path: The folder; made where it is missing. Each group needs a fresh one.
@@ -142,7 +142,7 @@ class Folder:
 
 
 def _own_bytes(file: Path) -> bytes:
-    """Return the contents of a file of the user's.
+    """Return the contents of a file that belongs to the user.
 
     Raises:
         BadRequest: Another user has put it there.

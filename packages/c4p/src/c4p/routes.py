@@ -1,4 +1,4 @@
-"""The kernel's own routing answer: which next hop a connection with these ports will take, and word of changes.
+"""The kernel's routing answers: the next hop of a connection by its ports, and notifications of changes.
 
 Asked over rtnetlink (RTM_GETROUTE with protocol and ports), so it costs no packet and needs no right.
 """
@@ -27,7 +27,7 @@ _LOCAL = 2  # RTN_LOCAL
 
 @dataclass(frozen=True, slots=True)
 class NextHop:
-    """Where the kernel sends a packet: over an interface, to a gateway (empty: the target itself)."""
+    """The next hop of a packet: an interface, and a gateway (empty: the target itself)."""
 
     interface: str
     gateway: str
@@ -35,7 +35,7 @@ class NextHop:
 
 
 def next_hops(source: str, target: str, target_port: int, ports: Iterable[int]) -> dict[int, NextHop]:
-    """The next hop of a TCP connection, by its source port.
+    """Return the next hop of a TCP connection by its source port.
 
     Args:
         source: Own IPv4 address.
@@ -53,7 +53,7 @@ def next_hops(source: str, target: str, target_port: int, ports: Iterable[int]) 
 
 
 def index_of(interface: str) -> int:
-    """The kernel's number of an interface; 0 where it is gone."""
+    """Return the kernel's number of an interface; 0 if it is gone."""
     try:
         return socket.if_nametoindex(interface)
     except OSError:
@@ -100,7 +100,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class Watch:
-    """Tells whether routes or links of this host have changed."""
+    """A subscription to changes of this host's routes and links."""
 
     def __init__(self) -> None:
         self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
@@ -120,9 +120,9 @@ class Watch:
             changed = True
 
     def wait(self, timeout_s: float) -> None:
-        """Until something changes, or the time is over."""
+        """Wait until something changes or the time is over."""
         select.select([self._kernel], [], [], timeout_s)
 
     def close(self) -> None:
-        """End."""
+        """Close the subscription."""
         self._kernel.close()
