@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from c4p.flow_choice import PathChoice
-
 from c4p.flows import Flow, dead_flows, late_pieces, slow_flows
+from c4p.path_choice import PathChoice
 
 KIB = 1024
 
 
 def deliver(flow: Flow, start: float, seconds: float, rate: float, piece: int = 64 * KIB, keep: int = 4) -> float:
-    """A flow that always has `keep` pieces under path and delivers `rate` bytes a second."""
+    """A flow that always has `keep` pieces in flight and delivers `rate` bytes a second."""
     now, number = start, 0
     for _ in range(keep):
         flow.sent((0, number), piece, now)

@@ -176,7 +176,7 @@ def test_links_that_were_down_for_three_seconds_are_used_again(parallel: Testbed
         for link in links:
             parallel.restore(*link)
 
-    job = run_jobs(parallel, [JobSpec((0, 1), seconds=11.0, length=4 << 20)], during)[0]
+    job = run_jobs(parallel, [JobSpec((0, 1), seconds=10.0, length=4 << 20)], during)[0]
     assert job.right
     for member in job.members:
         assert len({path for _, path, *_ in member["paths"]}) == 4, member["events"]

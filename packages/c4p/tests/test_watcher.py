@@ -13,7 +13,7 @@ import pytest
 from c4p import watcher
 from c4p.catalogue import Entry
 from c4p.demand import PathReport
-from c4p.errors import NoWay, PlannerError
+from c4p.errors import NoPath, PlannerError
 from c4p.model import NetworkPath
 from c4p.watcher import Watcher
 
@@ -87,7 +87,7 @@ def test_after_a_change_paths_are_learned_until_that_succeeds_and_the_planner_is
         tries.append(time.monotonic())
         asked.append(subscription.asked)
         if not enough.is_set():
-            raise NoWay("the far side has not converged")
+            raise NoPath("the far side has not converged")
         return entry({"b": [2], "c": [3]})
 
     monkeypatch.setattr(watcher.routes, "Watch", Kernel)

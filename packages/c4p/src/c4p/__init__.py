@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from c4p.errors import BadRequest, C4PError, GroupBroken, NoWay, PlannerError, TestbedError
-from c4p.group import Group, Options, allgather, allreduce, broadcast, reduce_scatter
+from c4p.errors import BadRequest, C4PError, GroupBroken, NoPath, PlannerError, TestbedError
+from c4p.group import Group, Options
 from c4p.rendezvous import Folder
 
 __version__ = "0.1.0"
@@ -14,12 +14,8 @@ __all__ = [
     "Folder",
     "Group",
     "GroupBroken",
-    "NoWay",
+    "NoPath",
     "Options",
     "PlannerError",
     "TestbedError",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "reduce_scatter",
 ]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from c4p import probes, routes
-from c4p.errors import NoWay
+from c4p.errors import NoPath
 from c4p.model import UNKNOWN, NetworkPath
 
 FIRST_PORT = 61000  # above the range from which Linux takes ports by itself
@@ -81,7 +81,7 @@ def learn(source: str, target: tuple[str, int], ports: Sequence[int] | None = No
         rounds: How often each port is tried; one does not see losses, and is faster.
 
     Raises:
-        NoWay: No route, or no port leads to the neighbour.
+        NoPath: No route, or no port leads to the neighbour.
     """
 
     def send(items: Sequence[probes.Probe]) -> Mapping[probes.Probe, probes.Answer]:
@@ -101,7 +101,7 @@ def learn(source: str, target: tuple[str, int], ports: Sequence[int] | None = No
     paths, excluded = drop_failing(found, check_ports(list(hops), send, rounds))
     if not paths:
         address = f"{target[0]}:{target[1]}"
-        raise NoWay(f"none of {len(hops)} source ports leads from {source} to {address}: is it up, and listening?")
+        raise NoPath(f"none of {len(hops)} source ports leads from {source} to {address}: is it up, and listening?")
     text = {write_path(path): ports for path, ports in sorted(paths.items())}
     order = sorted({(routes.index_of(hop.interface), found[port][0]) for port, hop in hops.items() if found[port]})
     shares = {write_path(path): share for path, share in excluded.items()}
@@ -181,7 +181,7 @@ def drop_failing(
     """Drop paths that are dead or lossy, and ports that never connect.
 
     A port whose *return path* is dead never connects, however good its path is: it alone is dropped. A path is dead
-    when four fifths of its ports never connect; it is lossy when of the connections of its other ports more than a tenth
+    when four fifths of its ports never connect; it is lossy when more than a tenth of its other ports' connections
     fail beyond what fails on the best path.
 
     Returns:
@@ -220,7 +220,7 @@ def is_current(entry: Entry) -> bool:
     target = (entry.target, entry.target_port)
     try:
         hops = routes.next_hops(entry.source, *target, samples)
-    except NoWay:
+    except NoPath:
         return False
     first_routers = {port: hop.gateway or hop.interface for port, hop in hops.items()}
     found, _ = find_paths(first_routers, lambda items: probes.probe(entry.source, target, items))

@@ -80,18 +80,16 @@ def catalogue(target: str, source: str, as_json: bool) -> None:
 @main.command()
 @click.argument("target")
 @click.option("--source", default="", help="Own address; empty: the one that leads there.")
-@click.option("--for", "stack", type=click.Choice(["nccl", "ucx", "sockets", "c4p"]), default="nccl", show_default=True)
-def ports(target: str, source: str, stack: str) -> None:
-    """Print the environment for another stack toward TARGET, a listening HOST:PORT.
+def ports(target: str, source: str) -> None:
+    """Print settings for NCCL, or any program with sockets, toward TARGET, a listening HOST:PORT.
 
-    Neither NCCL nor UCX takes a list of source ports: what is printed sets how many connections they spread over, and
-    the comments say what remains to chance.
+    NCCL takes no list of source ports: the settings only say how many connections it opens.
     """
     from c4p.catalogue import learn
-    from c4p.environment import address_toward, parse_target, stack_environment
+    from c4p.environment import address_toward, parse_target, shell_lines
 
     host, port = parse_target(target)
-    click.echo(stack_environment(stack, learn(source or address_toward(host), (host, port))))
+    click.echo(shell_lines(learn(source or address_toward(host), (host, port))))
 
 
 @main.command()
@@ -101,8 +99,7 @@ def ports(target: str, source: str, stack: str) -> None:
 @click.option("--mbit", default=200.0, show_default=True, help="Rate of a host's port.")
 @click.option("--groups", default=2, show_default=True, help="Clos: pairs of leaves.")
 @click.option("--oversubscription", default=1.0, show_default=True, help="Clos: host ports over uplinks.")
-@click.option("--command", default="", help="Run this shell command on every host instead of waiting.")
-def testbed(command: str, **shape: Any) -> None:
+def testbed(**shape: Any) -> None:
     """Network namespaces with shaped links; stays until Ctrl-C. Needs root."""
     from c4p.testbed import Shape, build
 
@@ -111,9 +108,6 @@ def testbed(command: str, **shape: Any) -> None:
         for host, address in zip(bed.hosts, bed.addresses, strict=True):
             click.echo(f"{address:12} ip netns exec {host} COMMAND")
         click.echo(json.dumps({"routers": bed.routers, "uplink_mbit": bed.shape.uplink_mbit}))
-        if command:
-            running = [bed.start(host, ["sh", "-c", command]) for host in range(len(bed.hosts))]
-            sys.exit(max(process.wait() for process in running))
         click.echo("Ctrl-C takes it down.")
         try:
             subprocess.run(["sleep", "infinity"], check=False)

@@ -142,13 +142,12 @@ def with_members(demand: Demand, members: Iterable[tuple[int, Member]]) -> Deman
     for rank, member in members:
         leaf_pairs = [LeafPair(a, b, spines.setdefault(tuple(names), len(spines))) for a, b, names in member.leaf_pairs]
         pairs[rank : rank + 1] = [Pair(member.source, member.target, member.flows if leaf_pairs else 0, leaf_pairs)]
-    numbers = {leaf_pair.spines for pair in pairs for leaf_pair in pair.leaf_pairs}
+    numbers = {leaves.spines for pair in pairs for leaves in pair.leaf_pairs}
     used = {number: new for new, number in enumerate(sorted(numbers))}
     if len(used) < len(spines):
         for rank, pair in enumerate(pairs):
             fresh = [
-                LeafPair(leaf_pair.source_leaf, leaf_pair.target_leaf, used[leaf_pair.spines])
-                for leaf_pair in pair.leaf_pairs
+                LeafPair(leaves.source_leaf, leaves.target_leaf, used[leaves.spines]) for leaves in pair.leaf_pairs
             ]
             pairs[rank] = Pair(pair.source, pair.target, pair.flows, fresh)
     return Demand(pairs, [list(names) for names, number in spines.items() if number in used])

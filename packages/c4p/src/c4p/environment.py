@@ -41,59 +41,26 @@ def address_toward(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def stack_environment(stack: str, entry: Entry) -> str:
-    """Return shell lines for one stack.
-
-    Args:
-        stack: "nccl", "ucx", "sockets" or "c4p".
-        entry: What is known of the paths.
-
-    Returns:
-        `export` lines and comments.
+def shell_lines(entry: Entry) -> str:
+    """Return shell lines for programs with a transport of their own: `sysctl`, `export` and comments.
 
     Source:
-        NCCL's and UCX's documented variables. Neither has one that takes a list of source ports: NCCL's sockets and
-        queue pairs, and UCX's paths, get source ports from the kernel, the driver or a fixed rule.
+        NCCL's documented variables. It takes no list of source ports: the kernel or the driver chooses them.
     """
     paths = entry.by_path()
-    count = len(paths)
-    head = [f"# {entry.source} to {entry.target}:{entry.target_port}: {count} paths, from {entry.how}"]
-    if stack == "nccl":
-        threads = 1 if count <= 8 else -(-count // 8)
-        return "\n".join(
-            [
-                *head,
-                "# NCCL takes no list of source ports. Over RDMA it spreads a connection over this many queue pairs:",
-                f"export NCCL_IB_QPS_PER_CONNECTION={count}",
-                "export NCCL_IB_SPLIT_DATA_ON_QPS=1",
-                "# Over sockets it opens this many to each neighbor, with source ports from the kernel:",
-                f"export NCCL_SOCKET_NTHREADS={threads}",
-                f"export NCCL_NSOCKS_PERTHREAD={-(-count // threads)}",
-                "# Which paths they take is left to chance; `c4p ports --for sockets` narrows the kernel's choice.",
-            ]
-        )
-    if stack == "ucx":
-        return "\n".join(
-            [
-                *head,
-                "# UCX takes no list of source ports. Over RoCE it spreads a connection over this many paths, whose",
-                "# source ports it derives from the path's number:",
-                f"export UCX_IB_NUM_PATHS={count}",
-                f"export UCX_MAX_RNDV_LANES={count}",
-                "# Which paths they take is left to chance; UCX_RC_ROCE_PATH_FACTOR changes the rule, try several.",
-            ]
-        )
-    if stack == "sockets":
-        low, high, covered = best_range(paths)
-        return "\n".join(
-            [
-                *head,
-                f"# Ports {low} to {high} cover {covered} of {count} paths, toward this address and port only.",
-                "# In the job's own network namespace, so that nobody else's ports are narrowed:",
-                f'sysctl -w net.ipv4.ip_local_port_range="{low} {high}"',
-            ]
-        )
-    return "\n".join([*head, f"export C4P_ADDRESS={entry.source}", f"export C4P_SOCKETS={max(4, count)}"])
+    low, high, covered = best_range(paths)
+    threads = -(-len(paths) // 8)
+    return "\n".join(
+        [
+            f"# {entry.source} to {entry.target}:{entry.target_port}: {len(paths)} paths, from {entry.how}",
+            f"# Ports {low} to {high} cover {covered} of them, toward this address and port only. Set the range in the",
+            "# job's own network namespace, so that it does not narrow the ports of other programs:",
+            f'sysctl -w net.ipv4.ip_local_port_range="{low} {high}"',
+            "# NCCL takes no list of source ports. It opens this many queue pairs or sockets to each neighbor:",
+            f"export NCCL_IB_QPS_PER_CONNECTION={len(paths)} NCCL_IB_SPLIT_DATA_ON_QPS=1",
+            f"export NCCL_SOCKET_NTHREADS={threads} NCCL_NSOCKS_PERTHREAD={-(-len(paths) // threads)}",
+        ]
+    )
 
 
 def best_range(paths: Mapping[NetworkPath, Sequence[int]]) -> tuple[int, int, int]:

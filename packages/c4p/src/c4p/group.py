@@ -20,20 +20,12 @@ from c4p.catalogue import Entry, learn, parse_path
 from c4p.client import Subscription, check_url, register
 from c4p.connections import Neighbours
 from c4p.demand import JobDemand, PathReport, combine, report_of, sides_of
-from c4p.errors import BadRequest, GroupBroken, NoWay, PlannerError
+from c4p.errors import BadRequest, GroupBroken, NoPath, PlannerError
 from c4p.model import UNKNOWN, Counters, PathEvent, PathRecord
 from c4p.path_choice import PathChoice
 from c4p.planner import plan
 from c4p.rendezvous import ADDRESS, Rendezvous, Store
-from c4p.ring import (
-    Operation,
-    RingPosition,
-    broadcast_operation,
-    even_chunks,
-    gloo_chunks,
-    reducer,
-    ring_operation,
-)
+from c4p.ring import Operation, RingPosition, broadcast_operation, even_chunks, gloo_chunks, reducer, ring_operation
 from c4p.transport import Transport
 from c4p.watcher import Watcher
 
@@ -147,8 +139,8 @@ class Group:
             return PathChoice({UNKNOWN: [0]}, [UNKNOWN] * sockets), None, None
         try:
             entry = learn(at.address, at.next_address)
-        except NoWay as error:
-            raise NoWay(f"rank {self.rank} cannot leaf_pair rank {at.next_rank}: {error}") from error
+        except NoPath as error:
+            raise NoPath(f"rank {self.rank} cannot leaf_pair rank {at.next_rank}: {error}") from error
         report = report_of(entry, sockets)
         meeting.publish("paths", msgspec.json.encode(report).decode())
         self.job = self.options.job or token
@@ -338,26 +330,6 @@ class Group:
         if error is not None and not isinstance(error, GroupBroken):
             self.abort(f"{type(error).__name__}: {error}")
         self.close()
-
-
-def allreduce(array_N: np.ndarray[Any, Any], group: Group, reduction: str = "sum") -> np.ndarray[Any, Any]:
-    """See `Group.allreduce`."""
-    return group.allreduce(array_N, reduction)
-
-
-def allgather(array_N: np.ndarray[Any, Any], group: Group) -> np.ndarray[Any, Any]:
-    """See `Group.allgather`."""
-    return group.allgather(array_N)
-
-
-def reduce_scatter(array_N: np.ndarray[Any, Any], group: Group, reduction: str = "sum") -> np.ndarray[Any, Any]:
-    """See `Group.reduce_scatter`."""
-    return group.reduce_scatter(array_N, reduction)
-
-
-def broadcast(array_N: np.ndarray[Any, Any], group: Group, root: int = 0) -> np.ndarray[Any, Any]:
-    """See `Group.broadcast`."""
-    return group.broadcast(array_N, root)
 
 
 def own_address(store: Store) -> str:

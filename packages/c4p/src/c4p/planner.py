@@ -89,7 +89,7 @@ class Assignment(msgspec.Struct, frozen=True):
     """The path of each flow of a job, in the order of its pairs.
 
     Attributes:
-        sides: Number of the flow's leaf_pair.
+        sides: Number of the flow's leaves.
         spines: Its spine.
     """
 
@@ -135,8 +135,8 @@ def link_loads(demands: Mapping[str, Demand], assignments: Mapping[str, Assignme
     for name, demand in demands.items():
         flows = [pair for pair in demand.pairs for _ in range(pair.flows)]
         for pair, side, spine in zip(flows, assignments[name].sides, assignments[name].spines, strict=True):
-            leaf_pair = pair.leaf_pairs[side]
-            hops = [pair.source, leaf_pair.source_leaf, spine, leaf_pair.target_leaf, pair.target]
+            leaves = pair.leaf_pairs[side]
+            hops = [pair.source, leaves.source_leaf, spine, leaves.target_leaf, pair.target]
             loads.update(link for link in itertools.pairwise(hops) if link[0] != link[1])
     return dict(loads)
 
@@ -147,13 +147,13 @@ def possible_links(demands: Iterable[Demand]) -> set[LinkName]:
     for demand in demands:
         seen: set[LeafPair] = set()
         for pair in demand.pairs:
-            for leaf_pair in pair.leaf_pairs:
-                links |= {(pair.source, leaf_pair.source_leaf), (leaf_pair.target_leaf, pair.target)}
-                if leaf_pair not in seen:
-                    seen.add(leaf_pair)
-                    spines = demand.spines[leaf_pair.spines]
-                    links |= {(leaf_pair.source_leaf, spine) for spine in spines} | {
-                        (spine, leaf_pair.target_leaf) for spine in spines
+            for leaves in pair.leaf_pairs:
+                links |= {(pair.source, leaves.source_leaf), (leaves.target_leaf, pair.target)}
+                if leaves not in seen:
+                    seen.add(leaves)
+                    spines = demand.spines[leaves.spines]
+                    links |= {(leaves.source_leaf, spine) for spine in spines} | {
+                        (spine, leaves.target_leaf) for spine in spines
                     }
     return links
 
@@ -169,12 +169,12 @@ def check(name: str, demand: Demand, before: Assignment | None = None) -> None:
         if pair.flows < 0 or (pair.flows and not pair.leaf_pairs):
             raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} has no path, or fewer flows than none")
         has_spine = not pair.flows
-        for leaf_pair in pair.leaf_pairs:
-            if not 0 <= leaf_pair.spines < len(some):
+        for leaves in pair.leaf_pairs:
+            if not 0 <= leaves.spines < len(some):
                 raise BadRequest(
                     f"job {name!r}: {pair.source} to {pair.target} names a list of spines that is not there"
                 )
-            has_spine = has_spine or some[leaf_pair.spines]
+            has_spine = has_spine or some[leaves.spines]
         if not has_spine:
             raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} has no spine on any side")
     if before is not None and len(before.sides) != sum(pair.flows for pair in demand.pairs):
@@ -196,18 +196,18 @@ class _Table:
         self.flows_P = np.array([pair.flows for pair in pairs], dtype=np.int64)
         self.rows_P, _ = _numbers([pair.source for pair in pairs])
         self.columns_P, _ = _numbers([pair.target for pair in pairs])
-        leaf_pairs = [leaf_pair for pair in pairs for leaf_pair in pair.leaf_pairs]
+        leaf_pairs = [leaves for pair in pairs for leaves in pair.leaf_pairs]
         sizes = [len(pair.leaf_pairs) for pair in pairs]
         self.sides = max(sizes, default=1)
         self.pair_R = np.repeat(np.arange(len(pairs)), sizes)
         self.side_R = np.arange(len(leaf_pairs)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        self.source_leaf_R, _ = _numbers([leaf_pair.source_leaf for leaf_pair in leaf_pairs])
-        self.target_leaf_R, _ = _numbers([leaf_pair.target_leaf for leaf_pair in leaf_pairs])
+        self.source_leaf_R, _ = _numbers([leaves.source_leaf for leaves in leaf_pairs])
+        self.target_leaf_R, _ = _numbers([leaves.target_leaf for leaves in leaf_pairs])
         first = 0
         set_R: list[int] = []
         lists: list[list[str]] = []
         for demand in demands.values():
-            set_R += [first + leaf_pair.spines for pair in demand.pairs for leaf_pair in pair.leaf_pairs]
+            set_R += [first + leaves.spines for pair in demand.pairs for leaves in pair.leaf_pairs]
             lists += demand.spines
             first += len(demand.spines)
         _, self.spines = _numbers([spine for spines in lists for spine in spines])
@@ -217,22 +217,22 @@ class _Table:
         self.set_R = np.array(set_R, dtype=np.int64)
         self.whole_R = self.set_R.copy()
         if avoid:
-            self._leave_out(avoid, [(pair, leaf_pair) for pair in pairs for leaf_pair in pair.leaf_pairs])
+            self._leave_out(avoid, [(pair, leaves) for pair in pairs for leaves in pair.leaf_pairs])
 
     def _leave_out(self, avoid: set[LinkName], leaf_pairs: Sequence[tuple[Pair, LeafPair]]) -> None:
         """Give leaf pairs with a link to avoid their own sets of spines, which are empty if it is a host's link."""
         sets = [self.mask_MK]
         known: dict[tuple[str, str, int, bool], int] = {}
         ends = {name for link in avoid for name in link}
-        for index, (pair, leaf_pair) in enumerate(leaf_pairs):
-            if leaf_pair.source_leaf not in ends and leaf_pair.target_leaf not in ends:
+        for index, (pair, leaves) in enumerate(leaf_pairs):
+            if leaves.source_leaf not in ends and leaves.target_leaf not in ends:
                 continue
-            closed = (pair.source, leaf_pair.source_leaf) in avoid or (leaf_pair.target_leaf, pair.target) in avoid
-            key = (leaf_pair.source_leaf, leaf_pair.target_leaf, int(self.set_R[index]), closed)
+            closed = (pair.source, leaves.source_leaf) in avoid or (leaves.target_leaf, pair.target) in avoid
+            key = (leaves.source_leaf, leaves.target_leaf, int(self.set_R[index]), closed)
             if key not in known:
                 mask = self.mask_MK[key[2]].copy()
                 for spine, number in self.spines.items():
-                    if closed or (leaf_pair.source_leaf, spine) in avoid or (spine, leaf_pair.target_leaf) in avoid:
+                    if closed or (leaves.source_leaf, spine) in avoid or (spine, leaves.target_leaf) in avoid:
                         mask[number] = False
                 known[key] = sum(map(len, sets))
                 sets.append(mask[None, :])
@@ -247,11 +247,11 @@ class _Table:
         old_side_F, old_spine_F = self._old()
         pair_F = np.repeat(np.arange(len(self.flows_P)), self.flows_P)
         side_F = self._sides(pair_F, old_side_F)
-        leaf_pair_PS = np.zeros((len(self.flows_P), self.sides), dtype=np.int64)
-        leaf_pair_PS[self.pair_R, self.side_R] = np.arange(len(self.pair_R))
-        leaf_pair_F = leaf_pair_PS[pair_F, side_F]
+        leaves_PS = np.zeros((len(self.flows_P), self.sides), dtype=np.int64)
+        leaves_PS[self.pair_R, self.side_R] = np.arange(len(self.pair_R))
+        leaves_F = leaves_PS[pair_F, side_F]
         stays_F = np.where(side_F == old_side_F, old_spine_F, -1)
-        spine_F = self._spines(leaf_pair_F, stays_F)
+        spine_F = self._spines(leaves_F, stays_F)
         names = np.array(list(self.spines), dtype=object)[spine_F] if len(spine_F) else np.array([], dtype=object)
         moved_F = (old_spine_F >= 0) & ((side_F != old_side_F) | (spine_F != old_spine_F))
         assignments, moved, at = {}, {}, 0
@@ -291,11 +291,11 @@ class _Table:
         counts_PS = color_evenly(self.rows_P, self.columns_P, self.flows_P, weights_PS, now_PS)
         return _hand_out(pair_F, old_F, counts_PS)
 
-    def _spines(self, leaf_pair_F: Ints, old_F: Ints) -> Ints:
+    def _spines(self, leaves_F: Ints, old_F: Ints) -> Ints:
         """Choose the spine of each flow. A cell is all flows of one side with the same leaves and spines."""
         n_spines_M = self.mask_MK.sum(axis=1)
         set_R = np.where(n_spines_M[self.set_R] > 0, self.set_R, self.whole_R)
-        set_F = set_R[leaf_pair_F]
+        set_F = set_R[leaves_F]
         spine_F: Ints = self.mask_MK.argmax(axis=1)[set_F]
         open_F = np.flatnonzero(n_spines_M[set_F] > 1)
         if not len(open_F):
@@ -305,18 +305,18 @@ class _Table:
         )  # of those with a choice: the spines
         number = np.full(len(self.spines) + 1, -1)  # the last one for -1
         number[spines_K] = np.arange(len(spines_K))
-        leaf_pair_F, old_F = leaf_pair_F[open_F], number[old_F[open_F]]
+        leaves_F, old_F = leaves_F[open_F], number[old_F[open_F]]
         key_R = np.zeros(len(self.side_R), dtype=np.int64)
         for column in (self.side_R, self.source_leaf_R, self.target_leaf_R, set_R):
             key_R = key_R * (int(column.max(initial=0)) + 1) + column
-        _, sample, cell_F = np.unique(key_R[leaf_pair_F], return_index=True, return_inverse=True)
-        leaf_pair_C = leaf_pair_F[sample]
-        weights_CK = self.mask_MK[set_R[leaf_pair_C]][:, spines_K].astype(np.float64)
-        rows_C = self.source_leaf_R[leaf_pair_C] * self.sides + self.side_R[leaf_pair_C]
-        columns_C = self.target_leaf_R[leaf_pair_C] * self.sides + self.side_R[leaf_pair_C]
+        _, sample, cell_F = np.unique(key_R[leaves_F], return_index=True, return_inverse=True)
+        leaves_C = leaves_F[sample]
+        weights_CK = self.mask_MK[set_R[leaves_C]][:, spines_K].astype(np.float64)
+        rows_C = self.source_leaf_R[leaves_C] * self.sides + self.side_R[leaves_C]
+        columns_C = self.target_leaf_R[leaves_C] * self.sides + self.side_R[leaves_C]
         now_CK = _count(cell_F, old_F, weights_CK.shape)
         now_CK[weights_CK == 0] = 0
-        flows_C = np.bincount(cell_F, minlength=len(leaf_pair_C))
+        flows_C = np.bincount(cell_F, minlength=len(leaves_C))
         counts_CK = color_evenly(rows_C, columns_C, flows_C, weights_CK, now_CK)
         spine_F[open_F] = spines_K[_hand_out(cell_F, old_F, counts_CK)]
         return spine_F

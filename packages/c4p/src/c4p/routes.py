@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from c4p.errors import NoWay
+from c4p.errors import NoPath
 
 _NETLINK_ROUTE = 0
 _GROUPS = 0x1 | 0x40  # RTMGRP_LINK, RTMGRP_IPV4_ROUTE
@@ -44,7 +44,7 @@ def next_hops(source: str, target: str, target_port: int, ports: Iterable[int]) 
         ports: Source ports to ask for.
 
     Raises:
-        NoWay: The kernel has no route.
+        NoPath: The kernel has no route.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as kernel:
         kernel.bind((0, 0))
@@ -77,7 +77,7 @@ def _ask(kernel: socket.socket, source: str, target: str, port: int, target_port
     if kind == _NLMSG_ERROR:
         (code,) = struct.unpack_from("=i", answer, _HEADER.size)
         if -code in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EINVAL, errno.EACCES):
-            raise NoWay(f"no route from {source} to {target}: {os.strerror(-code)}")
+            raise NoPath(f"no route from {source} to {target}: {os.strerror(-code)}")
         raise OSError(-code, os.strerror(-code))
     *_, type_, _ = _ROUTE.unpack_from(answer, _HEADER.size)
     found = dict(_attributes(answer[_HEADER.size + _ROUTE.size :]))

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 from c4p import receiver, sender
 from c4p.connections import Job, Neighbours, wait_for_ends
-from c4p.errors import C4PError, GroupBroken, NoWay
+from c4p.errors import C4PError, GroupBroken, NoPath
 from c4p.model import Counters, NetworkPath, PathEvent, PathRecord
 from c4p.path_choice import PathChoice
 from c4p.receiver import Receiver
@@ -25,7 +25,7 @@ from c4p.wire import Header, Kind
 
 TICK_S = 0.02
 UNSEEN_S = 5 * TICK_S
-NO_WAY_S = 10.0
+NO_PATH_S = 10.0
 LOST_S = 2.0
 LINGER_S = 5.0
 
@@ -313,11 +313,11 @@ class Transport:
         self._unreachable_since = self._unreachable_since or now
         if self._closing_since is not None or not (self._connected.is_set() or self._sender.refused):
             return  # before the first connection `wait_connected` has the last word; a port that refuses was open once
-        after = LOST_S if self._sender.refused else NO_WAY_S
+        after = LOST_S if self._sender.refused else NO_PATH_S
         if now - self._unreachable_since > after:
             address, port = self._at.next_address
             how = "it refuses connections: its process has ended" if self._sender.refused else "no path to it works"
-            self._fail(NoWay(f"rank {self._at.next_rank} ({address}:{port}) cannot be reached for {after:g} s: {how}"))
+            self._fail(NoPath(f"rank {self._at.next_rank} ({address}:{port}) cannot be reached for {after:g} s: {how}"))
 
     # -- the end --------------------------------------------------------------------------------------------------
 
