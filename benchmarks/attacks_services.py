@@ -415,7 +415,7 @@ with c4p.Group(rank, 2, c4p.Folder(folder)) as group:
     array = numpy.ones(10_000, dtype=numpy.float32)
     for number in range(10**9):
         array[:] = 1
-        c4p.allreduce(array, group)
+        group.allreduce(array)
         if number % 10 == 0: open(f"{folder}/../progress-{rank}", "w").write(str(number))
         time.sleep(0.005)
 """

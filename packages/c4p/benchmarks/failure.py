@@ -43,8 +43,8 @@ def one(seed: int, paths: int, mbit: float, ports: str, seconds: float, slow: bo
         "first_2_5s_share": round(job.busbw_mbit(since=cut[0], until=cut[0] + 2.5) / rest, 3),
         "after_2s_share": round(job.busbw_mbit(since=cut[0] + 2.0) / rest, 3),
         "first_left_s": round(min(left), 2) if left else None,
-        "ways_at_end": min(len({way for _, way, *_ in m["paths"]}) for m in job.members),
-        "left": [f"{e['time'] - cut[0]:.2f} {'|'.join(e['way'])} {e['why']}" for e in sorted(events, key=_when)],
+        "paths_at_end": min(len({path for _, path, *_ in m["paths"]}) for m in job.members),
+        "left": [f"{e['time'] - cut[0]:.2f} {'|'.join(e['path'])} {e['why']}" for e in sorted(events, key=_when)],
     }
 
 

@@ -19,36 +19,39 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from c4p.client import Subscription, register
-from c4p.demand import Member, Question, Report
-from c4p.planner import Assignment, Demand, Pair, Reach, link_loads, plan
+from c4p.demand import JobDemand, PathReport
+from c4p.planner import Assignment, Demand, LeafPair, Pair, link_loads, plan
 
 CONNECTIONS = 64
 
 
-def ring(hosts: list[int], nics: int, spines: int, hosts_per_leaf: int) -> Demand:
+def ring(hosts: list[int], nics: int, n_spines: int, hosts_per_leaf: int) -> Demand:
     """Each host sends to the next, NIC to NIC, one flow on each port of the NIC's bond."""
-    tops = [[f"s{k}" for k in range(spines)]]
+    spines = [[f"s{k}" for k in range(n_spines)]]
     pairs = []
     for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True):
         for nic in range(nics):
             ends = [(f"l{a // hosts_per_leaf}.{nic}{s}", f"l{b // hosts_per_leaf}.{nic}{s}") for s in "LR"]
-            reaches = [
-                Reach(f"h{a}.{nic}", f"h{b}.{nic}", tops_of(tops, entry)) if entry == exit_ else Reach(entry, exit_, 0)
+            leaf_pairs = [
+                LeafPair(f"h{a}.{nic}", f"h{b}.{nic}", spines_of(spines, entry))
+                if entry == exit_
+                else LeafPair(entry, exit_, 0)
                 for entry, exit_ in ends
             ]
-            pairs.append(Pair(f"h{a}.{nic}", f"h{b}.{nic}", 2, reaches))
-    return Demand(pairs, tops)
+            pairs.append(Pair(f"h{a}.{nic}", f"h{b}.{nic}", 2, leaf_pairs))
+    return Demand(pairs, spines)
 
 
-def tops_of(tops: list[list[str]], leaf: str) -> int:
-    """Number of the list that has this leaf alone: the way between two hosts below it."""
-    if [leaf] not in tops[-64:]:
-        tops.append([leaf])
-    return tops.index([leaf])
+def spines_of(spines: list[list[str]], leaf: str) -> int:
+    """Number of the list that has this leaf alone: the path between two hosts below it."""
+    if [leaf] not in spines[-64:]:
+        spines.append([leaf])
+    return spines.index([leaf])
 
 
 def spread(demands: dict[str, Demand], assignments: dict[str, Assignment]) -> dict[str, int]:
@@ -61,19 +64,17 @@ def spread(demands: dict[str, Demand], assignments: dict[str, Assignment]) -> di
     return {"most_on_a_link": max(loads.values()), "uneven_by": max(max(v) - min(v) for v in up.values())}
 
 
-def question(demand: Demand) -> Question:
-    """The demand as members of a job register it."""
-    members = [
-        Member(pair.source, pair.target, pair.flows, [(r.entry, r.exit, demand.tops[r.tops]) for r in pair.reaches])
-        for pair in demand.pairs
+def job_demand(demand: Demand) -> JobDemand:
+    """The demand, and each member's choices, as member 0 of a job registers it."""
+    choices = [
+        {(s, t): t for s, r in enumerate(pair.leaf_pairs) for t in demand.spines[r.spines]} for pair in demand.pairs
     ]
-    choices = [{(s, t): t for s, (_, _, tops) in enumerate(m.reaches) for t in tops} for m in members]
-    return Question(members, choices)
+    return JobDemand(demand, [pair.flows for pair in demand.pairs], choices)
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[tuple[str, int]]:
-    """A planner of its own, with its state on disk."""
+def serving() -> Iterator[tuple[str, int, int]]:
+    """A planner of its own, with its state on disk: URL, port and process."""
     with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -96,21 +97,27 @@ def serving() -> Iterator[tuple[str, int]]:
                 with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=5):
                     break
                 time.sleep(0.05)
-            yield f"http://127.0.0.1:{port}", port
+            yield f"http://127.0.0.1:{port}", port, process.pid
         finally:
             process.terminate()
             process.wait(20)
 
 
 def end(url: str, job: str) -> None:
-    Subscription(url, job, 0, 0, Report("", "", 0, [], []), {}).leave()
+    Subscription(url, job, 0, 0, PathReport("", "", 0, [], []), {}).leave()
 
 
-def put(url: str, job: str, asked: Question) -> float:
+def put(url: str, job: str, asked: JobDemand) -> float:
     """Milliseconds until a job has its answer."""
     began = time.perf_counter()
     register(url, job, asked)
     return 1e3 * (time.perf_counter() - began)
+
+
+def cpu_ms(pid: int) -> float:
+    """CPU time of all threads of a planner, and of this process, in milliseconds."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return 1e3 * time.process_time() + sum(int(one.read_text().split()[0]) for one in threads) / 1e6
 
 
 def polls(port: int, job: str, members: int, seconds: float) -> float:
@@ -119,7 +126,7 @@ def polls(port: int, job: str, members: int, seconds: float) -> float:
     asked, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
         for number, sock in enumerate(socks):
-            path = f"/jobs/{job}/members/{(asked + number) % members}?version=0&edition=0"
+            path = f"/jobs/{job}/members/{(asked + number) % members}?version=0&revision=0"
             sock.sendall(f"GET {path} HTTP/1.1\r\nHost: planner\r\n\r\n".encode())
         for sock in socks:
             sock.recv(65536)
@@ -158,14 +165,14 @@ class Poller(threading.Thread):
 def over_http(hosts: list[int], spines: int, repeats: int) -> list[dict[str, object]]:
     """A job comes to a planner that has none, or one of half of the hosts."""
     half = len(hosts) // 2
-    whole, first, second = (question(ring(some, 4, spines, 32)) for some in (hosts, hosts[:half], hosts[half:]))
+    whole, first, second = (job_demand(ring(some, 4, spines, 32)) for some in (hosts, hosts[:half], hosts[half:]))
     records: list[dict[str, object]] = []
-    with serving() as (url, port):
+    with serving() as (url, port, pid):
         for case, there, comes in (
-            ("a job comes over HTTP (all hosts)", question(Demand([], [])), whole),
+            ("a job comes over HTTP (all hosts)", job_demand(Demand([], [])), whole),
             ("a job comes over HTTP (the other half)", first, second),
         ):
-            times, waits = [], []
+            times, waits, cpu = [], [], []
             for _ in range(repeats):
                 put(url, "a", there)
                 poller = Poller(port, "a")
@@ -174,19 +181,24 @@ def over_http(hosts: list[int], spines: int, repeats: int) -> list[dict[str, obj
                 poller.close()
                 waits += poller.waits
                 end(url, "b")
+                before = cpu_ms(pid)
+                put(url, "b", comes)
+                cpu.append(cpu_ms(pid) - before)
+                end(url, "b")
                 end(url, "a")
             record = {
                 "case": case,
-                "members": len(comes.members),
-                "bytes": len(msgspec.json.encode({"members": comes.members})),
+                "members": len(comes.flows),
+                "bytes": len(msgspec.json.encode(comes.demand)),
                 "median_ms": round(statistics.median(times), 1),
                 "most_ms": round(max(times), 1),
+                "median_cpu_ms": round(statistics.median(cpu), 1),
                 "a_poll_waits_most_ms": round(max(waits), 1),
             }
             records.append(record)
             print(json.dumps(record), flush=True)
         put(url, "a", whole)
-        records.append({"case": "polls", "answers_a_second": round(polls(port, "a", len(whole.members), 5.0))})
+        records.append({"case": "polls", "answers_a_second": round(polls(port, "a", len(whole.flows), 5.0))})
         print(json.dumps(records[-1]), flush=True)
     return records
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from c4p import catalogue, routes
-from c4p.catalogue import find_ways, keep_good
-from c4p.environment import best_range, parse_target, stack_environment
+from c4p.catalogue import drop_failing, find_paths
+from c4p.environment import best_range, parse_target, shell_lines
 from c4p.errors import BadRequest
 from c4p.probes import Answer, Probe, probe
 
@@ -27,71 +27,69 @@ def network(hops: int, silent: int = 0):
     return send
 
 
-def test_one_router_on_the_way_is_known_from_the_kernels_answer() -> None:
-    firsts = {port: f"gw{port % 2}" for port in range(8)}
-    ways, how = find_ways(firsts, network(1))
+def test_one_router_on_the_path_is_known_from_the_kernels_answer() -> None:
+    first_routers = {port: f"gw{port % 2}" for port in range(8)}
+    paths, how = find_paths(first_routers, network(1))
     assert how == "kernel"
-    assert ways == {port: (f"1.{port % 2}",) for port in range(8)}
-    assert find_ways(firsts, network(0)) == ({port: (f"gw{port % 2}",) for port in range(8)}, "kernel")
+    assert paths == {port: (f"1.{port % 2}",) for port in range(8)}
+    assert find_paths(first_routers, network(0)) == ({port: (f"gw{port % 2}",) for port in range(8)}, "kernel")
 
 
 def test_several_routers_are_probed_and_a_silent_one_is_marked() -> None:
-    ways, how = find_ways(dict.fromkeys(range(6), "gw"), network(3, silent=2))
+    paths, how = find_paths(dict.fromkeys(range(6), "gw"), network(3, silent=2))
     assert how == "probes"
-    assert ways[5] == ("1.1", "?2", "3.1")
+    assert paths[5] == ("1.1", "?2", "3.1")
 
 
 def test_ports_that_are_in_use_are_left_out_where_only_probes_could_tell() -> None:
     def send(items: Sequence[Probe]) -> Mapping[Probe, Answer]:
         return {item: Answer(busy=True) if item[0] == 2 else network(2)([item])[item] for item in items}
 
-    ways, _ = find_ways(dict.fromkeys(range(9), "gw"), send)
-    assert 2 not in ways
-    assert len(ways) == 8
+    paths, _ = find_paths(dict.fromkeys(range(9), "gw"), send)
+    assert 2 not in paths
+    assert len(paths) == 8
 
 
-def test_dead_and_lossy_ways_are_left_out_and_a_dead_way_back_costs_one_port() -> None:
+def test_dead_and_lossy_paths_are_left_out_and_a_dead_path_back_costs_one_port() -> None:
     found = {port: (f"s{port % 4}",) for port in range(40)}
     came = {port: [True, True, True] for port in range(40)}
     for port in range(0, 40, 4):  # s0 is dead
         came[port] = [False] * 3
     for port in range(1, 40, 8):  # s1 loses half of what half of its ports send
         came[port] = [True, False, False]
-    came[2] = [False] * 3  # the way back of one port
+    came[2] = [False] * 3  # the path back of one port
     came[3] = []  # in use
-    ways, left_out = keep_good(found, came)
-    assert sorted(ways) == [("s2",), ("s3",)]
-    assert left_out[("s0",)] == 1.0
-    assert 0.2 < left_out[("s1",)] < 0.5
-    assert 2 not in ways[("s2",)]
-    assert 3 in ways[("s3",)]
+    paths, excluded = drop_failing(found, came)
+    assert sorted(paths) == [("s2",), ("s3",)]
+    assert excluded[("s0",)] == 1.0
+    assert 0.2 < excluded[("s1",)] < 0.5
+    assert 2 not in paths[("s2",)]
+    assert 3 in paths[("s3",)]
 
 
-def test_this_host_has_one_way_to_itself() -> None:
+def test_this_host_has_one_path_to_itself() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         target = listener.getsockname()
         entry = catalogue.learn("127.0.0.1", target)
         assert entry.how == "none"
-        assert entry.by_way() == {(): [0]}
-        assert catalogue.still_true(entry)
+        assert entry.by_path() == {(): [0]}
+        assert catalogue.is_current(entry)
         assert probe("127.0.0.1", target, [(0, 64)])[0, 64].connected
         assert all(hop.local for hop in routes.next_hops("127.0.0.1", *target, [1000]).values())
 
 
-def test_the_shortest_run_of_ports_over_all_ways_is_found() -> None:
-    ways = {("a",): [1, 7, 20], ("b",): [2, 21], ("c",): [9, 22]}
-    assert best_range(ways) == (20, 22, 3)
+def test_the_shortest_run_of_ports_over_all_paths_is_found() -> None:
+    paths = {("a",): [1, 7, 20], ("b",): [2, 21], ("c",): [9, 22]}
+    assert best_range(paths) == (20, 22, 3)
     with pytest.raises(BadRequest, match="nothing is known"):
         best_range({(): [0]})
 
 
 def test_other_stacks_are_told_what_they_can_be_told() -> None:
     entry = catalogue.Entry("10.0.0.1", "10.0.0.2", 5000, {"a": [1, 2], "b": [3]}, {}, 0.0, "kernel", ["a", "b"])
-    nccl = stack_environment("nccl", entry)
-    assert "export NCCL_IB_QPS_PER_CONNECTION=2" in nccl
-    assert "no list of source ports" in nccl
-    assert "export UCX_IB_NUM_PATHS=2" in stack_environment("ucx", entry)
-    assert 'ip_local_port_range="2 3"' in stack_environment("sockets", entry)
-    assert "export C4P_SOCKETS=4" in stack_environment("c4p", entry)
+    lines = shell_lines(entry)
+    assert "export NCCL_IB_QPS_PER_CONNECTION=2" in lines
+    assert "no list of source ports" in lines
+    assert 'ip_local_port_range="2 3"' in lines
     with pytest.raises(BadRequest, match="HOST:PORT"):
         parse_target("host")

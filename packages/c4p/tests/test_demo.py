@@ -47,7 +47,7 @@ def test_the_table_and_the_picture_show_the_runs_and_the_failure(
     def run_jobs(_: Bed, specs: Sequence[JobSpec], during: Callable[[], None] | None = None) -> list[JobResult]:
         [spec] = specs
         rate = 400.0 if spec.ports == "random" else 760.0
-        event = {"way": ["s1"], "to_way": ["s2"], "time": time.time() + 0.25, "what": "left", "why": "dead"}
+        event = {"path": ["s1"], "to_path": ["s2"], "time": time.time() + 0.25, "what": "left", "why": "dead"}
         if during is not None:
             during()
         now = time.time()
@@ -64,7 +64,7 @@ def test_the_table_and_the_picture_show_the_runs_and_the_failure(
     assert [line[:3] for line in lines if line[:1] == ["random"]] == [["random", "1", "400"], ["random", "2", "400"]]
     assert ["planned", "760", "█" * 38] in lines
     assert "planned / random: 1.90; planned is 95% of the paths' sum" in done.output
-    assert "rank 0: leaves the way over spine1 for spine2: nothing comes through" in done.output
+    assert "rank 0: leaves the path over spine1 for spine2: nothing comes through" in done.output
     assert "every sum was right: yes" in done.output
     assert bed.cuts == [("spine1", "host1")]
     drawn = texts(picture)

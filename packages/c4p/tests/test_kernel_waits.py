@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from c4p.connections import Outgoing, kernel_waits_s
-from c4p.paths import Path
+from c4p.flows import Flow
 
 WAY = ("s1",)
 
@@ -35,7 +35,7 @@ def kernel() -> Kernel:
 
 @pytest.fixture
 def connection(kernel: Kernel) -> Outgoing:
-    return Outgoing(0, 61000, WAY, cast("Any", kernel), Path("p"), 0.0)
+    return Outgoing(0, 61000, WAY, cast("Any", kernel), Flow("p"), 0.0)
 
 
 def test_acknowledgements_that_acknowledge_nothing_more_are_none(kernel: Kernel, connection: Outgoing) -> None:

@@ -8,26 +8,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from c4p.demand import Report, ask
+from c4p.demand import PathReport, combine
 from c4p.errors import BadRequest
-from c4p.planner import Assignment, Demand, Pair, Reach, color_evenly, link_loads, plan, possible_links
+from c4p.planner import Assignment, Demand, LeafPair, Pair, color_evenly, link_loads, plan, possible_links
 
 
-def job(hosts: list[int], spines: int, flows: int = 4, per_leaf: int = 4) -> Demand:
-    """A ring of hosts with two ports; hosts below one leaf reach each other over it alone."""
-    tops = [[f"s{k}" for k in range(spines)]]
+def job(hosts: list[int], n_spines: int, flows: int = 4, per_leaf: int = 4) -> Demand:
+    """A ring of hosts with two ports; hosts below one leaf leaf_pair each other over it alone."""
+    spines = [[f"s{k}" for k in range(n_spines)]]
     pairs = []
     for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True):
-        reaches = []
+        leaf_pairs = []
         for side in "LR":
             entry, exit_ = f"l{a // per_leaf}{side}", f"l{b // per_leaf}{side}"
             if entry == exit_:
-                tops.append([entry])
-                reaches.append(Reach(f"h{a}", f"h{b}", len(tops) - 1))
+                spines.append([entry])
+                leaf_pairs.append(LeafPair(f"h{a}", f"h{b}", len(spines) - 1))
             else:
-                reaches.append(Reach(entry, exit_, 0))
-        pairs.append(Pair(f"h{a}", f"h{b}", flows, reaches))
-    return Demand(pairs, tops)
+                leaf_pairs.append(LeafPair(entry, exit_, 0))
+        pairs.append(Pair(f"h{a}", f"h{b}", flows, leaf_pairs))
+    return Demand(pairs, spines)
 
 
 def worst(loads: dict[tuple[str, str], int], spines: int) -> None:
@@ -104,33 +104,35 @@ def test_a_hosts_link_to_avoid_is_left_over_its_other_port(link: tuple[str, str]
 
 
 def test_a_side_that_nobody_has_any_more_is_forgotten() -> None:
-    two = Demand([Pair("a", "b", 4, [Reach("l0L", "l1L", 0), Reach("l0R", "l1R", 0)])], [["s0", "s1"]])
-    one = Demand([Pair("a", "b", 4, [Reach("l0L", "l1L", 0)])], [["s0", "s1"]])
+    two = Demand([Pair("a", "b", 4, [LeafPair("l0L", "l1L", 0), LeafPair("l0R", "l1R", 0)])], [["s0", "s1"]])
+    one = Demand([Pair("a", "b", 4, [LeafPair("l0L", "l1L", 0)])], [["s0", "s1"]])
     had = plan({"x": two}, {}).assignments
     again = plan({"x": one}, had)
     assert again.assignments["x"].sides == [0, 0, 0, 0]
     assert again.moved == {"x": 2}
 
 
-def test_a_side_without_ways_carries_nothing() -> None:
-    tops = [["s0", "s1"], []]
-    demand = Demand([Pair("a", "b", 4, [Reach("l0L", "l1L", 1), Reach("l0R", "l1R", 0)])], tops)
+def test_a_side_without_paths_carries_nothing() -> None:
+    spines = [["s0", "s1"], []]
+    demand = Demand([Pair("a", "b", 4, [LeafPair("l0L", "l1L", 1), LeafPair("l0R", "l1R", 0)])], spines)
     assert plan({"x": demand}, {}).assignments["x"].sides == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("flows", [4, 8])
-def test_where_one_top_is_missing_shares_are_rounded_to_the_nearer_number(flows: int) -> None:
-    tops = [["s0", "s1", "s2"], ["s0", "s1", "s2", "s3"]]
+def test_where_one_spine_is_missing_shares_are_rounded_to_the_nearer_number(flows: int) -> None:
+    spines = [["s0", "s1", "s2"], ["s0", "s1", "s2", "s3"]]
     for left in (0, 1):
-        demand = Demand([Pair("a", "b", flows, [Reach("l0L", "l1L", left), Reach("l0R", "l1R", 1 - left)])], tops)
+        demand = Demand(
+            [Pair("a", "b", flows, [LeafPair("l0L", "l1L", left), LeafPair("l0R", "l1R", 1 - left)])], spines
+        )
         sides = plan({"x": demand}, {}).assignments["x"].sides
         assert sides.count(left) == {4: 2, 8: 3}[flows]  # of fair shares of 1.7 and 3.4
 
 
 def test_a_demand_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(BadRequest, match="not there"):
-        plan({"x": Demand([Pair("a", "b", 1, [Reach("l", "m", 3)])], [["s"]])}, {})
-    with pytest.raises(BadRequest, match="no way"):
+        plan({"x": Demand([Pair("a", "b", 1, [LeafPair("l", "m", 3)])], [["s"]])}, {})
+    with pytest.raises(BadRequest, match="no path"):
         plan({"x": Demand([Pair("a", "b", 1, [])], [["s"]])}, {})
     with pytest.raises(BadRequest, match="new name"):
         plan({"x": job([0, 4], 2)}, {"x": Assignment([0], ["s0"])})
@@ -144,26 +146,26 @@ def test_weights_decide_the_shares() -> None:
     assert colored.tolist() == [[10, 10, 20, 0]]
 
 
-def test_left_goes_to_left_and_the_answer_is_the_members_own_ways() -> None:
+def test_left_goes_to_left_and_the_answer_is_the_members_own_paths() -> None:
     across = [f"L{a}|s{k}|{b}1" for a in (0,) for k in range(2) for b in "LR"] + [
         f"R0|s{k}|{b}1" for k in range(2) for b in "LR"
     ]
-    back = [way.replace("0", "x").replace("1", "0").replace("x", "1") for way in across]
+    back = [path.replace("0", "x").replace("1", "0").replace("x", "1") for path in across]
     reports = [
-        Report("h0", "h1", 4, across, ["L0", "R0"]),
-        Report("h1", "h0", 4, back, ["L1", "R1"]),
-        Report("h2", "h2", 2, [""], []),
+        PathReport("h0", "h1", 4, across, ["L0", "R0"]),
+        PathReport("h1", "h0", 4, back, ["L1", "R1"]),
+        PathReport("h2", "h2", 2, [""], []),
     ]  # fmt: skip
-    question = ask(reports)
-    answers = question.answers(plan({"a": question.demand}, {}).assignments["a"])
+    job_demand = combine(reports)
+    answers = job_demand.answers(plan({"a": job_demand.demand}, {}).assignments["a"])
     assert answers[2] == ["", ""]
     for answer, report in zip(answers[:2], reports[:2], strict=True):
-        assert set(answer) <= set(report.ways)
-        assert all(way.split("|")[0][0] == way.split("|")[2][0] for way in answer)
+        assert set(answer) <= set(report.paths)
+        assert all(path.split("|")[0][0] == path.split("|")[2][0] for path in answer)
         assert len(set(answer)) == 4
-    parallel = [Report("h0", "h1", 4, ["s0", "s1", "s3"], ["s0", "s1", "s2", "s3"])]
-    question = ask(parallel)
-    [answer] = question.answers(plan({"a": question.demand}, {}).assignments["a"])
+    parallel = [PathReport("h0", "h1", 4, ["s0", "s1", "s3"], ["s0", "s1", "s2", "s3"])]
+    job_demand = combine(parallel)
+    [answer] = job_demand.answers(plan({"a": job_demand.demand}, {}).assignments["a"])
     assert sorted(set(answer)) == ["s0", "s1", "s3"]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from c4p.errors import BadRequest
 from c4p.ring import (
-    Place,
+    RingPosition,
     broadcast_operation,
     even_chunks,
     gloo_chunks,
@@ -35,16 +35,16 @@ def slow_allreduce(arrays: list[np.ndarray], chunks: list[tuple[int, int]]) -> n
 def play(operations: list, order: np.random.Generator, again: float = 0.0) -> None:
     """Deliver all pieces in any order; some of them twice, late."""
     size = len(operations)
-    under_way = [(rank, piece) for rank, operation in enumerate(operations) for piece in operation.start()]
-    while under_way:
-        rank, piece = under_way.pop(int(order.integers(len(under_way))))
+    under_path = [(rank, piece) for rank, operation in enumerate(operations) for piece in operation.start()]
+    while under_path:
+        rank, piece = under_path.pop(int(order.integers(len(under_path))))
         receiver = operations[(rank - 1) % size]
         payload = memoryview(bytes(operations[rank].buffer[piece.start : piece.stop]))
         more = receiver.take(piece.number, payload)
         if more is not None:
-            under_way += [((rank - 1) % size, following) for following in more]
+            under_path += [((rank - 1) % size, following) for following in more]
             if order.random() < again:
-                under_way.append((rank, piece))
+                under_path.append((rank, piece))
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,7 +66,7 @@ def test_pieces_in_any_order_some_of_them_twice_give_the_sum_in_gloos_order(
     work = [array.copy() for array in arrays]
     operations = [
         ring_operation(
-            kind, memoryview(w.view(np.uint8)), 4, chunks, Place(rank, size, 4),
+            kind, memoryview(w.view(np.uint8)), 4, chunks, RingPosition(rank, size, 4),
             None if kind == "allgather" else reducer(w, "sum"),
         )
         for rank, w in enumerate(work)
@@ -89,7 +89,7 @@ def test_pieces_in_any_order_some_of_them_twice_give_the_sum_in_gloos_order(
 def test_a_broadcast_reaches_all(size: int, elements: int, root: int, seed: int) -> None:
     root %= size
     work = [np.full(elements, rank, dtype=np.uint8) for rank in range(size)]
-    operations = [broadcast_operation(memoryview(w), root, Place(rank, size, 4)) for rank, w in enumerate(work)]
+    operations = [broadcast_operation(memoryview(w), root, RingPosition(rank, size, 4)) for rank, w in enumerate(work)]
     play(operations, np.random.default_rng(seed), again=0.3)
     assert all((w == root).all() for w in work)
 
@@ -107,7 +107,12 @@ def test_chunks_cover_the_buffer_once(elements: int, item: int, size: int) -> No
 def test_a_piece_of_another_length_is_an_error() -> None:
     array = np.zeros(100, dtype=np.float32)
     operation = ring_operation(
-        "allreduce", memoryview(array.view(np.uint8)), 4, gloo_chunks(100, 4, 2), Place(0, 2, 4), reducer(array, "sum")
+        "allreduce",
+        memoryview(array.view(np.uint8)),
+        4,
+        gloo_chunks(100, 4, 2),
+        RingPosition(0, 2, 4),
+        reducer(array, "sum"),
     )
     with pytest.raises(ValueError, match="were expected"):
         operation.take(0, memoryview(b"abc"))

@@ -1,4 +1,4 @@
-"""Where a connection breaks, other ports of its way come before other ways; two carriers over loopback."""
+"""Where a connection breaks, other ports of its path come before other paths; two carriers over loopback."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from c4p.carrier import Carrier
 from c4p.connections import Neighbours
-from c4p.ring import Operation, Place, gloo_chunks, reducer, ring_operation
+from c4p.path_choice import PathChoice
+from c4p.ring import Operation, RingPosition, gloo_chunks, reducer, ring_operation
 from c4p.sender import TRUST_BYTES
-from c4p.ways import Ways
+from c4p.transport import Transport
 
 A, B = ("a",), ("b",)
 
@@ -32,38 +32,40 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def two_members() -> Iterator[tuple[list[Carrier], list[Ways]]]:
-    """Two members, each with two ways of three ports to the other."""
+def two_members() -> Iterator[tuple[list[Transport], list[PathChoice]]]:
+    """Two members, each with two paths of three ports to the other."""
     token, listeners = secrets.token_bytes(16), [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     for listener in listeners:
         listener.setblocking(False)
     ports = free_ports(12)
-    ways = [Ways({A: ports[k : k + 3], B: ports[k + 3 : k + 6]}, [A, B]) for k in (0, 6)]
+    paths = [PathChoice({A: ports[k : k + 3], B: ports[k + 3 : k + 6]}, [A, B]) for k in (0, 6)]
     carriers = []
     for rank in range(2):
         other = 1 - rank
         at = Neighbours(rank, 2, token, "127.0.0.1", other, listeners[other].getsockname(), other)
-        carriers.append(Carrier(at, listeners[rank], ways[rank], 20.0, moves=False))
+        carriers.append(Transport(at, listeners[rank], paths[rank], 20.0, moves=False))
     try:
-        for carrier in carriers:
-            carrier.wait_connected(10.0)
-        yield carriers, ways
+        for transport in carriers:
+            transport.wait_connected(10.0)
+        yield carriers, paths
     finally:
-        for carrier in carriers:
-            carrier.close(2.0)
+        for transport in carriers:
+            transport.close(2.0)
 
 
 def allreduce(rank: int, array: np.ndarray) -> Operation:  # type: ignore[type-arg]
     chunks = gloo_chunks(array.size, array.itemsize, 2)
     facts = (array.dtype.str, "sum")
     buffer = memoryview(array.view(np.uint8))
-    return ring_operation("allreduce", buffer, array.itemsize, chunks, Place(rank, 2, 2), reducer(array, "sum"), facts)
+    return ring_operation(
+        "allreduce", buffer, array.itemsize, chunks, RingPosition(rank, 2, 2), reducer(array, "sum"), facts
+    )
 
 
-def exchange(carriers: list[Carrier], length: int) -> None:
+def exchange(carriers: list[Transport], length: int) -> None:
     """One sum, and that it is right."""
     arrays = [np.full(length, rank + 1, dtype=np.float32) for rank in range(2)]
-    for done in [carrier.submit(allreduce(rank, arrays[rank])) for rank, carrier in enumerate(carriers)]:
+    for done in [transport.submit(allreduce(rank, arrays[rank])) for rank, transport in enumerate(carriers)]:
         done.result(20.0)
     assert all((array == 3).all() for array in arrays)
 
@@ -75,11 +77,11 @@ def until(condition: Callable[[], bool]) -> None:
     assert condition()
 
 
-@pytest.mark.parametrize(("length", "way"), [(4 * TRUST_BYTES, A), (16, B)], ids=["it has carried", "it has not"])
-def test_another_port_of_a_way_that_has_carried_is_tried_before_the_way_is_left(
-    length: int, way: tuple[str, ...]
+@pytest.mark.parametrize(("length", "path"), [(4 * TRUST_BYTES, A), (16, B)], ids=["it has carried", "it has not"])
+def test_another_port_of_a_path_that_has_carried_is_tried_before_the_path_is_left(
+    length: int, path: tuple[str, ...]
 ) -> None:
-    with two_members() as (carriers, ways):
+    with two_members() as (carriers, paths):
         exchange(carriers, length)
         before = carriers[0].records()[0]
         (broken,) = [one for one in carriers[1]._receiver._incoming if one.sock.getpeername()[1] == before.port]
@@ -87,6 +89,6 @@ def test_another_port_of_a_way_that_has_carried_is_tried_before_the_way_is_left(
         until(lambda: any(event.what == "left" for event in carriers[0].events))
         until(lambda: carriers[0].records()[0].state == "open")
         after = carriers[0].records()[0]
-        assert after.way == way and after.port != before.port
-        assert (A in ways[0].left()) is (way == B)
+        assert after.path == path and after.port != before.port
+        assert (A in paths[0].left()) is (path == B)
         exchange(carriers, length)

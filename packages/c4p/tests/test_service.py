@@ -16,35 +16,35 @@ from pathlib import Path
 import pytest
 
 from c4p.client import Subscription, register
-from c4p.demand import Member, Question, Report, ask, sides_of
+from c4p.demand import JobDemand, Member, PathReport, combine, demand_of, member_of, sides_of, with_members
 from c4p.errors import BadRequest, PlannerError
-from c4p.planner import plan
+from c4p.planner import Demand, plan
 from c4p.service import Planner
 
 
-def reports_of(hosts: list[int], spines: int = 4, sides: str = "LR") -> list[Report]:
+def reports_of(hosts: list[int], spines: int = 4, sides: str = "LR") -> list[PathReport]:
     reports = []
     for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True):
-        ways = [f"{side}{a}|s{k}|{side}{b}" for side in sides for k in range(spines)]
-        reports.append(Report(f"h{a}", f"h{b}", 4, ways, [f"L{a}", f"R{a}"]))
+        paths = [f"{side}{a}|s{k}|{side}{b}" for side in sides for k in range(spines)]
+        reports.append(PathReport(f"h{a}", f"h{b}", 4, paths, [f"L{a}", f"R{a}"]))
     return reports
 
 
-def question(hosts: list[int], spines: int = 4) -> Question:
-    return ask(reports_of(hosts, spines))
+def job_demand(hosts: list[int], spines: int = 4) -> JobDemand:
+    return combine(reports_of(hosts, spines))
 
 
 def subscribe(url: str, job: str, hosts: list[int], rank: int, version: int) -> Subscription:
     """As a group does it: member 0 has what it takes to register the job again."""
     reports = reports_of(hosts)
-    members = question(hosts).members if rank == 0 else None
-    return Subscription(url, job, rank, version, reports[rank], sides_of(reports), members)
+    demand = job_demand(hosts).demand if rank == 0 else None
+    return Subscription(url, job, rank, version, reports[rank], sides_of(reports), demand)
 
 
 def news(subscription: Subscription) -> list[str] | None:
     """What the planner says now."""
     subscription._next = 0.0
-    return subscription.news()
+    return subscription.poll()
 
 
 def free_port() -> int:
@@ -93,8 +93,8 @@ def test_the_plan_survives_a_kill_and_members_hear_of_changes(tmp_path: Path) ->
     port = free_port()
     url, state = f"http://127.0.0.1:{port}", tmp_path / "state.sqlite"
     with serving(state, port) as process:
-        version, first = register(url, "a/b c", question([0, 1]))
-        assert [len(set(ways)) for ways in first] == [4, 4]
+        version, first = register(url, "a/b c", job_demand([0, 1]))
+        assert [len(set(paths)) for paths in first] == [4, 4]
         process.send_signal(signal.SIGKILL)
         process.wait(10)
     with serving(state, port):
@@ -107,7 +107,7 @@ def test_the_plan_survives_a_kill_and_members_hear_of_changes(tmp_path: Path) ->
         urllib.request.urlopen(urllib.request.Request(f"{url}/avoid", body, method="PUT"), timeout=5).close()
         said = news(listener)
         assert said is not None
-        assert not any(way.startswith(f"{used[0]}|{used[1]}|") for way in said)
+        assert not any(path.startswith(f"{used[0]}|{used[1]}|") for path in said)
         assert sum(a != b for a, b in zip(sorted(said), sorted(first[1]), strict=True)) <= 2
         listener.leave()
         nobody = subscribe(url, "nobody", [0, 1], 1, 0)
@@ -121,27 +121,27 @@ def test_the_plan_survives_a_kill_and_members_hear_of_changes(tmp_path: Path) ->
         assert ask_overview(url)["jobs"] == {}
 
 
-def test_a_job_whose_place_was_given_up_registers_again_and_learned_ways_are_told(tmp_path: Path) -> None:
+def test_a_job_whose_place_was_given_up_registers_again_and_learned_paths_are_told(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}"
     with serving(tmp_path / "state.sqlite", port, lease=0.2):
-        version, _ = register(url, "a", question([0, 1]))
+        version, _ = register(url, "a", job_demand([0, 1]))
         zero, one = (subscribe(url, "a", [0, 1], rank, version) for rank in range(2))
-        one.learned(reports_of([0, 1], sides="R")[1])  # its left port is gone
+        one.report_paths(reports_of([0, 1], sides="R")[1])  # its left port is gone
         assert news(one) is None  # it has told
         said = news(one)
         assert said is not None
-        assert all(way.startswith("R1|") for way in said)
+        assert all(path.startswith("R1|") for path in said)
         time.sleep(0.5)
-        register(url, "b", question([2, 3]))
+        register(url, "b", job_demand([2, 3]))
         assert sorted(ask_overview(url)["jobs"]) == ["b"]
         with pytest.raises(PlannerError, match="404"):
             news(one)
         assert news(zero) is None
         assert "a" in ask_overview(url)["jobs"]
-        assert news(zero) is not None  # planned anew; it may be on other ways
+        assert news(zero) is not None  # planned anew; it may be on other paths
         assert news(one) is None  # tells again what member 0 cannot know
         assert ["h1", "L1"] not in [link[:2] for link in ask_overview(url)["links"]]
-        assert all(way.startswith("R1|") for way in news(one) or ["none"])
+        assert all(path.startswith("R1|") for path in news(one) or ["none"])
         zero.leave()
         one.leave()
 
@@ -149,11 +149,11 @@ def test_a_job_whose_place_was_given_up_registers_again_and_learned_ways_are_tol
 def test_the_connection_is_kept_and_a_planner_that_was_away_is_found_again(tmp_path: Path) -> None:
     url, state = f"http://127.0.0.1:{(port := free_port())}", tmp_path / "state.sqlite"
     with serving(state, port):
-        listener = subscribe(url, "a", [0, 1], 0, register(url, "a", question([0, 1]))[0])
+        listener = subscribe(url, "a", [0, 1], 0, register(url, "a", job_demand([0, 1]))[0])
         assert news(listener) is None
-        here = listener._line._connection.sock.getsockname()
+        here = listener._connection._http.sock.getsockname()
         assert news(listener) is None
-        assert listener._line._connection.sock.getsockname() == here
+        assert listener._connection._http.sock.getsockname() == here
     with serving(state, port):
         assert news(listener) is None
         listener.leave()
@@ -164,39 +164,39 @@ def test_the_connection_is_kept_and_a_planner_that_was_away_is_found_again(tmp_p
 
 def test_a_member_hears_while_a_plan_is_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner(tmp_path / "s.sqlite")
-    job, _ = planner.register("a", question([0, 1]).members)
+    job, _ = planner.register("a", job_demand([0, 1]).demand)
     heard: list = []
     with planner._lock:
         asks = threading.Thread(target=lambda: heard.append(planner.member("a", 1, -1)), daemon=True)
         asks.start()
         asks.join(5.0)
-        assert heard == [(job.version, job.ways(1), False)]
+        assert heard == [(job.version, job.paths(1), False)]
 
     def full(jobs: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(Planner, "_write", lambda self, jobs: full(jobs))
     with pytest.raises(OSError, match="disk full"):
-        planner.set_avoid([("L0", job.ways(0)[0][1])])
+        planner.set_avoid([("L0", job.paths(0)[0][1])])
     assert planner.member("a", 1, job.version) == (job.version, None, False)  # nobody hears what is not on disk
     planner.close()
 
 
 def test_with_many_members_each_asks_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("c4p.service.ASKED_A_SECOND", 1)
+    monkeypatch.setattr("c4p.service.MAX_POLLS_PER_SECOND", 1)
     planner = Planner(tmp_path / "s.sqlite")
-    assert planner.again_s == 1.0
-    planner.register("a", question([0, 1, 2, 3]).members)
-    planner.register("b", question([4, 5]).members)
-    assert planner.again_s == 6.0
+    assert planner.poll_after_s == 1.0
+    planner.register("a", job_demand([0, 1, 2, 3]).demand)
+    planner.register("b", job_demand([4, 5]).demand)
+    assert planner.poll_after_s == 6.0
     planner.leave("a")
-    assert planner.again_s == 2.0
+    assert planner.poll_after_s == 2.0
     planner.close()
     again = Planner(tmp_path / "s.sqlite")
-    assert again.again_s == 2.0
-    heard = {"version": 7, "ways": None, "stale": False, "again_s": again.again_s}
+    assert again.poll_after_s == 2.0
+    heard = {"version": 7, "paths": None, "stale": False, "poll_after_s": again.poll_after_s}
     listener = subscribe("http://127.0.0.1:9", "b", [4, 5], 0, 7)
-    monkeypatch.setattr(listener._line, "ask", lambda *rest, **named: (200, heard))
+    monkeypatch.setattr(listener._connection, "request", lambda *rest, **named: (200, heard))
     began = time.monotonic()
     assert news(listener) is None
     assert 2.0 <= listener._next - began < 3.0
@@ -205,49 +205,51 @@ def test_with_many_members_each_asks_less_often(tmp_path: Path, monkeypatch: pyt
 
 def test_what_many_members_learn_at_once_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner()
-    planner.register("a", question([0, 1, 2, 3]).members)
+    planner.register("a", job_demand([0, 1, 2, 3]).demand)
     planned: list[int] = []
     monkeypatch.setattr("c4p.service.plan", lambda *rest: planned.append(1) or plan(*rest))
-    told = ask(reports_of([0, 1, 2, 3], spines=3)).members
+    reports = reports_of([0, 1, 2, 3], spines=3)
+    told = [member_of(report, sides_of(reports))[0] for report in reports]
     for rank, member in enumerate(told):
-        planner.hear("a", rank, member)
-    planner.settle()
-    assert planner.settle() == 0
+        planner.update_member("a", rank, member)
+    planner.apply_updates()
+    assert planner.apply_updates() == 0
     assert planned == [1]
-    assert planner.jobs["a"].members == told
+    assert planner.jobs["a"].demand == demand_of(told)
     assert not [link for link in planner.overview()["links"] if "s3" in link]
     with pytest.raises(KeyError):
-        planner.hear("a", 4, told[0])
-    with pytest.raises(BadRequest, match="no top on any side"):
-        planner.hear("a", 0, Member("h0", "h1", 4, [("L0", "L1", [])]))
+        planner.update_member("a", 4, told[0])
+    with pytest.raises(BadRequest, match="no spine on any side"):
+        planner.update_member("a", 0, Member("h0", "h1", 4, [("L0", "L1", [])]))
 
 
 def test_what_was_heard_of_a_job_before_it_came_anew_does_not_count() -> None:
     planner = Planner()
-    planner.register("a", question([0, 1]).members)
-    planner.hear("a", 0, ask(reports_of([0, 1], spines=3)).members[0])
-    fresh = question([2, 3]).members
+    planner.register("a", job_demand([0, 1]).demand)
+    old, new = reports_of([0, 1], spines=3), reports_of([2, 3], spines=3)
+    planner.update_member("a", 0, member_of(old[0], sides_of(old))[0])
+    fresh = job_demand([2, 3]).demand
     planner.register("a", fresh)
-    assert planner.settle() == 0
-    assert planner.jobs["a"].members == fresh
-    told = ask(reports_of([2, 3], spines=3)).members[0]
-    planner.hear("a", 0, told)
+    assert planner.apply_updates() == 0
+    assert planner.jobs["a"].demand == fresh
+    told = member_of(new[0], sides_of(new))[0]
+    planner.update_member("a", 0, told)
     planner.set_avoid([("L2", "s0")])  # a plan in between is no other registration
-    planner.settle()
-    assert planner.jobs["a"].members == [told, fresh[1]]
+    planner.apply_updates()
+    assert planner.jobs["a"].demand == with_members(fresh, [(0, told)])
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         b"{}", b"[]", b"3", b"{", b"\xff", b"[" * 100_000, b'{"a": ' + b"[" * 100_000,
-        b'{"version": "x", "ways": null, "stale": false, "again_s": 1}',
-        b'{"version": 9, "ways": [[0, "s0"]], "stale": false, "again_s": 1}',
-        b'{"version": 9, "ways": [[0], 1, 2, 3], "stale": false, "again_s": 1}',
-        b'{"version": 9, "ways": {"0": "s0"}, "stale": false, "again_s": 1}',
-        b'{"version": 9, "ways": null, "stale": false, "again_s": -1}',
-        b'{"version": 9, "ways": null, "stale": false, "again_s": 1e300}',
-        b'{"version": 9, "ways": null, "stale": false}',
+        b'{"version": "x", "paths": null, "stale": false, "poll_after_s": 1}',
+        b'{"version": 9, "paths": [[0, "s0"]], "stale": false, "poll_after_s": 1}',
+        b'{"version": 9, "paths": [[0], 1, 2, 3], "stale": false, "poll_after_s": 1}',
+        b'{"version": 9, "paths": {"0": "s0"}, "stale": false, "poll_after_s": 1}',
+        b'{"version": 9, "paths": null, "stale": false, "poll_after_s": -1}',
+        b'{"version": 9, "paths": null, "stale": false, "poll_after_s": 1e300}',
+        b'{"version": 9, "paths": null, "stale": false}',
     ],
     ids=range(14),
 )  # fmt: skip
@@ -255,25 +257,25 @@ def test_an_answer_that_makes_no_sense_is_an_error_that_a_group_goes_on_with(
     answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = subscribe("http://127.0.0.1:9", "a", [0, 1], 0, 7)
-    monkeypatch.setattr("c4p.client._Line._exchange", lambda *rest: (200, answer))
+    monkeypatch.setattr("c4p.client._Connection._exchange", lambda *rest: (200, answer))
     with pytest.raises(PlannerError):
         news(listener)
     assert listener._version == 7
     with pytest.raises(PlannerError):
-        register("http://127.0.0.1:9", "a", question([0, 1]))
+        register("http://127.0.0.1:9", "a", job_demand([0, 1]))
 
 
-def test_a_plan_of_other_ways_is_an_error_that_a_group_goes_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    for sides, tops in (([0] * 8, ["s9"] * 8), ([0], ["s0"])):
-        answer = json.dumps({"version": 1, "assignment": {"sides": sides, "tops": tops}}).encode()
-        monkeypatch.setattr("c4p.client._Line._exchange", lambda *rest, answer=answer: (200, answer))
+def test_a_plan_of_other_paths_is_an_error_that_a_group_goes_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    for sides, spines in (([0] * 8, ["s9"] * 8), ([0], ["s0"])):
+        answer = json.dumps({"version": 1, "assignment": {"sides": sides, "spines": spines}}).encode()
+        monkeypatch.setattr("c4p.client._Connection._exchange", lambda *rest, answer=answer: (200, answer))
         with pytest.raises(PlannerError):
-            register("http://127.0.0.1:9", "a", question([0, 1]))
+            register("http://127.0.0.1:9", "a", job_demand([0, 1]))
 
 
 def test_who_asks_to_avoid_a_link_hears_what_came_of_it() -> None:
     planner = Planner()
-    planner.register("a", question([0, 1]).members)
+    planner.register("a", job_demand([0, 1]).demand)
     host, leaf = ("h0", "L0"), ("R1", "h1")
     assert planner.set_avoid([host, ("h0", "s9")]) == {"moved": 2, "taken": [], "unknown": [("h0", "s9")]}
     assert planner.overview()["jobs"]["a"]["flows"] == 8
@@ -286,8 +288,8 @@ def test_a_job_that_nobody_asks_for_ends_with_its_lease(tmp_path: Path) -> None:
     now = [0.0]
     planner = Planner(tmp_path / "s.sqlite", 10.0, lambda: now[0])
 
-    def body(hosts: list[int]) -> list[Member]:
-        return question(hosts).members
+    def body(hosts: list[int]) -> Demand:
+        return job_demand(hosts).demand
 
     planner.register("old", body([0, 1]))
     planner.register("kept", body([1, 2]))
@@ -301,15 +303,15 @@ def test_a_job_that_nobody_asks_for_ends_with_its_lease(tmp_path: Path) -> None:
     assert sorted(again.jobs) == ["kept", "new"]
     assert again.jobs["new"].assignment == planner.jobs["new"].assignment
     with pytest.raises(BadRequest, match="fewer flows than none"):
-        again.register("x", [Member("h0", "h1", -1, [("L0", "L1", ["s0"])])])
+        again.register("x", demand_of([Member("h0", "h1", -1, [("L0", "L1", ["s0"])])]))
     assert sorted(again.jobs) == ["kept", "new"]
     again.close()
 
 
 def test_a_planner_that_is_not_there_is_named() -> None:
     with pytest.raises(PlannerError, match="c4p serve"):
-        register("http://127.0.0.1:9", "a", question([0, 1]))
+        register("http://127.0.0.1:9", "a", job_demand([0, 1]))
     for bad in ("planner", "http://", "http://planner:x"):
         with pytest.raises(BadRequest, match="an address such as"):
-            register(bad, "a", question([0, 1]))
+            register(bad, "a", job_demand([0, 1]))
     assert os.environ.get("C4P_PLANNER") is None

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from tests.members import group, run
 
-import c4p
 from c4p.wire import Header, Kind
 
 FEW = 34  # c4p.admission: MOST_PENDING that are kept, AT_ONCE that are looked at; and the pipe to the crowd
@@ -55,7 +54,7 @@ def attacked(rank: int, size: int, folder: str, words: bytes) -> tuple[int, int,
     """Return the most that a crowd cost member 0, while collectives went on."""
     with group(rank, size, folder) as members:
         array = np.full(10_000, rank, dtype=np.float32)
-        c4p.allreduce(array, members)
+        members.allreduce(array)
         end, most, before = time.monotonic() + 4.0, (0, 0, 0), cost()
         if rank == 0:
             port = json.loads((Path(folder) / "key-c4p-0").read_text())[1]
@@ -64,11 +63,11 @@ def attacked(rank: int, size: int, folder: str, words: bytes) -> tuple[int, int,
         going = True
         while going:
             array[:] = rank
-            c4p.allreduce(array, members)
+            members.allreduce(array)
             assert array[0] == sum(range(size))
             most = tuple(map(max, most, cost()))  # type: ignore[assignment]
             flag = np.array([time.monotonic() < end], dtype=np.uint8)
-            going = bool(c4p.allreduce(flag, members, "min")[0])
+            going = bool(members.allreduce(flag, "min")[0])
             time.sleep(0.01)
         if rank:
             return None

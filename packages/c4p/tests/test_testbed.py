@@ -47,31 +47,31 @@ def learned(bed: Testbed, source: int, target: int) -> dict:
         command = bed.command(source, [sys.executable, "-m", "c4p.cli", *argv])
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         entry = json.loads(done.stdout)
-        for way, ports in entry["ways"].items():  # what the links count must agree with what was learned
-            if way.count("|") in (0, 2):
-                check_by_counters(bed, source, target, way.split("|"), ports[0])
+        for path, ports in entry["paths"].items():  # what the links count must agree with what was learned
+            if path.count("|") in (0, 2):
+                check_by_counters(bed, source, target, path.split("|"), ports[0])
         return entry
     finally:
         server.kill()
         server.communicate()
 
 
-def check_by_counters(bed: Testbed, source: int, target: int, way: list[str], port: int) -> None:
+def check_by_counters(bed: Testbed, source: int, target: int, path: list[str], port: int) -> None:
     names = {address: name for name, address in bed.routers.items()}
-    hops = [f"host{source}", *(names[address] for address in way), f"host{target}"]
+    hops = [f"host{source}", *(names[address] for address in path), f"host{target}"]
     links = [bed.between(a, b) for a, b in itertools.pairwise(hops)]
     before = [bed.sent_bytes(link) for link in links]
     argv = [sys.executable, "-c", SEND, bed.addresses[source], bed.addresses[target], str(port)]
     subprocess.run(bed.command(source, argv), timeout=20, check=True)
-    assert all(bed.sent_bytes(link) - was > 30_000 for link, was in zip(links, before, strict=True)), way
+    assert all(bed.sent_bytes(link) - was > 30_000 for link, was in zip(links, before, strict=True)), path
 
 
 @root
 def test_the_kernels_answer_is_the_path_that_the_links_count(parallel: Testbed) -> None:
     entry = learned(parallel, 0, 2)
     assert entry["how"] == "kernel"
-    assert sorted(entry["ways"]) == sorted(parallel.routers.values())
-    assert entry["firsts"] == [parallel.routers[f"spine{k}"] for k in range(4)]
+    assert sorted(entry["paths"]) == sorted(parallel.routers.values())
+    assert entry["first_routers"] == [parallel.routers[f"spine{k}"] for k in range(4)]
 
 
 @root
@@ -79,13 +79,13 @@ def test_beyond_the_first_hop_probes_tell_the_path_and_a_dead_one_is_left_out() 
     with testbed.build(Shape("clos", hosts=4, spines=2, mbit=100), seed=5) as bed:
         entry = learned(bed, 0, 3)
         assert entry["how"] == "probes"
-        assert len(entry["ways"]) == 8
-        assert entry["firsts"] == [bed.routers["leaf0L"], bed.routers["leaf0R"]]
+        assert len(entry["paths"]) == 8
+        assert entry["first_routers"] == [bed.routers["leaf0L"], bed.routers["leaf0R"]]
         bed.cut("leaf1L", "spine0")
         entry = learned(bed, 0, 3)
         lost = {bed.routers["spine0"], bed.routers["leaf1L"]}
-        assert not [way for way in entry["ways"] if lost <= set(way.split("|"))]
-        assert len(entry["ways"]) >= 6
+        assert not [path for path in entry["paths"] if lost <= set(path.split("|"))]
+        assert len(entry["paths"]) >= 6
 
 
 @root
@@ -94,9 +94,9 @@ def test_planned_connections_take_all_paths_and_bonds_stay_apart() -> None:
         job = run_jobs(bed, [JobSpec((0, 2, 1, 3), seconds=1.0, length=1 << 20)])[0]
         assert job.right
         for member in job.members:
-            ways = [way.split("|") for _, way, *_ in member["paths"]]
-            assert len({tuple(way) for way in ways}) == 4, member["events"]  # two on each side, on different spines
-            sides = [{bed_name(bed, way[0])[-1], bed_name(bed, way[-1])[-1]} for way in ways]
+            paths = [path.split("|") for _, path, *_ in member["paths"]]
+            assert len({tuple(path) for path in paths}) == 4, member["events"]  # two on each side, on different spines
+            sides = [{bed_name(bed, path[0])[-1], bed_name(bed, path[-1])[-1]} for path in paths]
             assert sorted(map(tuple, sides)) == [("L",), ("L",), ("R",), ("R",)], member["events"]
 
 
@@ -116,10 +116,10 @@ def test_a_path_that_dies_is_left_within_two_seconds_without_an_error(parallel: 
     try:
         job = run_jobs(parallel, [JobSpec((0, 1), seconds=4.0, length=8 << 20)], during)[0]
     finally:
-        parallel.mend("spine1", "host1")
+        parallel.restore("spine1", "host1")
     assert job.right
     left = [e for e in job.members[1]["events"] + job.members[0]["events"] if e["what"] == "left"]
-    dead = [e for e in left if e["why"] == "dead" and e["way"] == [parallel.routers["spine1"]]]
+    dead = [e for e in left if e["why"] == "dead" and e["path"] == [parallel.routers["spine1"]]]
     assert dead, left
     assert min(e["time"] for e in dead) - cut[0] < 1.0
     assert job.busbw_mbit(since=cut[0] + 2.0) > 100  # of 300 that are left: this machine is busy
@@ -140,7 +140,7 @@ def test_a_path_that_becomes_slow_is_left_within_two_seconds(parallel: Testbed) 
         parallel.throttle("spine2", "host1", 100)
     assert job.right
     toward = [e for e in job.members[0]["events"] if e["what"] == "left"]
-    left = [e for e in toward if e["way"] == [parallel.routers["spine2"]] and e["why"] in ("slow", "dead")]
+    left = [e for e in toward if e["path"] == [parallel.routers["spine2"]] and e["why"] in ("slow", "dead")]
     assert left, toward
     assert min(e["time"] for e in left) - slowed[0] < 2.0, left
 
@@ -157,11 +157,29 @@ def test_when_routes_change_ports_are_learned_again(parallel: Testbed) -> None:
         job = run_jobs(parallel, [JobSpec((0, 1), seconds=4.0, length=4 << 20)], during)[0]
     finally:
         subprocess.run(["ip", "-n", parallel.namespace("host0"), "link", "set", "spine3", "up"], check=True, timeout=10)
-        parallel.mend("host0", "spine3")
+        parallel.restore("host0", "spine3")
     assert job.right
-    ways = {way for _, way, *_ in job.members[0]["paths"]}
-    assert parallel.routers["spine3"] not in ways
-    assert len(ways) == 3
+    paths = {path for _, path, *_ in job.members[0]["paths"]}
+    assert parallel.routers["spine3"] not in paths
+    assert len(paths) == 3
+
+
+@root
+def test_links_that_were_down_for_three_seconds_are_used_again(parallel: Testbed) -> None:
+    links = [("spine1", "host1"), ("spine2", "host0")]
+
+    def during() -> None:
+        time.sleep(0.5)
+        for link in links:
+            parallel.cut(*link)
+        time.sleep(3.0)
+        for link in links:
+            parallel.restore(*link)
+
+    job = run_jobs(parallel, [JobSpec((0, 1), seconds=10.0, length=4 << 20)], during)[0]
+    assert job.right
+    for member in job.members:
+        assert len({path for _, path, *_ in member["paths"]}) == 4, member["events"]
 
 
 @root
@@ -199,7 +217,7 @@ def test_when_routes_change_the_planner_hears_of_it(parallel: Testbed, tmp_path:
             planner.kill()
             up = ["ip", "-n", parallel.namespace("host0"), "link", "set", "spine3", "up"]
             subprocess.run(up, check=True, timeout=10)
-            parallel.mend("host0", "spine3")
+            parallel.restore("host0", "spine3")
     assert job.right
     assert seen[0]
     assert not seen[-1]

@@ -131,7 +131,7 @@ def one_leaves(rank: int, size: int, folder: str, port: int) -> str:
 
     import c4p.torch  # noqa: F401
 
-    limit = datetime.timedelta(seconds=2)
+    limit = datetime.timedelta(seconds=30)
     dist.init_process_group("c4p", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size, timeout=limit)
     dist.all_reduce(torch.ones(3))
     try:
@@ -142,7 +142,7 @@ def one_leaves(rank: int, size: int, folder: str, port: int) -> str:
 
 
 def test_a_member_that_calls_another_operation_is_told_through_torch() -> None:
-    for told in members.run(one_leaves, 2, _free_port()):
+    for told in members.run(one_leaves, 2, _free_port(), timeout_s=100):
         assert "same operations in the same order" in told
 
 

@@ -1,4 +1,4 @@
-"""The watcher's rounds, with a made-up kernel, carrier and planner."""
+"""The watcher's rounds, with a made-up kernel, transport and planner."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from c4p import watcher
 from c4p.catalogue import Entry
-from c4p.demand import Report
-from c4p.errors import NoWay, PlannerError
-from c4p.model import Way
+from c4p.demand import PathReport
+from c4p.errors import NoPath, PlannerError
+from c4p.model import NetworkPath
 from c4p.watcher import Watcher
 
 
@@ -36,25 +36,25 @@ class Kernel:
 
 
 @dataclass
-class Carrier:
-    moves: list[tuple[dict[Way, list[int]], list[Way], bool]] = field(default_factory=list)
+class Transport:
+    moves: list[tuple[dict[NetworkPath, list[int]], list[NetworkPath], bool]] = field(default_factory=list)
 
-    def planned(self) -> list[Way]:
+    def planned(self) -> list[NetworkPath]:
         return [("a",), ("b",)]
 
-    def move(self, ports: dict[Way, list[int]], planned: list[Way], all_anew: bool = False) -> None:
+    def move(self, ports: dict[NetworkPath, list[int]], planned: list[NetworkPath], all_anew: bool = False) -> None:
         self.moves.append((ports, planned, all_anew))
 
 
 @dataclass
 class Subscription:
-    told: list[Report] = field(default_factory=list)
+    told: list[PathReport] = field(default_factory=list)
     asked: int = 0
 
-    def learned(self, report: Report) -> None:
+    def report_paths(self, report: PathReport) -> None:
         self.told.append(report)
 
-    def news(self) -> list[str] | None:
+    def poll(self) -> list[str] | None:
         self.asked += 1
         if self.asked == 1:
             raise PlannerError("away")
@@ -64,8 +64,8 @@ class Subscription:
         pass
 
 
-def entry(ways: dict[str, list[int]]) -> Entry:
-    return Entry("10.0.0.1", "10.0.0.2", 5000, ways, {}, time.time(), "kernel", list(ways))
+def entry(paths: dict[str, list[int]]) -> Entry:
+    return Entry("10.0.0.1", "10.0.0.2", 5000, paths, {}, time.time(), "kernel", list(paths))
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -75,25 +75,25 @@ def until(condition: Callable[[], bool]) -> None:
     assert condition()
 
 
-def test_after_a_change_ways_are_learned_until_that_succeeds_and_the_planner_is_told(
+def test_after_a_change_paths_are_learned_until_that_succeeds_and_the_planner_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries: list[float] = []
     asked: list[int] = []
-    subscription, carrier = Subscription(), Carrier()
+    subscription, transport = Subscription(), Transport()
     enough = threading.Event()
 
     def learn(source: str, target: tuple[str, int], rounds: int) -> Entry:
         tries.append(time.monotonic())
         asked.append(subscription.asked)
         if not enough.is_set():
-            raise NoWay("the far side has not converged")
+            raise NoPath("the far side has not converged")
         return entry({"b": [2], "c": [3]})
 
     monkeypatch.setattr(watcher.routes, "Watch", Kernel)
-    monkeypatch.setattr(watcher, "still_true", lambda known: False)
+    monkeypatch.setattr(watcher, "is_current", lambda known: False)
     monkeypatch.setattr(watcher, "learn", learn)
-    watched = Watcher(carrier, entry({"a": [1], "b": [2]}), subscription)  # type: ignore[arg-type]
+    watched = Watcher(transport, entry({"a": [1], "b": [2]}), subscription)  # type: ignore[arg-type]
     try:
         until(lambda: len(tries) == 3)
         assert "converged" in watched.last_error
@@ -104,8 +104,8 @@ def test_after_a_change_ways_are_learned_until_that_succeeds_and_the_planner_is_
     finally:
         watched.close()
     assert min(b - a for a, b in itertools.pairwise(tries)) >= watcher.ROUND_S
-    assert carrier.moves == [({("b",): [2], ("c",): [3]}, [("c",), ("b",)], True)]
-    assert subscription.told == [Report("10.0.0.1", "10.0.0.2", 2, ["b", "c"], ["b", "c"])]
+    assert transport.moves == [({("b",): [2], ("c",): [3]}, [("c",), ("b",)], True)]
+    assert subscription.told == [PathReport("10.0.0.1", "10.0.0.2", 2, ["b", "c"], ["b", "c"])]
     assert len(tries) == 4
 
 
@@ -117,7 +117,7 @@ class Confused(Subscription):
     left_by: list[str] = field(default_factory=list)
     inside: int = 0
 
-    def news(self) -> list[str] | None:
+    def poll(self) -> list[str] | None:
         self.asked += 1
         self.inside += 1
         time.sleep(self.slow_s)
@@ -131,23 +131,23 @@ class Confused(Subscription):
 
 def test_nothing_that_a_planner_says_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher.routes, "Watch", Kernel)
-    monkeypatch.setattr(watcher, "still_true", lambda known: True)
-    subscription, carrier = Confused(), Carrier()
-    watched = Watcher(carrier, entry({"a": [1], "b": [2]}), subscription)  # type: ignore[arg-type]
+    monkeypatch.setattr(watcher, "is_current", lambda known: True)
+    subscription, transport = Confused(), Transport()
+    watched = Watcher(transport, entry({"a": [1], "b": [2]}), subscription)  # type: ignore[arg-type]
     try:
         until(lambda: subscription.asked >= 2)
         assert "stale" in watched.last_error
     finally:
         watched.close()
-    assert carrier.moves == []
+    assert transport.moves == []
 
 
 def test_the_planners_connection_is_used_by_one_thread_also_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher.routes, "Watch", Kernel)
-    monkeypatch.setattr(watcher, "still_true", lambda known: True)
+    monkeypatch.setattr(watcher, "is_current", lambda known: True)
     monkeypatch.setattr(watcher, "CLOSE_S", 0.1, raising=False)
     subscription = Confused(slow_s=1.0)
-    watched = Watcher(Carrier(), entry({"a": [1]}), subscription)  # type: ignore[arg-type]
+    watched = Watcher(Transport(), entry({"a": [1]}), subscription)  # type: ignore[arg-type]
     until(lambda: subscription.inside == 1)
     began = time.monotonic()
     watched.close()

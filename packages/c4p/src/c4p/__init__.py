@@ -1,9 +1,9 @@
-"""Plans the ways of communication: which source port takes which path, and collectives over the planned ports."""
+"""Plan which source port takes which network path, and run collectives over the planned ports."""
 
 from __future__ import annotations
 
-from c4p.errors import BadRequest, C4PError, GroupBroken, NoWay, PlannerError, TestbedError
-from c4p.group import Group, Options, allgather, allreduce, broadcast, reduce_scatter
+from c4p.errors import BadRequest, C4PError, GroupBroken, NoPath, PlannerError, TestbedError
+from c4p.group import Group, Options
 from c4p.rendezvous import Folder
 
 __version__ = "0.1.0"
@@ -14,12 +14,8 @@ __all__ = [
     "Folder",
     "Group",
     "GroupBroken",
-    "NoWay",
+    "NoPath",
     "Options",
     "PlannerError",
     "TestbedError",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "reduce_scatter",
 ]

@@ -28,7 +28,7 @@ class _Main(click.Group):
 @click.group(cls=_Main)
 @click.version_option(package_name="c4p")
 def main() -> None:
-    """Plan the ways of a training's few long flows."""
+    """Plan the paths of a training's few long flows."""
 
 
 @main.command()
@@ -39,7 +39,7 @@ def main() -> None:
 @click.option("--open", "is_open", is_flag=True, help="Without a token: everybody who reaches the port may move flows.")
 def serve(host: str, port: int, state: Path, lease: float, is_open: bool) -> None:
     """Run the planner: one process for all jobs, its state in one file. The token is in C4P_PLANNER_TOKEN."""
-    from c4p.port import TOKEN_VARIABLE, Server, bound, check_token
+    from c4p.server import TOKEN_VARIABLE, Server, bound, check_token
     from c4p.service import Planner, application
 
     token = check_token(os.environ.get(TOKEN_VARIABLE, ""), is_open)
@@ -56,7 +56,7 @@ def serve(host: str, port: int, state: Path, lease: float, is_open: bool) -> Non
 @click.option("--source", default="", help="Own address; empty: the one that leads there.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def catalogue(target: str, source: str, as_json: bool) -> None:
-    """Learn which source port takes which way to TARGET, a listening HOST:PORT."""
+    """Learn which source port takes which path to TARGET, a listening HOST:PORT."""
     import msgspec
 
     from c4p.catalogue import learn
@@ -68,30 +68,28 @@ def catalogue(target: str, source: str, as_json: bool) -> None:
         click.echo(msgspec.json.encode(entry).decode())
         return
     if entry.how == "none":
-        click.echo(f"{entry.source} to {target}: one way, or none that could be told apart; any source port will do")
+        click.echo(f"{entry.source} to {target}: one path, or none that could be told apart; any source port will do")
         return
     click.echo(f"{entry.source} to {target}, learned from {entry.how}")
-    for way, ports in entry.ways.items():
-        click.echo(f"  {' > '.join(way.split('|')) or 'unknown':50} {len(ports):3} ports: {_short(ports)}")
-    for way, share in entry.left_out.items():
-        click.echo(f"  {' > '.join(way.split('|')):50} left out: {share:.0%} of the connections fail")
+    for path, ports in entry.paths.items():
+        click.echo(f"  {' > '.join(path.split('|')) or 'unknown':50} {len(ports):3} ports: {_short(ports)}")
+    for path, share in entry.excluded.items():
+        click.echo(f"  {' > '.join(path.split('|')):50} left out: {share:.0%} of the connections fail")
 
 
 @main.command()
 @click.argument("target")
 @click.option("--source", default="", help="Own address; empty: the one that leads there.")
-@click.option("--for", "stack", type=click.Choice(["nccl", "ucx", "sockets", "c4p"]), default="nccl", show_default=True)
-def ports(target: str, source: str, stack: str) -> None:
-    """Print the environment for another stack toward TARGET, a listening HOST:PORT.
+def ports(target: str, source: str) -> None:
+    """Print settings for NCCL, or any program with sockets, toward TARGET, a listening HOST:PORT.
 
-    Neither NCCL nor UCX takes a list of source ports: what is printed sets how many connections they spread over, and
-    the comments say what remains to chance.
+    NCCL takes no list of source ports: the settings only say how many connections it opens.
     """
     from c4p.catalogue import learn
-    from c4p.environment import address_toward, parse_target, stack_environment
+    from c4p.environment import address_toward, parse_target, shell_lines
 
     host, port = parse_target(target)
-    click.echo(stack_environment(stack, learn(source or address_toward(host), (host, port))))
+    click.echo(shell_lines(learn(source or address_toward(host), (host, port))))
 
 
 @main.command()
@@ -101,8 +99,7 @@ def ports(target: str, source: str, stack: str) -> None:
 @click.option("--mbit", default=200.0, show_default=True, help="Rate of a host's port.")
 @click.option("--groups", default=2, show_default=True, help="Clos: pairs of leaves.")
 @click.option("--oversubscription", default=1.0, show_default=True, help="Clos: host ports over uplinks.")
-@click.option("--command", default="", help="Run this shell command on every host instead of waiting.")
-def testbed(command: str, **shape: Any) -> None:
+def testbed(**shape: Any) -> None:
     """Network namespaces with shaped links; stays until Ctrl-C. Needs root."""
     from c4p.testbed import Shape, build
 
@@ -111,9 +108,6 @@ def testbed(command: str, **shape: Any) -> None:
         for host, address in zip(bed.hosts, bed.addresses, strict=True):
             click.echo(f"{address:12} ip netns exec {host} COMMAND")
         click.echo(json.dumps({"routers": bed.routers, "uplink_mbit": bed.shape.uplink_mbit}))
-        if command:
-            running = [bed.start(host, ["sh", "-c", command]) for host in range(len(bed.hosts))]
-            sys.exit(max(process.wait() for process in running))
         click.echo("Ctrl-C takes it down.")
         try:
             subprocess.run(["sleep", "infinity"], check=False)

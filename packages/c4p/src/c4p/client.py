@@ -1,4 +1,4 @@
-"""A member's side of the planner's service."""
+"""The client of the planner's HTTP service."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import http.client
 import os
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from c4p.demand import Member, Question, Report, sides_of, tell
+from c4p.demand import JobDemand, PathReport, member_of, sides_of
 from c4p.errors import BadRequest, PlannerError
-from c4p.planner import Assignment
+from c4p.planner import Assignment, Demand
 
 TIMEOUT_S = 10.0
 POLL_S = 1.0
@@ -22,27 +22,27 @@ _NOT_FOUND = 404
 Answer = TypeVar("Answer")
 
 
-class _Registered(msgspec.Struct, frozen=True):
-    """What a job hears that registers."""
+class _RegisterAnswer(msgspec.Struct, frozen=True):
+    """The planner's answer to a registration."""
 
     version: int
     assignment: Assignment
 
 
-class _Heard(msgspec.Struct, frozen=True):
-    """What a member hears that asks."""
+class _MemberAnswer(msgspec.Struct, frozen=True):
+    """The planner's answer to a member's poll."""
 
     version: int
-    ways: list[tuple[int, str]] | None
+    paths: list[tuple[int, str]] | None
     stale: bool
-    again_s: Annotated[float, msgspec.Meta(ge=0, le=3600)]
+    poll_after_s: Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
 def check_url(url: str) -> str:
-    """Itself.
+    """Return the URL.
 
     Raises:
-        BadRequest: It is no address of a planner.
+        BadRequest: It is not a planner's address.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -54,38 +54,38 @@ def check_url(url: str) -> str:
     return url
 
 
-def register(url: str, job: str, question: Question) -> tuple[int, list[list[str]]]:
+def register(url: str, job: str, job_demand: JobDemand) -> tuple[int, list[list[str]]]:
     """Register a job.
 
     Args:
         url: Of the planner, such as "http://planner:7440".
         job: Its name; a job of that name that is there is replaced.
-        question: Its flows.
+        job_demand: Its flows.
 
     Returns:
-        The plan's version; ways of each member's connections, as text.
+        The plan's version; paths of each member's connections, as text.
 
     Raises:
         PlannerError: The planner cannot be reached, or refuses.
         BadRequest: The URL cannot be used.
     """
-    line = _Line(url)
+    connection = _Connection(url)
     try:
-        _, answer = line.ask("PUT", _path(job), {"members": question.members})
-        registered = line.read(answer, _Registered)
+        _, answer = connection.request("PUT", _path(job), job_demand.demand)
+        registered = connection.read(answer, _RegisterAnswer)
         try:
-            return registered.version, question.answers(registered.assignment)
+            return registered.version, job_demand.answers(registered.assignment)
         except (KeyError, ValueError) as error:
-            raise PlannerError(f"the planner at {url} plans ways that are not there: {error!r}") from error
+            raise PlannerError(f"the planner at {url} plans paths that are not there: {error!r}") from error
     finally:
-        line.close()
+        connection.close()
 
 
 class Subscription:
-    """The planner's word for one member: asks once a second, or as often as it is told to; that keeps the job's place.
+    """One member's poll of the planner, which also renews the job's lease.
 
-    Where the planner has given up the job, or never had it, member 0 registers it; where the planner does not know
-    what a member has learned, the member tells it.
+    If the planner does not have the job, member 0 registers it. If the planner has an older revision of this member's
+    paths, the member sends the present ones.
 
     Args:
         url: Of the planner.
@@ -94,7 +94,7 @@ class Subscription:
         version: Of the plan that the member follows; -1: it was planned without the planner.
         report: What the planner was told of this member.
         sides: See `c4p.demand.sides_of`, over all members.
-        members: All members of the job, for member 0; None for the others.
+        demand: The job's, for member 0; None for the others.
     """
 
     def __init__(
@@ -103,27 +103,27 @@ class Subscription:
         job: str,
         rank: int,
         version: int,
-        report: Report,
+        report: PathReport,
         sides: Mapping[str, int],
-        members: Sequence[Member] | None = None,
+        demand: Demand | None = None,
     ) -> None:
-        self._line = _Line(url)
+        self._connection = _Connection(url)
         self._job = _path(job)
         self._rank = rank
         self._version = version
         self._sides = dict(sides)
-        self._member, self._choices = tell(report, sides)
-        self._members = members
+        self._member, self._choices = member_of(report, sides)
+        self._demand = demand
         self._next = time.monotonic() + POLL_S
 
-    def learned(self, report: Report) -> None:
-        """The member has learned its ways again; the planner is told when it is asked next."""
+    def report_paths(self, report: PathReport) -> None:
+        """Send the paths that the member has learned again, with the next poll."""
         self._sides = sides_of([report]) | self._sides
-        self._member, self._choices = tell(report, self._sides, self._member.edition + 1)
+        self._member, self._choices = member_of(report, self._sides, self._member.revision + 1)
         self._next = time.monotonic()
 
-    def news(self) -> list[str] | None:
-        """Ways of this member's connections, where they differ from what was said last; None: nothing new.
+    def poll(self) -> list[str] | None:
+        """Poll the planner. Return the paths of this member's connections if they have changed, else None.
 
         Raises:
             PlannerError: The planner cannot be reached, or does not answer as a planner does.
@@ -132,42 +132,42 @@ class Subscription:
             return None
         self._next = time.monotonic() + POLL_S
         mine = f"{self._job}/members/{self._rank}"
-        query = f"?version={self._version}&edition={self._member.edition}"
-        status, answer = self._line.ask("GET", mine + query, may_lack=self._members is not None)
+        query = f"?version={self._version}&revision={self._member.revision}"
+        status, answer = self._connection.request("GET", mine + query, may_lack=self._demand is not None)
         if status == _NOT_FOUND:
-            self._line.ask("PUT", self._job, {"members": self._members})
-        elif (heard := self._line.read(answer, _Heard)).stale:
-            self._line.ask("PUT", mine, self._member)
+            self._connection.request("PUT", self._job, self._demand)
+        elif (heard := self._connection.read(answer, _MemberAnswer)).stale:
+            self._connection.request("PUT", mine, self._member)
         else:
-            ways = self._ways(heard.ways)
+            paths = self._paths(heard.paths)
             self._version = heard.version
-            self._next = time.monotonic() + heard.again_s
-            return ways
+            self._next = time.monotonic() + heard.poll_after_s
+            return paths
         self._next = time.monotonic()
         return None
 
-    def _ways(self, said: list[tuple[int, str]] | None) -> list[str] | None:
+    def _paths(self, said: list[tuple[int, str]] | None) -> list[str] | None:
         if said and len(said) != self._member.flows:
-            raise PlannerError(f"the planner has {len(said)} ways for {self._member.flows} connections")
-        return [self._choices.get((side, top), "") for side, top in said] if said else None
+            raise PlannerError(f"the planner has {len(said)} paths for {self._member.flows} connections")
+        return [self._choices.get((side, spine), "") for side, spine in said] if said else None
 
     def leave(self) -> None:
-        """The job ends: member 0 says so."""
+        """Close the connection; member 0 removes the job from the planner first."""
         try:
             if self._rank == 0:
-                self._line.ask("DELETE", self._job)
+                self._connection.request("DELETE", self._job)
         except PlannerError:
             return  # its place is given up when nobody asks for it any more
         finally:
-            self._line.close()
+            self._connection.close()
 
 
 def _path(job: str) -> str:
     return f"/jobs/{urllib.parse.quote(job, safe='')}"
 
 
-class _Line:
-    """A connection to the planner, kept from one question to the next. The token is in C4P_PLANNER_TOKEN."""
+class _Connection:
+    """A persistent HTTP connection to the planner. The token is in C4P_PLANNER_TOKEN."""
 
     def __init__(self, url: str) -> None:
         self._url = check_url(url).rstrip("/")
@@ -176,10 +176,10 @@ class _Line:
         self._path = parts.path
         token = os.environ.get("C4P_PLANNER_TOKEN", "")
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        self._connection = kind(parts.netloc, timeout=TIMEOUT_S)
+        self._http = kind(parts.netloc, timeout=TIMEOUT_S)
 
-    def ask(self, method: str, path: str, body: Any = None, may_lack: bool = False) -> tuple[int, dict[str, Any]]:
-        """Status and answer of one request.
+    def request(self, method: str, path: str, body: Any = None, may_lack: bool = False) -> tuple[int, dict[str, Any]]:
+        """Send a request and return its status and its answer.
 
         Args:
             method: Of HTTP.
@@ -206,7 +206,7 @@ class _Line:
             raise PlannerError(f"{self._url} is no planner: {error}") from error
 
     def read(self, answer: dict[str, Any], kind: type[Answer]) -> Answer:
-        """An answer as a record.
+        """Convert an answer to a record.
 
         Raises:
             PlannerError: It is none.
@@ -217,20 +217,20 @@ class _Line:
             raise PlannerError(f"{self._url} is no planner: {error}") from error
 
     def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
-        kept = self._connection.sock is not None
+        kept = self._http.sock is not None
         try:
             return self._once(method, path, data)
         except (ConnectionError, http.client.BadStatusLine):
             if not kept:
                 raise
-            self._connection.close()  # the planner has ended the connection, or itself, since the last question
+            self._http.close()  # the planner has ended the connection, or itself, since the last request
             return self._once(method, path, data)
 
     def _once(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
-        self._connection.request(method, path, data, self._headers)
-        answer = self._connection.getresponse()
+        self._http.request(method, path, data, self._headers)
+        answer = self._http.getresponse()
         return answer.status, answer.read(MOST_BYTES)
 
     def close(self) -> None:
         """End the connection."""
-        self._connection.close()
+        self._http.close()

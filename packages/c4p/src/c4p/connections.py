@@ -1,4 +1,4 @@
-"""One member's connections and operations under way, as records, and what the kernel is asked about a socket."""
+"""Records of one member's connections and running operations, and the kernel's counters of a socket."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from c4p.model import Way
-from c4p.paths import Key, Path
+from c4p.flows import Flow, Key
+from c4p.model import NetworkPath
 from c4p.ring import Operation
 from c4p.wire import Header
 
-#: Each source port has a way back of its own, which may be dead alone: so many ports are tried before a way is blamed.
+#: Ports tried before a path is considered dead (each port has its own return path, which may be the dead one), and
+#: seconds that a connection attempt, and the last one, may take.
 TRIES, TRY_S, CONNECT_S = 3, 0.3, 1.0
 _TCP_INFO_UNACKED = 24
 _TCP_INFO_BYTES_ACKED = 120  # 64 bits
@@ -23,8 +24,8 @@ _TCP_INFO_BYTES = 232
 
 
 @dataclass(slots=True, eq=False)
-class Parcel:
-    """A piece on its way to the next neighbour; kept until it is acknowledged."""
+class PendingPiece:
+    """A piece that waits to be sent or acknowledged."""
 
     job: Job
     key: Key
@@ -34,25 +35,25 @@ class Parcel:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """An operation under way."""
+    """A running operation."""
 
     sequence: int
     operation: Operation
     future: Future[None]
     deadline: float
     queued: int = 0
-    unacknowledged: dict[Key, Parcel] = field(default_factory=dict)
+    unacknowledged: dict[Key, PendingPiece] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
     """A connection to the next neighbour; `try_s` is how long it may take to open it, `last_s` on the last try."""
 
-    slot: int
+    index: int
     port: int
-    way: Way
+    path: NetworkPath
     sock: socket.socket
-    path: Path
+    flow: Flow
     since: float
     tries: int = 1
     try_s: float = TRY_S
@@ -61,7 +62,7 @@ class Outgoing:
     retires: bool = False
     trusted: bool = False
     header: memoryview | None = None
-    parcel: Parcel | None = None
+    piece: PendingPiece | None = None
     offset: int = 0
     waits_to_write: bool = True
     incoming: bytearray = field(default_factory=bytearray)
@@ -87,7 +88,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Whom a member talks to.
+    """The two ring neighbours of a member.
 
     Attributes:
         rank: This member.
@@ -109,11 +110,11 @@ class Neighbours:
 
 
 def kernel_waits_s(connection: Outgoing, now: float) -> float:
-    """Seconds for which no byte more was acknowledged of what the kernel has sent, or would send if its link were up.
+    """Return the seconds since the kernel last saw an acknowledgement of new bytes, while it has bytes to send.
 
-    To be asked at every look at which pieces are under way. That acknowledgements come tells nothing: the neighbour's
-    own segments carry some, and where only the way there is dead they go on. What the kernel keeps because the
-    receiver has no room is the receiver's doing; kernels before 5.4 do not tell that apart.
+    Call it in every check in which pieces are in flight. The arrival of acknowledgements alone says nothing: the
+    neighbour's own segments carry some even if the path to it is dead. Bytes that wait for the receiver's window do
+    not count; kernels before 5.4 do not report them.
     """
     try:
         info = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
@@ -139,7 +140,7 @@ def close_at_once(sock: socket.socket) -> None:
 
 
 def wait_for_ends(socks: list[socket.socket], timeout_s: float = 0.5) -> None:
-    """Read what still comes until the other end has closed too: data that nobody read would reset the farewell."""
+    """Read until the other ends have closed, since unread data would reset the connection and discard the farewell."""
     until = time.monotonic() + timeout_s
     open_ = list(socks)
     while open_ and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""The main job in a minute: random against planned source ports on four paths, then a path that fails."""
+"""The demo: random against planned source ports on four paths, then a path that fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CUT_AFTER_S = 2.0
 
 
 def run_demo(seconds: float, draws: int, picture: Path, say: Callable[[str], None]) -> None:
-    """Run it.
+    """Run the demo.
 
     Args:
         seconds: Length of each run.
@@ -56,17 +56,17 @@ def run_demo(seconds: float, draws: int, picture: Path, say: Callable[[str], Non
 
 
 def _says(event: dict[str, Any], names: dict[str, str]) -> str:
-    """An event of a path in words."""
-    here, there = (" > ".join(names.get(hop, hop) for hop in event[side]) for side in ("way", "to_way"))
+    """Describe a path event in words."""
+    here, there = (" > ".join(names.get(hop, hop) for hop in event[side]) for side in ("path", "to_path"))
     whats = {"dead": "nothing comes through", "slow": "it is slow", "lost": "the connection broke"}
     why = whats.get(event["why"], "")
     if event["what"] == "returned":
-        return f"from {here} to its planned way over {there}"
+        return f"from {here} to its planned path over {there}"
     if event["what"] == "moved":
         return f"over {there} by another connection" if here == there else f"from {here} to {there}, as planned"
     if here == there:
-        return f"another port over {here}: {why}, there or on its way back"
-    return f"leaves the way over {here} for {there}: {why}"
+        return f"another port over {here}: {why}, there or on its return path"
+    return f"leaves the path over {here} for {there}: {why}"
 
 
 def _failing(bed: Testbed, seconds: float) -> tuple[JobResult, float]:
@@ -94,7 +94,7 @@ def _bar(mbit: float) -> str:
 
 
 def draw(rows: Sequence[dict[str, Any]], series: Sequence[tuple[float, float]]) -> str:
-    """The picture: bars of the runs, and bandwidth over time around the failure.
+    """Draw bars of the runs, and the bandwidth over time around the failure.
 
     Args:
         rows: Name and Mbit/s of each run; the last one is the planned one.

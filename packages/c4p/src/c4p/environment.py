@@ -1,4 +1,4 @@
-"""Planned ways for stacks that keep their own transport: NCCL, UCX, any program with TCP sockets."""
+"""Settings for stacks with a transport of their own: NCCL, UCX, any program with TCP sockets."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from c4p.catalogue import Entry
 from c4p.errors import BadRequest
-from c4p.model import Way
+from c4p.model import NetworkPath
 
 RANGE_SPAN = 64
 
 
 def parse_target(text: str) -> tuple[str, int]:
-    """Host address and port of "HOST:PORT".
+    """Parse "HOST:PORT" into the host's address and the port.
 
     Raises:
         BadRequest: It is something else, or the host is unknown.
@@ -28,7 +28,7 @@ def parse_target(text: str) -> tuple[str, int]:
 
 
 def address_toward(host: str) -> str:
-    """Own address toward another host; no packet is sent.
+    """Return this host's address toward another one, without sending a packet.
 
     Raises:
         BadRequest: There is no route.
@@ -41,77 +41,44 @@ def address_toward(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def stack_environment(stack: str, entry: Entry) -> str:
-    """Lines of shell for one stack.
-
-    Args:
-        stack: "nccl", "ucx", "sockets" or "c4p".
-        entry: What is known of the ways.
-
-    Returns:
-        `export` lines and comments.
+def shell_lines(entry: Entry) -> str:
+    """Return shell lines for programs with a transport of their own: `sysctl`, `export` and comments.
 
     Source:
-        NCCL's and UCX's documented variables. Neither has one that takes a list of source ports: NCCL's sockets and
-        queue pairs, and UCX's paths, get source ports from the kernel, the driver or a fixed rule.
+        NCCL's documented variables. It takes no list of source ports: the kernel or the driver chooses them.
     """
-    ways = entry.by_way()
-    count = len(ways)
-    head = [f"# {entry.source} to {entry.target}:{entry.target_port}: {count} ways, from {entry.how}"]
-    if stack == "nccl":
-        threads = 1 if count <= 8 else -(-count // 8)
-        return "\n".join(
-            [
-                *head,
-                "# NCCL takes no list of source ports. Over RDMA it spreads a connection over this many queue pairs:",
-                f"export NCCL_IB_QPS_PER_CONNECTION={count}",
-                "export NCCL_IB_SPLIT_DATA_ON_QPS=1",
-                "# Over sockets it opens this many to each neighbor, with source ports from the kernel:",
-                f"export NCCL_SOCKET_NTHREADS={threads}",
-                f"export NCCL_NSOCKS_PERTHREAD={-(-count // threads)}",
-                "# Which ways they take is left to chance; `c4p ports --for sockets` narrows the kernel's choice.",
-            ]
-        )
-    if stack == "ucx":
-        return "\n".join(
-            [
-                *head,
-                "# UCX takes no list of source ports. Over RoCE it spreads a connection over this many paths, whose",
-                "# source ports it derives from the path's number:",
-                f"export UCX_IB_NUM_PATHS={count}",
-                f"export UCX_MAX_RNDV_LANES={count}",
-                "# Which ways they take is left to chance; UCX_RC_ROCE_PATH_FACTOR changes the rule, try several.",
-            ]
-        )
-    if stack == "sockets":
-        low, high, covered = best_range(ways)
-        return "\n".join(
-            [
-                *head,
-                f"# Ports {low} to {high} cover {covered} of {count} ways, toward this address and port only.",
-                "# In the job's own network namespace, so that nobody else's ports are narrowed:",
-                f'sysctl -w net.ipv4.ip_local_port_range="{low} {high}"',
-            ]
-        )
-    return "\n".join([*head, f"export C4P_ADDRESS={entry.source}", f"export C4P_SOCKETS={max(4, count)}"])
+    paths = entry.by_path()
+    low, high, covered = best_range(paths)
+    threads = -(-len(paths) // 8)
+    return "\n".join(
+        [
+            f"# {entry.source} to {entry.target}:{entry.target_port}: {len(paths)} paths, from {entry.how}",
+            f"# Ports {low} to {high} cover {covered} of them, toward this address and port only. Set the range in the",
+            "# job's own network namespace, so that it does not narrow the ports of other programs:",
+            f'sysctl -w net.ipv4.ip_local_port_range="{low} {high}"',
+            "# NCCL takes no list of source ports. It opens this many queue pairs or sockets to each neighbor:",
+            f"export NCCL_IB_QPS_PER_CONNECTION={len(paths)} NCCL_IB_SPLIT_DATA_ON_QPS=1",
+            f"export NCCL_SOCKET_NTHREADS={threads} NCCL_NSOCKS_PERTHREAD={-(-len(paths) // threads)}",
+        ]
+    )
 
 
-def best_range(ways: Mapping[Way, Sequence[int]]) -> tuple[int, int, int]:
-    """The shortest run of consecutive ports that covers the most ways.
+def best_range(paths: Mapping[NetworkPath, Sequence[int]]) -> tuple[int, int, int]:
+    """Find the shortest range of ports that covers the most paths.
 
     Returns:
-        First port, last port, ways covered.
+        First port, last port, paths covered.
     """
-    known = sorted((port, way) for way, ports in ways.items() for port in ports)
+    known = sorted((port, path) for path, ports in paths.items() for port in ports)
     best: tuple[int, int, int, int] | None = None
     for start, (low, _) in enumerate(known):
-        seen: set[Way] = set()
-        for high, way in known[start:]:
+        seen: set[NetworkPath] = set()
+        for high, path in known[start:]:
             if high - low >= RANGE_SPAN:
                 break
-            seen.add(way)
+            seen.add(path)
             candidate = (-len(seen), high - low, low, high)
             best = candidate if best is None else min(best, candidate)
     if best is None or not known[0][0]:
-        raise BadRequest("nothing is known of the ways: the other host is this one, or one link leads there")
+        raise BadRequest("nothing is known of the paths: the other host is this one, or one link leads there")
     return best[2], best[3], -best[0]

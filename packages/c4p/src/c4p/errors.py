@@ -1,9 +1,9 @@
-"""Everything that this package raises.
+"""The exceptions of this package.
 
 C4PError
 ├── BadRequest        a value from the caller that cannot be used; the message says which would do
 ├── GroupBroken       the group cannot go on: a member left, failed, or was waited for too long
-├── NoWay             no path leads to a neighbour
+├── NoPath            no path leads to a neighbour
 ├── PlannerError      the planner's service cannot be reached or refused the request
 └── TestbedError      network namespaces cannot be made here
 """
@@ -23,7 +23,7 @@ class GroupBroken(C4PError, RuntimeError):
     """The group cannot go on; every later operation raises the same error."""
 
 
-class NoWay(C4PError, ConnectionError):
+class NoPath(C4PError, ConnectionError):
     """No path leads to a neighbour."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import secrets
@@ -15,26 +16,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from c4p.carrier import Carrier
-from c4p.catalogue import Entry, learn, parse_way
+from c4p.catalogue import Entry, learn, parse_path
 from c4p.client import Subscription, check_url, register
 from c4p.connections import Neighbours
-from c4p.demand import Question, Report, ask, report_of, sides_of
-from c4p.errors import BadRequest, GroupBroken, PlannerError
+from c4p.demand import JobDemand, PathReport, combine, report_of, sides_of
+from c4p.errors import BadRequest, GroupBroken, NoPath, PlannerError
 from c4p.model import UNKNOWN, Counters, PathEvent, PathRecord
+from c4p.path_choice import PathChoice
 from c4p.planner import plan
-from c4p.rendezvous import Store
-from c4p.ring import (
-    Operation,
-    Place,
-    broadcast_operation,
-    even_chunks,
-    gloo_chunks,
-    reducer,
-    ring_operation,
-)
+from c4p.rendezvous import ADDRESS, Rendezvous, Store
+from c4p.ring import Operation, RingPosition, broadcast_operation, even_chunks, gloo_chunks, reducer, ring_operation
+from c4p.transport import Transport
 from c4p.watcher import Watcher
-from c4p.ways import Ways
 
 MOST_SOCKETS = 64
 _LOG = logging.getLogger("c4p")
@@ -48,7 +41,7 @@ class Options:
         address: Own address, from which connections are opened. Empty: the one that the host takes toward the
             other members.
         sockets: Connections to the next neighbour.
-        ports: "planned": learn the ways and plan them; "random": let the kernel choose, as other libraries do.
+        ports: "planned": learn the paths and plan them; "random": let the kernel choose, as other libraries do.
         planner: URL of a planner (`c4p serve`) that knows other jobs too. Empty: plan this job alone; so it is, with a
             warning, until the planner answers.
         job: Name of this group at the planner, where one group replaces another of its name. Empty: a random one.
@@ -63,7 +56,7 @@ class Options:
     timeout_s: float = 300.0
 
     def checked(self) -> Options:
-        """Itself.
+        """Return the options.
 
         Raises:
             BadRequest: A value cannot be used.
@@ -80,7 +73,7 @@ class Options:
 
 
 class Group:
-    """Members in a ring; rank r sends to rank r - 1 over several sockets.
+    """A group of members in a ring; rank r sends to rank r - 1 over several sockets.
 
     Args:
         rank: This member, 0 to size - 1.
@@ -100,71 +93,82 @@ class Group:
         self.options = (options or Options()).checked()
         self.job = ""
         self._watcher: Watcher | None = None
-        self._place = Place(rank, size, self.options.sockets)
-        self._carrier = self._join(store) if size > 1 else None
+        self._place = RingPosition(rank, size, self.options.sockets)
+        self._transport = self._join(store) if size > 1 else None
 
-    def _join(self, store: Store) -> Carrier:
-        address = self.options.address or own_address(store)
-        listener = _listener(address)
+    def _join(self, store: Store) -> Transport:
+        meeting = Rendezvous(store, self.rank, self.size, self.options.timeout_s)
+        transport = None
         try:
-            at = self._meet(store, address, listener)
-            ways, entry, subscription = self._plan(store, at, at.token.hex())
-        except BaseException:
-            listener.close()
+            address = self.options.address or own_address(store)
+            with contextlib.ExitStack() as undo:
+                listener = undo.enter_context(_listener(address))
+                at = self._meet(meeting, address, listener)
+                paths, entry, subscription = self._plan(meeting, at, at.token.hex())
+                undo.pop_all()
+            transport = Transport(at, listener, paths, self.options.timeout_s, moves=True)
+            transport.wait_connected(meeting.left_s)
+        except BaseException as error:
+            meeting.fail(error)
             raise
-        carrier = Carrier(at, listener, ways, self.options.timeout_s, moves=True)
-        carrier.wait_connected(self.options.timeout_s)
         if entry is not None:
-            self._watcher = Watcher(carrier, entry, subscription)
-        return carrier
+            self._watcher = Watcher(transport, entry, subscription)
+        return transport
 
-    def _meet(self, store: Store, address: str, listener: socket.socket) -> Neighbours:
-        """Tell the others where we listen, and learn where the next one does."""
-        store.set(f"c4p/{self.rank}", json.dumps([*listener.getsockname(), self.options.sockets]))
+    def _meet(self, meeting: Rendezvous, address: str, listener: socket.socket) -> Neighbours:
+        """Tell the others where this member listens, and learn where the next one does."""
+        mine = self.options.sockets
+        meeting.publish(ADDRESS, json.dumps([*listener.getsockname(), mine]))
         if self.rank == 0:
-            store.set("c4p/token", secrets.token_hex(16))
+            members = [json.loads(meeting.get(ADDRESS, rank)) for rank in range(self.size)]
+            for rank, (_, _, sockets) in enumerate(members):
+                if sockets != mine:
+                    raise BadRequest(f"rank 0 has sockets={mine}, rank {rank} {sockets}: give all the same")
+            meeting.publish("members", json.dumps([secrets.token_hex(16), members]))
         next_rank, previous_rank = (self.rank - 1) % self.size, (self.rank + 1) % self.size
-        host, port, sockets = json.loads(store.get(f"c4p/{next_rank}"))
-        if sockets != self.options.sockets:
-            mine = self.options.sockets
-            raise BadRequest(f"rank {self.rank} has sockets={mine}, rank {next_rank} {sockets}: give all the same")
-        token = bytes.fromhex(store.get("c4p/token").decode())
-        return Neighbours(self.rank, self.size, token, address, next_rank, (host, port), previous_rank)
+        token, members = json.loads(meeting.get("members"))
+        host, port, _ = members[next_rank]
+        return Neighbours(self.rank, self.size, bytes.fromhex(token), address, next_rank, (host, port), previous_rank)
 
-    def _plan(self, store: Store, at: Neighbours, token: str) -> tuple[Ways, Entry | None, Subscription | None]:
-        """Ways to the next neighbour and the way of each connection; what was learned; the planner's word."""
+    def _plan(
+        self, meeting: Rendezvous, at: Neighbours, token: str
+    ) -> tuple[PathChoice, Entry | None, Subscription | None]:
+        """Learn and plan the paths to the next neighbour."""
         sockets, planner = self.options.sockets, self.options.planner
         if self.options.ports == "random":
-            return Ways({UNKNOWN: [0]}, [UNKNOWN] * sockets), None, None
-        entry = learn(at.address, at.next_address)
+            return PathChoice({UNKNOWN: [0]}, [UNKNOWN] * sockets), None, None
+        try:
+            entry = learn(at.address, at.next_address)
+        except NoPath as error:
+            raise NoPath(f"rank {self.rank} cannot leaf_pair rank {at.next_rank}: {error}") from error
         report = report_of(entry, sockets)
-        store.set(f"c4p/ways/{self.rank}", msgspec.json.encode(report).decode())
+        meeting.publish("paths", msgspec.json.encode(report).decode())
         self.job = self.options.job or token
-        members = None
+        demand = None
         if self.rank == 0:
-            reports = [msgspec.json.decode(store.get(f"c4p/ways/{rank}"), type=Report) for rank in range(self.size)]
-            question = ask(reports)
-            members = question.members
-            version, answers = self._ask_planner(question)
-            said = {"version": version, "ways": answers, "sides": sides_of(reports)}
-            store.set("c4p/plan", json.dumps(said))
-        said = json.loads(store.get("c4p/plan"))
-        ports = entry.by_way()
-        ways = map(parse_way, said["ways"][self.rank])
-        planned = [way if way in ports else next(iter(ports)) for way in ways]
+            reports = [msgspec.json.decode(meeting.get("paths", rank), type=PathReport) for rank in range(self.size)]
+            job_demand = combine(reports)
+            demand = job_demand.demand
+            version, answers = self._ask_planner(job_demand)
+            said = {"version": version, "paths": answers, "sides": sides_of(reports)}
+            meeting.publish("plan", json.dumps(said))
+        said = json.loads(meeting.get("plan"))
+        ports = entry.by_path()
+        paths = map(parse_path, said["paths"][self.rank])
+        planned = [path if path in ports else next(iter(ports)) for path in paths]
         subscription = None
         if planner:
-            subscription = Subscription(planner, self.job, self.rank, said["version"], report, said["sides"], members)
-        return Ways(ports, planned), entry, subscription
+            subscription = Subscription(planner, self.job, self.rank, said["version"], report, said["sides"], demand)
+        return PathChoice(ports, planned), entry, subscription
 
-    def _ask_planner(self, question: Question) -> tuple[int, list[list[str]]]:
-        """The plan's version and the ways of each member's connections; -1 where this job is planned alone."""
+    def _ask_planner(self, job_demand: JobDemand) -> tuple[int, list[list[str]]]:
+        """Return the plan's version (-1 if this job is planned alone) and the paths of each member's connections."""
         if self.options.planner:
             try:
-                return register(self.options.planner, self.job, question)
+                return register(self.options.planner, self.job, job_demand)
             except PlannerError as error:
                 _LOG.warning("%s This job is planned alone until the planner answers.", error)
-        return -1, question.answers(plan({self.job: question.demand}, {}).assignments[self.job])
+        return -1, job_demand.answers(plan({self.job: job_demand.demand}, {}).assignments[self.job])
 
     # -- operations -----------------------------------------------------------------------------------------------
 
@@ -191,7 +195,7 @@ class Group:
         return array_N
 
     def allgather(self, array_N: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Every member's array, on every member.
+        """Gather every member's array on every member.
 
         Args:
             array_N: The same shape and type everywhere.
@@ -234,7 +238,7 @@ class Group:
         return sliced
 
     def broadcast(self, array_N: np.ndarray[Any, Any], root: int = 0) -> np.ndarray[Any, Any]:
-        """The root's array on every member, in place.
+        """Copy the root's array to every member, in place.
 
         Args:
             array_N: C-contiguous, writable; the same shape and type everywhere. Changed except at the root.
@@ -256,35 +260,35 @@ class Group:
     def allreduce_operation(
         self, buffer: memoryview, item_bytes: int, combine: Callable[..., None], facts: tuple[object, ...]
     ) -> Operation:
-        """Allreduce of a buffer in place; see `c4p.ring.ring_operation`."""
+        """Return an allreduce of a buffer in place; see `c4p.ring.ring_operation`."""
         chunks = gloo_chunks(len(buffer) // item_bytes, item_bytes, self.size)
         return ring_operation("allreduce", buffer, item_bytes, chunks, self._place, combine, facts)
 
     def reduce_scatter_operation(
         self, buffer: memoryview, item_bytes: int, combine: Callable[..., None], facts: tuple[object, ...]
     ) -> Operation:
-        """Reduce a buffer so that the slice of this rank is complete; the rest of it is left in between."""
+        """Return a reduce-scatter of a buffer: the slice of this rank is complete, the rest holds partial sums."""
         chunks = even_chunks(len(buffer) // item_bytes, self.size)
         return ring_operation("reduce_scatter", buffer, item_bytes, chunks, self._place, combine, facts)
 
     def allgather_operation(self, buffer: memoryview, item_bytes: int, facts: tuple[object, ...]) -> Operation:
-        """Fill a buffer in which the slice of this rank is given."""
+        """Return an allgather into a buffer that holds the slice of this rank."""
         chunks = even_chunks(len(buffer) // item_bytes, self.size)
         return ring_operation("allgather", buffer, item_bytes, chunks, self._place, None, facts)
 
     def broadcast_operation(self, buffer: memoryview, root: int) -> Operation:
-        """Fill a buffer with that of the root."""
+        """Return a broadcast of the root's buffer."""
         if not 0 <= root < self.size:
             raise BadRequest(f"root {root} is no member: ranks go from 0 to {self.size - 1}")
         return broadcast_operation(buffer, root, self._place)
 
     def start(self, operation: Operation) -> Future[None]:
-        """Start an operation; done when its buffer holds the result and may be changed."""
-        if self._carrier is None:
+        """Start an operation. The future is done when the buffer holds the result and may be changed."""
+        if self._transport is None:
             future: Future[None] = Future()
             future.set_result(None)
             return future
-        return self._carrier.submit(operation)
+        return self._transport.submit(operation)
 
     def run(self, operation: Operation) -> None:
         """Start an operation and wait for it."""
@@ -294,30 +298,30 @@ class Group:
 
     @property
     def paths(self) -> list[PathRecord]:
-        """Each socket to the next neighbour: port, way, bytes, rate."""
-        return self._carrier.records() if self._carrier else []
+        """State of each socket to the next neighbour: port, path, bytes, rate."""
+        return self._transport.records() if self._transport else []
 
     @property
     def events(self) -> list[PathEvent]:
         """Paths that were left, taken again or moved by the planner, in order."""
-        return list(self._carrier.events) if self._carrier else []
+        return list(self._transport.events) if self._transport else []
 
     @property
     def counters(self) -> Counters:
         """Totals since the start."""
-        return self._carrier.counters if self._carrier else Counters()
+        return self._transport.counters if self._transport else Counters()
 
     def abort(self, why: str) -> None:
         """End at once; the other members get an error that says why."""
-        if self._carrier:
-            self._carrier.abort(why)
+        if self._transport:
+            self._transport.abort(why)
 
     def close(self) -> None:
         """Leave the group after the neighbour has all that was sent."""
         if self._watcher:
             self._watcher.close()
-        if self._carrier:
-            self._carrier.close()
+        if self._transport:
+            self._transport.close()
 
     def __enter__(self) -> Group:
         return self
@@ -328,28 +332,8 @@ class Group:
         self.close()
 
 
-def allreduce(array_N: np.ndarray[Any, Any], group: Group, reduction: str = "sum") -> np.ndarray[Any, Any]:
-    """See `Group.allreduce`."""
-    return group.allreduce(array_N, reduction)
-
-
-def allgather(array_N: np.ndarray[Any, Any], group: Group) -> np.ndarray[Any, Any]:
-    """See `Group.allgather`."""
-    return group.allgather(array_N)
-
-
-def reduce_scatter(array_N: np.ndarray[Any, Any], group: Group, reduction: str = "sum") -> np.ndarray[Any, Any]:
-    """See `Group.reduce_scatter`."""
-    return group.reduce_scatter(array_N, reduction)
-
-
-def broadcast(array_N: np.ndarray[Any, Any], group: Group, root: int = 0) -> np.ndarray[Any, Any]:
-    """See `Group.broadcast`."""
-    return group.broadcast(array_N, root)
-
-
 def own_address(store: Store) -> str:
-    """The address that this host takes toward the store's host; that of loopback where the store has no host."""
+    """Return this host's address toward the store's host, or loopback's if the store has no host."""
     base: Any = store
     while hasattr(base, "underlying_store"):  # torch's PrefixStore
         base = base.underlying_store
@@ -369,7 +353,7 @@ def _listener(address: str) -> socket.socket:
         listener.close()
         why = error.strerror
         raise BadRequest(f"address {address!r} cannot be bound ({why}); give an IPv4 address of this host") from error
-    listener.listen(1024)  # probes of neighbours come in dozens
+    listener.listen(1024)  # neighbours send dozens of probes
     listener.setblocking(False)
     return listener
 

@@ -1,4 +1,4 @@
-"""A bandwidth test: members that allreduce again and again and say how fast, and jobs of them on a testbed.
+"""A bandwidth test: members that repeat an allreduce, and jobs of such members on a testbed.
 
 `python -m c4p.measure` is one member.
 """
@@ -48,11 +48,11 @@ class JobSpec:
 
 @dataclass(slots=True)
 class JobResult:
-    """What a job's members said.
+    """The output of a job's members.
 
     Attributes:
         operations: Each allreduce of member 0: end (seconds since the epoch), took_s, busbw_mbit, right.
-        members: Each member's last word: paths, events, counters.
+        members: Each member's last line: paths, events, counters.
         right: Whether every allreduce of every member gave the right sum.
     """
 
@@ -61,7 +61,7 @@ class JobResult:
     right: bool
 
     def busbw_mbit(self, since: float = 0.0, until: float = float("inf")) -> float:
-        """Mean bus bandwidth of the operations that began after `since` and ended before `until`, by their time.
+        """Return the mean bus bandwidth, by time, of the operations that began after `since` and ended before `until`.
 
         Raises:
             ValueError: There is none.
@@ -105,7 +105,7 @@ def run_jobs(
 
 
 class _Member:
-    """A running member; its output is read as it comes."""
+    """A running member. Two threads read its output."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -176,7 +176,7 @@ def _result(job: list[_Member]) -> JobResult:
 @click.option("--seconds", default=3.0, show_default=True)
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds that an operation may take.")
 def main(rank: int, size: int, meet: str, length: int, seconds: float, **options: Any) -> None:
-    """Allreduce for some seconds; one line of JSON for each operation, and one with paths and events at the end.
+    """Repeat an allreduce for some seconds. Print a line of JSON for each one, and a last line with paths and events.
 
     Bus bandwidth is what each member sends: 2 (W - 1) / W times the size over the time, in Mbit/s.
     """
@@ -197,7 +197,7 @@ def main(rank: int, size: int, meet: str, length: int, seconds: float, **options
             group.allreduce(flag, "max")
         _say(
             {
-                "paths": [[p.port, "|".join(p.way), p.delivered_bytes, p.rate] for p in group.paths],
+                "paths": [[p.port, "|".join(p.path), p.delivered_bytes, p.rate] for p in group.paths],
                 "events": [event.as_dict() for event in group.events],
                 "sent_again_bytes": group.counters.sent_again_bytes,
                 "sent_bytes": group.counters.sent_bytes,

@@ -1,31 +1,31 @@
-"""Records that rooms of this package hand to each other."""
+"""Records that the modules of this package share."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: A way from host to host: the routers that answer for its hops, in order. Empty: unknown, the kernel chooses.
-Way = tuple[str, ...]
-UNKNOWN: Way = ()
+#: A path from host to host: the address of the router at each hop. Empty: unknown, the kernel chooses.
+NetworkPath = tuple[str, ...]
+UNKNOWN: NetworkPath = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PathRecord:
-    """What one socket to the next neighbour has done.
+    """State and totals of one socket to the next neighbour.
 
     Attributes:
-        slot: Number of the socket, from 0.
+        index: Number of the socket, from 0.
         port: Source port.
-        way: Routers on the way; empty where unknown.
+        path: Routers on the path; empty where unknown.
         delivered_bytes: Acknowledged by the neighbour since this connection was opened.
         rate: Bytes a second while there was something to deliver.
         state: "open", "connecting" or "none".
     """
 
-    slot: int
+    index: int
     port: int
-    way: Way
+    path: NetworkPath
     delivered_bytes: int
     rate: float
     state: str
@@ -33,17 +33,17 @@ class PathRecord:
 
 @dataclass(frozen=True, slots=True)
 class PathEvent:
-    """A path was left, or taken again.
+    """A connection that left its path or returned to it.
 
     Attributes:
         time: Seconds since the epoch.
         what: "left" or "returned" or "moved" (by the planner).
         why: "dead", "slow", "lost" (the connection broke), "plan" or "again".
-        slot: Number of the socket.
+        index: Number of the socket.
         port: Source port that was left.
-        way: Way that was left.
+        path: NetworkPath that was left.
         to_port: Source port that is taken instead.
-        to_way: Way that is taken instead.
+        to_path: NetworkPath that is taken instead.
         after_s: Seconds without progress before the decision.
         delivered_bytes: What the neighbour had acknowledged on the connection that was left.
     """
@@ -51,16 +51,16 @@ class PathEvent:
     time: float
     what: str
     why: str
-    slot: int
+    index: int
     port: int
-    way: Way
+    path: NetworkPath
     to_port: int
-    to_way: Way
+    to_path: NetworkPath
     after_s: float
     delivered_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the event as a dictionary for JSON."""
         return asdict(self)
 
 
@@ -73,4 +73,4 @@ class Counters:
     sent_again_bytes: int = 0
     duplicates: int = 0
     operations: int = 0
-    by_way: dict[Way, int] = field(default_factory=dict)
+    by_path: dict[NetworkPath, int] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""Which way each flow takes, so that every link carries the same number of flows, over all jobs.
+"""Plan the path of each flow so that every link carries the same number of flows, over all jobs.
 
-A flow goes from a source over an *entry* (the leaf at its port), a *top* (the spine), an *exit* (the leaf at the
-receiver's port) to a target. Its *side* is the port of the bond at both ends: left to left, right to right. The plan is
-made in two stages, each the same problem: first sides, so that each host sends and receives equally much on each port;
-then, on each side, tops, so that each link between a leaf and a spine carries equally many flows.
+A flow goes from a source host over its leaf, a spine and the target's leaf to the target host. Its *side* is the port
+of the bond at both ends: left to left, right to right. The plan is made in two stages, each the same
+problem: first sides, so that each host sends and receives equally much on each port; then, on each side, spines, so
+that each link between a leaf and a spine carries equally many flows.
 
 Each problem is an even coloring of a bipartite multigraph, solved by halving the colors: at each halving every row and
 every column (a link's end) gives half of its flows, rounded down or up, to the first half. All problems of one level
@@ -11,7 +11,7 @@ are one minimum-cost flow, solved by OR-Tools; its cost counts flows that would 
 
 Source:
     C4, C4P's allocation: QPs spread over healthy spines, even count for each leaf-spine link over all jobs, left to
-    left and right to right. The paper names no algorithm; this one is ours. Deviation: where ways are missing the
+    left and right to right. The paper names no algorithm; this one is ours. Deviation: where paths are missing the
     shares are proportional to those left, which is even on the sender's side and nearly so on the receiver's.
 
 Suffixes of arrays: P pairs of hosts, C cells (rows of one problem), K colors.
@@ -36,69 +36,74 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 LinkName = tuple[str, str]
 
-#: What a flow too many or too few on a link costs; what a share that is rounded the farther way costs, at most.
+#: Cost of a flow too many or too few on a link, and the highest cost of rounding a share to the farther number.
 UNEVEN_COST, ROUNDING_COST = 100, 20
-#: A flow that moves costs as much as a link that has four flows too many or too few.
+#: Cost of moving a flow: as much as four flows too many or too few on a link.
 MOVE_COST = 4 * UNEVEN_COST
 
 
-class Reach(msgspec.Struct, frozen=True, array_like=True):
-    """How one side of a bond reaches another host.
+class LeafPair(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The leaves and spines between the same side of two hosts' bonds.
 
     Attributes:
-        entry: Router (or host, where the top is its neighbour) before the top.
-        exit: Router (or host) after it.
-        tops: Number of a list in the demand's `tops`: routers between them, one for each way. An empty list: this
-            side has no way.
+        source_leaf: Router (or host, where the spine is its neighbour) before the spine.
+        target_leaf: Router (or host) after it.
+        spines: Number of a list in the demand's `spines`: routers between them, one for each path. An empty list: this
+            side has no path.
     """
 
-    entry: str
-    exit: str
-    tops: int
+    source_leaf: str
+    target_leaf: str
+    spines: int
 
 
-class Pair(msgspec.Struct, frozen=True, array_like=True):
+class Pair(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Flows from one host to another.
 
     Attributes:
         source: Sending host.
         target: Receiving host.
         flows: How many.
-        reaches: One for each side, the same order at all hosts.
+        leaf_pairs: One for each side, the same order at all hosts; none where there are no flows.
     """
 
     source: str
     target: str
     flows: int
-    reaches: list[Reach]
+    leaf_pairs: list[LeafPair]
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """All flows of one job."""
+    """All flows of one job.
+
+    Attributes:
+        pairs: One for each member, by rank; without flows where the member knows no paths.
+        spines: Lists of routers that the pairs' leaf_pairs refer to by number.
+    """
 
     pairs: list[Pair]
-    tops: list[list[str]]
+    spines: list[list[str]]
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The way of each flow of a job, in the order of its pairs.
+    """The path of each flow of a job, in the order of its pairs.
 
     Attributes:
-        sides: Number of the flow's reach.
-        tops: Its top.
+        sides: Number of the flow's leaves.
+        spines: Its spine.
     """
 
     sides: list[int]
-    tops: list[str]
+    spines: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a plan says.
+    """A plan.
 
     Attributes:
-        assignments: The way of each flow, by job.
-        moved: Flows that were on another way before, by job.
+        assignments: The path of each flow, by job.
+        moved: Flows that were on another path before, by job.
     """
 
     assignments: dict[str, Assignment]
@@ -110,11 +115,11 @@ def plan(demands: Mapping[str, Demand], before: Mapping[str, Assignment], avoid:
 
     Args:
         demands: Flows by job.
-        before: Present ways of jobs that have some.
+        before: Present paths of jobs that have some.
         avoid: Links (from, to) that no flow is to take: of those that `link_loads` counts.
 
     Returns:
-        The way of each flow. Where all ways of a pair are to be avoided, they are used all the same.
+        The path of each flow. Where all paths of a pair are to be avoided, they are used all the same.
 
     Raises:
         BadRequest: A demand contradicts itself.
@@ -125,13 +130,13 @@ def plan(demands: Mapping[str, Demand], before: Mapping[str, Assignment], avoid:
 
 
 def link_loads(demands: Mapping[str, Demand], assignments: Mapping[str, Assignment]) -> dict[LinkName, int]:
-    """Flows on each link (from, to): host to entry, entry to top, top to exit, exit to host."""
+    """Return the number of flows on each link (from, to) between hosts, leaves and spines."""
     loads: Counter[LinkName] = Counter()
     for name, demand in demands.items():
         flows = [pair for pair in demand.pairs for _ in range(pair.flows)]
-        for pair, side, top in zip(flows, assignments[name].sides, assignments[name].tops, strict=True):
-            reach = pair.reaches[side]
-            hops = [pair.source, reach.entry, top, reach.exit, pair.target]
+        for pair, side, spine in zip(flows, assignments[name].sides, assignments[name].spines, strict=True):
+            leaves = pair.leaf_pairs[side]
+            hops = [pair.source, leaves.source_leaf, spine, leaves.target_leaf, pair.target]
             loads.update(link for link in itertools.pairwise(hops) if link[0] != link[1])
     return dict(loads)
 
@@ -140,88 +145,94 @@ def possible_links(demands: Iterable[Demand]) -> set[LinkName]:
     """Links that flows of these demands could take, named as in `link_loads`."""
     links: set[LinkName] = set()
     for demand in demands:
-        seen: set[Reach] = set()
+        seen: set[LeafPair] = set()
         for pair in demand.pairs:
-            for reach in pair.reaches:
-                links |= {(pair.source, reach.entry), (reach.exit, pair.target)}
-                if reach not in seen:
-                    seen.add(reach)
-                    tops = demand.tops[reach.tops]
-                    links |= {(reach.entry, top) for top in tops} | {(top, reach.exit) for top in tops}
+            for leaves in pair.leaf_pairs:
+                links |= {(pair.source, leaves.source_leaf), (leaves.target_leaf, pair.target)}
+                if leaves not in seen:
+                    seen.add(leaves)
+                    spines = demand.spines[leaves.spines]
+                    links |= {(leaves.source_leaf, spine) for spine in spines} | {
+                        (spine, leaves.target_leaf) for spine in spines
+                    }
     return links
 
 
 def check(name: str, demand: Demand, before: Assignment | None = None) -> None:
-    """See that a job's demand can be planned, and that its present ways are of this demand.
+    """Check that a job's demand can be planned, and that its present paths fit it.
 
     Raises:
         BadRequest: They contradict themselves, or each other.
     """
-    lists = len(demand.tops)
+    some = [bool(spines) for spines in demand.spines]
     for pair in demand.pairs:
-        if pair.flows < 0 or not pair.reaches:
-            raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} has no way, or fewer flows than none")
-        for reach in pair.reaches:
-            if not 0 <= reach.tops < lists:
-                raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} names a list of tops that is not there")
-        if not any(demand.tops[reach.tops] for reach in pair.reaches):
-            raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} has no top on any side")
+        if pair.flows < 0 or (pair.flows and not pair.leaf_pairs):
+            raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} has no path, or fewer flows than none")
+        has_spine = not pair.flows
+        for leaves in pair.leaf_pairs:
+            if not 0 <= leaves.spines < len(some):
+                raise BadRequest(
+                    f"job {name!r}: {pair.source} to {pair.target} names a list of spines that is not there"
+                )
+            has_spine = has_spine or some[leaves.spines]
+        if not has_spine:
+            raise BadRequest(f"job {name!r}: {pair.source} to {pair.target} has no spine on any side")
     if before is not None and len(before.sides) != sum(pair.flows for pair in demand.pairs):
-        raise BadRequest(f"job {name!r}: the ways that it had do not fit its demand; register it under a new name")
+        raise BadRequest(f"job {name!r}: the paths that it had do not fit its demand; register it under a new name")
 
 
-def _numbers(names: Iterable[object]) -> tuple[Ints, dict[object, int]]:
-    """Names as numbers, in order of appearance."""
-    known: dict[object, int] = {}
-    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64), known
+def _numbers(names: Sequence[str]) -> tuple[Ints, dict[str, int]]:
+    """Return names as numbers, in order of appearance, and the number of each name."""
+    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.fromiter(map(known.__getitem__, names), np.int64, len(names)), known
 
 
 class _Table:
-    """All jobs as arrays. P pairs, S sides, R reaches (one of a pair's sides), F flows, K tops, M sets of tops."""
+    """All jobs as arrays: P pairs, S sides, R leaf pairs (one side of a pair), F flows, K spines, M sets of spines."""
 
     def __init__(self, demands: Mapping[str, Demand], before: Mapping[str, Assignment], avoid: set[LinkName]) -> None:
         self.demands, self.before = demands, before
         pairs = [pair for demand in demands.values() for pair in demand.pairs]
         self.flows_P = np.array([pair.flows for pair in pairs], dtype=np.int64)
-        self.rows_P, _ = _numbers(pair.source for pair in pairs)
-        self.columns_P, _ = _numbers(pair.target for pair in pairs)
-        reaches = [reach for pair in pairs for reach in pair.reaches]
-        sizes = [len(pair.reaches) for pair in pairs]
+        self.rows_P, _ = _numbers([pair.source for pair in pairs])
+        self.columns_P, _ = _numbers([pair.target for pair in pairs])
+        leaf_pairs = [leaves for pair in pairs for leaves in pair.leaf_pairs]
+        sizes = [len(pair.leaf_pairs) for pair in pairs]
         self.sides = max(sizes, default=1)
         self.pair_R = np.repeat(np.arange(len(pairs)), sizes)
-        self.side_R = np.arange(len(reaches)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        self.entry_R, _ = _numbers(reach.entry for reach in reaches)
-        self.exit_R, _ = _numbers(reach.exit for reach in reaches)
+        self.side_R = np.arange(len(leaf_pairs)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        self.source_leaf_R, _ = _numbers([leaves.source_leaf for leaves in leaf_pairs])
+        self.target_leaf_R, _ = _numbers([leaves.target_leaf for leaves in leaf_pairs])
         first = 0
         set_R: list[int] = []
         lists: list[list[str]] = []
         for demand in demands.values():
-            set_R += [first + reach.tops for pair in demand.pairs for reach in pair.reaches]
-            lists += demand.tops
-            first += len(demand.tops)
-        _, self.tops = _numbers(top for tops in lists for top in tops)
-        self.mask_MK = np.zeros((len(lists), len(self.tops)), dtype=bool)
-        for number, tops in enumerate(lists):
-            self.mask_MK[number, [self.tops[top] for top in tops]] = True
+            set_R += [first + leaves.spines for pair in demand.pairs for leaves in pair.leaf_pairs]
+            lists += demand.spines
+            first += len(demand.spines)
+        _, self.spines = _numbers([spine for spines in lists for spine in spines])
+        self.mask_MK = np.zeros((len(lists), len(self.spines)), dtype=bool)
+        for number, spines in enumerate(lists):
+            self.mask_MK[number, [self.spines[spine] for spine in spines]] = True
         self.set_R = np.array(set_R, dtype=np.int64)
         self.whole_R = self.set_R.copy()
         if avoid:
-            self._leave_out(avoid, [(pair, reach) for pair in pairs for reach in pair.reaches])
+            self._leave_out(avoid, [(pair, leaves) for pair in pairs for leaves in pair.leaf_pairs])
 
-    def _leave_out(self, avoid: set[LinkName], reaches: Sequence[tuple[Pair, Reach]]) -> None:
-        """Give reaches that have a link to be avoided sets of tops of their own; empty where it is a host's link."""
+    def _leave_out(self, avoid: set[LinkName], leaf_pairs: Sequence[tuple[Pair, LeafPair]]) -> None:
+        """Give leaf pairs with a link to avoid their own sets of spines, which are empty if it is a host's link."""
         sets = [self.mask_MK]
         known: dict[tuple[str, str, int, bool], int] = {}
         ends = {name for link in avoid for name in link}
-        for index, (pair, reach) in enumerate(reaches):
-            if reach.entry not in ends and reach.exit not in ends:
+        for index, (pair, leaves) in enumerate(leaf_pairs):
+            if leaves.source_leaf not in ends and leaves.target_leaf not in ends:
                 continue
-            closed = (pair.source, reach.entry) in avoid or (reach.exit, pair.target) in avoid
-            key = (reach.entry, reach.exit, int(self.set_R[index]), closed)
+            closed = (pair.source, leaves.source_leaf) in avoid or (leaves.target_leaf, pair.target) in avoid
+            key = (leaves.source_leaf, leaves.target_leaf, int(self.set_R[index]), closed)
             if key not in known:
                 mask = self.mask_MK[key[2]].copy()
-                for top, number in self.tops.items():
-                    if closed or (reach.entry, top) in avoid or (top, reach.exit) in avoid:
+                for spine, number in self.spines.items():
+                    if closed or (leaves.source_leaf, spine) in avoid or (spine, leaves.target_leaf) in avoid:
                         mask[number] = False
                 known[key] = sum(map(len, sets))
                 sets.append(mask[None, :])
@@ -229,20 +240,20 @@ class _Table:
         self.mask_MK = np.concatenate(sets)
 
     def planned(self) -> Planned:
-        """The plan."""
+        """Return the plan."""
         if not self.flows_P.sum():
             nothing = {name: Assignment([], []) for name in self.demands}
             return Planned(nothing, dict.fromkeys(nothing, 0))
-        old_side_F, old_top_F = self._old()
+        old_side_F, old_spine_F = self._old()
         pair_F = np.repeat(np.arange(len(self.flows_P)), self.flows_P)
         side_F = self._sides(pair_F, old_side_F)
-        reach_PS = np.zeros((len(self.flows_P), self.sides), dtype=np.int64)
-        reach_PS[self.pair_R, self.side_R] = np.arange(len(self.pair_R))
-        reach_F = reach_PS[pair_F, side_F]
-        stays_F = np.where(side_F == old_side_F, old_top_F, -1)
-        top_F = self._tops(reach_F, stays_F)
-        names = np.array(list(self.tops), dtype=object)[top_F] if len(top_F) else np.array([], dtype=object)
-        moved_F = (old_top_F >= 0) & ((side_F != old_side_F) | (top_F != old_top_F))
+        leaves_PS = np.zeros((len(self.flows_P), self.sides), dtype=np.int64)
+        leaves_PS[self.pair_R, self.side_R] = np.arange(len(self.pair_R))
+        leaves_F = leaves_PS[pair_F, side_F]
+        stays_F = np.where(side_F == old_side_F, old_spine_F, -1)
+        spine_F = self._spines(leaves_F, stays_F)
+        names = np.array(list(self.spines), dtype=object)[spine_F] if len(spine_F) else np.array([], dtype=object)
+        moved_F = (old_spine_F >= 0) & ((side_F != old_side_F) | (spine_F != old_spine_F))
         assignments, moved, at = {}, {}, 0
         for name, demand in self.demands.items():
             end = at + sum(pair.flows for pair in demand.pairs)
@@ -252,24 +263,24 @@ class _Table:
         return Planned(assignments, moved)
 
     def _old(self) -> tuple[Ints, Ints]:
-        """Side and top that each flow has now; -1: none."""
+        """Return the side and the spine that each flow has now; -1: none."""
         sides: list[int] = []
-        tops: list[int] = []
+        spines: list[int] = []
         for name, demand in self.demands.items():
             had = self.before.get(name)
             if had is None:
                 count = sum(pair.flows for pair in demand.pairs)
                 sides += [-1] * count
-                tops += [-1] * count
+                spines += [-1] * count
             else:
                 sides += had.sides
-                tops += [self.tops.get(top, -1) for top in had.tops]
+                spines += [self.spines.get(spine, -1) for spine in had.spines]
         side_F = np.array(sides, dtype=np.int64)
-        side_F[side_F >= self.sides] = -1  # a side that nobody has any more
-        return side_F, np.array(tops, dtype=np.int64)
+        side_F[side_F >= self.sides] = -1  # a side that no pair has any more
+        return side_F, np.array(spines, dtype=np.int64)
 
     def _sides(self, pair_F: Ints, old_F: Ints) -> Ints:
-        """First stage: the side of each flow. A side's share is the number of its tops."""
+        """Choose the side of each flow. A side's share is the number of its spines."""
         weights_PS = np.zeros((len(self.flows_P), self.sides))
         weights_PS[self.pair_R, self.side_R] = self.mask_MK.sum(axis=1)[self.set_R]
         none = weights_PS.sum(axis=1) == 0
@@ -280,24 +291,35 @@ class _Table:
         counts_PS = color_evenly(self.rows_P, self.columns_P, self.flows_P, weights_PS, now_PS)
         return _hand_out(pair_F, old_F, counts_PS)
 
-    def _tops(self, reach_F: Ints, old_F: Ints) -> Ints:
-        """Second stage: the top of each flow. A cell is all flows of one side with the same entry, exit and tops."""
-        columns = [self.side_R, self.entry_R, self.exit_R, self.set_R]
+    def _spines(self, leaves_F: Ints, old_F: Ints) -> Ints:
+        """Choose the spine of each flow. A cell is all flows of one side with the same leaves and spines."""
+        n_spines_M = self.mask_MK.sum(axis=1)
+        set_R = np.where(n_spines_M[self.set_R] > 0, self.set_R, self.whole_R)
+        set_F = set_R[leaves_F]
+        spine_F: Ints = self.mask_MK.argmax(axis=1)[set_F]
+        open_F = np.flatnonzero(n_spines_M[set_F] > 1)
+        if not len(open_F):
+            return spine_F
+        spines_K = np.flatnonzero(
+            self.mask_MK[np.unique(set_F[open_F])].any(axis=0)
+        )  # of those with a choice: the spines
+        number = np.full(len(self.spines) + 1, -1)  # the last one for -1
+        number[spines_K] = np.arange(len(spines_K))
+        leaves_F, old_F = leaves_F[open_F], number[old_F[open_F]]
         key_R = np.zeros(len(self.side_R), dtype=np.int64)
-        for column in columns:
+        for column in (self.side_R, self.source_leaf_R, self.target_leaf_R, set_R):
             key_R = key_R * (int(column.max(initial=0)) + 1) + column
-        _, sample, cell_F = np.unique(key_R[reach_F], return_index=True, return_inverse=True)
-        reach_C = reach_F[sample]
-        weights_CK = self.mask_MK[self.set_R[reach_C]].astype(np.float64)
-        none = ~weights_CK.any(axis=1)
-        weights_CK[none] = self.mask_MK[self.whole_R[reach_C[none]]]
-        rows_C = self.entry_R[reach_C] * self.sides + self.side_R[reach_C]
-        columns_C = self.exit_R[reach_C] * self.sides + self.side_R[reach_C]
+        _, sample, cell_F = np.unique(key_R[leaves_F], return_index=True, return_inverse=True)
+        leaves_C = leaves_F[sample]
+        weights_CK = self.mask_MK[set_R[leaves_C]][:, spines_K].astype(np.float64)
+        rows_C = self.source_leaf_R[leaves_C] * self.sides + self.side_R[leaves_C]
+        columns_C = self.target_leaf_R[leaves_C] * self.sides + self.side_R[leaves_C]
         now_CK = _count(cell_F, old_F, weights_CK.shape)
         now_CK[weights_CK == 0] = 0
-        flows_C = np.bincount(cell_F, minlength=len(reach_C))
+        flows_C = np.bincount(cell_F, minlength=len(leaves_C))
         counts_CK = color_evenly(rows_C, columns_C, flows_C, weights_CK, now_CK)
-        return _hand_out(cell_F, old_F, counts_CK)
+        spine_F[open_F] = spines_K[_hand_out(cell_F, old_F, counts_CK)]
+        return spine_F
 
 
 def _count(cell_F: Ints, color_F: Ints, shape: tuple[int, ...]) -> Ints:
@@ -308,7 +330,7 @@ def _count(cell_F: Ints, color_F: Ints, shape: tuple[int, ...]) -> Ints:
 
 
 def _hand_out(cell_F: Ints, old_F: Ints, counts_CK: Ints) -> Ints:
-    """The color of each flow: the one it had, as long as its cell has such; the others in turn.
+    """Choose the color of each flow: the one it had as long as its cell has such, then the others in turn.
 
     Args:
         cell_F: Cell of each flow.
@@ -335,7 +357,7 @@ def _hand_out(cell_F: Ints, old_F: Ints, counts_CK: Ints) -> Ints:
 
 
 def _rank_within(key: Ints) -> Ints:
-    """How many equal keys come before each."""
+    """Return the number of equal keys before each."""
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
@@ -402,7 +424,7 @@ def _color(rows_C: Ints, columns_C: Ints, flows_C: Ints, weights_CK: Floats, now
 
 
 def _sums(values_CK: NDArray[Any]) -> NDArray[Any]:
-    """Sums of the first 0, 1, ... K colors, [C, K + 1]."""
+    """Return the sums of the first 0, 1, ... K colors, [C, K + 1]."""
     return np.concatenate([np.zeros((len(values_CK), 1), values_CK.dtype), np.cumsum(values_CK, axis=1)], axis=1)
 
 
@@ -422,7 +444,7 @@ class _Cut:
 
 
 class _End:
-    """Rows (or columns) of a problem: what each may have of each color.
+    """Rows (or columns) of a problem, and the bounds of each color in each row.
 
     Where flows have colors already, a row may keep them unevenly, up to the largest even count, so that a job that
     goes moves nobody; an uneven count costs less than a move.
@@ -437,7 +459,7 @@ class _End:
         self.settled = np.bincount(self.of_C, weights=now_CK.sum(axis=1), minlength=count) > 0
 
     def bounds(self, cut: _Cut, base: Ints, rest: Floats) -> tuple[Ints, _Bounds]:
-        """Number of each cell's row in this level, and how many flows each row may give to its first half."""
+        """Return the row of each cell in this level, and the bounds of the flows from each row to its first half."""
         end = self.of_C[cut.at]
         _, sample, group = np.unique(end * (self.most.shape[1] + 1) + cut.low, return_index=True, return_inverse=True)
         size = len(sample)
@@ -455,7 +477,7 @@ class _End:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """How much may leave a node: `least` to `most`; its share lies between `low` and `high`.
+    """Bounds of the flow out of each node: `least` to `most`; its share lies between `low` and `high`.
 
     `up` is what it costs to round the share down rather than up: negative where down is nearer.
     """
@@ -467,13 +489,13 @@ class _Bounds:
     up: Ints
 
     def slack(self) -> list[tuple[Ints, Ints]]:
-        """What the node keeps of `most`, as arcs: capacity and cost."""
+        """Return the arcs for what a node keeps of `most`: capacity and cost."""
         uneven = np.full(len(self.up), UNEVEN_COST)
         return [(self.most - self.high, -uneven), (self.high - self.low, self.up), (self.low - self.least, uneven)]
 
 
 def _halve(cut: _Cut, ends: Sequence[_End]) -> Ints:
-    """How many flows of each cell go to the first half of its colors.
+    """Return the number of flows of each cell that go to the first half of its colors.
 
     Each row and column gives its fair share, rounded down or up. That can always be done: the fair shares
     themselves are a flow, and a network with whole capacities has a whole one.
@@ -500,7 +522,7 @@ def _halve(cut: _Cut, ends: Sequence[_End]) -> Ints:
 def _minimum_cost(
     rows: tuple[Ints, _Bounds], columns: tuple[Ints, _Bounds], bands: list[tuple[Ints, int]], solve: Ints
 ) -> Ints:
-    """Flow of each cell, from its row to its column, at the least cost.
+    """Return the flow of each cell, from its row to its column, at the least cost.
 
     Args:
         rows: Row of each cell, and what may leave each row.

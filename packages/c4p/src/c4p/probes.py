@@ -1,4 +1,4 @@
-"""Hop-limited probes: which router answers at each hop of a connection, and whether the connection comes about.
+"""Hop-limited probes that find the router at each hop of a connection and test the connection.
 
 A probe is a TCP connection attempt with the very ports of the later connection and a small time to live; the router at
 which it ends answers "time exceeded", which Linux hands to the socket. No right is needed.
@@ -23,19 +23,17 @@ FULL_TTL = 64
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a probe.
+    """The outcome of a probe.
 
     Attributes:
         router: Address of the router that answered; empty: none did.
         connected: The target itself answered.
         busy: The port is in use, so nothing was sent.
-        after_s: Seconds until the answer.
     """
 
     router: str = ""
     connected: bool = False
     busy: bool = False
-    after_s: float = 0.0
 
 
 Probe = tuple[int, int]  # source port, time to live
@@ -51,7 +49,7 @@ def probe(source: str, target: tuple[str, int], probes: Iterable[Probe], timeout
         timeout_s: How long to wait for each; more than the longest round trip.
 
     Returns:
-        What came of each.
+        The outcome of each.
     """
     rounds: list[list[Probe]] = []
     for item in probes:
@@ -83,7 +81,7 @@ def _together(source: str, target: tuple[str, int], probes: list[Probe], timeout
             for number, _ in poll.poll(left * 1000):
                 sock, item = open_.pop(number)
                 poll.unregister(number)
-                answers[item] = _answer(sock, time.monotonic() - began)
+                answers[item] = _answer(sock)
                 _end(sock)
     finally:
         for sock, _ in open_.values():
@@ -108,18 +106,18 @@ def _begin(source: str, target: tuple[str, int], item: Probe) -> socket.socket |
     return None
 
 
-def _answer(sock: socket.socket, after_s: float) -> Answer:
+def _answer(sock: socket.socket) -> Answer:
     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code == 0:
-        return Answer(connected=True, after_s=after_s)
+        return Answer(connected=True)
     with contextlib.suppress(OSError):
         _, ancillary, _, _ = sock.recvmsg(512, 512, socket.MSG_ERRQUEUE)
         for level, kind, data in ancillary:
             if level == socket.IPPROTO_IP and kind == _IP_RECVERR and len(data) >= 24:
                 _, _, icmp, _, _, _, _ = struct.unpack_from("IBBBBII", data)
                 if icmp == _TIME_EXCEEDED:
-                    return Answer(router=socket.inet_ntoa(data[20:24]), after_s=after_s)
-    return Answer(after_s=after_s)
+                    return Answer(router=socket.inet_ntoa(data[20:24]))
+    return Answer()
 
 
 def _end(sock: socket.socket) -> None:

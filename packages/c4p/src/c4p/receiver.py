@@ -1,4 +1,4 @@
-"""Receive pieces from the previous neighbour and acknowledge them at once. Runs on the carrier's thread.
+"""Receive pieces from the previous neighbour and acknowledge them at once. Runs on the transport's thread.
 
 The member is a training process, and everybody who reaches its port can connect. So a connection has no buffer until
 its first bytes are a greeting with the group's token (`c4p.admission`).
@@ -22,8 +22,8 @@ from c4p.wire import HEADER, Header, Kind, parse_header
 _MOST_PAYLOAD = 1024 * 1024
 
 
-class Hooks(NamedTuple):
-    """Messages of the receiver to its carrier.
+class Callbacks(NamedTuple):
+    """Messages of the receiver to its transport.
 
     Attributes:
         arrived: A piece: its header, its bytes, which are not kept; returns whether the group goes on.
@@ -40,11 +40,11 @@ class Receiver:
     """Connections from the previous neighbour.
 
     Args:
-        at: Whom to expect.
+        at: The ring neighbours.
         listener: A listening socket; owned by the receiver from now on.
-        selector: The carrier's.
+        selector: The transport's.
         counters: The group's totals.
-        hooks: The carrier's.
+        callbacks: The transport's.
 
     Attributes:
         lost_at: When the last connection that had greeted broke, without a farewell; None while one stands.
@@ -57,20 +57,20 @@ class Receiver:
         listener: socket.socket,
         selector: selectors.BaseSelector,
         counters: Counters,
-        hooks: Hooks,
+        callbacks: Callbacks,
     ) -> None:
         self._at = at
         self._admission = Admission(listener, selector.unregister)
         self._rests_until = 0.0
         self._selector = selector
         self._counters = counters
-        self._hooks = hooks
+        self._callbacks = callbacks
         self._incoming: list[Incoming] = []
         self.lost_at: float | None = None
         self.farewell: int | None = None
 
     def listen(self) -> None:
-        """Take connections from now on."""
+        """Start to accept connections."""
         self._selector.register(self._admission.listener, selectors.EVENT_READ, self._accept)
 
     def tick(self, now: float) -> None:
@@ -87,12 +87,12 @@ class Receiver:
 
     @property
     def has_greeted(self) -> bool:
-        """The neighbour is connected."""
+        """Return True if the neighbour is connected."""
         return bool(self._incoming)
 
     @property
     def idle_sockets(self) -> list[socket.socket]:
-        """Sockets of connections on which no answer has been begun."""
+        """Return the sockets of connections on which no answer is being written."""
         return [c.sock for c in self._incoming if not c.outgoing]
 
     def close(self) -> None:
@@ -176,17 +176,17 @@ class Receiver:
                 return
 
     def _message(self, connection: Incoming, header: Header, payload: memoryview) -> bool:
-        """Take one message; whether the group goes on."""
+        """Handle one message. Return whether the group goes on."""
         if header.kind is Kind.DATA:
             self._counters.received_bytes += len(payload)
-            if not self._hooks.arrived(header, payload):
+            if not self._callbacks.arrived(header, payload):
                 return False
             self._reply(connection, Header(Kind.ACK, header.sequence, header.piece).packed())
         elif header.kind is Kind.BYE:
             self.farewell = header.sequence
-            return self._hooks.left()
+            return self._callbacks.left()
         elif header.kind is Kind.ABORT:
-            self._hooks.fail(GroupBroken(bytes(payload).decode(errors="replace")))
+            self._callbacks.fail(GroupBroken(bytes(payload).decode(errors="replace")))
             return False
         return True
 

@@ -1,7 +1,8 @@
-"""How members of a group find each other: any store with `set` and `get`, torch's among them."""
+"""How the members of a group find each other: over torch's store, or a shared folder."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -12,29 +13,94 @@ from typing import Protocol
 
 from c4p.errors import BadRequest, GroupBroken
 
+ADDRESS = "address"
+#: Longest pause between two looks at the store, seconds: 1,000 waiting members ask it 8,000 times a second at most.
+LONGEST_PAUSE_S = 0.25
+_FAILED = "c4p/failed"
+
 
 class Store(Protocol):
-    """What a group needs of a store; `torch.distributed.Store` has it."""
+    """The part of `torch.distributed.Store` that a group needs."""
 
     def set(self, key: str, value: str) -> None:
         """Write a value."""
 
     def get(self, key: str) -> bytes:
-        """Value of a key; waits until there is one."""
+        """Return the value of a key that is there."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Return True if all keys are there."""
+
+
+class Rendezvous:
+    """One member's exchange of values with the others while the group starts.
+
+    Args:
+        store: Fresh for each group.
+        rank: This member.
+        size: Number of members.
+        timeout_s: Seconds from now after which `get` gives up.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
+        self._store, self._rank, self._size = store, rank, size
+        self._timeout_s = timeout_s
+        self._until = time.monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that are left for the start."""
+        return max(0.0, self._until - time.monotonic())
+
+    def publish(self, name: str, value: str) -> None:
+        """Write a value of this member."""
+        self._store.set(_key(name, self._rank), value)
+
+    def get(self, name: str, rank: int = 0) -> bytes:
+        """Wait for a value of another member.
+
+        Raises:
+            GroupBroken: It did not come within the group's time-out, or a member has failed. The message names it.
+        """
+        key, pause_s = _key(name, rank), 0.002
+        while not self._store.check([key]):
+            if self._store.check([_FAILED]):
+                raise GroupBroken(self._store.get(_FAILED).decode())
+            if not self.left_s:
+                raise GroupBroken(self._late(name, rank))
+            time.sleep(min(pause_s, self.left_s + 0.001))
+            pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+        return self._store.get(key)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the members that still wait why this one cannot start."""
+        with contextlib.suppress(Exception):  # the store may be the reason
+            if not self._store.check([_FAILED]):
+                self._store.set(_FAILED, f"rank {self._rank} could not start: {error}")
+
+    def _late(self, name: str, rank: int) -> str:
+        absent = [one for one in range(self._size) if not self._store.check([_key(ADDRESS, one)])]
+        if absent:
+            who = ", ".join(f"rank {one}" for one in absent[:8]) + (", ..." if len(absent) > 8 else "")
+            return f"{who} of {self._size} members did not start within {self._timeout_s:g} s"
+        return f"rank {rank} did not give its {name} within {self._timeout_s:g} s"
+
+
+def _key(name: str, rank: int) -> str:
+    return f"c4p/{rank}" if name == ADDRESS else f"c4p/{name}/{rank}"
 
 
 class Folder:
-    """A folder that all members see is the store. It holds the group's token, so it must be the user's own.
+    """A store in a folder that all members share. It holds the group's token, so it must be the user's own.
 
     Args:
         path: The folder; made where it is missing. Each group needs a fresh one.
-        timeout_s: How long `get` waits.
 
     Raises:
         BadRequest: Another user could have put files into it, or could do so.
     """
 
-    def __init__(self, path: str | Path, timeout_s: float = 60.0) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = self._path.stat()
@@ -43,7 +109,6 @@ class Folder:
                 f"{self._path} belongs to user {facts.st_uid}, or everybody may write into it, so another user could "
                 "put a token there: give a folder of your own"
             )
-        self._timeout_s = timeout_s
 
     def set(self, key: str, value: str) -> None:
         """Write a value, whole or not at all.
@@ -61,27 +126,23 @@ class Folder:
         Path(file.name).replace(self._file(key))
 
     def get(self, key: str) -> bytes:
-        """Value of a key; waits until there is one.
+        """Return the value of a key that is there.
 
         Raises:
-            GroupBroken: Nobody wrote it in time.
+            BadRequest: Another user has written it.
         """
-        until = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return _own_bytes(self._file(key))
-            except FileNotFoundError:
-                if time.monotonic() > until:
-                    message = f"nobody wrote {key!r} to {self._path} within {self._timeout_s:g} s"
-                    raise GroupBroken(f"{message}: did all members start, with the same folder?") from None
-                time.sleep(0.005)
+        return _own_bytes(self._file(key))
+
+    def check(self, keys: list[str]) -> bool:
+        """Return True if all keys are there."""
+        return all(os.path.lexists(self._file(key)) for key in keys)
 
     def _file(self, key: str) -> Path:
         return self._path / ("key-" + key.replace("/", "-"))
 
 
 def _own_bytes(file: Path) -> bytes:
-    """Return the contents of a file of the user's.
+    """Return the contents of a file that belongs to the user.
 
     Raises:
         BadRequest: Another user has put it there.

@@ -69,7 +69,7 @@ def even_chunks(elements: int, size: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of the buffer to be sent. `number` is the same at both ends; `start` and `stop` are bytes."""
+    """A part of the buffer. `number` is the same at both ends; `start` and `stop` are bytes."""
 
     number: int
     start: int
@@ -155,7 +155,7 @@ def piece_bytes(chunk_bytes: int, item_bytes: int, sockets: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RingPosition:
     """Where in a ring an operation runs: this rank of `size`, `sockets` to each neighbour."""
 
     rank: int
@@ -181,7 +181,7 @@ def ring_operation(
     buffer: memoryview,
     item_bytes: int,
     chunks: list[tuple[int, int]],
-    place: Place,
+    place: RingPosition,
     combine: Combine | None,
     facts: tuple[object, ...] = (),
 ) -> Operation:
@@ -206,7 +206,7 @@ def ring_operation(
     size, rank = place.size, place.rank
     longest = max(stop - start for start, stop in chunks) * item_bytes
     length = piece_bytes(longest, item_bytes, place.sockets)
-    slots = max(1, -(-longest // length))
+    pieces_per_chunk = max(1, -(-longest // length))
     first = size - 1 if name == "allgather" else 0
     last = size - 2 if name == "reduce_scatter" else 2 * size - 3
     operation = Operation(name, buffer, item_bytes, signature(name, size, item_bytes, chunks[-1], facts), combine)
@@ -214,7 +214,7 @@ def ring_operation(
     def pieces(step: int, chunk: int) -> list[Piece]:
         start, stop = (edge * item_bytes for edge in chunks[chunk % size])
         cuts = range(start, stop, length)
-        return [Piece(step * slots + k, cut, min(cut + length, stop)) for k, cut in enumerate(cuts)]
+        return [Piece(step * pieces_per_chunk + k, cut, min(cut + length, stop)) for k, cut in enumerate(cuts)]
 
     operation._sends[-1] = pieces(first, rank + 1 + first)
     for step in range(first, last + 1):
@@ -225,7 +225,7 @@ def ring_operation(
     return operation
 
 
-def broadcast_operation(buffer: memoryview, root: int, place: Place) -> Operation:
+def broadcast_operation(buffer: memoryview, root: int, place: RingPosition) -> Operation:
     """The root's bytes go along the ring, piece by piece; each member passes on what arrives.
 
     Args:

@@ -1,4 +1,4 @@
-"""The kernel's own routing answer: which next hop a connection with these ports will take, and word of changes.
+"""The kernel's routing answers: the next hop of a connection by its ports, and notifications of changes.
 
 Asked over rtnetlink (RTM_GETROUTE with protocol and ports), so it costs no packet and needs no right.
 """
@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from c4p.errors import NoWay
+from c4p.errors import NoPath
 
 _NETLINK_ROUTE = 0
 _GROUPS = 0x1 | 0x40  # RTMGRP_LINK, RTMGRP_IPV4_ROUTE
@@ -27,7 +27,7 @@ _LOCAL = 2  # RTN_LOCAL
 
 @dataclass(frozen=True, slots=True)
 class NextHop:
-    """Where the kernel sends a packet: over an interface, to a gateway (empty: the target itself)."""
+    """The next hop of a packet: an interface, and a gateway (empty: the target itself)."""
 
     interface: str
     gateway: str
@@ -35,7 +35,7 @@ class NextHop:
 
 
 def next_hops(source: str, target: str, target_port: int, ports: Iterable[int]) -> dict[int, NextHop]:
-    """The next hop of a TCP connection, by its source port.
+    """Return the next hop of a TCP connection by its source port.
 
     Args:
         source: Own IPv4 address.
@@ -44,7 +44,7 @@ def next_hops(source: str, target: str, target_port: int, ports: Iterable[int]) 
         ports: Source ports to ask for.
 
     Raises:
-        NoWay: The kernel has no route.
+        NoPath: The kernel has no route.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as kernel:
         kernel.bind((0, 0))
@@ -53,7 +53,7 @@ def next_hops(source: str, target: str, target_port: int, ports: Iterable[int]) 
 
 
 def index_of(interface: str) -> int:
-    """The kernel's number of an interface; 0 where it is gone."""
+    """Return the kernel's number of an interface; 0 if it is gone."""
     try:
         return socket.if_nametoindex(interface)
     except OSError:
@@ -77,7 +77,7 @@ def _ask(kernel: socket.socket, source: str, target: str, port: int, target_port
     if kind == _NLMSG_ERROR:
         (code,) = struct.unpack_from("=i", answer, _HEADER.size)
         if -code in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EINVAL, errno.EACCES):
-            raise NoWay(f"no route from {source} to {target}: {os.strerror(-code)}")
+            raise NoPath(f"no route from {source} to {target}: {os.strerror(-code)}")
         raise OSError(-code, os.strerror(-code))
     *_, type_, _ = _ROUTE.unpack_from(answer, _HEADER.size)
     found = dict(_attributes(answer[_HEADER.size + _ROUTE.size :]))
@@ -100,7 +100,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class Watch:
-    """Tells whether routes or links of this host have changed."""
+    """A subscription to changes of this host's routes and links."""
 
     def __init__(self) -> None:
         self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
@@ -120,9 +120,9 @@ class Watch:
             changed = True
 
     def wait(self, timeout_s: float) -> None:
-        """Until something changes, or the time is over."""
+        """Wait until something changes or the time is over."""
         select.select([self._kernel], [], [], timeout_s)
 
     def close(self) -> None:
-        """End."""
+        """Close the subscription."""
         self._kernel.close()

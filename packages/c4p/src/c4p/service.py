@@ -1,15 +1,15 @@
-"""The planner as a service: all jobs' flows in one place, over HTTP, on disk.
+"""The planner's service: the flows of all jobs, over HTTP, with its state on disk.
 
 | request | answer |
 |---|---|
 | `PUT /jobs/{name}` | registers a job's members; its assignment, and how many flows of other jobs move |
-| `GET /jobs/{name}/members/{rank}?version=v&edition=e` | side and top of a member's connections if not of version v |
-| `PUT /jobs/{name}/members/{rank}` | a member has learned its ways again |
+| `GET /jobs/{name}/members/{rank}?version=v&revision=r` | side and spine of its connections if not of version v |
+| `PUT /jobs/{name}/members/{rank}` | a member has learned its paths again |
 | `DELETE /jobs/{name}` | the job has ended |
 | `PUT /avoid` | links to avoid; how many flows move, which links are taken all the same, which nobody has |
 | `GET /` | jobs, flows, the most loaded links |
 
-A member that asks renews its job's lease, and hears whether the planner knows another edition of its ways than it has.
+A member's poll renews its job's lease and says whether the planner has another revision of the member's paths.
 State is a SQLite file, written through before an answer is given, so an answer survives the end of the process.
 """
 
@@ -33,36 +33,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from c4p.demand import Member, demand_of
+from c4p.demand import Member, demand_of, with_members
 from c4p.errors import BadRequest
 from c4p.planner import Assignment, Demand, check, link_loads, plan, possible_links
 
 LEASE_S = 60.0
 MOST_BYTES = 64 * 1024 * 1024
-#: Bytes of bodies that are being received, of all requests together.
+#: Bytes of all bodies that are being received at the same time.
 MOST_BYTES_AT_ONCE = 4 * MOST_BYTES
-#: A body that has not come by then is not waited for, seconds.
+#: Seconds in which a request's body must arrive.
 BODY_S = 30.0
-#: So many members ask in a second at most: with more, each asks less often than once a second.
-ASKED_A_SECOND = 2000
-
-
-class Body(msgspec.Struct, frozen=True):
-    """What a job registers: its members by rank."""
-
-    members: list[Member]
+#: Polls that all members together send in a second at most; with more members each polls less often.
+MAX_POLLS_PER_SECOND = 2000
 
 
 class Avoid(msgspec.Struct, frozen=True):
-    """Links (from, to) to avoid; replaces what was said before."""
+    """Links (from, to) to avoid. They replace the earlier ones."""
 
     links: list[tuple[str, str]]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredJob(msgspec.Struct, frozen=True):
     """A job on disk."""
 
-    members: list[Member]
+    demand: Demand
+    revisions: dict[int, int]
     assignment: Assignment
     version: int
 
@@ -72,35 +67,40 @@ class Job:
     """A registered job; only `seen` changes, so it is read without the planner's lock.
 
     Attributes:
-        members: By rank.
-        demand: Their flows.
-        firsts: Number of each member's first flow in the demand, by rank.
-        assignment: The way of each flow.
-        version: Another one where ways are others; never one that an earlier job of this name had.
+        demand: The flows of each member, by rank.
+        revisions: How often each member has learned its paths again; 0 where a rank is missing.
+        assignment: The path of each flow.
+        version: Another one where paths are others; never one that an earlier job of this name had.
         seen: When a member asked last.
-        registration: Number of its registration; what was heard of members of an earlier one does not count.
+        registration: Number of its registration; updates of members of an earlier one do not count.
+        first_flows: Number of each member's first flow, by rank, and the number of all flows.
     """
 
-    members: list[Member]
     demand: Demand
-    firsts: dict[int, int]
+    revisions: dict[int, int]
     assignment: Assignment
     version: int
     seen: float
     registration: int
+    first_flows: list[int] = field(init=False)
 
-    def ways(self, rank: int) -> list[tuple[int, str]]:
-        """Side and top of each of a member's connections; none where it knows no ways."""
-        first = self.firsts.get(rank)
-        if first is None:
-            return []
-        mine = slice(first, first + self.members[rank].flows)
-        return list(zip(self.assignment.sides[mine], self.assignment.tops[mine], strict=True))
+    def __post_init__(self) -> None:
+        self.first_flows = list(itertools.accumulate((pair.flows for pair in self.demand.pairs), initial=0))
+
+    def paths(self, rank: int) -> list[tuple[int, str]]:
+        """Return the side and the spine of each of a member's connections; none if it knows no paths."""
+        mine = slice(*self.first_flows[rank : rank + 2])
+        return list(zip(self.assignment.sides[mine], self.assignment.spines[mine], strict=True))
+
+    def check_rank(self, rank: int) -> None:
+        """Raise KeyError if there is no such member."""
+        if not 0 <= rank < len(self.demand.pairs):
+            raise KeyError(rank)
 
 
 @dataclass(slots=True)
 class Planner:
-    """Jobs and their plan; every change is on disk before anybody can read it.
+    """All jobs and their plan. Every change is on disk before it can be read.
 
     Args:
         path: The SQLite file; None: memory only.
@@ -108,7 +108,7 @@ class Planner:
         clock: Seconds.
 
     Attributes:
-        again_s: After this time a member asks again.
+        poll_after_s: Seconds after which a member polls again.
     """
 
     path: Path | None = None
@@ -116,8 +116,8 @@ class Planner:
     clock: Callable[[], float] = time.time
     jobs: dict[str, Job] = field(default_factory=dict)
     avoid: list[tuple[str, str]] = field(default_factory=list)
-    again_s: float = 1.0
-    _heard: dict[tuple[str, int], tuple[int, Member]] = field(default_factory=dict)
+    poll_after_s: float = 1.0
+    _updates: dict[tuple[str, int], tuple[int, Member]] = field(default_factory=dict)
     _registrations: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _disk: sqlite3.Connection | None = None
@@ -132,11 +132,10 @@ class Planner:
             "CREATE TABLE IF NOT EXISTS avoid (one INTEGER PRIMARY KEY CHECK (one = 1), kept BLOB);"
         )
         for name, kept in self._disk.execute("SELECT name, kept FROM jobs ORDER BY rowid"):
-            with contextlib.suppress(msgspec.DecodeError):  # of another version, whose members speak otherwise
-                job = msgspec.msgpack.decode(kept, type=Kept)
-                demand, firsts = demand_of(job.members)
+            with contextlib.suppress(msgspec.DecodeError):  # of an older version of this package
+                job = msgspec.msgpack.decode(kept, type=StoredJob)
                 number = next(self._registrations)
-                self.jobs[name] = Job(job.members, demand, firsts, job.assignment, job.version, self.clock(), number)
+                self.jobs[name] = Job(job.demand, job.revisions, job.assignment, job.version, self.clock(), number)
         for (kept,) in self._disk.execute("SELECT kept FROM avoid"):
             self.avoid = msgspec.msgpack.decode(kept, type=list[tuple[str, str]])
         self._set_pace()
@@ -146,8 +145,8 @@ class Planner:
         if self._disk is not None:
             self._disk.close()
 
-    def register(self, name: str, members: list[Member]) -> tuple[Job, int]:
-        """A job comes, or comes with other flows.
+    def register(self, name: str, demand: Demand) -> tuple[Job, int]:
+        """Register a job, or replace its demand.
 
         Returns:
             The job, and how many flows of other jobs move for it.
@@ -157,63 +156,65 @@ class Planner:
         """
         with self._lock:
             gone = [other for other, job in self.jobs.items() if self.clock() - job.seen > self.lease_s]
-            moved = self._replan({**dict.fromkeys(gone), name: members}, anew=name)
+            moved = self._replan({**dict.fromkeys(gone), name: (demand, {})}, anew=name)
             return self.jobs[name], sum(count for other, count in moved.items() if other != name)
 
-    def member(self, name: str, rank: int, version: int, edition: int = 0) -> tuple[int, list[Any] | None, bool]:
-        """What a member hears when it asks; renews its job's lease. Never waits for a plan that is being made.
+    def member(self, name: str, rank: int, version: int, revision: int = 0) -> tuple[int, list[Any] | None, bool]:
+        """Answer a member's poll and renew its job's lease, without waiting for a plan that is being made.
 
         Args:
             name: The job.
             rank: The member.
-            version: Of the ways that it has.
-            edition: Of what it knows, see `c4p.demand.Member`.
+            version: Of the paths that it has.
+            revision: Of what it knows, see `c4p.demand.Member`.
 
         Returns:
-            The job's version; side and top of each connection where the version is another one; whether what the
-            planner knows of this member is of another edition.
+            The job's version; side and spine of each connection where the version is another one; whether what the
+            planner knows of this member is of another revision.
 
         Raises:
             KeyError: No such job or member.
         """
         job = self.jobs[name]
-        if not 0 <= rank < len(job.members):
-            raise KeyError(rank)
+        job.check_rank(rank)
         job.seen = self.clock()
-        return job.version, job.ways(rank) if version != job.version else None, job.members[rank].edition != edition
+        return job.version, job.paths(rank) if version != job.version else None, job.revisions.get(rank, 0) != revision
 
-    def hear(self, name: str, rank: int, member: Member) -> None:
-        """A member has learned its ways again; planned by the next `settle`. Never waits.
+    def update_member(self, name: str, rank: int, member: Member) -> None:
+        """Store the paths that a member has learned again for the next `apply_updates`, without waiting.
 
         Raises:
             KeyError: No such job or member.
             BadRequest: What it says contradicts itself.
         """
         job = self.jobs[name]
-        if not 0 <= rank < len(job.members):
-            raise KeyError(rank)
-        check(name, demand_of([member])[0])
-        self._heard[name, rank] = job.registration, member
+        job.check_rank(rank)
+        check(name, demand_of([member]))
+        self._updates[name, rank] = job.registration, member
 
-    def settle(self) -> int:
-        """Plan what was heard, all of it at once: after a failure thousands of members learn again.
+    def apply_updates(self) -> int:
+        """Plan all stored updates at once: after a failure thousands of members learn again.
 
         Returns:
             Flows that move.
         """
         with self._lock:
-            fresh: dict[str, list[Member] | None] = {}
-            while self._heard:
-                (name, rank), (registration, member) = self._heard.popitem()
+            told: dict[str, dict[int, Member]] = {}
+            while self._updates:
+                (name, rank), (registration, member) = self._updates.popitem()
                 job = self.jobs.get(name)
-                if job is not None and job.registration == registration:  # otherwise it has ended or come anew since
-                    members = fresh.get(name) or list(job.members)
-                    members[rank] = member
-                    fresh[name] = members
+                if (
+                    job is not None and job.registration == registration
+                ):  # otherwise it has ended or was registered again
+                    told.setdefault(name, {})[rank] = member
+            fresh: dict[str, tuple[Demand, dict[int, int]] | None] = {}
+            for name, members in told.items():
+                revisions = self.jobs[name].revisions | {rank: member.revision for rank, member in members.items()}
+                fresh[name] = with_members(self.jobs[name].demand, members.items()), revisions
             return sum(self._replan(fresh).values()) if fresh else 0
 
     def leave(self, name: str) -> bool:
-        """A job has ended; the others are evened out where that needs few moves."""
+        """Remove a job; the others are evened out if that needs few moves."""
         with self._lock:
             if name not in self.jobs:
                 return False
@@ -221,11 +222,11 @@ class Planner:
             return True
 
     def set_avoid(self, links: list[tuple[str, str]]) -> dict[str, Any]:
-        """Links to avoid from now on.
+        """Replace the links to avoid, and plan anew.
 
         Returns:
-            moved: flows that move for it; taken: links that are taken all the same, with their flows, since no way
-            avoids them; unknown: links that no way of a registered job has.
+            moved: flows that move for it; taken: links that are taken all the same, with their flows, since no path
+            avoids them; unknown: links that no path of a registered job has.
         """
         with self._lock:
             if self._disk is not None:
@@ -243,7 +244,7 @@ class Planner:
             }
 
     def overview(self) -> dict[str, Any]:
-        """Jobs, flows, and the links by their number of flows."""
+        """Return jobs, flows, and the most loaded links."""
         with self._lock:
             loads = self._loads()
             jobs = {n: {"flows": len(j.assignment.sides), "version": j.version} for n, j in self.jobs.items()}
@@ -254,11 +255,13 @@ class Planner:
         jobs = self.jobs.items()
         return link_loads({name: job.demand for name, job in jobs}, {name: job.assignment for name, job in jobs})
 
-    def _replan(self, fresh: Mapping[str, list[Member] | None], anew: str | None = None) -> dict[str, int]:
+    def _replan(
+        self, fresh: Mapping[str, tuple[Demand, dict[int, int]] | None], anew: str | None = None
+    ) -> dict[str, int]:
         """Plan all jobs, write what is new to disk, then let members read it.
 
         Args:
-            fresh: Members of jobs that come or know other ways; None for those that end.
+            fresh: Demand and revisions of jobs that come or know other paths; None for those that end.
             anew: The one of them that registers.
 
         Returns:
@@ -267,14 +270,14 @@ class Planner:
         jobs = {name: job for name, job in self.jobs.items() if name not in fresh}
         before = {name: job.assignment for name, job in jobs.items()}
         demands = {name: job.demand for name, job in jobs.items()}
-        made = {name: (members, *demand_of(members)) for name, members in fresh.items() if members is not None}
-        for name, (_, demand, _) in made.items():
+        made = {name: new for name, new in fresh.items() if new is not None}
+        for name, (demand, _) in made.items():
             demands[name] = demand
             had = self.jobs.get(name)
             if had is not None and _flows(had.demand) == _flows(demand):
                 before[name] = had.assignment
         planned = plan(demands, before, self.avoid)
-        result: dict[str, Job | None] = {name: None for name, members in fresh.items() if members is None}
+        result: dict[str, Job | None] = {name: None for name, new in fresh.items() if new is None}
         for name, assignment in planned.assignments.items():
             had, new = self.jobs.get(name), made.get(name)
             if new is not None:
@@ -293,7 +296,8 @@ class Planner:
         return planned.moved
 
     def _set_pace(self) -> None:
-        self.again_s = max(1.0, sum(len(job.members) for job in self.jobs.values()) / ASKED_A_SECOND)
+        members = sum(len(job.demand.pairs) for job in self.jobs.values())
+        self.poll_after_s = max(1.0, members / MAX_POLLS_PER_SECOND)
 
     def _write(self, jobs: Mapping[str, Job | None]) -> None:
         if self._disk is None:
@@ -303,26 +307,26 @@ class Planner:
                 if job is None:
                     self._disk.execute("DELETE FROM jobs WHERE name = ?", (name,))
                     continue
-                kept = msgspec.msgpack.encode(Kept(job.members, job.assignment, job.version))
+                kept = msgspec.msgpack.encode(StoredJob(job.demand, job.revisions, job.assignment, job.version))
                 self._disk.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (name, kept))
 
 
 def _flows(demand: Demand) -> list[tuple[str, str, int]]:
-    """What has to be the same for flows to stay where they are."""
+    """Return what must be equal for flows to keep their paths."""
     return [(pair.source, pair.target, pair.flows) for pair in demand.pairs]
 
 
 def application(planner: Planner) -> Starlette:
-    """The HTTP application of a planner."""
+    """Return the HTTP application of a planner."""
     bodies = _Bodies()
 
     async def put_job(request: Request) -> Response:
-        body = await bodies.read(request, Body)
-        if isinstance(body, Response):
-            return body
+        demand = await bodies.read(request, Demand)
+        if isinstance(demand, Response):
+            return demand
         name = request.path_params["name"]
         try:
-            job, moved = await run_in_threadpool(planner.register, name, body.members)
+            job, moved = await run_in_threadpool(planner.register, name, demand)
         except BadRequest as error:
             return _json({"error": str(error)}, 400)
         return _json({"version": job.version, "assignment": job.assignment, "moved": moved})
@@ -330,9 +334,9 @@ def application(planner: Planner) -> Starlette:
     async def get_member(request: Request) -> Response:
         name, rank = request.path_params["name"], request.path_params["rank"]
         with contextlib.suppress(KeyError, ValueError):
-            known = [int(request.query_params.get(key, default)) for key, default in (("version", -1), ("edition", 0))]
-            version, ways, stale = planner.member(name, rank, *known)
-            return _json({"version": version, "ways": ways, "stale": stale, "again_s": planner.again_s})
+            known = [int(request.query_params.get(key, default)) for key, default in (("version", -1), ("revision", 0))]
+            version, paths, stale = planner.member(name, rank, *known)
+            return _json({"version": version, "paths": paths, "stale": stale, "poll_after_s": planner.poll_after_s})
         return _no_member(name, rank)
 
     async def put_member(request: Request) -> Response:
@@ -341,12 +345,12 @@ def application(planner: Planner) -> Starlette:
             return member
         name, rank = request.path_params["name"], request.path_params["rank"]
         try:
-            planner.hear(name, rank, member)
+            planner.update_member(name, rank, member)
         except KeyError:
             return _no_member(name, rank)
         except BadRequest as error:
             return _json({"error": str(error)}, 400)
-        return _json({"moved": await run_in_threadpool(planner.settle)})
+        return _json({"moved": await run_in_threadpool(planner.apply_updates)})
 
     async def delete_job(request: Request) -> Response:
         name = request.path_params["name"]
@@ -375,13 +379,13 @@ def application(planner: Planner) -> Starlette:
 
 
 class _Bodies:
-    """Receives requests' bodies, in bounded memory and time."""
+    """A receiver of requests' bodies in bounded memory and time."""
 
     def __init__(self) -> None:
         self._held = 0
 
     async def read(self, request: Request, kind: type[Any]) -> Any:
-        """The request's body as a record, or the answer that refuses it."""
+        """Return the request's body as a record, or the response that refuses it."""
         data = bytearray()
         try:
             refusal = await asyncio.wait_for(self._receive(request, data), BODY_S)
@@ -401,7 +405,7 @@ class _Bodies:
             if len(data) + len(part) > MOST_BYTES:
                 return _json({"error": f"more than {MOST_BYTES} bytes"}, 413)
             if self._held + len(part) > MOST_BYTES_AT_ONCE:
-                return _json({"error": "too many bytes are on their way already: come again"}, 503)
+                return _json({"error": "too many bytes are on their path already: come again"}, 503)
             self._held += len(part)
             data += part
         return None

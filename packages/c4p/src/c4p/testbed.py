@@ -41,7 +41,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What to build.
+    """The shape of a testbed.
 
     Attributes:
         kind: "parallel" or "clos".
@@ -60,7 +60,7 @@ class Shape:
     oversubscription: float = 1.0
 
     def checked(self) -> Shape:
-        """Itself.
+        """Return the shape.
 
         Raises:
             BadRequest: It cannot be built.
@@ -83,7 +83,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Testbed:
-    """A network that stands; made by `build`.
+    """A running network; see `build`.
 
     Attributes:
         shape: What it is.
@@ -104,7 +104,7 @@ class Testbed:
     namespaces: list[str] = field(default_factory=list)
 
     def command(self, host: int, argv: Sequence[str]) -> list[str]:
-        """A command as it is run on a host."""
+        """Return the command line that runs a command on a host."""
         return ["ip", "netns", "exec", self.hosts[host], *argv]
 
     def start(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[str]:
@@ -112,11 +112,11 @@ class Testbed:
         return subprocess.Popen(self.command(host, argv), text=True, **options)
 
     def namespace(self, name: str) -> str:
-        """Namespace of a host ("host0") or a router ("spine1", "leaf0L")."""
+        """Return the namespace of a host ("host0") or a router ("spine1", "leaf0L")."""
         return f"{self.prefix}-{name}"
 
     def between(self, source: str, target: str) -> Link:
-        """The link from one to another, such as `between("spine1", "host0")`.
+        """Return the link from one node to another, such as `between("spine1", "host0")`.
 
         Raises:
             BadRequest: There is none.
@@ -128,14 +128,14 @@ class Testbed:
         return found[0]
 
     def cut(self, source: str, target: str) -> None:
-        """The link ends without a word to its source: the interface goes down at the far end.
+        """Take the interface at the source of a link down, so that the far end loses its carrier.
 
         Routes of others stay as they are, so what is sent on this path is lost.
         """
         self._set(source, target, "down")
 
-    def mend(self, source: str, target: str) -> None:
-        """A cut link works again."""
+    def restore(self, source: str, target: str) -> None:
+        """Take the interface of a cut link up again."""
         self._set(source, target, "up")
         _ip("-n", self.namespace(source), "-batch", "-", text=self._routes.get(source, ""))
 
@@ -148,7 +148,7 @@ class Testbed:
         _tc("-n", link.source, *f"qdisc change dev {link.interface} {_tbf(mbit)}".split())
 
     def sent_bytes(self, link: Link) -> int:
-        """Bytes that have gone over one direction of a link, headers included."""
+        """Return the bytes sent over one direction of a link, headers included."""
         path = f"/sys/class/net/{link.interface}/statistics/tx_bytes"
         done = subprocess.run(
             ["ip", "netns", "exec", link.source, "cat", path], capture_output=True, text=True, check=True, timeout=10
@@ -159,7 +159,7 @@ class Testbed:
 
 
 def why_not() -> str:
-    """Why namespaces cannot be made here; empty if they can."""
+    """Return why namespaces cannot be made here; empty if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -168,10 +168,10 @@ def why_not() -> str:
 
 @contextlib.contextmanager
 def build(shape: Shape, seed: int | None = None) -> Iterator[Testbed]:
-    """A network, taken down at the end.
+    """Build a network; remove it at the end.
 
     Args:
-        shape: What to build.
+        shape: The shape of a testbed.
         seed: Of the hosts' and routers' hashes; None: random.
 
     Raises:
@@ -205,7 +205,7 @@ def _raise(bed: Testbed, seeds: random.Random) -> None:
 
 
 class _Plan:
-    """Nodes, links and routes, written down first and made in a few batches."""
+    """Nodes, links and routes, collected first and created in a few batches."""
 
     def __init__(self, bed: Testbed) -> None:
         self.bed = bed

@@ -69,26 +69,26 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         options = options or options_from(os.environ, timeout.total_seconds(), name)
         self.c4p = Group(rank, size, store, options)
 
-    # -- who it is ------------------------------------------------------------------------------------------------
+    # -- identity ------------------------------------------------------------------------------------------------
 
     def getBackendName(self) -> str:
-        """Name for torch."""
+        """Return the backend's name."""
         return "c4p"
 
     def size(self) -> int:
-        """Members."""
+        """Return the number of members."""
         return self._size
 
     def rank(self) -> int:
-        """This member."""
+        """Return the rank of this member."""
         return self._rank
 
     def shutdown(self) -> None:
-        """Called by `destroy_process_group`."""
+        """Close the group; `destroy_process_group` calls it."""
         self.c4p.close()
 
     def abort(self) -> None:
-        """End at once; the others get an error."""
+        """End the group at once; the other members get an error."""
         self.c4p.abort("abort() was called")
 
     # -- operations -------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """The tensor of `opts.rootRank` on all."""
+        """Copy the tensor of `opts.rootRank` to all members."""
 
         def one(tensor: torch.Tensor) -> Future[None]:
             dense, back = _dense(tensor)
@@ -113,13 +113,13 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         return self._all("broadcast", (one(tensor) for tensor in tensors), list(tensors))
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
-        """Every member's tensor, on every member."""
+        """Gather every member's tensor on every member."""
         del opts
         works = (self._gather_list(out, one) for out, one in zip(outputs, inputs, strict=True))
         return self._all("all_gather", works, [tensor for out in outputs for tensor in out])
 
     def all_gather_single(self, output: torch.Tensor, one: torch.Tensor, opts: Any = None) -> Any:
-        """Every member's tensor, one after the other in `output`."""
+        """Gather every member's tensor, one after the other, in `output`."""
         del opts
         return self._all("all_gather", [self._gather_single(output, one)], [output])
 
@@ -155,7 +155,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def barrier(self, opts: Any = None) -> Any:
-        """Done when all members have called it."""
+        """Wait for all members."""
         del opts
         one = torch.zeros(1, dtype=torch.uint8)
         return self._all("barrier", [self._allreduce_one(one, dist.ReduceOp.SUM)], [one])
@@ -224,7 +224,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         return self._run(operation, finish)
 
     def _run(self, operation: Operation, finish: Callable[[], None] | None) -> Future[None]:
-        """Start an operation; `finish` runs on the carrier's thread before the returned future is done."""
+        """Start an operation; `finish` runs on the transport's thread before the returned future is done."""
         done: Future[None] = Future()
 
         def after(future: Future[None]) -> None:
@@ -243,7 +243,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         return done
 
     def _all(self, name: str, futures: Any, results: list[torch.Tensor] | None = None) -> Any:
-        """Torch's handle for several operations: done when all are; `results` is its value, which DDP reads.
+        """Return torch's handle for several operations, with `results` as its value, which DDP reads.
 
         A profiler that is on sees it as a span "c4p:all_reduce", as it sees gloo's.
         """
@@ -257,7 +257,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         left = [len(waited)]
 
         def after(future: Future[None]) -> None:
-            left[0] -= 1  # only the carrier's thread comes here, or the caller's where nothing is sent
+            left[0] -= 1  # only the transport's thread comes here, or the caller's where nothing is sent
             error = future.exception()
             if error is not None:
                 if not whole.done():
@@ -271,14 +271,14 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
 
 
 class _Handle(Work):
-    """torch's handle of an operation; `wait` raises what the operation ended with."""
+    """torch's handle of an operation; `wait` raises the operation's error."""
 
     def __init__(self, future: Any) -> None:
         super().__init__()
         self._future = future
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
-        """Until the operation has ended; its own time-out is the group's."""
+        """Wait until the operation has ended; the group's time-out applies."""
         del timeout
         self._future.wait()
         return True
@@ -288,12 +288,12 @@ class _Handle(Work):
         return bool(self._future.done())
 
     def get_future(self) -> Any:
-        """For DDP."""
+        """Return torch's future of the results, for DDP."""
         return self._future
 
 
 def options_from(environment: Any, timeout_s: float, group: str = "") -> Options:
-    """Options of a group from variables.
+    """Return a group's options from environment variables.
 
     Args:
         environment: `C4P_ADDRESS` (own address), `C4P_SOCKETS` (connections to a neighbour), `C4P_PORTS` (planned or
@@ -323,7 +323,7 @@ def _operator(opts: Any) -> Any:
 
 
 def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """A contiguous tensor of the host, and what brings its values back where it is a copy."""
+    """Return a contiguous tensor, and a function that copies its values back if it is a copy."""
     if tensor.device.type != "cpu" or tensor.is_sparse:
         raise BadRequest(f"c4p carries dense tensors in the host's memory, this one is on {tensor.device}")
     tensor = tensor.detach()
@@ -339,7 +339,7 @@ def _buffer(tensor: torch.Tensor) -> memoryview:
 
 
 def _combine(flat: torch.Tensor, operator: Any) -> tuple[str, Combine]:
-    """Name of a reduction, and what does it; numpy where it knows the type, torch for bfloat16."""
+    """Return a reduction's name and function: numpy's if it knows the type, torch's for bfloat16."""
     name = next((name for known, name in _REDUCTIONS.items() if operator == known), None)
     if name is None:
         raise BadRequest(f"c4p has no reduction {operator}; there are {', '.join(REDUCTIONS)} and the mean")

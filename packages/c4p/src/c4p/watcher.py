@@ -1,4 +1,4 @@
-"""One thread for each group: learns ways again when a route changes, and asks the planner for its changes."""
+"""The thread of a group that learns paths again after changes and polls the planner."""
 
 from __future__ import annotations
 
@@ -7,32 +7,40 @@ import threading
 import time
 
 from c4p import routes
-from c4p.carrier import Carrier
-from c4p.catalogue import AGE_S, Entry, learn, parse_way, still_true
+from c4p.catalogue import AGE_S, Entry, is_current, learn, parse_path, same_paths
 from c4p.client import Subscription
 from c4p.demand import report_of, spread
 from c4p.errors import C4PError
-from c4p.model import Way
+from c4p.model import NetworkPath
+from c4p.transport import Transport
 
 ROUND_S = 0.25
 CALM_S = 0.05
 CLOSE_S = 5.0
+#: Seconds between attempts to find a path that is missing: the first pause, which doubles, and the longest.
+MISSING_S, LONGEST_MISSING_S = 1.0, 60.0
 
 
 class Watcher:
-    """Watches over one group's ways.
+    """Keeps one group's paths up to date.
 
     Args:
-        carrier: Told about other ways.
-        entry: What was learned at the start.
-        subscription: The planner's word for this member; None without a planner.
-        age_s: After this time the ways are checked by probes.
+        transport: Moves its connections to changed paths.
+        entry: The catalogue entry of the start.
+        subscription: This member's poll of the planner; None without a planner.
+        age_s: After this time the paths are checked by probes.
     """
 
-    def __init__(self, carrier: Carrier, entry: Entry, subscription: Subscription | None, age_s: float = AGE_S) -> None:
-        self._carrier, self._entry, self._subscription = carrier, entry, subscription
+    def __init__(
+        self, transport: Transport, entry: Entry, subscription: Subscription | None, age_s: float = AGE_S
+    ) -> None:
+        self._transport, self._entry, self._subscription = transport, entry, subscription
         self._age_s = age_s
         self._doubted = False
+        self._wanted = transport.planned()
+        self._seen = set(entry.by_path()) | set(map(parse_path, entry.excluded))
+        self._pause_s = MISSING_S
+        self._probe_at = time.monotonic() + MISSING_S
         self._stop = threading.Event()
         self.learned_again = 0
         self.last_error = ""
@@ -41,12 +49,12 @@ class Watcher:
         self._thread.start()
 
     def close(self) -> None:
-        """End. A planner that does not answer is not waited for longer than a few seconds."""
+        """Stop the thread. Wait a few seconds at most for a planner that does not answer."""
         self._stop.set()
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        """Watch until the end; the planner's connection and the kernel's are this thread's alone."""
+        """Run until the end. Only this thread uses the planner's connection and the kernel's."""
         try:
             self._rounds()
         finally:
@@ -57,43 +65,57 @@ class Watcher:
     def _rounds(self) -> None:
         while not self._stop.is_set():
             self._watch.wait(ROUND_S)
-            for step in (self._check_ways, self._follow_plan):
+            for step in (self._check_paths, self._follow_plan):
                 try:
                     step()
-                except Exception as error:  # noqa: BLE001 - nothing ends the watch: the job goes on as planned so far
+                except Exception as error:  # noqa: BLE001 - no error ends the watch: the job keeps its plan
                     self.last_error = str(error) if isinstance(error, C4PError | OSError) else repr(error)
                     self._stop.wait(ROUND_S)
 
-    def _check_ways(self) -> None:
-        """Learn again where a route has changed or the entry is old, until that succeeds."""
+    def _check_paths(self) -> None:
+        """Learn again where a route has changed, a path is missing or the entry is old, until that succeeds."""
         if self._watch.changed() and not self._stop.wait(CALM_S):
             self._watch.changed()  # what belongs to the same change
             self._doubted = True
-        if not self._doubted and time.time() - self._entry.learned <= self._age_s:
-            return
-        if still_true(self._entry):
-            self._entry = dataclasses.replace(self._entry, learned=time.time())
-        else:
+            self._pause_s = MISSING_S
+        is_missing = bool(self._seen - self._entry.by_path().keys())
+        if is_missing and time.monotonic() >= self._probe_at:
+            self._pause_s = min(2 * self._pause_s, LONGEST_MISSING_S)
+            self._probe_at = time.monotonic() + self._pause_s
             self._learn_again()
-        self._doubted = False
+            self._doubted = False
+        elif self._doubted or time.time() - self._entry.learned > self._age_s:
+            if is_current(self._entry):
+                self._entry = dataclasses.replace(self._entry, learned=time.time())
+            else:
+                self._probe_at = time.monotonic() + self._pause_s
+                self._learn_again()
+            self._doubted = False
 
     def _follow_plan(self) -> None:
-        planned = self._subscription.news() if self._subscription is not None else None
+        planned = self._subscription.poll() if self._subscription is not None else None
         if planned is not None:
-            ports = self._entry.by_way()
-            self._carrier.move(ports, self._possible([parse_way(text) for text in planned], ports))
+            self._wanted = [parse_path(text) for text in planned]
+            ports = self._entry.by_path()
+            self._transport.move(ports, self._possible(ports))
 
     def _learn_again(self) -> None:
-        """All that was known is dropped: a hash over other next hops moves most ports."""
-        entry = self._entry
-        self._entry = learn(entry.source, (entry.target, entry.target_port), rounds=1)
+        """Replace the entry, and move all connections if ports lead elsewhere."""
+        before = self._entry
+        fresh = learn(before.source, (before.target, before.target_port), rounds=1)
         self.learned_again += 1
-        ports, planned = self._entry.by_way(), self._carrier.planned()
-        self._carrier.move(ports, self._possible(planned, ports), all_anew=True)
+        if same_paths(before, fresh):
+            self._entry = dataclasses.replace(before, learned=fresh.learned)
+            return
+        self._entry = fresh
+        ports = fresh.by_path()
+        self._seen |= ports.keys()
+        self._transport.move(ports, self._possible(ports), all_anew=True)
         if self._subscription is not None:
-            self._subscription.learned(report_of(self._entry, len(planned)))
+            self._subscription.report_paths(report_of(fresh, len(self._wanted)))
 
-    def _possible(self, planned: list[Way], ports: dict[Way, list[int]]) -> list[Way]:
-        """Planned ways; in place of one that is gone, others in turn."""
-        spare = iter(spread([way for way in ports if way not in planned] or list(ports), len(planned)))
-        return [way if way in ports else next(spare) for way in planned]
+    def _possible(self, ports: dict[NetworkPath, list[int]]) -> list[NetworkPath]:
+        """Return the wanted paths; in place of one that is missing now, others in turn."""
+        wanted = self._wanted
+        spare = iter(spread([path for path in ports if path not in wanted] or list(ports), len(wanted)))
+        return [path if path in ports else next(spare) for path in wanted]

@@ -1,4 +1,4 @@
-"""What goes over a connection: a fixed header, then `length` bytes.
+"""The wire format: a fixed header, then `length` bytes.
 
 The sender of a piece opens the connection, so its source port (and with it the path) is the sender's choice.
 Acknowledgements come back on the same connection.
@@ -15,7 +15,7 @@ MAGIC = b"C4P1"
 
 
 class Kind(enum.IntEnum):
-    """What a message is."""
+    """The type of a message."""
 
     HELLO = 1  # payload: the group's token; `piece` is the sender's rank
     DATA = 2  # payload: one piece of an operation
@@ -25,10 +25,10 @@ class Kind(enum.IntEnum):
 
 
 class Header(NamedTuple):
-    """One message's header.
+    """The header of a message.
 
     Attributes:
-        kind: What follows.
+        kind: The type of the message.
         sequence: Number of the operation in its group, from 0.
         piece: Number of the piece in its operation.
         length: Bytes that follow the header.
@@ -43,12 +43,12 @@ class Header(NamedTuple):
     signature: int = 0
 
     def packed(self) -> bytes:
-        """The header as bytes."""
+        """Return the header as bytes."""
         return HEADER.pack(MAGIC, self.kind, self.sequence, self.piece, self.length, self.signature)
 
 
 def parse_header(data: bytes | bytearray | memoryview) -> Header:
-    """Header from its bytes.
+    """Parse a header.
 
     Raises:
         ValueError: The bytes are not of this protocol.

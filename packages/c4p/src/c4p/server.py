@@ -1,6 +1,6 @@
-"""The planner's port: uvicorn behind an admission, and a token for every request.
+"""The planner's HTTP server: uvicorn, a token for every request, and a bound on unknown connections.
 
-A connection whose first words carry no token is answered with a constant and closed; nothing is made of it.
+A connection whose first bytes carry no token gets a constant answer and is closed before any object exists for it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check_token(token: str, is_open: bool) -> str:
 
 
 class TokenGate:
-    """Lets requests with the token through to an application.
+    """An ASGI wrapper that admits requests with the token.
 
     Args:
         application: What is behind the gate.
@@ -60,7 +60,7 @@ class TokenGate:
         self._wanted = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle one ASGI request."""
         given = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
         if not self._wanted or hmac.compare_digest(given[0] if len(given) == 1 else b"", self._wanted):
             await self._application(scope, receive, send)
@@ -69,7 +69,7 @@ class TokenGate:
 
 
 class Server(uvicorn.Server):
-    """A planner's server.
+    """The HTTP server of a planner.
 
     Args:
         application: Answers requests.
@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
         self._fronts = [Front(one, self._judge, MOST_SILENT, _HEADER_BYTES) for one in sockets or ()]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, and let go of all connections."""
+        """Stop listening and close all connections."""
         for front in self._fronts:
             front.close()
         await super().shutdown(sockets=[])
@@ -129,7 +129,7 @@ class Server(uvicorn.Server):
 
 
 def _authorization(words: bytes) -> bytes:
-    """The Authorization header in the first words of a connection."""
+    """Return the Authorization header in the first bytes of a connection."""
     head = words.partition(b"\r\n\r\n")[0]
     at = head.lower().find(b"\r\nauthorization:")
     return head[at + 16 :].partition(b"\r\n")[0].strip() if at >= 0 else b""

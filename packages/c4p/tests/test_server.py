@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.test_service import free_port, question
+from tests.test_service import free_port, job_demand
 
 from c4p.client import register
 from c4p.errors import BadRequest, PlannerError
@@ -45,7 +45,7 @@ class Planning:
 
     def answers(self) -> bool:
         with contextlib.suppress(PlannerError):
-            return register(f"http://127.0.0.1:{self.port}", "job", question([0, 1]))[0] > 0
+            return register(f"http://127.0.0.1:{self.port}", "job", job_demand([0, 1]))[0] > 0
         return False
 
     def cost(self) -> tuple[int, int, int]:
@@ -95,7 +95,7 @@ def test_a_job_with_another_token_is_told_so(planning: Planning, monkeypatch: py
     for token in ("", "another-token-0123"):
         monkeypatch.setenv("C4P_PLANNER_TOKEN", token)
         with pytest.raises(PlannerError, match=r"401.*C4P_PLANNER_TOKEN"):
-            register(f"http://127.0.0.1:{planning.port}", "job", question([0, 1]))
+            register(f"http://127.0.0.1:{planning.port}", "job", job_demand([0, 1]))
 
 
 def test_every_request_of_a_connection_needs_the_token(planning: Planning) -> None:

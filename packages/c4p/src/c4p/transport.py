@@ -1,7 +1,6 @@
-"""The thread that carries the operations of one group: what is sent (`sender`), received (`receiver`), and the clock.
+"""The thread that runs the operations of one group, with its sender, its receiver and its clock.
 
-What it decides it asks of pure state (`ring`, `paths`, `ways`). One thread for each group; it sleeps while nothing is
-under way.
+Its decisions are pure state (`ring`, `flows`, `path_choice`). It sleeps while no operation runs.
 """
 
 from __future__ import annotations
@@ -16,34 +15,34 @@ from concurrent.futures import Future
 
 from c4p import receiver, sender
 from c4p.connections import Job, Neighbours, wait_for_ends
-from c4p.errors import C4PError, GroupBroken, NoWay
-from c4p.model import Counters, PathEvent, PathRecord, Way
+from c4p.errors import C4PError, GroupBroken, NoPath
+from c4p.model import Counters, NetworkPath, PathEvent, PathRecord
+from c4p.path_choice import PathChoice
 from c4p.receiver import Receiver
 from c4p.ring import Operation
 from c4p.sender import Sender
-from c4p.ways import Ways
 from c4p.wire import Header, Kind
 
 TICK_S = 0.02
 UNSEEN_S = 5 * TICK_S
-NO_WAY_S = 10.0
+NO_PATH_S = 10.0
 LOST_S = 2.0
 LINGER_S = 5.0
 
 
-class Carrier:
-    """Carries the operations of one group.
+class Transport:
+    """The transport of one group: its connections and running operations.
 
     Args:
-        neighbours: Whom to talk to.
-        listener: A listening socket of this member; owned by the carrier from now on.
-        ways: Ways to the next neighbour, and the planned one of each socket.
+        neighbours: The ring neighbours.
+        listener: A listening socket of this member; owned by the transport from now on.
+        paths: Paths to the next neighbour, and the planned one of each socket.
         timeout_s: Longest time that an operation may take.
         moves: Whether slow paths are left (dead ones always are).
     """
 
     def __init__(
-        self, neighbours: Neighbours, listener: socket.socket, ways: Ways, timeout_s: float, moves: bool
+        self, neighbours: Neighbours, listener: socket.socket, paths: PathChoice, timeout_s: float, moves: bool
     ) -> None:
         self._at = neighbours
         self._timeout_s = timeout_s
@@ -66,9 +65,9 @@ class Carrier:
         self._done = False
         self._connected = threading.Event()
         self.counters = Counters()
-        told = sender.Hooks(self._finish_if_complete, self._next_left, self._fail)
-        self._sender = Sender(neighbours, ways, self._selector, self.counters, moves, told)
-        heard = receiver.Hooks(self._arrived, self._previous_left, self._fail)
+        told = sender.Callbacks(self._finish_if_complete, self._next_left, self._fail)
+        self._sender = Sender(neighbours, paths, self._selector, self.counters, moves, told)
+        heard = receiver.Callbacks(self._arrived, self._previous_left, self._fail)
         self._receiver = Receiver(neighbours, listener, self._selector, self.counters, heard)
         self._thread = threading.Thread(target=self._run, name=f"c4p-{neighbours.rank}", daemon=True)
         self._thread.start()
@@ -82,8 +81,8 @@ class Carrier:
             GroupBroken: It took longer than `timeout_s` seconds, or the group failed.
         """
         if not self._connected.wait(timeout_s):
-            here, there = self._at.rank, self._at.next_rank
-            self._call(lambda: self._fail(GroupBroken(f"rank {here} could not reach rank {there} in {timeout_s:g} s")))
+            self._call(self._give_up_connecting)
+            self._connected.wait()
         if self._error:
             raise self._error
 
@@ -106,22 +105,22 @@ class Carrier:
         self._wake()
         return future
 
-    def move(self, ways: dict[Way, list[int]], planned: list[Way], all_anew: bool = False) -> None:
-        """Take other ways, as planned anew: connections are opened first, then the old ones end.
+    def move(self, paths: dict[NetworkPath, list[int]], planned: list[NetworkPath], all_anew: bool = False) -> None:
+        """Change the planned paths. New connections open before the old ones close.
 
         Args:
-            ways: Source ports by way.
-            planned: Way of each connection.
-            all_anew: Ports lead elsewhere now, so that connections whose way has not changed move too.
+            paths: Source ports by path.
+            planned: NetworkPath of each connection.
+            all_anew: Ports lead elsewhere now, so that connections whose path has not changed move too.
         """
-        self._call(lambda: self._sender.replan(ways, planned, all_anew))
+        self._call(lambda: self._sender.replan(paths, planned, all_anew))
 
-    def planned(self) -> list[Way]:
-        """The planned way of each connection."""
+    def planned(self) -> list[NetworkPath]:
+        """Return the planned path of each connection."""
         return self._sender.planned()
 
     def records(self) -> list[PathRecord]:
-        """What each socket has done."""
+        """Return the state and totals of each socket."""
         return self._sender.records()
 
     @property
@@ -130,7 +129,7 @@ class Carrier:
         return self._sender.events
 
     def abort(self, why: str) -> None:
-        """End at once; neighbours are told why."""
+        """End at once and send the reason to both neighbours."""
         self._call(lambda: self._fail(GroupBroken(f"rank {self._at.rank} gave up: {why}")))
 
     def close(self, timeout_s: float = LINGER_S) -> None:
@@ -159,7 +158,7 @@ class Carrier:
             while not self._done:
                 self._turn()
         except Exception as error:  # noqa: BLE001 (the thread's own failure must reach whoever waits)
-            self._fail(GroupBroken(f"the carrier of rank {self._at.rank} failed: {error!r}"))
+            self._fail(GroupBroken(f"the transport of rank {self._at.rank} failed: {error!r}"))
         finally:
             self._tear_down()
 
@@ -220,11 +219,20 @@ class Carrier:
     def _finish_if_complete(self, job: Job) -> None:
         if job.queued or not job.operation.complete or job.future.done():
             return
-        for parcel in job.unacknowledged.values():  # the caller may change the buffer from now on
-            parcel.view = memoryview(bytes(parcel.view))
+        for piece in job.unacknowledged.values():  # the caller may change the buffer from now on
+            piece.view = memoryview(bytes(piece.view))
         self._jobs.pop(job.sequence, None)
         self.counters.operations += 1
         job.future.set_result(None)
+
+    def _give_up_connecting(self) -> None:
+        at = self._at
+        if self._connected.is_set():
+            return
+        missing = [] if all(self._sender.connections) else [f"could not reach rank {at.next_rank}"]
+        if not self._receiver.has_greeted:
+            missing.append(f"was not reached by rank {at.previous_rank}")
+        self._fail(GroupBroken(f"rank {at.rank} {' and '.join(missing)} within {self._timeout_s:g} s"))
 
     def _has_left(self, farewell: int | None, rank: int, jobs: list[Job]) -> bool:
         """Return True if one of these operations can never end, as a neighbour left; then the group fails."""
@@ -238,16 +246,16 @@ class Carrier:
         return False
 
     def _next_left(self) -> None:
-        """The next neighbour has all it needs."""
+        """Handle the farewell of the next neighbour."""
         if not self._has_left(self._sender.farewell, self._at.next_rank, list(self._jobs.values())):
             self._sender.deliver_no_more()
 
     def _previous_left(self) -> bool:
-        """The previous neighbour sends no more; whether the group goes on."""
+        """Handle the farewell of the previous neighbour. Return whether the group goes on."""
         return not self._has_left(self._receiver.farewell, self._at.previous_rank, list(self._jobs.values()))
 
     def _arrived(self, header: Header, payload: memoryview) -> bool:
-        """A piece; whether the group goes on."""
+        """Handle a piece. Return whether the group goes on."""
         job = self._jobs.get(header.sequence)
         if job is not None:
             self._take(job, header.piece, header.signature, payload)
@@ -272,7 +280,7 @@ class Carrier:
         self._sender.check_connecting(now, opens=self._closing_since is None)
         self._sender.check_paths(now)
         self._sender.check_retiring()
-        if not self._connected.is_set() and all(self._sender.slots) and self._receiver.has_greeted:
+        if not self._connected.is_set() and all(self._sender.connections) and self._receiver.has_greeted:
             self._connected.set()
         if self._closing_since is not None:
             self._check_close(now)
@@ -303,13 +311,13 @@ class Carrier:
             self._unreachable_since = None
             return
         self._unreachable_since = self._unreachable_since or now
-        if self._closing_since is not None or not self._connected.is_set():
-            return  # before the first connection `wait_connected` has the last word
-        after = LOST_S if self._sender.refused else NO_WAY_S
+        if self._closing_since is not None or not (self._connected.is_set() or self._sender.refused):
+            return  # before the first connection `wait_connected` has the last word; a port that refuses was open once
+        after = LOST_S if self._sender.refused else NO_PATH_S
         if now - self._unreachable_since > after:
             address, port = self._at.next_address
             how = "it refuses connections: its process has ended" if self._sender.refused else "no path to it works"
-            self._fail(NoWay(f"rank {self._at.next_rank} ({address}:{port}) cannot be reached for {after:g} s: {how}"))
+            self._fail(NoPath(f"rank {self._at.next_rank} ({address}:{port}) cannot be reached for {after:g} s: {how}"))
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -323,11 +331,11 @@ class Carrier:
         if (self._sender.unacknowledged or self._jobs) and now - self._closing_since < LINGER_S:
             return
         if self._jobs:
-            self._fail(GroupBroken(f"rank {self._at.rank} closed the group while operations were under way"))
+            self._fail(GroupBroken(f"rank {self._at.rank} closed the group while operations were running"))
         self._done = True
 
     def _fail(self, error: C4PError) -> None:
-        """The group ends: everybody who waits is told, and both neighbours."""
+        """End the group: fail all operations, and send the reason to both neighbours."""
         if self._error is not None:
             return
         self._error = error
