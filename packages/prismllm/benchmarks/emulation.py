@@ -2,7 +2,7 @@
 
     python benchmarks/emulation.py --json benchmarks/results/emulation.json
 
-The tests make the same comparisons on a clock that only sleeping moves (`tests/clocked_gpt.py`). Here computing takes
+The tests make the same comparisons on a clock that only sleeping moves (`tests/clocked.py`). Here computing takes
 its time, too, so a busy machine shows: the bounds are 15 % between an emulation and the prediction, and for a schedule
 from the sum of its paces to twice that. Ends with status 1 if one is not kept.
 """

@@ -89,7 +89,9 @@ def main(out: Path | None, truth: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             options = CaptureOptions((GPT, *arguments), world, Path(folder) / "c", slice_size=world, timed=3,
                                      is_urgent=os.geteuid() == 0)  # fmt: skip
-            rehearsal = Rehearsal(capture_job(options), costs_for(world, Path("/tmp/prismllm-costs")))
+            rehearsal = Rehearsal(
+                capture_job(options), costs_for(world, Path("/tmp/prismllm-costs"), is_urgent=os.geteuid() == 0)
+            )
         fake = run_fake(world, arguments)
         seconds = real[name]["real_s"]
         row = {"case": name, "real_s": seconds, "prismllm_s": rehearsal.predict().seconds,

@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from conftest import CLOCKED, options
+from conftest import CLOCKED, GPT, options
 from made_jobs import script
 from prismllm import Rehearsal
 from prismllm.cli import main
+from prismllm.costs import Costs, Link
 from prismllm.errors import DivergenceError, InputError, ScriptError, SlicingError
 from prismllm.graph import Graph, fingerprint, lay_out
 from prismllm.kinds import capture_job
@@ -26,7 +27,7 @@ def test_stages_are_kinds_and_ranks_that_did_not_run_are_stood_for(column):
     assert len(job.kinds) == 2
     assert job.kind_of == [(rank // 2) % 2 for rank in range(64)]
     ran = sorted(rank for kind in job.kinds for rank in kind.ran)
-    assert len(ran) < 12
+    assert len(ran) < 16
     assert {0, 63} <= set(ran)  # the witness farthest away
 
 
@@ -72,7 +73,7 @@ def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them
     arguments = ("--layers", "2", "--batch", "4", "--microbatches", "8", "--width", "32", "--length", "32",
                  "--pace", "0.004")  # fmt: skip
     layouts = {"1f1b": ("--pp", "2"), "gpipe": ("--pp", "2", "--schedule", "gpipe"), "ddp": ("--data", "ddp")}
-    jobs = {name: capture_job(options(tmp_path / name, 2, *arguments, *layout, script=CLOCKED), shop=shop)
+    jobs = {name: capture_job(options(tmp_path / name, 2, *arguments, *layout, script=(CLOCKED, GPT)), shop=shop)
             for name, layout in layouts.items()}  # fmt: skip
     stages = {name: [[call.op for call in jobs[name].kinds[kind].step.calls] for kind in jobs[name].kind_of]
               for name in ("1f1b", "gpipe")}  # fmt: skip
@@ -146,6 +147,77 @@ def test_ranks_that_only_seem_alike_are_found_by_their_witness(tmp_path, shop):
     wanted = script(tmp_path, body, world=16, before=groups, slice_size=4)
     with pytest.raises(DivergenceError, match=r"ranks 0 and 15 have the same places .* their operators differ"):
         capture_job(wanted, shop=shop)
+
+
+def sleepy(folder, slow, **others):
+    """16 ranks that work 20 ms, some of them 120 ms; on a clock that only sleeping moves."""
+    body = f"import time\ntime.sleep(0.02 + 0.1 * (rank in {[*slow]}))\ndist.all_reduce(model.bias.data)"
+    plain = script(folder, body, world=16, **others)
+    return changed(plain, script=(CLOCKED, *plain.script))
+
+
+@pytest.mark.parametrize("slice_size", [4, 16], ids=["some ranks run", "all ranks run"])
+def test_a_rank_that_only_works_longer_is_a_kind_of_its_own(tmp_path, shop, slice_size):
+    """Its calls and operators are those of all others, so only a clock can tell it apart."""
+    job = capture_job(sleepy(tmp_path, (5,), slice_size=slice_size), shop=shop)
+    prediction = Rehearsal(job).predict()
+    assert prediction.seconds > 0.12
+    assert [rank for rank in range(16) if job.kind_of[rank] != job.kind_of[0]] == [5]
+    assert (prediction.risk.timed, prediction.risk.untimed, prediction.risk.unlike) == (16, 0, (5,))
+    assert "all 16 ranks were timed" in str(prediction.risk)
+
+
+def test_ranks_that_were_not_timed_are_a_stated_risk(tmp_path, shop):
+    wanted = sleepy(tmp_path, (5,), slice_size=4, check_s=0.0)
+    risk = Rehearsal(capture_job(wanted, shop=shop)).predict().risk
+    assert (risk.timed, risk.untimed, risk.missed) == (3, 13, 13 / 16)
+    said = CliRunner().invoke(main, ["predict", str(tmp_path / "c")]).output
+    assert "risk: 13 of 16 ranks were not timed; one that works longer is missed with a chance of 81 %" in said
+    job = capture_job(sleepy(tmp_path, range(1, 16, 2), slice_size=4, check_s=0.0, seed=1), shop=shop)
+    assert job.unlike
+    assert "of 3 timed ranks work longer or shorter than their kind" in str(Rehearsal(job).predict().risk)
+
+
+EXPERTS = """
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, received, sent):
+        ctx.received, ctx.sent = received, sent
+        out = rows.new_empty(sum(received), rows.shape[1])
+        dist.all_to_all_single(out, rows.contiguous(), received, sent)
+        return out
+    @staticmethod
+    def backward(ctx, gradient):
+        out = gradient.new_empty(sum(ctx.sent), gradient.shape[1])
+        dist.all_to_all_single(out, gradient.contiguous(), ctx.sent, ctx.received)
+        return out, None, None
+torch.manual_seed(rank)
+popular = torch.linspace(2, 0, world)
+"""
+ROUTED = """chosen = (torch.randn(64, world) + popular).argmax(1).sort().values
+sent = torch.bincount(chosen, minlength=world)
+received = torch.empty_like(sent)
+dist.all_to_all_single(received, sent)
+rows = Exchange.apply(torch.randn(64, 4), received.tolist(), sent.tolist())
+Exchange.apply(model(rows), sent.tolist(), received.tolist()).sum().backward()"""
+
+
+@pytest.mark.parametrize("slice_size", [1, 4], ids=["alone", "together"])
+def test_a_mixture_of_experts_is_captured_with_the_sizes_that_were_seen(tmp_path, shop, slice_size):
+    """Each rank sends 64 rows to the experts that it chooses; the first expert is the most popular one."""
+    wanted = script(tmp_path, ROUTED, world=4, before=EXPERTS, slice_size=slice_size, timed=3)
+    job = capture_job(wanted, everybody=True, shop=shop)
+    for kind in job.kinds:
+        uneven = [call for call in kind.step.calls if call.is_uneven]
+        assert [call.op for call in uneven] == ["all_to_all"] * 4
+        assert len(kind.sizes) == len(kind.samples_ns) == 3 * len(kind.timed)
+        assert all(len(sizes) == 4 for sizes in kind.sizes)
+    seen = [size for kind in job.kinds for sizes in kind.sizes for size in sizes]
+    assert min(seen) == 64 * 16  # a rank sends 64 rows of 16 bytes
+    assert max(seen) > 1.5 * min(seen)  # the popular expert receives more
+    slow, fast = (Costs(host=Link(0, speed)) for speed in (1e5, 1e6))
+    seconds = [Rehearsal(job, costs).predict().seconds for costs in (slow, fast)]
+    assert 4 * 3 / 4 * min(seen) / 1e5 * 0.9 < seconds[0] - seconds[1] < 4 * 3 / 4 * max(seen) / 1e5
 
 
 def test_control_flow_that_reads_zeros_is_an_error_and_printing_them_is_not(tmp_path, shop):

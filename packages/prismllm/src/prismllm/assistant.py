@@ -27,7 +27,7 @@ from prismllm.whatif import Change, Hang, Slow
 
 
 class Said(msgspec.Struct, array_like=True):
-    """What a sandbox rank tells.
+    """A message of a sandbox rank.
 
     Attributes:
         rank: Who.
@@ -45,14 +45,14 @@ class Said(msgspec.Struct, array_like=True):
 
 
 class Answer(NamedTuple):
-    """How long a rank's wait takes in virtual time; inf for ever."""
+    """The seconds that a rank has to wait in virtual time; inf if it never ends."""
 
     rank: int
     wait_s: float
 
 
 class _Sandbox:
-    """What is known of one rank that runs."""
+    """The state of one rank that runs."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -107,7 +107,7 @@ class Stage:
             sandbox.has_stepped = False
 
     def tell(self, said: Said) -> list[Answer]:
-        """A sandbox rank tells something; which waits are answered by it.
+        """Take a message of a sandbox rank; return the waits that it answers.
 
         Raises:
             DivergenceError: The rank makes another call than when it was captured.
@@ -146,7 +146,7 @@ class Stage:
         return float(np.prod(factors)) if factors else 1.0
 
     def _advance(self) -> None:
-        """All virtual ranks, as far as they go."""
+        """Advance all virtual ranks as far as they go."""
         has_moved = True
         while has_moved:
             has_moved = False

@@ -23,7 +23,7 @@ START_S = 60.0
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """How a script is captured.
+    """The options of a capture.
 
     Attributes:
         script: Training script and its arguments.
@@ -35,8 +35,11 @@ class CaptureOptions:
         local_world: Ranks of a host.
         timeout_s: Most that one slice may take.
         is_strict: Control flow that reads an invented value is an error.
-        cores: Ranks that are timed at the same time.
+        cores: Ranks that are timed at the same time; 0: as many as a host has, on as many cores. They share caches and
+            memory as ranks of a host do.
         is_urgent: Ranks are timed with real-time priority, which needs the right to it.
+        check_s: All ranks are timed if that takes at most this long; else three of each kind. Seconds.
+        seed: Of the choice of ranks that are timed.
     """
 
     script: tuple[str, ...]
@@ -48,8 +51,10 @@ class CaptureOptions:
     local_world: int = 8
     timeout_s: float = 120.0
     is_strict: bool = False
-    cores: int = 1
+    cores: int = 0
     is_urgent: bool = False
+    check_s: float = 30.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.world < 1 or self.slice_size < 1:
@@ -62,7 +67,7 @@ class CaptureOptions:
 
 
 def prepare(options: CaptureOptions) -> None:
-    """An empty directory for the capture; an older capture there is replaced.
+    """Make an empty directory for the capture, replacing an older capture.
 
     Raises:
         InputError: The directory holds something else.
@@ -76,7 +81,7 @@ def prepare(options: CaptureOptions) -> None:
 
 
 def rank_file(rank: int, kind: str = "structure") -> str:
-    """Name of a rank's record."""
+    """Return the file name of a rank's record."""
     return f"rank{rank}.{kind}.json"
 
 
@@ -175,22 +180,23 @@ class Workshop:
 
 
 def capture_slices(shop: Workshop, slices: Sequence[Sequence[int]]) -> dict[int, RankRecord]:
-    """Calls, operators and memory of these ranks, not their times."""
+    """Record calls, operators and memory of these ranks, not their times."""
     shop.run(slices, timed=0, is_profiled=True)
     return {rank: read_record(shop.options.out / rank_file(rank), RankRecord) for part in slices for rank in part}
 
 
 def capture_alone(shop: Workshop, ranks: Sequence[int]) -> dict[int, RankRecord]:
-    """Times of these ranks, each alone: every call pruned, payloads from the recordings.
+    """Time these ranks, each alone: every call is pruned, payloads come from the recordings.
 
     Source: PrismLLM's inter-slice timing calibration, of which nothing more is public.
     """
     options = shop.options
-    shop.run([[rank] for rank in ranks], kind="times", parallel=options.cores, timed=options.timed,
+    parallel = options.cores or min(options.local_world, options.world, os.cpu_count() or 1)
+    shop.run([[rank] for rank in ranks], kind="times", parallel=parallel, timed=options.timed,
              is_profiled=False, is_strict=False, is_urgent=options.is_urgent)  # fmt: skip
     return {rank: read_record(options.out / rank_file(rank, "times"), RankRecord) for rank in ranks}
 
 
 def in_slices(ranks: Sequence[int], size: int) -> list[list[int]]:
-    """Ranks in slices of at most `size`, in order."""
+    """Split ranks into slices of at most `size`, in order."""
     return [list(ranks[at : at + size]) for at in range(0, len(ranks), size)]

@@ -20,7 +20,7 @@ from prismllm.whatif import Change, check_change
 
 @dataclass(frozen=True)
 class Emulated:
-    """What came of an emulation.
+    """The result of an emulation.
 
     Attributes:
         seconds: Of each iteration, virtual time from the last rank's end to the next one's.
@@ -35,7 +35,7 @@ class Emulated:
     ready_ns: int = 0
 
     def sources(self) -> Counter[str]:
-        """How many calls of an iteration got their result from where."""
+        """Count the calls of an iteration by the source of their result."""
         return Counter(call.source for record in self.records.values() for call in record.step.calls)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""The exceptions of this package.
 
 PrismError                     everything that a user can put right; its text says how
 ├── ScriptError                the training script failed, stopped early, or hung
@@ -52,7 +52,7 @@ class InputError(PrismError):
 
 
 def error_named(name: str, text: str, needs: tuple[int, ...] = ()) -> PrismError:
-    """The error that another process raised, from its class name, text and the ranks it asks for."""
+    """Return the error that another process raised, from its class name, text and the ranks it asks for."""
     known = {one.__name__: one for one in (ScriptError, SlicingError, DivergenceError, GraphError, DeadlockError,
                                            InventedValueError, InputError)}  # fmt: skip
     error = known.get(name, ScriptError)(text)

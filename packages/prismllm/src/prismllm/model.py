@@ -17,6 +17,8 @@ from prismllm.errors import InputError
 
 FORMAT = 1
 PAIRWISE = ("send", "recv")
+#: Begins the signature of an all-to-all with split sizes.
+UNEVEN = "uneven "
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -28,7 +30,8 @@ class Call(msgspec.Struct, frozen=True):
         number: How many calls this rank had made before in this iteration on this group; of sends and receives, before
             with this peer and tag.
         signature: What must be the same on all members ("sum float32 [1024]").
-        nbytes: Payload: all of it for `all_gather` and `reduce_scatter`, one rank's tensor for the others.
+        nbytes: Payload: all of it for `all_gather` and `reduce_scatter`, one rank's tensor for the others; of an uneven
+            all-to-all the larger of what the rank sends and receives.
         peer: Global rank of the other side, or of the root; -1 if there is none.
         tag: Of sends and receives.
         site: Where the script made it, "train.py:31".
@@ -51,6 +54,11 @@ class Call(msgspec.Struct, frozen=True):
         """A send or a receive."""
         return self.op in PAIRWISE
 
+    @property
+    def is_uneven(self) -> bool:
+        """An all-to-all whose sizes may differ between ranks and iterations, as those of a mixture of experts."""
+        return self.signature.startswith(UNEVEN)
+
 
 class Step(msgspec.Struct, frozen=True):
     """One iteration of one rank, in order.
@@ -62,6 +70,7 @@ class Step(msgspec.Struct, frozen=True):
         work: Digest of the operators (name and shapes) in each segment; empty where they were not recorded.
         grown_bytes: Memory allocated less memory freed in each segment; empty where not recorded.
         peak_bytes: Most memory in use since the start of the process, at any time in each segment; likewise.
+        busy_ns: Nanoseconds of each segment in which the rank used a core; the rest is sleep. Empty where not recorded.
     """
 
     calls: list[Call]
@@ -70,6 +79,7 @@ class Step(msgspec.Struct, frozen=True):
     work: list[str] = []
     grown_bytes: list[int] = []
     peak_bytes: list[int] = []
+    busy_ns: list[int] = []
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -87,7 +97,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Residual(msgspec.Struct, frozen=True):
-    """What is left when slices that were timed apart are aligned by the calls that they share.
+    """The differences that remain when slices that were timed apart are aligned by the calls that they share.
 
     Attributes:
         seconds: Root mean square of the differences between the moments at which runs come to the same call.
@@ -116,7 +126,7 @@ class Residual(msgspec.Struct, frozen=True):
 
 
 class RankRecord(msgspec.Struct, frozen=True):
-    """What one rank did.
+    """The calls, times and memory of one rank.
 
     Attributes:
         rank: Global rank.
@@ -129,6 +139,7 @@ class RankRecord(msgspec.Struct, frozen=True):
         peak_bytes: Most memory in use at any time up to the end of `step`; the real one of this rank in this world.
         grouped_ns: When the last group was made; monotonic clock of this machine.
         stepped_ns: When each iteration ended, those of `setup` included; likewise.
+        sizes: Bytes of the uneven calls of each iteration in `samples_ns`, in order; int [samples, uneven calls].
         format: Of this file.
     """
 
@@ -142,6 +153,7 @@ class RankRecord(msgspec.Struct, frozen=True):
     peak_bytes: int
     grouped_ns: int = 0
     stepped_ns: list[int] = []
+    sizes: list[list[int]] = []
     format: int = FORMAT
 
 
@@ -149,14 +161,14 @@ Record = TypeVar("Record")
 
 
 def write_record(path: Path, record: Any) -> None:
-    """A record as JSON; the file appears whole or not at all."""
+    """Write a record as JSON; the file appears whole or not at all."""
     part = path.with_suffix(".part")
     part.write_bytes(msgspec.json.encode(record))
     part.replace(path)
 
 
 def read_record(path: Path, kind: type[Record]) -> Record:
-    """A record from its file.
+    """Read a record from its file.
 
     Raises:
         InputError: The file is missing, damaged, or of another format.
@@ -170,5 +182,5 @@ def read_record(path: Path, kind: type[Record]) -> Record:
 
 
 def digest(parts: Sequence[object]) -> str:
-    """A short fingerprint of anything that prints the same when it is the same."""
+    """Return a short fingerprint of values whose repr is the same if they are."""
     return hashlib.blake2b(repr(list(parts)).encode(), digest_size=8).hexdigest()

@@ -30,7 +30,7 @@ from prismllm.taint import watch
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What one process is to do.
+    """The task of one process.
 
     Attributes:
         rank: Global rank that it plays.
@@ -77,7 +77,7 @@ _SCHEDULER = Path("/proc/thread-self/schedstat")
 
 
 def own_ns() -> int:
-    """Nanoseconds of a clock that stands while this thread is ready and no core is free for it.
+    """Return nanoseconds of a clock that stands while this thread is ready and no core is free for it.
 
     Computing and sleeping count; waiting in the run queue is the load of this machine, not the job's.
     """
@@ -107,7 +107,7 @@ class CaptureClerk:
         return len(self.recorder.steps)
 
     def number(self, op: str, group: int, peer: int, tag: int) -> int:
-        """How many such calls came before in this iteration."""
+        """Return how many such calls came before in this iteration."""
         return self.recorder.number(op, group, peer, tag)
 
     def enter(self) -> int:
@@ -238,7 +238,7 @@ def on_step(act: Callable[[], None]) -> None:
 
 
 def pretend(order: Order) -> None:
-    """The environment that torchrun would have set."""
+    """Set the environment that torchrun would have set."""
     local = order.rank % order.local_world
     os.environ.update(
         RANK=str(order.rank), WORLD_SIZE=str(order.world), LOCAL_RANK=str(local),
@@ -249,7 +249,7 @@ def pretend(order: Order) -> None:
 
 
 def run_script(script: list[str], rank: int) -> None:
-    """The script as if it had been started from the command line.
+    """Run the script as if it had been started from the command line.
 
     Args:
         script: With its arguments.
@@ -286,7 +286,7 @@ def run_script(script: list[str], rank: int) -> None:
 
 
 def meet_slice(order: Order, patience_s: float = 120.0) -> Any:
-    """Where the members of the slice meet; None for a slice of one."""
+    """Return the store of the slice's members; None for a slice of one."""
     if len(order.members) < 2:
         return None
     store = dist.FileStore(order.meeting, len(order.members))
@@ -330,7 +330,8 @@ def capture(order: Order) -> None:
         done = len(clerk.recorder.steps) - 1
         if done == steady and profiler is not None:
             profiler.__exit__(None, None, None)
-            digests.append(_read_profile(profiler, [len(one.moments) + 1 for one in clerk.recorder.steps]))
+            lengths = [len(one.moments) + 1 for one in clerk.recorder.steps]
+            digests.append(_read_profile(profiler, lengths, has_shapes=not any(one.is_uneven for one in step.calls)))
             clerk.recorder.leave()
         if done > steady:
             check_repeats(order.rank, clerk.recorder.steps[steady], step, done)
@@ -360,21 +361,29 @@ def _write(
     step = steps[order.warmup]
     peak_bytes = 0
     samples = [one.segments_ns for one in steps[order.warmup + 1 :]]
+    sizes = [[call.nbytes for call in one.calls if call.is_uneven] for one in steps[order.warmup + 1 :]]
     if samples:
-        middle = [int(statistics.median(column)) for column in zip(*samples, strict=True)]
-        step = Step(step.calls, step.moments, middle)
+        step = Step(step.calls, step.moments, _medians(samples),
+                    busy_ns=_medians([one.busy_ns for one in steps[order.warmup + 1 :]]))  # fmt: skip
     if digests:
         work, grown, peaks, peak_bytes = digests[0]
-        step = Step(step.calls, step.moments, step.segments_ns, work, grown, peaks)
+        step = Step(step.calls, step.moments, step.segments_ns, work, grown, peaks, step.busy_ns)
     record = RankRecord(
         order.rank, order.world, part.groups, steps[: order.warmup], step, samples, 0, peak_bytes, part.grouped_ns,
-        stepped_ns,
+        stepped_ns, sizes if any(sizes) else [],
     )  # fmt: skip
     write_record(Path(order.out) / order.name, record)
 
 
-def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[int], list[int], int]:
-    """Operators and memory of the last iteration, segment by segment.
+def _medians(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return the median of each column."""
+    return [int(statistics.median(column)) for column in zip(*rows, strict=True)]
+
+
+def _read_profile(
+    profiler: Any, lengths: list[int], *, has_shapes: bool
+) -> tuple[list[str], list[int], list[int], int]:
+    """Return operators and memory of the last iteration, segment by segment.
 
     Operators of other threads do not count: gloo's threads carry the rank's profiler with them, and work on a call
     while the rank is in it or goes on.
@@ -382,6 +391,7 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
     Args:
         profiler: Started with the process and stopped now.
         lengths: Segments of each iteration so far.
+        has_shapes: Operators of other shapes are others. Not so after uneven calls, where shapes follow their sizes.
 
     Returns:
         Digest of each segment's operators; its memory growth; the most in use during it; the most in use ever. Bytes.
@@ -398,7 +408,9 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
             stepped.append(event.start_ns())
             own_threads.add(event.start_thread_id())
         elif name.startswith("aten::"):
-            operators.append((event.start_ns(), event.start_thread_id(), f"{name}{event.shapes()}"))
+            operators.append(
+                (event.start_ns(), event.start_thread_id(), f"{name}{event.shapes() if has_shapes else ''}")
+            )
     marks.sort()
     begun_ns = sorted(stepped)[-2] if len(stepped) > 1 else 0
     starts = np.array([start for start, _ in marks], np.int64)
@@ -454,7 +466,7 @@ class Allocation(NamedTuple):
 
 
 def account(allocations: Sequence[Allocation]) -> list[tuple[int, int]]:
-    """By how much a rank's own memory changes, and when.
+    """Return by how much a rank's own memory changes, and when.
 
     What is allocated inside a call is gloo's, or the slice's, and so is its end, wherever that is: gloo clones what it
     reduces and scatters in the call, and lets go of it later. What is allocated outside counts until it is freed,
@@ -480,7 +492,7 @@ def account(allocations: Sequence[Allocation]) -> list[tuple[int, int]]:
 
 
 def memory_events(profiler: Any) -> list[Any]:
-    """All that torch's profiler has seen of memory, in order of time."""
+    """Return the profiler's events of memory, in order of time."""
     found: list[Any] = []
     todo = list(profiler.kineto_results.experimental_event_tree())
     while todo:

@@ -1,4 +1,4 @@
-"""Values that nobody has computed: where they go, and who decides by them.
+"""Follows values that nobody has computed, and refuses branches on them.
 
 A receive that was pruned without a recording leaves zeros. Operators that read them make further such values. A script
 may print or average them; it must not branch on them. `Tensor.item` of one gives a float that can be printed and
@@ -56,7 +56,7 @@ for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__
 
 
 def invented_float(value: float, rank: int, site: str) -> InventedFloat:
-    """A number that remembers whose zeros it came from."""
+    """Return a number that remembers whose zeros it came from."""
     number = InventedFloat(value)
     number.rank, number.site = rank, site
     return number
@@ -104,12 +104,12 @@ class TaintMode(TorchDispatchMode):  # type: ignore[misc]
         self.sites = WeakIdKeyDictionary()
 
     def add(self, tensor: torch.Tensor, site: str) -> None:
-        """The whole storage of this tensor is invented."""
+        """Mark the whole storage of this tensor as invented."""
         with contextlib.suppress(RuntimeError, NotImplementedError):  # no storage
             self.sites[_held(tensor).untyped_storage()] = site
 
     def site_of(self, tensor: torch.Tensor) -> str | None:
-        """Where the value was received, None if it is real."""
+        """Return where the value was received; None if it is real."""
         try:
             site: str | None = self.sites.get(_held(tensor).untyped_storage())
         except (RuntimeError, NotImplementedError):  # no storage
@@ -151,16 +151,16 @@ _item_calls: list[int] = []
 
 
 class Watch:
-    """Whoever is told of invented values and does not follow them."""
+    """A watch that ignores invented values."""
 
     #: As `TaintMode.spent_ns`.
     spent_ns = 0
 
     def add(self, tensor: torch.Tensor, site: str) -> None:
-        """This tensor holds zeros that nobody has sent; received at `site`."""
+        """Mark a tensor of zeros that nobody has sent; received at `site`."""
 
     def site_of(self, tensor: torch.Tensor) -> str | None:
-        """Where such a value was received; None if it is real, or nobody knows."""
+        """Return where such a value was received; None if it is real or unknown."""
         return None
 
 
@@ -183,17 +183,17 @@ class StrictWatch(Watch):
 
     @property
     def spent_ns(self) -> int:  # type: ignore[override]
-        """As `TaintMode.spent_ns`."""
+        """Nanoseconds that following values took, as `TaintMode.spent_ns`."""
         return self._mode.spent_ns
 
     def add(self, tensor: torch.Tensor, site: str) -> None:
-        """This tensor holds zeros that nobody has sent; received at `site`."""
+        """Mark a tensor of zeros that nobody has sent; received at `site`."""
         self._mode.add(tensor, site)
         self._is_needed = True
         self.follow()
 
     def site_of(self, tensor: torch.Tensor) -> str | None:
-        """Where such a value was received; None if it is real."""
+        """Return where such a value was received; None if it is real."""
         return self._mode.site_of(tensor) if self._is_needed else None
 
     def follow(self) -> None:
