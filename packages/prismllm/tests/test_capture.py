@@ -44,8 +44,12 @@ def test_stages_are_kinds_and_ranks_that_did_not_run_are_stood_for(column):
 def test_a_sliced_capture_has_the_graph_of_a_full_one(tmp_path, shop, world, layout, sources):
     """All in one slice, where everything is really carried out, and each alone; stages need their pipeline's others."""
     arguments = ("--layers", "2", "--batch", "2", "--microbatches", "2", "--width", "32", "--length", "16", *layout)
-    full = capture_job(options(tmp_path / "full", world, *arguments, slice_size=world), everybody=True, shop=shop)
-    alone = capture_job(options(tmp_path / "alone", world, *arguments, slice_size=1), everybody=True, shop=shop)
+    clocked = {"script": (CLOCKED, GPT)}
+    full, alone = (
+        capture_job(options(tmp_path / f"{size}", world, *arguments, slice_size=size, **clocked), everybody=True,
+                    shop=shop)
+        for size in (world, 1)
+    )  # fmt: skip
     for job, expected in ((full, {"real"}), (alone, sources)):
         assert {call.source for kind in job.kinds for call in kind.step.calls} == expected
     groups = lay_out(full.groups, world)

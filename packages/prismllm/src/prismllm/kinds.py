@@ -29,6 +29,8 @@ from prismllm.recorder import check_repeats, describe
 Say = Callable[[str], None]
 #: Ranks of each kind that are chosen at random and timed, beside the first one.
 _CHOSEN = 2
+#: Times that a rank which stands out is timed again, beside one that does not.
+_AGAIN = 3
 #: Ranks of one kind work equally long if their shortest timed iterations differ by at most this share of the shorter
 #: one, or by at most so many nanoseconds. Equal ranks on shared cores differ by up to 0.1.
 _UNLIKE = 0.2
@@ -196,15 +198,16 @@ def _assemble(found: Found, keys: dict[int, tuple[int, ...]], *, everybody: bool
     numbers: dict[str, int] = {}
     kind_of = [numbers.setdefault(print_of_key[keys[rank]], len(numbers)) for rank in range(options.world)]
     first_of = {kind_of[rank]: rank for rank in sorted(found.records, reverse=True)}
-    times = _time_ranks(found, kind_of, first_of, everybody=everybody)
+    times, apart = _time_ranks(found, kind_of, first_of, everybody=everybody)
     usual: list[Kind] = []
     unlike: list[Kind] = []
     for number in range(len(numbers)):
-        most, *others = _by_time({rank: one for rank, one in times.items() if kind_of[rank] == number})
-        apart = {rank for one in others for rank in one}
+        mine = {rank: one for rank, one in times.items() if kind_of[rank] == number}
         ran = [rank for rank in found.records if kind_of[rank] == number and rank not in apart]
+        most = {rank: one for rank, one in mine.items() if rank not in apart}
         usual.append(_kind(found, first_of[number], ran, most))
-        unlike += [_kind(found, first_of[number], [], one) for one in others]
+        parts = _by_time({rank: one for rank, one in mine.items() if rank in apart})
+        unlike += [_kind(found, first_of[number], [], one) for one in parts]
     for number, kind in enumerate(unlike, len(usual)):
         for rank in kind.timed:
             kind_of[rank] = number
@@ -223,8 +226,11 @@ def _assemble(found: Found, keys: dict[int, tuple[int, ...]], *, everybody: bool
 
 def _time_ranks(
     found: Found, kind_of: Sequence[int], first_of: dict[int, int], *, everybody: bool
-) -> dict[int, RankRecord]:
-    """Time some ranks of each kind, each alone; all ranks where that is cheap. Time again those that stand out.
+) -> tuple[dict[int, RankRecord], set[int]]:
+    """Time some ranks of each kind, each alone; all ranks where that is cheap.
+
+    Returns:
+        Records of the ranks that were timed, and those of them that work longer or shorter than their kind.
 
     Raises:
         DivergenceError: A rank makes other calls than its kind.
@@ -245,21 +251,36 @@ def _time_ranks(
         times |= _alone(found, rest)
     for rank, record in times.items():
         found.check_groups(record)
-        first = found.records[first_of[kind_of[rank]]]
-        if _calls(found, record) != _calls(found, first):
-            _refuse(first, record)
-    doubted = [
-        rank
-        for number in first_of
-        for one in _by_time({rank: one for rank, one in times.items() if kind_of[rank] == number})[1:]
-        for rank in one
-    ]
-    if doubted:
+        first_record = found.records[first_of[kind_of[rank]]]
+        if _calls(found, record) != _calls(found, first_record):
+            _refuse(first_record, record)
+    return times, _unlike(found, times, kind_of, first_of)
+
+
+def _unlike(
+    found: Found, times: dict[int, RankRecord], kind_of: Sequence[int], first_of: dict[int, int]
+) -> set[int]:  # fmt: skip
+    """Return the ranks that work longer or shorter than their kind each time that both are timed.
+
+    A rank that is cleared keeps the record that cleared it; in place.
+    """
+    usual: dict[int, int] = {}
+    doubted: set[int] = set()
+    for number in first_of:
+        most, *others = _by_time({rank: one for rank, one in times.items() if kind_of[rank] == number})
+        usual[number] = sorted(most, key=lambda one: _least_ns(times[one]))[len(most) // 2]
+        doubted |= {rank for one in others for rank in one}
+    for _ in range(_AGAIN):
+        if not doubted:
+            break
         found.say(f"time {len(doubted)} ranks again, which work longer or shorter than others of their kind")
-        for rank, again in _alone(found, doubted).items():
-            if _least_ns(again) < _least_ns(times[rank]):
-                times[rank] = again
-    return times
+        again = _alone(found, sorted({*doubted, *(usual[kind_of[rank]] for rank in doubted)}))
+        for rank in sorted(doubted):
+            reference = usual[kind_of[rank]]
+            if len(_by_time({rank: again[rank], reference: again[reference]})) == 1:
+                doubted.remove(rank)
+                times[rank] = again[rank]
+    return doubted
 
 
 def _alone(found: Found, ranks: Sequence[int]) -> dict[int, RankRecord]:

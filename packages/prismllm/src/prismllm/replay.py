@@ -168,7 +168,7 @@ def bytes_of_slots(graph: Graph, drawn: Sequence[Ints | None]) -> Ints:
         uneven = [at for at, call in enumerate(kind.step.calls) if call.is_uneven]
         sizes = np.array(kind.sizes, np.int64)
         for column, at in enumerate(uneven):
-            mine = np.median(sizes[:, column]).astype(np.int64) if which is None else sizes[which[0], column]
+            mine = np.median(sizes[:, [column]], axis=0).astype(np.int64) if which is None else sizes[which[0], column]
             seen.append((block.slots[at], mine))
     for slots, _ in seen:
         nbytes[slots] = 0
