@@ -34,7 +34,7 @@ class CaptureOptions:
         timed: Iterations that are timed.
         local_world: Ranks of a host.
         timeout_s: Most that one slice may take.
-        is_strict: Control flow that reads an invented value is an error.
+        is_strict: Control flow that reads an unsent value is an error.
         cores: Ranks that are timed at the same time; 0: as many as a host has, on as many cores. They share caches and
             memory as ranks of a host do.
         is_urgent: Ranks are timed with real-time priority, which needs the right to it.
@@ -85,7 +85,7 @@ def rank_file(rank: int, kind: str = "structure") -> str:
     return f"rank{rank}.{kind}.json"
 
 
-class Workshop:
+class RankRunner:
     """A process with torch loaded, in which ranks are run; used as a context.
 
     Args:
@@ -97,7 +97,7 @@ class Workshop:
         self._process: subprocess.Popen[str] | None = None
         self._batches = 0
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> RankRunner:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
                        "PYTHONHASHSEED": "0"}  # fmt: skip
         self._process = subprocess.Popen(
@@ -123,7 +123,7 @@ class Workshop:
             slices: Global ranks of each slice.
             kind: Part of the records' file names.
             parallel: Slices at the same time.
-            orders: Further fields of `session.Order`.
+            orders: Further fields of `session.RankTask`.
 
         Raises:
             PrismError: What the first rank that failed ran into.
@@ -179,20 +179,20 @@ class Workshop:
         return answer
 
 
-def capture_slices(shop: Workshop, slices: Sequence[Sequence[int]]) -> dict[int, RankRecord]:
+def capture_slices(runner: RankRunner, slices: Sequence[Sequence[int]]) -> dict[int, RankRecord]:
     """Record calls, operators and memory of these ranks, not their times."""
-    shop.run(slices, timed=0, is_profiled=True)
-    return {rank: read_record(shop.options.out / rank_file(rank), RankRecord) for part in slices for rank in part}
+    runner.run(slices, timed=0, is_profiled=True)
+    return {rank: read_record(runner.options.out / rank_file(rank), RankRecord) for part in slices for rank in part}
 
 
-def capture_alone(shop: Workshop, ranks: Sequence[int]) -> dict[int, RankRecord]:
+def capture_alone(runner: RankRunner, ranks: Sequence[int]) -> dict[int, RankRecord]:
     """Time these ranks, each alone: every call is pruned, payloads come from the recordings.
 
     Source: PrismLLM's inter-slice timing calibration, of which nothing more is public.
     """
-    options = shop.options
+    options = runner.options
     parallel = options.cores or min(options.local_world, options.world, os.cpu_count() or 1)
-    shop.run([[rank] for rank in ranks], kind="times", parallel=parallel, timed=options.timed,
+    runner.run([[rank] for rank in ranks], kind="times", parallel=parallel, timed=options.timed,
              is_profiled=False, is_strict=False, is_urgent=options.is_urgent)  # fmt: skip
     return {rank: read_record(options.out / rank_file(rank, "times"), RankRecord) for rank in ranks}
 

@@ -58,7 +58,7 @@ def _from_capture(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--world", type=int, required=True, help="ranks of the job")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("capture"), show_default=True)
 @click.option("--slice", "slice_size", type=int, default=8, show_default=True, help="ranks that run at the same time")
-@click.option("--all", "everybody", is_flag=True, help="run every rank instead of some of each kind")
+@click.option("--all", "every_rank", is_flag=True, help="run every rank instead of some of each kind")
 @click.option("--warmup", type=int, default=2, show_default=True, help="iterations before those that repeat")
 @click.option("--timed", type=int, default=5, show_default=True, help="iterations that are timed")
 @click.option("--ranks-per-host", type=int, default=8, show_default=True)
@@ -73,14 +73,14 @@ def _from_capture(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--seed", type=int, default=0, show_default=True, help="of the choice of ranks that are timed")
 @click.argument("script", nargs=-1, required=True)
 def _capture(  # noqa: PLR0913, PLR0917 - one for each option
-    world: int, out: Path, slice_size: int, everybody: bool, warmup: int, timed: int, ranks_per_host: int,
+    world: int, out: Path, slice_size: int, every_rank: bool, warmup: int, timed: int, ranks_per_host: int,
              timeout: float, cores: int, strict: bool, urgent: bool, check_s: float, seed: int,
              script: tuple[str, ...]) -> None:  # fmt: skip
     """Run some ranks of SCRIPT (train.py ARGUMENTS) and write down what they do."""
     begun = time.monotonic()
     options = CaptureOptions(script, world, out, slice_size, warmup, timed, ranks_per_host, timeout, strict, cores,
                              urgent, check_s, seed)  # fmt: skip
-    job = capture_job(options, everybody=everybody, say=lambda text: click.echo(f"  {text}", err=True))
+    job = capture_job(options, every_rank=every_rank, say=lambda text: click.echo(f"  {text}", err=True))
     ran = sum(len(kind.ran) for kind in job.kinds)
     click.echo(
         f"{world:,} ranks are {len(job.kinds)} kinds, by running {ran} of them; {time.monotonic() - begun:.0f} s"

@@ -81,7 +81,7 @@ class Layout:
 
     Attributes:
         families: Ranks of all groups of each family; int64 [groups, members].
-        places: Family and row of each group, by number; -1 for a family of nobody's.
+        places: Family and row of each group, by number; -1 if it is in none.
         row: Row of each rank in each family, -1 if it is in none; int64 [families, world].
         position: Its place in that group; likewise.
     """

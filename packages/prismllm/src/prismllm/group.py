@@ -1,4 +1,4 @@
-"""The process group of a slice: what its members can do among themselves is done, the rest is pruned.
+"""The process group of a slice: calls among its members are carried out, all others are pruned.
 
 A collective all of whose members run in the slice is carried out over gloo. Any other returns at once, with a result
 from the first source that there is: recorded in another slice, by rule (as if every member were like this one), zeros.
@@ -38,7 +38,7 @@ _HERE = str(Path(__file__).parent)
 _OBJECTS = ("recv_object_list", "broadcast_object_list", "scatter_object_list")
 
 
-class Clerk(Protocol):
+class CallHook(Protocol):
     """Records each call, and may let time pass in it."""
 
     def number(self, op: str, group: int, peer: int, tag: int) -> int:
@@ -61,11 +61,11 @@ class Clerk(Protocol):
         """The iteration that runs now."""
 
 
-class Invented(Protocol):
-    """Follows values that nobody has computed."""
+class Unsent(Protocol):
+    """Follows values that no rank has sent."""
 
     def add(self, tensor: Tensor, site: str) -> None:
-        """Mark a tensor of zeros that nobody has sent; received at `site`."""
+        """Mark a tensor of zeros that no rank has sent; received at `site`."""
 
     def site_of(self, tensor: Tensor) -> str | None:
         """Return where such a value was received; None if it is real or unknown."""
@@ -80,8 +80,8 @@ class Slice:
         members: Global ranks that run at the same time as this one, it included, ascending.
         store: Where members meet; None for a slice of one.
         payloads: Directory of payloads that slices leave for each other.
-        clerk: Who is told.
-        invented: Told of tensors that hold zeros because nobody knew better; knows where others came from.
+        hook: Records each call.
+        unsent: Follows tensors of zeros that no rank has sent.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Slice:
         members: Sequence[int],
         store: Any,
         payloads: Path,
-        clerk: Clerk,
-        invented: Invented,
+        hook: CallHook,
+        unsent: Unsent,
     ) -> None:
         self.rank, self.world, self.members = rank, world, tuple(members)
-        self.payloads, self.clerk, self.invented = payloads, clerk, invented
+        self.payloads, self.hook, self.unsent = payloads, hook, unsent
         self.store = store
         self.groups: list[Group] = []
         self.grouped_ns = 0
@@ -124,20 +124,20 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
     """A launched call.
 
     Args:
-        clerk: Who is told of the waiting.
+        hook: Records the wait.
         place: Of the call in its iteration.
         outputs: Tensors that it fills.
         real: Works that carry it out; none if it was pruned.
         held: What has to live as long as the call, as its inputs; gloo's own works hold them as long.
     """
 
-    #: Calls that nobody waited for and that are still under way, with what they work on.
+    #: Calls without a wait that are still under way, with the memory that they use.
     dropped: ClassVar[list[tuple[Sequence[Any], Any]]] = []
 
-    def __init__(self, clerk: Clerk, place: int, outputs: list[Tensor], real: Sequence[Any], held: Any) -> None:
+    def __init__(self, hook: CallHook, place: int, outputs: list[Tensor], real: Sequence[Any], held: Any) -> None:
         super().__init__()
-        self._clerk, self._place, self._outputs, self._real, self._held = clerk, place, outputs, real, held
-        self._iteration = clerk.iteration
+        self._hook, self._place, self._outputs, self._real, self._held = hook, place, outputs, real, held
+        self._iteration = hook.iteration
         self._done = False
         self.dropped[:] = [one for one in self.dropped if not all(work.is_completed() for work in one[0])]
 
@@ -151,12 +151,12 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
         if not self._done:
             self._done = True
             with record_function(MARK):
-                self._clerk.enter()
-                self._clerk.ask(self._place)
+                self._hook.enter()
+                self._hook.ask(self._place)
                 for one in self._real:
                     one.wait()
                 self._real = ()
-                self._clerk.waited(self._place, self._iteration)
+                self._hook.waited(self._place, self._iteration)
         return True
 
     def synchronize(self) -> None:
@@ -270,9 +270,9 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         is_real: bool | None = None,
         kept: Sequence[tuple[str, Sequence[Tensor]]] = (),
     ) -> SlicedWork:
-        clerk = self._slice.clerk
+        hook = self._slice.hook
         with record_function(MARK):
-            clerk.enter()
+            hook.enter()
             for key, tensors in kept:
                 self._keep(key, tensors)
             real: list[Any] = []
@@ -283,9 +283,9 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
             else:
                 with torch.no_grad():
                     source = invent()
-            number = clerk.number(op, self._number, peer, tag)
+            number = hook.number(op, self._number, peer, tag)
             call = Call(op, self._number, number, signature, nbytes, peer, tag, call_site(), source)
-            return SlicedWork(clerk, clerk.launched(call), outputs, real, carry_out)
+            return SlicedWork(hook, hook.launched(call), outputs, real, carry_out)
 
     def _as_if_alike(self, tensors: Sequence[Tensor], reduce_op: Any) -> str:
         if reduce_op == dist.ReduceOp.SUM:
@@ -506,7 +506,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         for output in outputs:
             if source.numel() == 0 and output.numel():
                 output.zero_()
-                self._slice.invented.add(output, call_site())
+                self._slice.unsent.add(output, call_site())
                 return "zeros"
             _fill(output, source)
         return "rule"
@@ -556,8 +556,8 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _keep(self, key: str, tensors: Sequence[Tensor]) -> None:
         if len(tensors) != 1 or tensors[0].nbytes > KEPT_BYTES:
             return
-        if self._slice.invented.site_of(tensors[0]) is not None:
-            return  # made of zeros: whoever reads it gets zeros, too, and knows
+        if self._slice.unsent.site_of(tensors[0]) is not None:
+            return  # made of zeros: a reader gets zeros, too, and knows
         raw = tensors[0].detach().contiguous().view(-1).view(torch.uint8).numpy()
         for path in self._places(key):
             if not path.exists():
@@ -582,7 +582,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._refuse_objects(self._ranks[source])
         for tensor in tensors:
             tensor.zero_()
-            self._slice.invented.add(tensor, call_site())
+            self._slice.unsent.add(tensor, call_site())
         return "zeros"
 
     def _refuse_objects(self, source: int) -> None:
@@ -679,10 +679,10 @@ def _fill(output: Tensor, own: Tensor) -> str:
 
 
 def _lend(tensors: Any) -> Any:
-    """The same memory without a hold on it: whoever is last to let go of a tensor frees it, and that is not gloo.
+    """Return the same memory without a reference to it, so that gloo is never the last to free a tensor.
 
     Gloo's threads keep what they work on a little longer than the call lasts, and PyTorch's profiler does not see what
-    they free: whether a rank's account of memory was right depended on who came first. `SlicedWork` holds the memory.
+    they free: a rank's account of memory would depend on which thread came first. `SlicedWork` holds the memory.
     The tensor's own storage is not asked for: autograd adds gradients in place only where Python has never seen it.
 
     Args:

@@ -5,7 +5,7 @@ the fingerprints change counts, and all its places are run; one along which they
 then run a second time on the rank that is farthest away in all that was said not to count, and must come out equal.
 Calls and operators cannot tell a rank that only works longer. So ranks of each kind that are chosen at random are
 timed, and all ranks where that is cheap; those that work longer or shorter become kinds of their own. The prediction
-states the risk of ranks that were not timed. `everybody=True` runs and times all of them.
+states the risk of ranks that were not timed. `every_rank=True` runs and times all of them.
 
 Source: PrismLLM proves nothing of this kind in what is public; the procedure is this implementation's own.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from prismllm.alignment import align
-from prismllm.capture import CaptureOptions, Workshop, capture_alone, capture_slices, in_slices, prepare
+from prismllm.capture import CaptureOptions, RankRunner, capture_alone, capture_slices, in_slices, prepare
 from prismllm.errors import DivergenceError, SlicingError
 from prismllm.graph import Job, Kind, Layout, fingerprint, lay_out
 from prismllm.model import RankRecord, Step, write_record
@@ -38,18 +38,18 @@ _UNLIKE_NS = 1_000_000
 
 
 @dataclass
-class Found:
+class Explored:
     """The records and fingerprints of the ranks that have run.
 
     Attributes:
-        shop: Where ranks are run.
+        runner: Where ranks are run.
         say: Told of the progress.
         records: Of each rank that ran.
         prints: Their fingerprints.
         layout: Groups as families, after the first rank ran.
     """
 
-    shop: Workshop
+    runner: RankRunner
     say: Say
     records: dict[int, RankRecord] = field(default_factory=dict)
     prints: dict[int, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Found:
     def run(self, ranks: Sequence[int]) -> None:
         """Run the ranks that have not run yet, in slices, with the ranks that they need."""
         wanted = [rank for rank in dict.fromkeys(ranks) if rank not in self.records]
-        for part in in_slices(wanted, self.shop.options.slice_size):
+        for part in in_slices(wanted, self.runner.options.slice_size):
             missing = [rank for rank in part if rank not in self.records]
             if missing:
                 self._run_slice(missing)
@@ -66,7 +66,7 @@ class Found:
     def _run_slice(self, ranks: list[int]) -> None:
         self.say(f"run ranks {', '.join(map(str, ranks))}")
         try:
-            new = capture_slices(self.shop, [ranks])
+            new = capture_slices(self.runner, [ranks])
         except SlicingError as error:
             more = [rank for rank in error.needs if rank not in ranks]
             if not more:
@@ -96,40 +96,40 @@ class Found:
 
 
 def capture_job(
-    options: CaptureOptions, *, everybody: bool = False, say: Say = lambda _: None, shop: Workshop | None = None
+    options: CaptureOptions, *, every_rank: bool = False, say: Say = lambda _: None, runner: RankRunner | None = None
 ) -> Job:
     """Capture a job: find kinds, check each on one more rank, time one or two of each, write `job.json`.
 
     Args:
         options: Script, world, slices, directory.
-        everybody: Run every rank instead of some of each kind.
+        every_rank: Run every rank instead of some of each kind.
         say: Told of the progress.
-        shop: An open process with torch loaded, for whoever captures several jobs; its options become these.
+        runner: An open process with torch loaded, to capture several jobs with; its options become these.
 
     Raises:
         PrismError: What the script ran into, or ranks that are not alike although their places are.
     """
     prepare(options)
-    with contextlib.nullcontext(shop) if shop is not None else Workshop(options) as opened:
+    with contextlib.nullcontext(runner) if runner is not None else RankRunner(options) as opened:
         opened.options = options
-        found = Found(opened, say)
-        if everybody or options.world <= options.slice_size:
+        found = Explored(opened, say)
+        if every_rank or options.world <= options.slice_size:
             found.run(range(options.world))
             keys: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in range(options.world)}
         else:
             keys = _explore(found)
-        job = _assemble(found, keys, everybody=everybody)
+        job = _assemble(found, keys, every_rank=every_rank)
     write_record(options.out / "job.json", job)
     return job
 
 
-def _explore(found: Found) -> dict[int, tuple[int, ...]]:
+def _explore(found: Explored) -> dict[int, tuple[int, ...]]:
     """Run the ranks that tell kinds apart, and a second one of each kind.
 
     Returns:
         For each rank of the world, the places that count; one rank of each has run at least.
     """
-    world = found.shop.options.world
+    world = found.runner.options.world
     found.run([0])
     layout = _layout(found)
     tried = [
@@ -156,7 +156,7 @@ def _explore(found: Found) -> dict[int, tuple[int, ...]]:
     return keys
 
 
-def _layout(found: Found) -> Layout:
+def _layout(found: Explored) -> Layout:
     if found.layout is None:  # pragma: no cover - a rank has run
         raise AssertionError("nothing has run")
     return found.layout
@@ -191,14 +191,14 @@ def _refuse(one: RankRecord, other: RankRecord) -> None:
     )
 
 
-def _assemble(found: Found, keys: dict[int, tuple[int, ...]], *, everybody: bool) -> Job:
+def _assemble(found: Explored, keys: dict[int, tuple[int, ...]], *, every_rank: bool) -> Job:
     """Return the job. A kind has one fingerprint and one time; a rank that did not run takes those of its places."""
-    options = found.shop.options
+    options = found.runner.options
     print_of_key = {keys[rank]: found.prints[rank] for rank in found.records}
     numbers: dict[str, int] = {}
     kind_of = [numbers.setdefault(print_of_key[keys[rank]], len(numbers)) for rank in range(options.world)]
     first_of = {kind_of[rank]: rank for rank in sorted(found.records, reverse=True)}
-    times, apart = _time_ranks(found, kind_of, first_of, everybody=everybody)
+    times, apart = _time_ranks(found, kind_of, first_of, every_rank=every_rank)
     usual: list[Kind] = []
     unlike: list[Kind] = []
     for number in range(len(numbers)):
@@ -225,7 +225,7 @@ def _assemble(found: Found, keys: dict[int, tuple[int, ...]], *, everybody: bool
 
 
 def _time_ranks(
-    found: Found, kind_of: Sequence[int], first_of: dict[int, int], *, everybody: bool
+    found: Explored, kind_of: Sequence[int], first_of: dict[int, int], *, every_rank: bool
 ) -> tuple[dict[int, RankRecord], set[int]]:
     """Time some ranks of each kind, each alone; all ranks where that is cheap.
 
@@ -235,7 +235,7 @@ def _time_ranks(
     Raises:
         DivergenceError: A rank makes other calls than its kind.
     """
-    options = found.shop.options
+    options = found.runner.options
     random = Random(options.seed)
     chosen: list[int] = []
     for number, first in first_of.items():
@@ -246,7 +246,7 @@ def _time_ranks(
     times = _alone(found, chosen)
     each_s = (time.monotonic() - begun) / len(chosen)
     rest = [rank for rank in range(options.world) if rank not in times]
-    if rest and (everybody or each_s * len(rest) <= options.check_s):
+    if rest and (every_rank or each_s * len(rest) <= options.check_s):
         found.say(f"time the other {len(rest)} ranks, too: about {each_s * len(rest):.0f} s")
         times |= _alone(found, rest)
     for rank, record in times.items():
@@ -258,7 +258,7 @@ def _time_ranks(
 
 
 def _unlike(
-    found: Found, times: dict[int, RankRecord], kind_of: Sequence[int], first_of: dict[int, int]
+    found: Explored, times: dict[int, RankRecord], kind_of: Sequence[int], first_of: dict[int, int]
 ) -> set[int]:  # fmt: skip
     """Return the ranks that work longer or shorter than their kind each time that both are timed.
 
@@ -283,18 +283,18 @@ def _unlike(
     return doubted
 
 
-def _alone(found: Found, ranks: Sequence[int]) -> dict[int, RankRecord]:
-    """Time ranks alone. A rank that needs what nobody has recorded runs in a slice first."""
+def _alone(found: Explored, ranks: Sequence[int]) -> dict[int, RankRecord]:
+    """Time ranks alone. A rank that needs a payload without a recording runs in a slice first."""
     try:
-        return capture_alone(found.shop, ranks)
+        return capture_alone(found.runner, ranks)
     except SlicingError:
         if all(rank in found.records for rank in ranks):
             raise
         found.run(ranks)
-        return capture_alone(found.shop, ranks)
+        return capture_alone(found.runner, ranks)
 
 
-def _calls(found: Found, record: RankRecord) -> str:
+def _calls(found: Explored, record: RankRecord) -> str:
     """Return the fingerprint of a rank's calls, without its operators."""
     step = record.step
     return fingerprint(Step(step.calls, step.moments, step.segments_ns), record.rank, _layout(found))
@@ -322,13 +322,13 @@ def _by_time(times: dict[int, RankRecord]) -> list[dict[int, RankRecord]]:
     return sorted(parts, key=len, reverse=True)
 
 
-def _kind(found: Found, first: int, ran: Sequence[int], times: dict[int, RankRecord]) -> Kind:
+def _kind(found: Explored, first: int, ran: Sequence[int], times: dict[int, RankRecord]) -> Kind:
     """Return a kind: operators and memory of the rank `first`, calls and times of those that were timed."""
     shape = found.records[first]
     rank = first if first in times or not times else min(times)
     alone = times[rank]
     if rank in found.records:
-        check_repeats(rank, found.records[rank].step, alone.step, found.shop.options.warmup)
+        check_repeats(rank, found.records[rank].step, alone.step, found.runner.options.warmup)
     totals = [sum(one.step.segments_ns) for one in times.values()]
     calls = found.records.get(rank, alone).step.calls
     step = Step(calls, shape.step.moments, alone.step.segments_ns, shape.step.work, shape.step.grown_bytes,

@@ -1,4 +1,4 @@
-"""Measures what communication costs on this machine: real gloo groups, everybody coming at an agreed moment.
+"""Measures what communication costs on this machine: real gloo groups whose members call at an agreed moment.
 
 Source: the spec's "table measured on this machine"; each figure is the median of several calls, from the coming of the
 last member to the leaving of the last one.

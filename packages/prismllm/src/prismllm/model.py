@@ -26,7 +26,7 @@ class Call(msgspec.Struct, frozen=True):
 
     Attributes:
         op: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "send", "recv", …
-        group: Number of the group in order of creation; 0 holds everybody.
+        group: Number of the group in order of creation; 0 holds all ranks.
         number: How many calls this rank had made before in this iteration on this group; of sends and receives, before
             with this peer and tag.
         signature: What must be the same on all members ("sum float32 [1024]").
@@ -35,7 +35,7 @@ class Call(msgspec.Struct, frozen=True):
         peer: Global rank of the other side, or of the root; -1 if there is none.
         tag: Of sends and receives.
         site: Where the script made it, "train.py:31".
-        source: Where this rank's result came from: "real" (carried out in the slice), "rule" (as if everybody were
+        source: Where this rank's result came from: "real" (carried out in the slice), "rule" (as if all ranks were
             like this rank), "recorded" (from another slice), "zeros", or "none" (nothing was to be received).
     """
 
@@ -87,7 +87,7 @@ class Group(msgspec.Struct, frozen=True):
 
     Attributes:
         ranks: Global ranks of its members, in order.
-        description: What its maker calls it ("mesh_dp").
+        description: Name that its maker gave ("mesh_dp").
         site: Where the script made it.
     """
 

@@ -22,7 +22,7 @@ _SHORTER, _LONGER = 0.75, 1.7
 
 
 @dataclass(frozen=True)
-class Stuck:
+class BlockedRank:
     """A rank that never ends the iteration, and its call.
 
     Attributes:
@@ -87,7 +87,7 @@ class Prediction:
     compute_s: float
     exposed_s: float
     risk: Risk
-    blocked: tuple[Stuck, ...] = ()
+    blocked: tuple[BlockedRank, ...] = ()
 
     def __str__(self) -> str:
         if self.blocked:
@@ -196,7 +196,7 @@ def _shares(iteration: Iteration, world: int) -> tuple[float, float]:
     return busiest, waited / world
 
 
-def blocked(graph: Graph, iteration: Iteration, changes: Sequence[Change]) -> tuple[Stuck, ...]:
+def blocked(graph: Graph, iteration: Iteration, changes: Sequence[Change]) -> tuple[BlockedRank, ...]:
     """Return the ranks that never end an iteration, the cause first."""
     culprits = {change.rank: change.op for change in changes if isinstance(change, Hang)}
     found = []
@@ -208,5 +208,5 @@ def blocked(graph: Graph, iteration: Iteration, changes: Sequence[Change]) -> tu
             moment = kind.step.moments[int(np.argmax(never[:, at]))]
             op = culprits.get(rank, moment if moment >= 0 else -1 - moment)
             call = kind.step.calls[op]
-            found.append(Stuck(rank, op, f"{call.op} at {call.site}", rank in culprits))
+            found.append(BlockedRank(rank, op, f"{call.op} at {call.site}", rank in culprits))
     return tuple(sorted(found, key=lambda one: (not one.is_culprit, one.rank)))

@@ -2,7 +2,7 @@
 
 A call that all members have launched ends together after its cost; calls of one group one after the other; messages
 are rendezvous, as gloo's and NCCL's large ones are. Blocks of alike ranks move as arrays. Time that never comes is
-infinite: a hang is a segment without end, and whoever needs it waits for ever.
+infinite: a hang is a segment without end, and every rank that needs it waits for ever.
 
 Shapes: W ranks of the job, n ranks of a block, M moments of a kind, S slots.
 """
@@ -53,7 +53,7 @@ class Iteration:
         tracks: Of each block.
         ready_s: When the last member had launched; float64 [S].
         done_s: When the call ended; inf for what never does; float64 [S].
-        cost_s: What it took from there; float64 [S].
+        cost_s: Seconds from there to the end; float64 [S].
     """
 
     tracks: list[Track]
@@ -108,7 +108,7 @@ def replay(graph: Graph, costs: Costs, plan: Plan) -> Replayed:
         plan: Iterations, changes, noise.
 
     Raises:
-        DeadlockError: Ranks wait for each other in a circle; who, and in which call, is named.
+        DeadlockError: Ranks wait for each other in a circle; ranks and calls are named.
         InputError: A change is about something that does not exist.
     """
     job = graph.job

@@ -1,4 +1,4 @@
-"""One rank's process: torch is told to make sliced groups, the script is run, what it did is written down."""
+"""One rank's process: makes torch use sliced groups, runs the script, writes its record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from prismllm.recorder import Recorder, check_repeats, describe
 from prismllm.taint import watch
 
 
-class Order(msgspec.Struct, frozen=True):
+class RankTask(msgspec.Struct, frozen=True):
     """The task of one process.
 
     Attributes:
@@ -42,7 +42,7 @@ class Order(msgspec.Struct, frozen=True):
         warmup: Iterations before those that repeat.
         timed: Iterations of which segments are timed, without profiler.
         is_profiled: Operators and memory are recorded in the first iteration that repeats.
-        is_strict: Control flow that reads an invented value is an error.
+        is_strict: Control flow that reads an unsent value is an error.
         meeting: File where the members of the slice meet.
         name: Of the file that is written.
         assistant: Address of the assistant process, for an emulation.
@@ -88,7 +88,7 @@ def own_ns() -> int:
         return now
 
 
-class CaptureClerk:
+class CaptureHook:
     """Writes calls down; lets no time pass.
 
     Args:
@@ -146,7 +146,7 @@ class Stuck(BaseException):
     """Raised out of a wait that never ends."""
 
 
-class SandboxClerk(CaptureClerk):
+class SandboxHook(CaptureHook):
     """Lets each wait last as long as the assistant says.
 
     Args:
@@ -155,7 +155,7 @@ class SandboxClerk(CaptureClerk):
         clock_ns: Nanoseconds of the rank's own work.
     """
 
-    def __init__(self, order: Order, since: int, clock_ns: Callable[[], int] = own_ns) -> None:
+    def __init__(self, order: RankTask, since: int, clock_ns: Callable[[], int] = own_ns) -> None:
         super().__init__(order.rank, clock_ns)
         self._order, self._since = order, since
         self._own_ns = 0
@@ -221,7 +221,7 @@ def intercept(part: Slice) -> None:
     for module in (dist, dist.distributed_c10d, dist.device_mesh):
         if hasattr(module, "init_process_group"):
             module.init_process_group = init_process_group
-    dist.distributed_c10d._store_based_barrier = lambda *_, **__: None  # nobody would come
+    dist.distributed_c10d._store_based_barrier = lambda *_, **__: None  # no other rank would come
 
 
 def on_step(act: Callable[[], None]) -> None:
@@ -237,7 +237,7 @@ def on_step(act: Callable[[], None]) -> None:
     register_optimizer_step_post_hook(after)
 
 
-def pretend(order: Order) -> None:
+def pretend(order: RankTask) -> None:
     """Set the environment that torchrun would have set."""
     local = order.rank % order.local_world
     os.environ.update(
@@ -257,7 +257,7 @@ def run_script(script: list[str], rank: int) -> None:
 
     Raises:
         ScriptError: It failed, or ended before enough iterations were done.
-        PrismError: What its calls ran into.
+        PrismError: A call of the script failed.
     """
     sys.argv = list(script)
     path = Path(script[0])
@@ -285,7 +285,7 @@ def run_script(script: list[str], rank: int) -> None:
     )
 
 
-def meet_slice(order: Order, patience_s: float = 120.0) -> Any:
+def meet_slice(order: RankTask, patience_s: float = 120.0) -> Any:
     """Return the store of the slice's members; None for a slice of one."""
     if len(order.members) < 2:
         return None
@@ -294,7 +294,7 @@ def meet_slice(order: Order, patience_s: float = 120.0) -> Any:
     return store
 
 
-def capture(order: Order) -> None:
+def capture(order: RankTask) -> None:
     """Run one rank until enough iterations are done, and write its record.
 
     Raises:
@@ -308,14 +308,14 @@ def capture(order: Order) -> None:
         except PermissionError:
             raise InputError("real-time priority is not allowed here; capture without --urgent") from None
     emulated_since = order.warmup + 1
-    invented = watch(order.rank, order.is_strict, is_eager=not order.assistant)
+    unsent = watch(order.rank, order.is_strict, is_eager=not order.assistant)
 
     def clock_ns() -> int:
-        return own_ns() - invented.spent_ns
+        return own_ns() - unsent.spent_ns
 
-    clerk = SandboxClerk(order, emulated_since, clock_ns) if order.assistant else CaptureClerk(order.rank, clock_ns)
+    hook = SandboxHook(order, emulated_since, clock_ns) if order.assistant else CaptureHook(order.rank, clock_ns)
     store = meet_slice(order)
-    part = Slice(order.rank, order.world, order.members, store, Path(order.out) / "payloads", clerk, invented)
+    part = Slice(order.rank, order.world, order.members, store, Path(order.out) / "payloads", hook, unsent)
     intercept(part)
     steady = order.warmup
     profiler = profile(use_cpu=True, record_shapes=True, profile_memory=True) if order.is_profiled else None
@@ -324,29 +324,29 @@ def capture(order: Order) -> None:
 
     def after_step() -> None:
         with record_function(STEP):
-            step = clerk.recorder.end_step()
+            step = hook.recorder.end_step()
             stepped_ns.append(time.monotonic_ns())
-            clerk.stepped(step)
-        done = len(clerk.recorder.steps) - 1
+            hook.stepped(step)
+        done = len(hook.recorder.steps) - 1
         if done == steady and profiler is not None:
             profiler.__exit__(None, None, None)
-            lengths = [len(one.moments) + 1 for one in clerk.recorder.steps]
+            lengths = [len(one.moments) + 1 for one in hook.recorder.steps]
             digests.append(_read_profile(profiler, lengths, has_shapes=not any(one.is_uneven for one in step.calls)))
-            clerk.recorder.leave()
+            hook.recorder.leave()
         if done > steady:
-            check_repeats(order.rank, clerk.recorder.steps[steady], step, done)
+            check_repeats(order.rank, hook.recorder.steps[steady], step, done)
         if done >= steady + order.timed:
             raise Finished
 
     on_step(after_step)
     if profiler is not None:
         profiler.__enter__()
-    clerk.recorder.leave()
+    hook.recorder.leave()
     run_script(order.script, order.rank)
     if not dist.is_initialized():
         raise InputError(f"{order.script[0]} never calls init_process_group: it is not distributed")
-    _write(order, clerk, part, digests, stepped_ns)
-    if store is not None:  # nobody leaves while others may still receive
+    _write(order, hook, part, digests, stepped_ns)
+    if store is not None:  # no rank leaves while others may still receive
         store.add("left", 1)
         until = time.monotonic() + 30
         while store.add("left", 0) < len(order.members) and time.monotonic() < until:
@@ -354,10 +354,10 @@ def capture(order: Order) -> None:
 
 
 def _write(
-    order: Order, clerk: CaptureClerk, part: Slice, digests: list[tuple[list[str], list[int], list[int], int]],
+    order: RankTask, hook: CaptureHook, part: Slice, digests: list[tuple[list[str], list[int], list[int], int]],
     stepped_ns: list[int],
 ) -> None:  # fmt: skip
-    steps = clerk.recorder.steps
+    steps = hook.recorder.steps
     step = steps[order.warmup]
     peak_bytes = 0
     samples = [one.segments_ns for one in steps[order.warmup + 1 :]]
@@ -470,7 +470,7 @@ def account(allocations: Sequence[Allocation]) -> list[tuple[int, int]]:
 
     What is allocated inside a call is gloo's, or the slice's, and so is its end, wherever that is: gloo clones what it
     reduces and scatters in the call, and lets go of it later. What is allocated outside counts until it is freed,
-    whoever does that. The profiler does not see all of what other threads free: then the next one at that address says
+    on any thread. The profiler does not see all of what other threads free: then the next one at that address says
     that it is gone.
 
     Args:
