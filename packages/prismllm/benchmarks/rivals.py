@@ -38,7 +38,7 @@ def fake_rank(script: list[str]) -> None:
     original = dist.init_process_group
     world = int(os.environ["WORLD_SIZE"])
     dist.init_process_group = lambda *_, **__: original("fake", rank=0, world_size=world, store=FakeStore())
-    peak, ends = run_measured(script)
+    peak, ends, _ = run_measured(script)
     steps = [b - a for a, b in zip(ends[WARMUP + 1 :], ends[WARMUP + 2 :], strict=False)]
     print(json.dumps({"seconds": statistics.median(steps), "peak": peak}))
 

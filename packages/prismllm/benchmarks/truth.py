@@ -7,7 +7,8 @@ Every rank really runs in the reference, as a process with gloo. Compute is pace
 over), so that many ranks are an honest reference on few cores; what is not paced, communication above all, still
 contends there. Where it is allowed, the ranks of the reference run with real-time priority, so that their waking does
 not depend on what else this machine does; measure the costs in the same way (`prismllm measure --urgent`). `--plain`
-leaves that out. Each record has the share of the cores that other programs used during the reference.
+leaves that out. From each iteration of the reference, the longest time is taken in which the thread of a rank was ready
+and no core was free, as captures do. Each record has that time, and the share of the cores that other programs used.
 
 Cases of `models.py` are not paced, so they need as many cores as ranks.
 """
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -226,8 +228,8 @@ def _real_rank(rank: int, folder: Path, script: list[str]) -> None:
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     if os.environ["TRUTH_HANG"]:
         _stand(rank, folder, script)
-    peak, ends = run_measured(script)
-    (folder / f"{rank}.json").write_text(json.dumps({"peak": peak, "ends": ends}))
+    peak, ends, waits = run_measured(script)
+    (folder / f"{rank}.json").write_text(json.dumps({"peak": peak, "ends": ends, "waits": waits}))
 
 
 def _stand(rank: int, folder: Path, script: list[str]) -> None:
@@ -245,8 +247,13 @@ def _stand(rank: int, folder: Path, script: list[str]) -> None:
     runpy.run_path(script[0], run_name="__main__")
 
 
-def run_measured(script: list[str]) -> tuple[int, list[float]]:
-    """Run a script in this process: its most memory in use while it warms up, bytes, and when optimizers stepped."""
+def run_measured(script: list[str]) -> tuple[int, list[float], list[float]]:
+    """Run a script in this process.
+
+    Returns:
+        Peak memory while it warms up, bytes; when its optimizer stepped, and how long this thread had waited for a core
+        until then, seconds.
+    """
     import runpy
 
     from torch.autograd.profiler import profile
@@ -254,11 +261,13 @@ def run_measured(script: list[str]) -> tuple[int, list[float]]:
 
     profiler = profile(use_cpu=True, record_shapes=True, profile_memory=True)
     ends: list[float] = []
+    waits: list[float] = []
     peak = 0
 
     def after(*_: object) -> None:
         nonlocal peak
         ends.append(time.monotonic())
+        waits.append(int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9)
         if len(ends) == WARMUP + 1:
             profiler.__exit__(None, None, None)
             peak = peak_bytes(profiler)
@@ -267,13 +276,18 @@ def run_measured(script: list[str]) -> tuple[int, list[float]]:
     sys.argv = script
     profiler.__enter__()
     runpy.run_path(script[0], run_name="__main__")
-    return peak, ends
+    return peak, ends, waits
 
 
-def iteration_seconds(said: list[dict[str, Any]]) -> list[float]:
-    """From the last rank's end of one iteration to that of the next, after the profiled ones; seconds."""
-    ends = [max(column) for column in zip(*(one["ends"] for one in said), strict=True)]
-    return [b - a for a, b in zip(ends[WARMUP + 1 :], ends[WARMUP + 2 :], strict=False)]
+def iteration_seconds(said: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Measure the iterations after the profiled ones, from one end of the last rank to the next.
+
+    Returns:
+        Seconds of each iteration, and seconds in which that rank waited for a core which waited longest.
+    """
+    ends = [max(column) for column in zip(*(one["ends"] for one in said), strict=True)][WARMUP + 1 :]
+    waits = [[b - a for a, b in pairwise(one["waits"][WARMUP + 1 :])] for one in said]
+    return [b - a for a, b in pairwise(ends)], [max(column) for column in zip(*waits, strict=True)]
 
 
 def measure_case(
@@ -289,7 +303,8 @@ def measure_case(
     begun, busy, own = time.monotonic(), busy_s(), children_s()
     said = run_for_real(world, (script, *arguments, *(("--slow", slow) if slow else ())), is_urgent=is_urgent)
     others = (busy_s() - busy - children_s() + own) / (time.monotonic() - begun) / (os.cpu_count() or 1)
-    truth = iteration_seconds(said)
+    whole, waited = iteration_seconds(said)
+    truth = [seconds - wait for seconds, wait in zip(whole, waited, strict=True)]
     options = CaptureOptions(
         (script, *arguments),
         world,
@@ -308,7 +323,7 @@ def measure_case(
              for kind in range(len(job.kinds))]  # fmt: skip
     of_kinds = [abs(kind.peak_bytes / peak - 1) for kind, peak in zip(job.kinds, least, strict=True)]
     return {
-        "case": name, "ranks": world, "pace_s": pace, "real_s": real, "real_all_s": truth,
+        "case": name, "ranks": world, "pace_s": pace, "real_s": real, "real_all_s": truth, "waited_s": waited,
         "predicted_s": prediction.seconds, "low_s": prediction.low, "high_s": prediction.high,
         "error": prediction.seconds / real - 1, "memory_error_worst": max(memory),
         "memory_error_kinds": max(of_kinds), "capture_s": captured_s, "slice": slice_size or world,

@@ -202,7 +202,7 @@ ROUTED = """chosen = (torch.randn(64, world) + popular).argmax(1).sort().values
 sent = torch.bincount(chosen, minlength=world)
 received = torch.empty_like(sent)
 dist.all_to_all_single(received, sent)
-rows = Exchange.apply(torch.randn(64, 4), received.tolist(), sent.tolist())
+rows = Exchange.apply(torch.randn(64, 4, requires_grad=True), received.tolist(), sent.tolist())
 Exchange.apply(model(rows), sent.tolist(), received.tolist()).sum().backward()"""
 
 
