@@ -310,7 +310,7 @@ def measure_case(
         world,
         keep_in / name.replace(" ", "-"),
         slice_size=slice_size or world,
-        timed=7,
+        timed=5,
         is_urgent=is_urgent,
     )
     begun = time.monotonic()

@@ -14,7 +14,7 @@ from prismllm.model import Residual, read_record
 from prismllm.replay import Iteration, Plan, replay
 from prismllm.whatif import Busy, Change, Hang, Network, parse
 
-#: Replays with drawn times for each end of the range.
+#: Replays with drawn times for the upper end of the range.
 _ROUNDS = 5
 #: Ends of the range: work on a core and calls take so many times as long as was measured. Of 28 recorded runs of
 #: `benchmarks/truth.py`, 27 lie between these; see docs/figures.md.
@@ -73,8 +73,8 @@ class Prediction:
 
     Attributes:
         seconds: Of one iteration, once all changes are in force; inf if it never ends.
-        low: Least of several replays with drawn times, work on cores and calls shorter than measured.
-        high: Most of several replays with drawn times, work on cores and calls longer than measured.
+        low: The iteration if work on cores and calls are shorter than measured.
+        high: Most of several replays with drawn times in which they are longer than measured.
         compute_s: Own work of the rank that works longest.
         exposed_s: Time in which a rank waits in communication, mean over ranks.
         risk: Of ranks that were not timed.
@@ -170,12 +170,12 @@ class Rehearsal:
         ):  # an uneven call costs as much as its largest member, not a median
             seconds = float(np.median([self._drawn(wanted, iterations, seed) for seed in range(_ROUNDS)]))
         shorter, longer = ([*wanted, Busy(by), Network(1 / by)] for by in (_SHORTER, _LONGER))
-        low = min(seconds, *(self._drawn(shorter, iterations, seed) for seed in range(_ROUNDS)))
-        high = max(seconds, *(self._drawn(longer, iterations, seed) for seed in range(_ROUNDS)))
+        low = min(seconds, self._drawn(shorter, iterations, None))
+        high = max(seconds, *(self._drawn(longer, iterations, seed) for seed in (None, *range(_ROUNDS))))
         return Prediction(seconds, low, high, compute_s, exposed_s, self.risk)
 
-    def _drawn(self, changes: Sequence[Change], iterations: int, seed: int) -> float:
-        """Return the length of one iteration with times drawn from those that were measured; seconds."""
+    def _drawn(self, changes: Sequence[Change], iterations: int, seed: int | None) -> float:
+        """Return the length of one iteration with drawn times, or with medians if there is no seed; seconds."""
         return replay(self.graph, self.costs, Plan(iterations, changes, seed)).seconds[-1]
 
 
