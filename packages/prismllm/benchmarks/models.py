@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 benchmarks/models.py --model resnet --rows 8
 
-The ResNet and BERT train with DDP. The mixture of experts has one expert on each rank, exchanges tokens by uneven
-all-to-alls, and averages the gradients of all other parameters.
+The ResNet and BERT train with DDP; BERT needs `pip install transformers`. The mixture of experts has one expert on each
+rank, exchanges tokens by uneven all-to-alls, and averages the gradients of all other parameters.
 """
 
 from __future__ import annotations

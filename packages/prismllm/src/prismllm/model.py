@@ -135,7 +135,6 @@ class RankRecord(msgspec.Struct, frozen=True):
         setup: What came before the iterations that repeat.
         step: The iteration that repeats, with digests and memory.
         samples_ns: Segments of further iterations, each a list like `Step.segments_ns`.
-        launch_ns: Median time that a real launch of a call takes the host; 0 if unknown.
         peak_bytes: Most memory in use at any time up to the end of `step`; the real one of this rank in this world.
         grouped_ns: When the last group was made; monotonic clock of this machine.
         stepped_ns: When each iteration ended, those of `setup` included; likewise.
@@ -149,7 +148,6 @@ class RankRecord(msgspec.Struct, frozen=True):
     setup: list[Step]
     step: Step
     samples_ns: list[list[int]]
-    launch_ns: int
     peak_bytes: int
     grouped_ns: int = 0
     stepped_ns: list[int] = []

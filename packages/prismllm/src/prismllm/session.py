@@ -99,7 +99,6 @@ class CaptureHook:
     def __init__(self, rank: int, clock_ns: Callable[[], int] = own_ns) -> None:
         self.rank = rank
         self.recorder = Recorder(clock_ns)
-        self.launch_ns: list[int] = []
 
     @property
     def iteration(self) -> int:
@@ -369,7 +368,7 @@ def _write(
         work, grown, peaks, peak_bytes = digests[0]
         step = Step(step.calls, step.moments, step.segments_ns, work, grown, peaks, step.busy_ns)
     record = RankRecord(
-        order.rank, order.world, part.groups, steps[: order.warmup], step, samples, 0, peak_bytes, part.grouped_ns,
+        order.rank, order.world, part.groups, steps[: order.warmup], step, samples, peak_bytes, part.grouped_ns,
         stepped_ns, sizes if any(sizes) else [],
     )  # fmt: skip
     write_record(Path(order.out) / order.name, record)
