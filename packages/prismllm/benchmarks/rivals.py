@@ -38,7 +38,7 @@ def fake_rank(script: list[str]) -> None:
     original = dist.init_process_group
     world = int(os.environ["WORLD_SIZE"])
     dist.init_process_group = lambda *_, **__: original("fake", rank=0, world_size=world, store=FakeStore())
-    peak, ends = run_measured(script)
+    peak, ends, _ = run_measured(script)
     steps = [b - a for a, b in zip(ends[WARMUP + 1 :], ends[WARMUP + 2 :], strict=False)]
     print(json.dumps({"seconds": statistics.median(steps), "peak": peak}))
 
@@ -89,7 +89,9 @@ def main(out: Path | None, truth: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             options = CaptureOptions((GPT, *arguments), world, Path(folder) / "c", slice_size=world, timed=3,
                                      is_urgent=os.geteuid() == 0)  # fmt: skip
-            rehearsal = Rehearsal(capture_job(options), costs_for(world, Path("/tmp/prismllm-costs")))
+            rehearsal = Rehearsal(
+                capture_job(options), costs_for(world, Path("/tmp/prismllm-costs"), is_urgent=os.geteuid() == 0)
+            )
         fake = run_fake(world, arguments)
         seconds = real[name]["real_s"]
         row = {"case": name, "real_s": seconds, "prismllm_s": rehearsal.predict().seconds,

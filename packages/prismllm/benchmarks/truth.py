@@ -6,7 +6,11 @@
 Every rank really runs in the reference, as a process with gloo. Compute is paced (each block sleeps until its time is
 over), so that many ranks are an honest reference on few cores; what is not paced, communication above all, still
 contends there. Where it is allowed, the ranks of the reference run with real-time priority, so that their waking does
-not depend on what else this machine does; measure the costs in the same way (`prismllm measure --urgent`).
+not depend on what else this machine does; measure the costs in the same way (`prismllm measure --urgent`). `--plain`
+leaves that out. From each iteration of the reference, the longest time is taken in which the thread of a rank was ready
+and no core was free, as captures do. Each record has that time, and the share of the cores that other programs used.
+
+Cases of `models.py` are not paced, so they need as many cores as ranks.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import statistics
@@ -22,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +61,12 @@ CASES: dict[str, tuple[int, tuple[str, ...], str, str]] = {
     "dp32": (32, ("--microbatches", "4"), "", ""),
     "dp16 pp2": (32, ("--pp", "2", "--microbatches", "4"), "", ""),
 }
+#: Cases of models.py, which are not paced: ranks and arguments.
+MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
+    f"{model} {rows}": (2, ("--model", model, "--rows", str(rows)))
+    for model, several in {"resnet": (1, 4, 16), "bert": (1, 4, 16), "experts": (1, 4, 16)}.items()
+    for rows in several
+}
 #: Layout, and calls (rank, number in the iteration) that are never made.
 HANGS: dict[str, tuple[int, tuple[str, ...], tuple[tuple[int, int], ...]]] = {
     "dp4": (4, ("--data", "mean", "--microbatches", "4"), ((2, 0),)),
@@ -65,11 +77,12 @@ WARMUP = 2
 PACE_S = 0.12
 
 
-def run_for_real(world: int, arguments: tuple[str, ...], hang: str = "") -> list[dict[str, Any]]:
-    """What every rank of a real run says: peak memory and when its iterations ended; with a hang, where it stands."""
+def run_for_real(world: int, script: tuple[str, ...], hang: str = "", *, is_urgent: bool) -> list[dict[str, Any]]:
+    """Run all ranks; return each one's peak memory and the ends of its iterations, or the call in which it hangs."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--real", f"{world}", folder, GPT, *arguments]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TRUTH_HANG": hang}
+        command = [sys.executable, __file__, "--real", f"{world}", folder, *script]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TRUTH_HANG": hang,
+                       "TRUTH_URGENT": "1" if is_urgent else ""}  # fmt: skip
         subprocess.run(command, env=environment, check=True, timeout=240, stderr=subprocess.DEVNULL)
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(world)]
 
@@ -211,11 +224,12 @@ def _real_rank(rank: int, folder: Path, script: list[str]) -> None:
 
     torch.set_num_threads(1)
     with contextlib.suppress(PermissionError):  # ranks mostly sleep; who else runs here must not delay their waking
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        if os.environ["TRUTH_URGENT"]:
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     if os.environ["TRUTH_HANG"]:
         _stand(rank, folder, script)
-    peak, ends = run_measured(script)
-    (folder / f"{rank}.json").write_text(json.dumps({"peak": peak, "ends": ends}))
+    peak, ends, waits = run_measured(script)
+    (folder / f"{rank}.json").write_text(json.dumps({"peak": peak, "ends": ends, "waits": waits}))
 
 
 def _stand(rank: int, folder: Path, script: list[str]) -> None:
@@ -233,8 +247,13 @@ def _stand(rank: int, folder: Path, script: list[str]) -> None:
     runpy.run_path(script[0], run_name="__main__")
 
 
-def run_measured(script: list[str]) -> tuple[int, list[float]]:
-    """Run a script in this process: its most memory in use while it warms up, bytes, and when optimizers stepped."""
+def run_measured(script: list[str]) -> tuple[int, list[float], list[float]]:
+    """Run a script in this process.
+
+    Returns:
+        Peak memory while it warms up, bytes; when its optimizer stepped, and how long this thread had waited for a core
+        until then, seconds.
+    """
     import runpy
 
     from torch.autograd.profiler import profile
@@ -242,11 +261,13 @@ def run_measured(script: list[str]) -> tuple[int, list[float]]:
 
     profiler = profile(use_cpu=True, record_shapes=True, profile_memory=True)
     ends: list[float] = []
+    waits: list[float] = []
     peak = 0
 
     def after(*_: object) -> None:
         nonlocal peak
         ends.append(time.monotonic())
+        waits.append(int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9)
         if len(ends) == WARMUP + 1:
             profiler.__exit__(None, None, None)
             peak = peak_bytes(profiler)
@@ -255,28 +276,46 @@ def run_measured(script: list[str]) -> tuple[int, list[float]]:
     sys.argv = script
     profiler.__enter__()
     runpy.run_path(script[0], run_name="__main__")
-    return peak, ends
+    return peak, ends, waits
 
 
-def iteration_seconds(said: list[dict[str, Any]]) -> list[float]:
-    """From the last rank's end of one iteration to that of the next, after the profiled ones; seconds."""
-    ends = [max(column) for column in zip(*(one["ends"] for one in said), strict=True)]
-    return [b - a for a, b in zip(ends[WARMUP + 1 :], ends[WARMUP + 2 :], strict=False)]
+def iteration_seconds(said: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Measure the iterations after the profiled ones, from one end of the last rank to the next.
+
+    Returns:
+        Seconds of each iteration, and seconds in which that rank waited for a core which waited longest.
+    """
+    ends = [max(column) for column in zip(*(one["ends"] for one in said), strict=True)][WARMUP + 1 :]
+    waits = [[b - a for a, b in pairwise(one["waits"][WARMUP + 1 :])] for one in said]
+    return [b - a for a, b in pairwise(ends)], [max(column) for column in zip(*waits, strict=True)]
 
 
-def measure_case(name: str, costs: Costs, pace: float, slice_size: int = 0) -> dict[str, Any]:
-    """One layout: truth, prediction, errors; captured by slices of so many ranks, 0: all at once."""
-    world, layout, slow, change = CASES[name]
-    arguments = (*SMALL, *layout, "--pace", str(pace))
-    said = run_for_real(world, (*arguments, *(("--slow", slow) if slow else ())))
-    truth = iteration_seconds(said)
-    with tempfile.TemporaryDirectory() as folder:
-        at_once = slice_size or world
-        options = CaptureOptions((GPT, *arguments), world, Path(folder) / "c", slice_size=at_once, timed=5,
-                                 is_urgent=os.geteuid() == 0)  # fmt: skip
-        begun = time.monotonic()
-        job = capture_job(options)
-        captured_s = time.monotonic() - begun
+def measure_case(
+    name: str, costs: Costs, pace: float, slice_size: int, is_urgent: bool, keep_in: Path
+) -> dict[str, Any]:
+    """Return truth, prediction and errors of one case, captured by slices of so many ranks; 0: all at once."""
+    if name in MODELS:
+        (world, arguments), slow, change, pace = MODELS[name], "", "", 0.0
+        script = str(Path(__file__).parent / "models.py")
+    else:
+        world, layout, slow, change = CASES[name]
+        arguments, script = (*SMALL, *layout, "--pace", str(pace)), GPT
+    begun, busy, own = time.monotonic(), busy_s(), children_s()
+    said = run_for_real(world, (script, *arguments, *(("--slow", slow) if slow else ())), is_urgent=is_urgent)
+    others = (busy_s() - busy - children_s() + own) / (time.monotonic() - begun) / (os.cpu_count() or 1)
+    whole, waited = iteration_seconds(said)
+    truth = [seconds - wait for seconds, wait in zip(whole, waited, strict=True)]
+    options = CaptureOptions(
+        (script, *arguments),
+        world,
+        keep_in / name.replace(" ", "-"),
+        slice_size=slice_size or world,
+        timed=5,
+        is_urgent=is_urgent,
+    )
+    begun = time.monotonic()
+    job = capture_job(options)
+    captured_s = time.monotonic() - begun
     prediction = Rehearsal(job, costs).predict(*([change] if change else []))
     real = statistics.median(truth)
     memory = [abs(job.kinds[job.kind_of[rank]].peak_bytes / one["peak"] - 1) for rank, one in enumerate(said)]
@@ -284,23 +323,35 @@ def measure_case(name: str, costs: Costs, pace: float, slice_size: int = 0) -> d
              for kind in range(len(job.kinds))]  # fmt: skip
     of_kinds = [abs(kind.peak_bytes / peak - 1) for kind, peak in zip(job.kinds, least, strict=True)]
     return {
-        "case": name, "ranks": world, "pace_s": pace, "real_s": real, "real_all_s": truth,
+        "case": name, "ranks": world, "pace_s": pace, "real_s": real, "real_all_s": truth, "waited_s": waited,
         "predicted_s": prediction.seconds, "low_s": prediction.low, "high_s": prediction.high,
         "error": prediction.seconds / real - 1, "memory_error_worst": max(memory),
         "memory_error_kinds": max(of_kinds), "capture_s": captured_s, "slice": slice_size or world,
         "ran": sum(len(kind.ran) for kind in job.kinds),
-        "load": os.getloadavg()[0],
+        "load": os.getloadavg()[0], "others": others, "is_urgent": is_urgent,
     }  # fmt: skip
 
 
-def measure_hangs(name: str, pace: float) -> Iterator[dict[str, Any]]:
+def busy_s() -> float:
+    """Return the seconds that all cores have worked since the machine started."""
+    user, nice, system, _, _, irq, soft, steal, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def children_s() -> float:
+    """Return the seconds that processes started here and ended have worked."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measure_hangs(name: str, pace: float, is_urgent: bool) -> Iterator[dict[str, Any]]:
     """Where everybody stands when one call is never made: for real, and predicted."""
     world, layout, calls = HANGS[name]
     arguments = (*SMALL, *layout, "--pace", str(pace))
     with tempfile.TemporaryDirectory() as folder:
         job = capture_job(CaptureOptions((GPT, *arguments), world, Path(folder) / "c", slice_size=world, timed=2))
     for rank, op in calls:
-        said = run_for_real(world, arguments, f"{rank}:{HANGS_FROM}:{op}")
+        said = run_for_real(world, (GPT, *arguments), f"{rank}:{HANGS_FROM}:{op}", is_urgent=is_urgent)
         real = {at: one["call"] for at, one in enumerate(said) if one["iteration"] == HANGS_FROM}
         prediction = Rehearsal(job).predict(f"hang rank={rank} op={op} from={HANGS_FROM}")
         predicted = {one.rank: one.op for one in prediction.blocked}
@@ -312,12 +363,12 @@ def measure_hangs(name: str, pace: float) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def costs_for(world: int, folder: Path) -> Costs:
+def costs_for(world: int, folder: Path, *, is_urgent: bool) -> Costs:
     """Costs of groups of 2, 4 and more among so many ranks, all of which call at the same time; measured once."""
     path = folder / f"costs{world}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        measure([size for size in (2, 4, 8, 16, 32) if size <= world], path, world=world, is_urgent=os.geteuid() == 0)
+        measure([size for size in (2, 4, 8, 16, 32) if size <= world], path, world=world, is_urgent=is_urgent)
     return read_costs(path)
 
 
@@ -333,20 +384,26 @@ def costs_for(world: int, folder: Path) -> Costs:
     help="directory of measured costs; measured where they are missing",
 )
 @click.option("--slice", "slice_size", type=int, default=0, help="ranks that are captured at the same time; 0: all")
+@click.option("--plain", is_flag=True, help="no real-time priority")
+@click.option("--keep", "keep_in", type=click.Path(path_type=Path), default=Path("/tmp/prismllm-truth"),
+              show_default=True, help="directory where captures stay")  # fmt: skip
 @click.option("--hangs", is_flag=True, help="where ranks stand in a hang, instead of times")
-def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, slice_size: int, hangs: bool) -> None:
+def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, slice_size: int, plain: bool,
+         keep_in: Path, hangs: bool) -> None:  # fmt: skip
     """Run all cases."""
+    is_urgent = os.geteuid() == 0 and not plain
     if hangs:
         found: list[dict[str, Any]] = []
         for name in HANGS:
-            for row in measure_hangs(name, pace):
+            for row in measure_hangs(name, pace, is_urgent):
                 found.append(row)
                 if out is not None:
                     out.write_text(json.dumps(found, indent=1))
         return
     rows = []
-    for name in cases or CASES:
-        row = measure_case(name, costs_for(CASES[name][0], costs), pace, slice_size)
+    for name in cases or (*CASES, *MODELS):
+        world = (MODELS if name in MODELS else CASES)[name][0]
+        row = measure_case(name, costs_for(world, costs, is_urgent=is_urgent), pace, slice_size, is_urgent, keep_in)
         rows.append(row)
         if out is not None:
             keep(row, out)
@@ -354,7 +411,7 @@ def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, sli
               f"real {1e3 * row['real_s']:8.1f} ms  predicted "
               f"{1e3 * row['predicted_s']:8.1f} ms  error {100 * row['error']:+6.2f} %  memory "
               f"{100 * row['memory_error_worst']:.4f} % (by kinds {100 * row['memory_error_kinds']:.4f} %)  "
-              f"load {row['load']:.1f}", flush=True)  # fmt: skip
+              f"load {row['load']:.1f}, others {100 * row['others']:.0f} %", flush=True)  # fmt: skip
     errors = [abs(row["error"]) for row in rows]
     print(f"mean {100 * statistics.mean(errors):.2f} %, worst {100 * max(errors):.2f} %")
 

@@ -8,34 +8,35 @@ from pathlib import Path
 import pytest
 
 from prismllm import Rehearsal, examples
-from prismllm.capture import CaptureOptions, Workshop
+from prismllm.capture import CaptureOptions, RankRunner
 from prismllm.graph import Job
 from prismllm.kinds import capture_job
 
 GPT = str(Path(examples.__file__).parent / "gpt.py")
-#: The same, but own work is its pace and nothing else: what this machine does besides cannot be seen in any time.
-CLOCKED = str(Path(__file__).parent / "clocked_gpt.py")
+#: Before a script: its own work is its sleep and nothing else, so the load of this machine is in no time.
+CLOCKED = str(Path(__file__).parent / "clocked.py")
 
 
-def options(out: Path, world: int, *arguments: str, script: str = GPT, **others) -> CaptureOptions:
+def options(out: Path, world: int, *arguments: str, script: tuple[str, ...] = (GPT,), **others) -> CaptureOptions:
     chosen = {"timed": 2, "slice_size": 4, "timeout_s": 60.0} | others
-    return CaptureOptions((script, *arguments), world, out, **chosen)
+    return CaptureOptions((*script, *arguments), world, out, **chosen)
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory) -> Iterator[Workshop]:
+def runner(tmp_path_factory) -> Iterator[RankRunner]:
     """A process with torch loaded, in which all tests capture."""
-    with Workshop(options(tmp_path_factory.mktemp("shop"), 1)) as opened:
+    with RankRunner(options(tmp_path_factory.mktemp("runner"), 1)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
-def column(tmp_path_factory, shop) -> tuple[Path, Job]:
+def column(tmp_path_factory, runner) -> tuple[Path, Job]:
     """64 ranks: 2 pipeline stages, 2 tensor-parallel ranks, FSDP2 over 16; found by running a few, times exact."""
     out = tmp_path_factory.mktemp("column")
     wanted = options(out / "c", 64, "--pp", "2", "--tp", "2", "--data", "fsdp", "--layers", "2", "--microbatches", "2",
-                     "--batch", "2", "--width", "32", "--length", "16", "--pace", "0.006", script=CLOCKED)  # fmt: skip
-    return out / "c", capture_job(wanted, shop=shop)
+                     "--batch", "2", "--width", "32", "--length", "16", "--pace", "0.006",
+                     script=(CLOCKED, GPT))  # fmt: skip
+    return out / "c", capture_job(wanted, runner=runner)
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from conftest import CLOCKED, options
+from conftest import CLOCKED, GPT, options
 from made_jobs import script
 from prismllm import Rehearsal
 from prismllm.cli import main
+from prismllm.costs import Costs, Link
 from prismllm.errors import DivergenceError, InputError, ScriptError, SlicingError
 from prismllm.graph import Graph, fingerprint, lay_out
 from prismllm.kinds import capture_job
@@ -26,7 +27,7 @@ def test_stages_are_kinds_and_ranks_that_did_not_run_are_stood_for(column):
     assert len(job.kinds) == 2
     assert job.kind_of == [(rank // 2) % 2 for rank in range(64)]
     ran = sorted(rank for kind in job.kinds for rank in kind.ran)
-    assert len(ran) < 12
+    assert len(ran) < 16
     assert {0, 63} <= set(ran)  # the witness farthest away
 
 
@@ -40,11 +41,15 @@ def test_stages_are_kinds_and_ranks_that_did_not_run_are_stood_for(column):
     ],
     ids=["DDP", "FSDP2", "TP x PP", "DP x TP x PP"],
 )
-def test_a_sliced_capture_has_the_graph_of_a_full_one(tmp_path, shop, world, layout, sources):
+def test_a_sliced_capture_has_the_graph_of_a_full_one(tmp_path, runner, world, layout, sources):
     """All in one slice, where everything is really carried out, and each alone; stages need their pipeline's others."""
     arguments = ("--layers", "2", "--batch", "2", "--microbatches", "2", "--width", "32", "--length", "16", *layout)
-    full = capture_job(options(tmp_path / "full", world, *arguments, slice_size=world), everybody=True, shop=shop)
-    alone = capture_job(options(tmp_path / "alone", world, *arguments, slice_size=1), everybody=True, shop=shop)
+    clocked = {"script": (CLOCKED, GPT)}
+    full, alone = (
+        capture_job(options(tmp_path / f"{size}", world, *arguments, slice_size=size, **clocked), every_rank=True,
+                    runner=runner)
+        for size in (world, 1)
+    )  # fmt: skip
     for job, expected in ((full, {"real"}), (alone, sources)):
         assert {call.source for kind in job.kinds for call in kind.step.calls} == expected
     groups = lay_out(full.groups, world)
@@ -64,7 +69,7 @@ def nodes_of(graph: Graph) -> list[object]:
     return [blocks, [one.tolist() for one in arrays], graph.calls, graph.queues, steps, graph.nodes_and_edges()]
 
 
-def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them(tmp_path, shop):
+def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them(tmp_path, runner):
     """Both schedules fill the same bubble; GPipe keeps the activations of all micro-batches, 1F1B of two.
 
     Times are exact, but for the messages; `benchmarks/emulation.py` takes them on the real clock.
@@ -72,7 +77,7 @@ def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them
     arguments = ("--layers", "2", "--batch", "4", "--microbatches", "8", "--width", "32", "--length", "32",
                  "--pace", "0.004")  # fmt: skip
     layouts = {"1f1b": ("--pp", "2"), "gpipe": ("--pp", "2", "--schedule", "gpipe"), "ddp": ("--data", "ddp")}
-    jobs = {name: capture_job(options(tmp_path / name, 2, *arguments, *layout, script=CLOCKED), shop=shop)
+    jobs = {name: capture_job(options(tmp_path / name, 2, *arguments, *layout, script=(CLOCKED, GPT)), runner=runner)
             for name, layout in layouts.items()}  # fmt: skip
     stages = {name: [[call.op for call in jobs[name].kinds[kind].step.calls] for kind in jobs[name].kind_of]
               for name in ("1f1b", "gpipe")}  # fmt: skip
@@ -96,10 +101,10 @@ def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them
     assert "residual" in said
 
 
-def test_a_ranks_own_work_is_timed_between_its_calls_and_a_sleep_counts(tmp_path, shop):
+def test_a_ranks_own_work_is_timed_between_its_calls_and_a_sleep_counts(tmp_path, runner):
     """On the real clock; no load can make a sleep shorter, and the clock stands while no core is free."""
     body = "import time\ntime.sleep(0.03)\ndist.barrier()\ntime.sleep(0.06)"
-    job = capture_job(script(tmp_path, body, timed=2), shop=shop)
+    job = capture_job(script(tmp_path, body, timed=2), runner=runner)
     samples = [sample for kind in job.kinds for sample in kind.samples_ns]
     assert len(samples) >= 2
     for before, *_, after in samples:
@@ -134,39 +139,110 @@ late += [dist.all_reduce(model.bias.data, async_op=True)]"""
         ("if number == 2: break", ScriptError, "ended before enough iterations"),
     ],
 )  # fmt: skip
-def test_a_script_that_cannot_be_sliced_is_named_with_rank_and_line(tmp_path, body, error, said, shop):
+def test_a_script_that_cannot_be_sliced_is_named_with_rank_and_line(tmp_path, body, error, said, runner):
     wanted = script(tmp_path, body, timeout_s=4.0)
     with pytest.raises(error, match=said):
-        capture_job(wanted, shop=shop)
+        capture_job(wanted, runner=runner)
 
 
-def test_ranks_that_only_seem_alike_are_found_by_their_witness(tmp_path, shop):
+def test_ranks_that_only_seem_alike_are_found_by_their_witness(tmp_path, runner):
     groups = "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cpu', (4, 4))\n"
     body = "model(torch.ones(7 if rank == world - 1 else 2, 4))\ndist.all_reduce(torch.zeros(3))"
     wanted = script(tmp_path, body, world=16, before=groups, slice_size=4)
     with pytest.raises(DivergenceError, match=r"ranks 0 and 15 have the same places .* their operators differ"):
-        capture_job(wanted, shop=shop)
+        capture_job(wanted, runner=runner)
 
 
-def test_control_flow_that_reads_zeros_is_an_error_and_printing_them_is_not(tmp_path, shop):
+def sleepy(folder, slow, **others):
+    """16 ranks that work 20 ms, some of them 120 ms; on a clock that only sleeping moves."""
+    body = f"import time\ntime.sleep(0.02 + 0.1 * (rank in {[*slow]}))\ndist.all_reduce(model.bias.data)"
+    plain = script(folder, body, world=16, **others)
+    return changed(plain, script=(CLOCKED, *plain.script))
+
+
+@pytest.mark.parametrize("slice_size", [4, 16], ids=["some ranks run", "all ranks run"])
+def test_a_rank_that_only_works_longer_is_a_kind_of_its_own(tmp_path, runner, slice_size):
+    """Its calls and operators are those of all others, so only a clock can tell it apart."""
+    job = capture_job(sleepy(tmp_path, (5,), slice_size=slice_size), runner=runner)
+    prediction = Rehearsal(job).predict()
+    assert prediction.seconds > 0.12
+    assert [rank for rank in range(16) if job.kind_of[rank] != job.kind_of[0]] == [5]
+    assert (prediction.risk.timed, prediction.risk.untimed, prediction.risk.unlike) == (16, 0, (5,))
+    assert "all 16 ranks were timed" in str(prediction.risk)
+
+
+def test_ranks_that_were_not_timed_are_a_stated_risk(tmp_path, runner):
+    wanted = sleepy(tmp_path, (5,), slice_size=4, check_s=0.0)
+    risk = Rehearsal(capture_job(wanted, runner=runner)).predict().risk
+    assert (risk.timed, risk.untimed, risk.missed) == (3, 13, 13 / 16)
+    said = CliRunner().invoke(main, ["predict", str(tmp_path / "c")]).output
+    assert "risk: 13 of 16 ranks were not timed; one that works longer is missed with a chance of 81 %" in said
+    job = capture_job(sleepy(tmp_path, range(1, 16, 2), slice_size=4, check_s=0.0, seed=1), runner=runner)
+    assert job.unlike
+    assert "of 3 timed ranks work longer or shorter than their kind" in str(Rehearsal(job).predict().risk)
+
+
+EXPERTS = """
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, received, sent):
+        ctx.received, ctx.sent = received, sent
+        out = rows.new_empty(sum(received), rows.shape[1])
+        dist.all_to_all_single(out, rows.contiguous(), received, sent)
+        return out
+    @staticmethod
+    def backward(ctx, gradient):
+        out = gradient.new_empty(sum(ctx.sent), gradient.shape[1])
+        dist.all_to_all_single(out, gradient.contiguous(), ctx.sent, ctx.received)
+        return out, None, None
+torch.manual_seed(rank)
+popular = torch.linspace(2, 0, world)
+"""
+ROUTED = """chosen = (torch.randn(64, world) + popular).argmax(1).sort().values
+sent = torch.bincount(chosen, minlength=world)
+received = torch.empty_like(sent)
+dist.all_to_all_single(received, sent)
+rows = Exchange.apply(torch.randn(64, 4, requires_grad=True), received.tolist(), sent.tolist())
+Exchange.apply(model(rows), sent.tolist(), received.tolist()).sum().backward()"""
+
+
+@pytest.mark.parametrize("slice_size", [1, 4], ids=["alone", "together"])
+def test_a_mixture_of_experts_is_captured_with_the_sizes_that_were_seen(tmp_path, runner, slice_size):
+    """Each rank sends 64 rows to the experts that it chooses; the first expert is the most popular one."""
+    wanted = script(tmp_path, ROUTED, world=4, before=EXPERTS, slice_size=slice_size, timed=3)
+    job = capture_job(wanted, every_rank=True, runner=runner)
+    for kind in job.kinds:
+        uneven = [call for call in kind.step.calls if call.is_uneven]
+        assert [call.op for call in uneven] == ["all_to_all"] * 4
+        assert len(kind.sizes) == len(kind.samples_ns) == 3 * len(kind.timed)
+        assert all(len(sizes) == 4 for sizes in kind.sizes)
+    seen = [size for kind in job.kinds for sizes in kind.sizes for size in sizes]
+    assert min(seen) == 64 * 16  # a rank sends 64 rows of 16 bytes
+    assert max(seen) > 1.5 * min(seen)  # the popular expert receives more
+    slow, fast = (Costs(host=Link(0, speed)) for speed in (1e5, 1e6))
+    seconds = [Rehearsal(job, costs).predict().seconds for costs in (slow, fast)]
+    assert 4 * 3 / 4 * min(seen) / 1e5 * 0.9 < seconds[0] - seconds[1] < 4 * 3 / 4 * max(seen) / 1e5
+
+
+def test_control_flow_that_reads_zeros_is_an_error_and_printing_them_is_not(tmp_path, runner):
     body = (
         "message = torch.zeros(40_000)\n"
         "dist.send(message, 1) if rank == 0 else None\n"
         "dist.recv(message, 0) if rank == 1 else None\n"
         "print(f'{(message * 2).mean().item() + 1:.3f}')\n"
     )
-    capture_job(changed(script(tmp_path, body, slice_size=1), is_strict=True), everybody=True, shop=shop)
+    capture_job(changed(script(tmp_path, body, slice_size=1), is_strict=True), every_rank=True, runner=runner)
     with pytest.raises(Exception, match=r"rank 1 decides at t.py:13 by a value .*received at t.py:11"):
         capture_job(
             changed(script(tmp_path, body + "if message.sum() > 0: pass", slice_size=1), is_strict=True),
-            everybody=True,
-            shop=shop,
+            every_rank=True,
+            runner=runner,
         )
 
 
-def test_a_directory_with_something_else_is_left_alone(tmp_path, shop):
+def test_a_directory_with_something_else_is_left_alone(tmp_path, runner):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="holds no capture"):
-        capture_job(script(tmp_path, "pass"), shop=shop)
+        capture_job(script(tmp_path, "pass"), runner=runner)
     assert (tmp_path / "c" / "thesis.txt").exists()

@@ -7,9 +7,9 @@ import pytest
 
 from made_jobs import call, group, kind, pipeline, script, step
 from prismllm import Rehearsal
-from prismllm.assistant import Answer, Said, Stage
+from prismllm.assistant import Answer, Message, VirtualJob
 from prismllm.emulation import emulate
-from prismllm.errors import DivergenceError, InputError, InventedValueError
+from prismllm.errors import DivergenceError, InputError, UnsentValueError
 from prismllm.graph import Job
 from prismllm.kinds import capture_job
 from prismllm.rehearsal import read_changes
@@ -17,7 +17,7 @@ from prismllm.replay import Plan, replay
 from prismllm.whatif import Hang, Slow
 
 
-def play(stage: Stage, ranks: list[int], own_s: dict[int, float]) -> dict[int, float]:
+def play(stage: VirtualJob, ranks: list[int], own_s: dict[int, float]) -> dict[int, float]:
     """What sandbox ranks would tell that do what they did when captured; what they waited in one iteration."""
     waited = dict.fromkeys(ranks, 0.0)
     todo = {}
@@ -29,8 +29,8 @@ def play(stage: Stage, ranks: list[int], own_s: dict[int, float]) -> dict[int, f
             one = what.calls[moment if moment >= 0 else -1 - moment]
             what_is = "launch" if moment >= 0 else "wait"
             place = moment if moment >= 0 else -1 - moment
-            said.append(Said(rank, what_is, place, own, f"{one.op} {one.signature} at x.py:1"))
-        said.append(Said(rank, "step", 0, own_s.get(rank, 1.0) * what.segments_ns[-1] / 1e9))
+            said.append(Message(rank, what_is, place, own, f"{one.op} {one.signature} at x.py:1"))
+        said.append(Message(rank, "step", 0, own_s.get(rank, 1.0) * what.segments_ns[-1] / 1e9))
         todo[rank] = said
     blocked: set[int] = set()
     while any(todo.values()):
@@ -54,7 +54,7 @@ def play(stage: Stage, ranks: list[int], own_s: dict[int, float]) -> dict[int, f
 @pytest.mark.parametrize("changes", [[], [Slow(2, 4.0)]])
 def test_an_emulation_takes_as_long_as_the_replay_whoever_runs(ranks, changes):
     rehearsal = Rehearsal(pipeline(4, 3))
-    stage = Stage(rehearsal.graph, rehearsal.costs, ranks, changes)
+    stage = VirtualJob(rehearsal.graph, rehearsal.costs, ranks, changes)
     for _ in range(3):
         play(stage, ranks, {})
     expected = rehearsal.predict(*changes).seconds
@@ -63,7 +63,7 @@ def test_an_emulation_takes_as_long_as_the_replay_whoever_runs(ranks, changes):
 
 def test_a_sandbox_rank_that_is_slow_slows_the_virtual_ones():
     rehearsal = Rehearsal(pipeline(4, 3))
-    stage = Stage(rehearsal.graph, rehearsal.costs, [5])
+    stage = VirtualJob(rehearsal.graph, rehearsal.costs, [5])
     for _ in range(3):
         play(stage, [5], {5: 3.0})
     assert stage.seconds[-1] == pytest.approx(rehearsal.predict("slow rank=5 by=3").seconds, rel=1e-9)
@@ -71,7 +71,7 @@ def test_a_sandbox_rank_that_is_slow_slows_the_virtual_ones():
 
 def test_whoever_needs_a_virtual_rank_that_hangs_waits_for_ever():
     rehearsal = Rehearsal(pipeline(4, 3))
-    stage = Stage(rehearsal.graph, rehearsal.costs, [5, 6], [Hang(4, 0)])  # 4 never sends to 5
+    stage = VirtualJob(rehearsal.graph, rehearsal.costs, [5, 6], [Hang(4, 0)])  # 4 never sends to 5
     waited = play(stage, [5, 6], {})
     assert waited == {5: float("inf"), 6: float("inf")}
     assert stage.sandboxes[5].stuck_at == 0
@@ -80,10 +80,10 @@ def test_whoever_needs_a_virtual_rank_that_hangs_waits_for_ever():
 def test_a_sandbox_rank_that_makes_another_call_than_captured_is_named():
     what = step(1, call("all_reduce", 0), 0, ("wait", 0), 0)
     rehearsal = Rehearsal(Job(2, [group(0, 1)], [kind(0, what)], [0, 0], 8, []))
-    stage = Stage(rehearsal.graph, rehearsal.costs, [1])
+    stage = VirtualJob(rehearsal.graph, rehearsal.costs, [1])
     with pytest.raises(DivergenceError, match=r"rank 1 makes broadcast x at u.py:4 as call 0 .* all_reduce .* t.py:1"):
-        stage.tell(Said(1, "launch", 0, 0.001, "broadcast x at u.py:4"))
-    answers: list[Answer] = stage.tell(Said(1, "launch", 0, 0.001, "all_reduce float32 [250] at t.py:1"))
+        stage.tell(Message(1, "launch", 0, 0.001, "broadcast x at u.py:4"))
+    answers: list[Answer] = stage.tell(Message(1, "launch", 0, 0.001, "all_reduce float32 [250] at t.py:1"))
     assert answers == []
 
 
@@ -108,24 +108,24 @@ dist.recv(message, 0) if rank == 1 else None
     ],
     ids=["if", "numpy", "isnan", "written over", "shown"],
 )
-def test_control_flow_that_reads_zeros_in_an_emulation_is_an_error_unless_relaxed(tmp_path, shop, body, said):
+def test_control_flow_that_reads_zeros_in_an_emulation_is_an_error_unless_relaxed(tmp_path, runner, body, said):
     """The message is too large to be recorded, so rank 1 gets zeros; rank 0 is played."""
     wanted = script(tmp_path, SENT + body, slice_size=1)
-    rehearsal = Rehearsal(capture_job(wanted, everybody=True, shop=shop))
+    rehearsal = Rehearsal(capture_job(wanted, every_rank=True, runner=runner))
     if said:
-        with pytest.raises(InventedValueError, match=said):
-            emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0, shop=shop)
-    result = emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0, shop=shop, is_strict=not said)
+        with pytest.raises(UnsentValueError, match=said):
+            emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0, runner=runner)
+    result = emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0, runner=runner, is_strict=not said)
     assert result.sources() == {"zeros": 1}
 
 
 @pytest.mark.jobs
 @pytest.mark.parametrize("slow", [12, 37], ids=["a played rank is slow", "a running rank is slow"])
-def test_two_ranks_of_64_run_in_the_time_of_the_whole_job(column, rehearsal, shop, slow):
+def test_two_ranks_of_64_run_in_the_time_of_the_whole_job(column, rehearsal, runner, slow):
     """Each iteration as long as the replay of all 64 says; on the real clock, `benchmarks/emulation.py` compares it."""
     out, job = column
     change = [f"slow rank={slow} by=2"]
-    result = emulate(rehearsal, out, [37, 39], change, iterations=3, timeout_s=60.0, shop=shop)
+    result = emulate(rehearsal, out, [37, 39], change, iterations=3, timeout_s=60.0, runner=runner)
     plan = Plan(3, read_changes(change))
     assert result.seconds == pytest.approx(replay(rehearsal.graph, rehearsal.costs, plan).seconds, rel=1e-6)
     assert result.seconds[-1] == pytest.approx(rehearsal.predict(*change).seconds, rel=1e-6)
@@ -136,9 +136,9 @@ def test_two_ranks_of_64_run_in_the_time_of_the_whole_job(column, rehearsal, sho
 
 
 @pytest.mark.jobs
-def test_a_running_rank_that_needs_one_that_hangs_is_stuck_and_no_other_rank_can_run(column, rehearsal, shop):
+def test_a_running_rank_that_needs_one_that_hangs_is_stuck_and_no_other_rank_can_run(column, rehearsal, runner):
     out, _ = column
-    stuck = emulate(rehearsal, out, [37], ["hang rank=36 op=4"], iterations=2, timeout_s=60.0, shop=shop)
+    stuck = emulate(rehearsal, out, [37], ["hang rank=36 op=4"], iterations=2, timeout_s=60.0, runner=runner)
     assert set(stuck.stuck) == {37}
     with pytest.raises(InputError, match="name ranks between 0 and 63"):
         emulate(rehearsal, out, [64])

@@ -52,7 +52,7 @@ def digests_of(*more: Event) -> list[str]:
     marks = [Event(MARK, 200, 10), Event(MARK, 300, 10)]
     operators = [Event("aten::mm", at) for at in (150, 250, 350)]
     steps = [Event(STEP, at) for at in (100, 400)]
-    return _read_profile(Profiled([*steps, *marks, *operators, *more]), [1, 3])[0]
+    return _read_profile(Profiled([*steps, *marks, *operators, *more]), [1, 3], has_shapes=True)[0]
 
 
 def test_operators_of_gloos_threads_are_not_the_ranks_work_wherever_they_fall():

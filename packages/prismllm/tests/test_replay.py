@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from made_jobs import MS, call, data_parallel, group, kind, pipeline, slow_twin, step
 from prismllm import Rehearsal
@@ -32,6 +33,17 @@ def test_one_slow_rank_of_a_thousand_costs_everybody_its_time():
     plain, slow = rehearsal.predict(), rehearsal.predict("slow rank=713 by=1.5 from=1")
     assert slow.seconds - plain.seconds == pytest.approx(0.0055, rel=1e-6)  # half of its 11 ms
     assert slow.low <= slow.seconds <= slow.high
+
+
+def test_the_range_stretches_work_on_a_core_and_calls_but_not_sleep():
+    """10 ms of own work, of which 2 ms use a core, and a call of 4 ms."""
+    what = step(10, call("all_reduce", 0), 0, ("wait", 0), 0)
+    what = replace(what, busy_ns=[2 * MS, 0, 0])
+    costs = Costs(table=[Measured("all_reduce", 2, 1000, 0.004)])
+    prediction = Rehearsal(Job(2, [group(0, 1)], [kind(0, what)], [0, 0], 8, []), costs).predict()
+    assert prediction.seconds == pytest.approx(0.014)
+    assert prediction.low == pytest.approx(0.008 + 0.75 * 0.006)
+    assert prediction.high == pytest.approx(0.008 + 1.7 * 0.006)
 
 
 def test_a_hang_stops_everybody_who_needs_the_call_and_names_it():

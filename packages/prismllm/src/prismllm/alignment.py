@@ -1,4 +1,4 @@
-"""Aligns what was timed apart by the calls that are shared, and says what is left.
+"""Aligns slices that were timed apart by the calls that they share, and returns the residual.
 
 Each timed iteration is a slice of its own: one rank, alone, on a clock that stands in calls. Iterations of one kind
 come to the same calls, so one offset for each iteration and one moment for each call put them on one clock, by least
@@ -57,7 +57,7 @@ def align(kinds: Sequence[Kind], layout: Layout) -> Residual | None:
 
 
 def residuals(moments_RC: Floats) -> Floats:
-    """What one offset for each run and one moment for each call leave, by least squares.
+    """Return the residuals of one offset for each run and one moment for each call, by least squares.
 
     Args:
         moments_RC: When each run comes to each call, on the run's own clock; seconds, float64 [runs, calls].

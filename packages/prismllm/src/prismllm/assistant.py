@@ -1,8 +1,8 @@
 """The assistant: plays all ranks that do not run, and tells those that do how long each call takes.
 
-`Stage` is the state machine: sandbox ranks report own work, launches and waits; virtual ranks move as the replay moves
-them; a wait is answered as soon as it is known when its call ends. Time is virtual: it goes on with what the sandbox
-ranks have worked and what the graph says, however slow this machine is. `serve` is the thin shell with the socket.
+`VirtualJob` is the state machine: sandbox ranks report own work, launches and waits; virtual ranks move as in a replay.
+A wait is answered as soon as the end of its call is known. Time is virtual: it advances with the work of sandbox ranks
+and the times of the graph, however slow this machine is. `serve` connects it to a socket.
 
 Source: PrismLLM (arXiv 2605.15617): hybrid emulation, sandbox ranks and virtual participants on assistant nodes.
 """
@@ -26,11 +26,11 @@ from prismllm.replay import Floats, Slots, Walker, costs_of_slots, free_queues, 
 from prismllm.whatif import Change, Hang, Slow
 
 
-class Said(msgspec.Struct, array_like=True):
-    """What a sandbox rank tells.
+class Message(msgspec.Struct, array_like=True):
+    """A message of a sandbox rank.
 
     Attributes:
-        rank: Who.
+        rank: Global rank of the sender.
         what: "launch", "wait" or "step".
         place: Of the call in the iteration.
         own_s: Own work since it told something last, seconds.
@@ -45,26 +45,26 @@ class Said(msgspec.Struct, array_like=True):
 
 
 class Answer(NamedTuple):
-    """How long a rank's wait takes in virtual time; inf for ever."""
+    """The seconds that a rank has to wait in virtual time; inf if it never ends."""
 
     rank: int
     wait_s: float
 
 
 class _Sandbox:
-    """What is known of one rank that runs."""
+    """The state of one rank that runs."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self.now_s = 0.0
         self.asked = -1
         self.launched = 0
-        self.later: list[Said] = []
+        self.later: list[Message] = []
         self.has_stepped = False
         self.stuck_at = -1
 
 
-class Stage:
+class VirtualJob:
     """All ranks of the job in virtual time.
 
     Args:
@@ -106,8 +106,8 @@ class Stage:
         for sandbox in self.sandboxes.values():
             sandbox.has_stepped = False
 
-    def tell(self, said: Said) -> list[Answer]:
-        """A sandbox rank tells something; which waits are answered by it.
+    def tell(self, said: Message) -> list[Answer]:
+        """Take a message of a sandbox rank; return the waits that it answers.
 
         Raises:
             DivergenceError: The rank makes another call than when it was captured.
@@ -119,7 +119,7 @@ class Stage:
             self._apply(sandbox, said)
         return self._settle()
 
-    def _apply(self, sandbox: _Sandbox, said: Said) -> None:
+    def _apply(self, sandbox: _Sandbox, said: Message) -> None:
         sandbox.now_s += said.own_s * self._factor(said.rank)
         if said.what == "step":
             self._now_W[said.rank] = sandbox.now_s
@@ -146,7 +146,7 @@ class Stage:
         return float(np.prod(factors)) if factors else 1.0
 
     def _advance(self) -> None:
-        """All virtual ranks, as far as they go."""
+        """Advance all virtual ranks as far as they go."""
         has_moved = True
         while has_moved:
             has_moved = False
@@ -203,7 +203,7 @@ class Assistant:
         path: Of the socket.
     """
 
-    def __init__(self, stage: Stage, path: str) -> None:
+    def __init__(self, stage: VirtualJob, path: str) -> None:
         self.stage, self.path = stage, path
         self.error: PrismError | None = None
         self._stop = threading.Event()
@@ -222,7 +222,7 @@ class Assistant:
         self._listener.close()
 
     def _serve(self) -> None:
-        decoder = msgspec.json.Decoder(Said)
+        decoder = msgspec.json.Decoder(Message)
         lines: dict[socket.socket, bytes] = defaultdict(bytes)
         of_rank: dict[int, socket.socket] = {}
         with selectors.DefaultSelector() as selector:

@@ -23,7 +23,7 @@ START_S = 60.0
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """How a script is captured.
+    """The options of a capture.
 
     Attributes:
         script: Training script and its arguments.
@@ -34,9 +34,12 @@ class CaptureOptions:
         timed: Iterations that are timed.
         local_world: Ranks of a host.
         timeout_s: Most that one slice may take.
-        is_strict: Control flow that reads an invented value is an error.
-        cores: Ranks that are timed at the same time.
+        is_strict: Control flow that reads an unsent value is an error.
+        cores: Ranks that are timed at the same time; 0: as many as a host has, on as many cores. They share caches and
+            memory as ranks of a host do.
         is_urgent: Ranks are timed with real-time priority, which needs the right to it.
+        check_s: All ranks are timed if that takes at most this long; else three of each kind. Seconds.
+        seed: Of the choice of ranks that are timed.
     """
 
     script: tuple[str, ...]
@@ -48,8 +51,10 @@ class CaptureOptions:
     local_world: int = 8
     timeout_s: float = 120.0
     is_strict: bool = False
-    cores: int = 1
+    cores: int = 0
     is_urgent: bool = False
+    check_s: float = 30.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.world < 1 or self.slice_size < 1:
@@ -62,7 +67,7 @@ class CaptureOptions:
 
 
 def prepare(options: CaptureOptions) -> None:
-    """An empty directory for the capture; an older capture there is replaced.
+    """Make an empty directory for the capture, replacing an older capture.
 
     Raises:
         InputError: The directory holds something else.
@@ -76,11 +81,11 @@ def prepare(options: CaptureOptions) -> None:
 
 
 def rank_file(rank: int, kind: str = "structure") -> str:
-    """Name of a rank's record."""
+    """Return the file name of a rank's record."""
     return f"rank{rank}.{kind}.json"
 
 
-class Workshop:
+class RankRunner:
     """A process with torch loaded, in which ranks are run; used as a context.
 
     Args:
@@ -92,7 +97,7 @@ class Workshop:
         self._process: subprocess.Popen[str] | None = None
         self._batches = 0
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> RankRunner:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
                        "PYTHONHASHSEED": "0"}  # fmt: skip
         self._process = subprocess.Popen(
@@ -118,7 +123,7 @@ class Workshop:
             slices: Global ranks of each slice.
             kind: Part of the records' file names.
             parallel: Slices at the same time.
-            orders: Further fields of `session.Order`.
+            orders: Further fields of `session.RankTask`.
 
         Raises:
             PrismError: What the first rank that failed ran into.
@@ -174,23 +179,24 @@ class Workshop:
         return answer
 
 
-def capture_slices(shop: Workshop, slices: Sequence[Sequence[int]]) -> dict[int, RankRecord]:
-    """Calls, operators and memory of these ranks, not their times."""
-    shop.run(slices, timed=0, is_profiled=True)
-    return {rank: read_record(shop.options.out / rank_file(rank), RankRecord) for part in slices for rank in part}
+def capture_slices(runner: RankRunner, slices: Sequence[Sequence[int]]) -> dict[int, RankRecord]:
+    """Record calls, operators and memory of these ranks, not their times."""
+    runner.run(slices, timed=0, is_profiled=True)
+    return {rank: read_record(runner.options.out / rank_file(rank), RankRecord) for part in slices for rank in part}
 
 
-def capture_alone(shop: Workshop, ranks: Sequence[int]) -> dict[int, RankRecord]:
-    """Times of these ranks, each alone: every call pruned, payloads from the recordings.
+def capture_alone(runner: RankRunner, ranks: Sequence[int]) -> dict[int, RankRecord]:
+    """Time these ranks, each alone: every call is pruned, payloads come from the recordings.
 
     Source: PrismLLM's inter-slice timing calibration, of which nothing more is public.
     """
-    options = shop.options
-    shop.run([[rank] for rank in ranks], kind="times", parallel=options.cores, timed=options.timed,
+    options = runner.options
+    parallel = options.cores or min(options.local_world, options.world, os.cpu_count() or 1)
+    runner.run([[rank] for rank in ranks], kind="times", parallel=parallel, timed=options.timed,
              is_profiled=False, is_strict=False, is_urgent=options.is_urgent)  # fmt: skip
     return {rank: read_record(options.out / rank_file(rank, "times"), RankRecord) for rank in ranks}
 
 
 def in_slices(ranks: Sequence[int], size: int) -> list[list[int]]:
-    """Ranks in slices of at most `size`, in order."""
+    """Split ranks into slices of at most `size`, in order."""
     return [list(ranks[at : at + size]) for at in range(0, len(ranks), size)]

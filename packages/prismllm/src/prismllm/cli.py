@@ -58,23 +58,29 @@ def _from_capture(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--world", type=int, required=True, help="ranks of the job")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("capture"), show_default=True)
 @click.option("--slice", "slice_size", type=int, default=8, show_default=True, help="ranks that run at the same time")
-@click.option("--all", "everybody", is_flag=True, help="run every rank instead of some of each kind")
+@click.option("--all", "every_rank", is_flag=True, help="run every rank instead of some of each kind")
 @click.option("--warmup", type=int, default=2, show_default=True, help="iterations before those that repeat")
 @click.option("--timed", type=int, default=5, show_default=True, help="iterations that are timed")
 @click.option("--ranks-per-host", type=int, default=8, show_default=True)
 @click.option("--timeout", type=float, default=120.0, show_default=True, help="seconds that a slice may take")
-@click.option("--cores", type=int, default=1, show_default=True, help="ranks that are timed at the same time")
+@click.option(
+    "--cores", type=int, default=0, help="ranks that are timed at the same time; as many as a host has by default"
+)
 @click.option("--strict", is_flag=True, help="control flow that reads a value nobody computed is an error")
 @click.option("--urgent", is_flag=True, help="time ranks with real-time priority, undisturbed by other programs")
+@click.option("--check-seconds", "check_s", type=float, default=30.0, show_default=True,
+              help="time every rank if that takes at most so long; else three of each kind")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="of the choice of ranks that are timed")
 @click.argument("script", nargs=-1, required=True)
 def _capture(  # noqa: PLR0913, PLR0917 - one for each option
-    world: int, out: Path, slice_size: int, everybody: bool, warmup: int, timed: int, ranks_per_host: int,
-             timeout: float, cores: int, strict: bool, urgent: bool, script: tuple[str, ...]) -> None:  # fmt: skip
+    world: int, out: Path, slice_size: int, every_rank: bool, warmup: int, timed: int, ranks_per_host: int,
+             timeout: float, cores: int, strict: bool, urgent: bool, check_s: float, seed: int,
+             script: tuple[str, ...]) -> None:  # fmt: skip
     """Run some ranks of SCRIPT (train.py ARGUMENTS) and write down what they do."""
     begun = time.monotonic()
     options = CaptureOptions(script, world, out, slice_size, warmup, timed, ranks_per_host, timeout, strict, cores,
-                             urgent)  # fmt: skip
-    job = capture_job(options, everybody=everybody, say=lambda text: click.echo(f"  {text}", err=True))
+                             urgent, check_s, seed)  # fmt: skip
+    job = capture_job(options, every_rank=every_rank, say=lambda text: click.echo(f"  {text}", err=True))
     ran = sum(len(kind.ran) for kind in job.kinds)
     click.echo(
         f"{world:,} ranks are {len(job.kinds)} kinds, by running {ran} of them; {time.monotonic() - begun:.0f} s"
@@ -82,6 +88,7 @@ def _capture(  # noqa: PLR0913, PLR0917 - one for each option
     nodes, edges = Rehearsal(job).graph.nodes_and_edges()
     click.echo(f"graph: {nodes:,} nodes, {edges:,} edges; every call has all its members, every message both sides")
     click.echo(_aligned(job))
+    click.echo(f"risk: {Rehearsal(job).risk}")
 
 
 def _aligned(job: Job) -> str:
@@ -104,7 +111,7 @@ def _aligned(job: Job) -> str:
 def predict(
     capture: Path, costs: Path | None, changes: tuple[str, ...], others: tuple[Path, ...], out: Path | None
 ) -> None:
-    """How long an iteration takes, under each change, and in other captures."""
+    """Predict how long an iteration takes, under each change and in other captures."""
     rehearsal = Rehearsal.open(capture, costs)
     plain = rehearsal.predict()
     predicted = {"as captured": plain} | {change: rehearsal.predict(change) for change in changes}
@@ -118,6 +125,7 @@ def predict(
     spread = max(kind.spread for kind in rehearsal.job.kinds)
     click.echo(f"ranks of one kind were timed within {100 * spread:.1f} %; communication: {rehearsal.costs.where}")
     click.echo(_aligned(rehearsal.job))
+    click.echo(f"risk: {plain.risk}")
     if out is not None:
         memory = {"as captured": rehearsal.most_bytes} | {path: other.most_bytes for path, other in beside.items()}
         out.write_bytes(msgspec.json.encode({

@@ -1,4 +1,4 @@
-"""What a communication call costs once everybody has come: a measured table, or latency and bandwidth by link class.
+"""The cost of a communication call after its last member has come: a measured table, or latency and bandwidth.
 
 Ring and tree formulas as in Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH"
 (IJHPCA 2005), section 4, with the reduction's own arithmetic left out.
@@ -40,7 +40,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """What calls cost.
+    """The costs of communication calls.
 
     Attributes:
         host: Links between ranks of one host.
@@ -55,7 +55,7 @@ class Costs(msgspec.Struct, frozen=True):
     where: str = "assumed: 20 GB/s and 5 µs within a host, 5 GB/s and 15 µs between hosts"
 
     def seconds(self, op: str, nbytes: int, ranks: int, *, is_remote: bool, bandwidth: float = 1.0) -> float:
-        """Seconds of one call.
+        """Return the seconds of one call.
 
         Args:
             op: Operation.
@@ -79,7 +79,7 @@ class Costs(msgspec.Struct, frozen=True):
         return floor + max(0.0, plain - floor) / bandwidth
 
     def _measured(self, op: str, nbytes: int, ranks: int) -> float:
-        """Interpolated between measured sizes, and by the formulas' ratio between numbers of members."""
+        """Interpolate between measured sizes, and by the formulas' ratio between numbers of members."""
         rows: dict[int, list[tuple[int, float]]] = defaultdict(list)
         for one in self.table:
             if one.op == op:
@@ -104,7 +104,7 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 def formula(op: str, nbytes: int, ranks: int, latency_s: float, bytes_per_s: float) -> float:
-    """Seconds by latency and bandwidth: rings for large payloads, trees where the payload is one rank's.
+    """Return the seconds by latency and bandwidth: rings for large payloads, trees where the payload is one rank's.
 
     Args:
         op: Operation; an unknown one counts as an all-to-all.
@@ -133,7 +133,7 @@ def formula(op: str, nbytes: int, ranks: int, latency_s: float, bytes_per_s: flo
 
 
 def read_costs(path: Path | None) -> Costs:
-    """Costs from a file; the assumed ones without.
+    """Read costs from a file; return the assumed ones without.
 
     Raises:
         InputError: The file is none of costs, or says what cannot be.
@@ -149,18 +149,20 @@ def read_costs(path: Path | None) -> Costs:
 
 def slot_seconds(
     costs: Costs,
-    calls: list[tuple[str, int, int]],
-    call_of: NDArray[np.int64],
+    ops: list[str],
+    op_of: NDArray[np.int64],
+    nbytes: NDArray[np.int64],
     sizes: NDArray[np.int64],
     is_remote: NDArray[np.bool_],
     bandwidth: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Cost of every slot.
+    """Return the cost of every slot.
 
     Args:
         costs: Of calls.
-        calls: Classes: operation, bytes, family.
-        call_of: Class of each slot; int64 [slots].
+        ops: Operations.
+        op_of: Operation of each slot, an index of `ops`; int64 [slots].
+        nbytes: Payload of each slot; int64 [slots].
         sizes: Members of each slot; int64 [slots].
         is_remote: Its members are on several hosts; bool [slots].
         bandwidth: What is left of its slowest link, above 0; float64 [slots].
@@ -168,19 +170,11 @@ def slot_seconds(
     Returns:
         Seconds; float64 [slots].
     """
-    result = np.zeros(len(call_of))
-    known: dict[tuple[str, int, int, bool, float], float] = {}
-    key = np.stack([call_of, sizes, is_remote.astype(np.int64)], axis=1)
-    full = np.concatenate([key.astype(float), bandwidth[:, None]], axis=1)
-    if not len(full):
-        return result
-    classes, which = np.unique(full, axis=0, return_inverse=True)
-    values = []
-    for call, size, remote, left in classes:
-        op, nbytes, _ = calls[int(call)]
-        what = (op, nbytes, int(size), bool(remote), float(left))
-        if what not in known:
-            known[what] = costs.seconds(op, nbytes, int(size), is_remote=bool(remote), bandwidth=float(left))
-        values.append(known[what])
-    result[:] = np.array(values)[which.reshape(-1)]
+    if not len(op_of):
+        return np.zeros(0)
+    rows = np.stack([op_of, nbytes, sizes, is_remote, bandwidth], axis=1).astype(float)
+    classes, which = np.unique(rows, axis=0, return_inverse=True)
+    values = [costs.seconds(ops[int(op)], int(size), int(members), is_remote=bool(remote), bandwidth=float(left))
+              for op, size, members, remote, left in classes]  # fmt: skip
+    result: NDArray[np.float64] = np.array(values)[which.reshape(-1)]
     return result

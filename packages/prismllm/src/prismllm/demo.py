@@ -1,4 +1,4 @@
-"""A large job on a small machine: 1,024 ranks of a small GPT are rehearsed, one is slowed, Eroica is asked who it is.
+"""A large job on a small machine: 1,024 ranks of a small GPT are rehearsed, one is slowed, Eroica finds it.
 
     python -m prismllm.demo
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prismllm.assistant import Assistant, Stage
-from prismllm.capture import CaptureOptions, Workshop, rank_file
+from prismllm.assistant import Assistant, VirtualJob
+from prismllm.capture import CaptureOptions, RankRunner, rank_file
 from prismllm.errors import InputError
 from prismllm.model import RankRecord, read_record
 from prismllm.rehearsal import Rehearsal, read_changes
@@ -20,7 +20,7 @@ from prismllm.whatif import Change, check_change
 
 @dataclass(frozen=True)
 class Emulated:
-    """What came of an emulation.
+    """The result of an emulation.
 
     Attributes:
         seconds: Of each iteration, virtual time from the last rank's end to the next one's.
@@ -35,7 +35,7 @@ class Emulated:
     ready_ns: int = 0
 
     def sources(self) -> Counter[str]:
-        """How many calls of an iteration got their result from where."""
+        """Count the calls of an iteration by the source of their result."""
         return Counter(call.source for record in self.records.values() for call in record.step.calls)
 
 
@@ -48,7 +48,7 @@ def emulate(
     iterations: int = 5,
     is_strict: bool = True,
     timeout_s: float = 120.0,
-    shop: Workshop | None = None,
+    runner: RankRunner | None = None,
 ) -> Emulated:
     """Run some ranks of the captured script in the time of the whole job.
 
@@ -58,13 +58,13 @@ def emulate(
         ranks: That run for real, all at the same time.
         changes: What is different from the capture.
         iterations: In emulated time.
-        is_strict: Control flow that reads an invented value is an error; without, it goes unnoticed.
+        is_strict: Control flow that reads an unsent value is an error; without, it goes unnoticed.
         timeout_s: Most that it may take.
-        shop: An open process with torch loaded, for whoever emulates several times; its options are changed.
+        runner: An open process with torch loaded, to emulate several times with; its options are changed.
 
     Raises:
         InputError: There is no such rank, or the script has moved.
-        InventedValueError: A rank decides by a value that came from zeros; rank and line are named.
+        UnsentValueError: A rank decides by a value that came from zeros; rank and line are named.
         PrismError: What else the script ran into.
     """
     job = rehearsal.job
@@ -78,9 +78,9 @@ def emulate(
     options = CaptureOptions(tuple(job.script), job.world, directory, len(ranks), warmup, iterations, job.local_world,
                              timeout_s, is_strict)  # fmt: skip
     with contextlib.ExitStack() as held:
-        opened = shop or held.enter_context(Workshop(options))  # it loads torch while the stage is set
+        opened = runner or held.enter_context(RankRunner(options))  # it loads torch while the stage is set
         opened.options = options
-        stage = Stage(rehearsal.graph, rehearsal.costs, ranks, wanted)
+        stage = VirtualJob(rehearsal.graph, rehearsal.costs, ranks, wanted)
         folder = held.enter_context(tempfile.TemporaryDirectory())
         assistant = held.enter_context(Assistant(stage, f"{folder}/assistant"))
         ready_ns = time.monotonic_ns()

@@ -1,12 +1,12 @@
-"""What can go wrong, as one tree.
+"""The exceptions of this package.
 
 PrismError                     everything that a user can put right; its text says how
 ├── ScriptError                the training script failed, stopped early, or hung
 ├── SlicingError               a call that cannot be sliced: any_source, an unknown operation, a missing payload
 ├── DivergenceError            one rank's iterations differ from each other, or alike ranks from each other
 ├── GraphError                 the ranks' calls do not fit together
-│   └── DeadlockError          they fit, and still nobody can go on
-├── InventedValueError         the script decided by a value that nobody has computed
+│   └── DeadlockError          they fit, and still no rank can go on
+├── UnsentValueError           the script decided by a value that no rank has sent
 └── InputError                 a file or option that cannot be used
 """
 
@@ -43,7 +43,7 @@ class DeadlockError(GraphError):
     """Ranks wait for each other in a circle."""
 
 
-class InventedValueError(PrismError):
+class UnsentValueError(PrismError):
     """Control flow that read a value which came from zeros."""
 
 
@@ -52,9 +52,9 @@ class InputError(PrismError):
 
 
 def error_named(name: str, text: str, needs: tuple[int, ...] = ()) -> PrismError:
-    """The error that another process raised, from its class name, text and the ranks it asks for."""
+    """Return the error that another process raised, from its class name, text and the ranks it asks for."""
     known = {one.__name__: one for one in (ScriptError, SlicingError, DivergenceError, GraphError, DeadlockError,
-                                           InventedValueError, InputError)}  # fmt: skip
+                                           UnsentValueError, InputError)}  # fmt: skip
     error = known.get(name, ScriptError)(text)
     if isinstance(error, SlicingError):
         error.needs = needs

@@ -30,11 +30,13 @@ class Kind(msgspec.Struct, frozen=True):
 
     Attributes:
         rank: The one whose calls stand for all.
-        ran: Ranks of this kind that ran, and whose fingerprints are equal.
+        ran: Ranks of this kind that ran, whose calls are equal.
         step: Its iteration.
         samples_ns: Segments of timed iterations, each as long as `step.segments_ns`.
         spread: Relative difference of the compute time of an iteration between ranks that were timed; 0 if one was.
         peak_bytes: Most memory in use; of `rank`.
+        timed: Ranks of this kind whose own work was timed.
+        sizes: Bytes of the uneven calls in each of `samples_ns`; int [samples, uneven calls].
     """
 
     rank: int
@@ -43,6 +45,8 @@ class Kind(msgspec.Struct, frozen=True):
     samples_ns: list[list[int]]
     spread: float
     peak_bytes: int
+    timed: list[int] = []
+    sizes: list[list[int]] = []
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -56,6 +60,7 @@ class Job(msgspec.Struct, frozen=True):
         local_world: Ranks of a host.
         script: With its arguments.
         residual: Of aligning the slices that were timed; None if nothing can be left, or in older captures.
+        unlike: Timed ranks that make the calls of others but work longer or shorter; each is in a kind of its own.
         format: Of the file.
     """
 
@@ -66,6 +71,7 @@ class Job(msgspec.Struct, frozen=True):
     local_world: int
     script: list[str]
     residual: Residual | None = None
+    unlike: list[int] = []
     format: int = FORMAT
 
 
@@ -75,7 +81,7 @@ class Layout:
 
     Attributes:
         families: Ranks of all groups of each family; int64 [groups, members].
-        places: Family and row of each group, by number; -1 for a family of nobody's.
+        places: Family and row of each group, by number; -1 if it is in none.
         row: Row of each rank in each family, -1 if it is in none; int64 [families, world].
         position: Its place in that group; likewise.
     """
@@ -100,7 +106,7 @@ class Layout:
 
 
 def lay_out(groups: Sequence[Group], world: int) -> Layout:
-    """Sort groups into families: same maker, same size, disjoint.
+    """Sort groups into families: same line of code, same size, disjoint.
 
     Args:
         groups: In order of creation.
@@ -133,7 +139,7 @@ def lay_out(groups: Sequence[Group], world: int) -> Layout:
 
 
 def fingerprint(step: Step, rank: int, layout: Layout) -> str:
-    """Digest of what a rank does, the same for all ranks that do alike.
+    """Return a digest of a rank's calls and operators, equal for ranks that are alike.
 
     Groups count as their family, other sides by how far they are away in the group.
     """
@@ -144,7 +150,8 @@ def fingerprint(step: Step, rank: int, layout: Layout) -> str:
         if call.is_pairwise:
             size = layout.families[family].shape[1]
             away = int(layout.position[family, call.peer] - layout.position[family, rank]) % size
-        rows.append((call.op, family, call.number, call.signature, call.nbytes, away, call.tag))
+        nbytes = -1 if call.is_uneven else call.nbytes
+        rows.append((call.op, family, call.number, call.signature, nbytes, away, call.tag))
     return digest([rows, step.moments, step.work])
 
 
@@ -165,7 +172,7 @@ class Block:
 
 @dataclass
 class Graph:
-    """What must happen before what, in one iteration.
+    """The dependencies of one iteration.
 
     Attributes:
         job: The job.
@@ -199,14 +206,14 @@ class Graph:
         return self.job.world
 
     def nodes_and_edges(self) -> tuple[int, int]:
-        """Segments and calls of all ranks; program order and calls' members."""
+        """Count nodes (segments and calls of all ranks) and edges (program order and calls' members)."""
         nodes = sum(len(block.ranks) * (len(self.job.kinds[block.kind].step.moments) + 1) for block in self.blocks)
         edges = sum(len(block.ranks) * len(self.job.kinds[block.kind].step.moments) * 2 for block in self.blocks)
         return nodes + len(self.members), edges
 
 
 def build(job: Job) -> Graph:
-    """The graph of a job, checked.
+    """Build the graph of a job and check it.
 
     Raises:
         GraphError: A collective lacks a member, or members disagree; a message lacks its other side. Ranks, calls,

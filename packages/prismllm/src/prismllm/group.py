@@ -1,4 +1,4 @@
-"""The process group of a slice: what its members can do among themselves is done, the rest is pruned.
+"""The process group of a slice: calls among its members are carried out, all others are pruned.
 
 A collective all of whose members run in the slice is carried out over gloo. Any other returns at once, with a result
 from the first source that there is: recorded in another slice, by rule (as if every member were like this one), zeros.
@@ -27,7 +27,7 @@ from torch.autograd import Variable
 from torch.autograd.profiler import record_function
 
 from prismllm.errors import SlicingError
-from prismllm.model import Call, Group
+from prismllm.model import UNEVEN, Call, Group
 
 GLOO_TIMEOUT = timedelta(seconds=90)
 #: Payloads up to this size are kept for other slices: Python objects, shapes, flags.
@@ -38,11 +38,11 @@ _HERE = str(Path(__file__).parent)
 _OBJECTS = ("recv_object_list", "broadcast_object_list", "scatter_object_list")
 
 
-class Clerk(Protocol):
-    """Who is told about each call, and may let time pass in it."""
+class CallHook(Protocol):
+    """Records each call, and may let time pass in it."""
 
     def number(self, op: str, group: int, peer: int, tag: int) -> int:
-        """How many such calls came before in this iteration."""
+        """Return how many such calls came before in this iteration."""
 
     def enter(self) -> int:
         """The rank's own work stops."""
@@ -61,18 +61,18 @@ class Clerk(Protocol):
         """The iteration that runs now."""
 
 
-class Invented(Protocol):
-    """Who follows values that nobody has computed."""
+class Unsent(Protocol):
+    """Follows values that no rank has sent."""
 
     def add(self, tensor: Tensor, site: str) -> None:
-        """This tensor holds zeros that nobody has sent; received at `site`."""
+        """Mark a tensor of zeros that no rank has sent; received at `site`."""
 
     def site_of(self, tensor: Tensor) -> str | None:
-        """Where such a value was received; None if it is real, or nobody knows."""
+        """Return where such a value was received; None if it is real or unknown."""
 
 
 class Slice:
-    """What the groups of one process share.
+    """The state that the groups of one process share.
 
     Args:
         rank: Global rank of this process.
@@ -80,8 +80,8 @@ class Slice:
         members: Global ranks that run at the same time as this one, it included, ascending.
         store: Where members meet; None for a slice of one.
         payloads: Directory of payloads that slices leave for each other.
-        clerk: Who is told.
-        invented: Told of tensors that hold zeros because nobody knew better; knows where others came from.
+        hook: Records each call.
+        unsent: Follows tensors of zeros that no rank has sent.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Slice:
         members: Sequence[int],
         store: Any,
         payloads: Path,
-        clerk: Clerk,
-        invented: Invented,
+        hook: CallHook,
+        unsent: Unsent,
     ) -> None:
         self.rank, self.world, self.members = rank, world, tuple(members)
-        self.payloads, self.clerk, self.invented = payloads, clerk, invented
+        self.payloads, self.hook, self.unsent = payloads, hook, unsent
         self.store = store
         self.groups: list[Group] = []
         self.grouped_ns = 0
@@ -103,14 +103,14 @@ class Slice:
         self.direct = self.connect("direct", self.members)
 
     def connect(self, name: str, ranks: Sequence[int]) -> Any:
-        """A gloo group of these members of the slice; None if this rank is not among them or alone."""
+        """Make a gloo group of these members of the slice; return None if this rank is not among them or alone."""
         if self.store is None or len(ranks) < 2 or self.rank not in ranks:
             return None
         prefix = dist.PrefixStore(f"prismllm/{name}/", self.store)
         return dist.ProcessGroupGloo(prefix, list(ranks).index(self.rank), len(ranks), GLOO_TIMEOUT)
 
     def make_group(self, ranks: Sequence[int], name: str, description: str) -> SlicedGroup | None:
-        """A group as the script asked for it; None if this rank is no member."""
+        """Make a group as the script asked for it; return None if this rank is no member."""
         number = len(self.groups)
         self.groups.append(Group(list(ranks), description, call_site()))
         real = self.connect(f"g{number}", ranks) if set(ranks) <= set(self.members) else None
@@ -124,20 +124,20 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
     """A launched call.
 
     Args:
-        clerk: Who is told of the waiting.
+        hook: Records the wait.
         place: Of the call in its iteration.
         outputs: Tensors that it fills.
         real: Works that carry it out; none if it was pruned.
         held: What has to live as long as the call, as its inputs; gloo's own works hold them as long.
     """
 
-    #: Calls that nobody waited for and that are still under way, with what they work on.
+    #: Calls without a wait that are still under way, with the memory that they use.
     dropped: ClassVar[list[tuple[Sequence[Any], Any]]] = []
 
-    def __init__(self, clerk: Clerk, place: int, outputs: list[Tensor], real: Sequence[Any], held: Any) -> None:
+    def __init__(self, hook: CallHook, place: int, outputs: list[Tensor], real: Sequence[Any], held: Any) -> None:
         super().__init__()
-        self._clerk, self._place, self._outputs, self._real, self._held = clerk, place, outputs, real, held
-        self._iteration = clerk.iteration
+        self._hook, self._place, self._outputs, self._real, self._held = hook, place, outputs, real, held
+        self._iteration = hook.iteration
         self._done = False
         self.dropped[:] = [one for one in self.dropped if not all(work.is_completed() for work in one[0])]
 
@@ -147,20 +147,20 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
             self.dropped.append((self._real, self._held))
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """The call is complete, and in emulated time, too."""
+        """Wait until the call is complete, in emulated time, too."""
         if not self._done:
             self._done = True
             with record_function(MARK):
-                self._clerk.enter()
-                self._clerk.ask(self._place)
+                self._hook.enter()
+                self._hook.ask(self._place)
                 for one in self._real:
                     one.wait()
                 self._real = ()
-                self._clerk.waited(self._place, self._iteration)
+                self._hook.waited(self._place, self._iteration)
         return True
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Wait, as `wait` does."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -172,7 +172,7 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
         return True
 
     def result(self) -> list[Tensor]:
-        """What the call has filled."""
+        """Return the tensors that the call has filled."""
         return self._outputs
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -217,33 +217,33 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def group_name(self) -> str:
-        """Under which torch finds it again."""
+        """The name under which torch finds the group."""
         return self._name
 
     @property
     def pg_name(self) -> str:
-        """Likewise."""
+        """The same name."""
         return self._name
 
     @property
     def group_desc(self) -> str:
-        """What its maker calls it."""
+        """The description that its maker gave."""
         return self._description
 
     def name(self) -> str:
-        """Of the backend."""
+        """Return the name of the backend."""
         return "prismllm"
 
     def getBackendName(self) -> str:
-        """Of the backend."""
+        """Return the name of the backend."""
         return "prismllm"
 
     def size(self) -> int:
-        """Members in the full-size job."""
+        """Return the number of members in the full-size job."""
         return self._n
 
     def rank(self) -> int:
-        """Of this process in the group."""
+        """Return the place of this process in the group."""
         return self._at
 
     def abort(self) -> None:
@@ -270,9 +270,9 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         is_real: bool | None = None,
         kept: Sequence[tuple[str, Sequence[Tensor]]] = (),
     ) -> SlicedWork:
-        clerk = self._slice.clerk
+        hook = self._slice.hook
         with record_function(MARK):
-            clerk.enter()
+            hook.enter()
             for key, tensors in kept:
                 self._keep(key, tensors)
             real: list[Any] = []
@@ -283,9 +283,9 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
             else:
                 with torch.no_grad():
                     source = invent()
-            number = clerk.number(op, self._number, peer, tag)
+            number = hook.number(op, self._number, peer, tag)
             call = Call(op, self._number, number, signature, nbytes, peer, tag, call_site(), source)
-            return SlicedWork(clerk, clerk.launched(call), outputs, real, carry_out)
+            return SlicedWork(hook, hook.launched(call), outputs, real, carry_out)
 
     def _as_if_alike(self, tensors: Sequence[Tensor], reduce_op: Any) -> str:
         if reduce_op == dist.ReduceOp.SUM:
@@ -297,7 +297,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         return "rule"
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> SlicedWork:
-        """Sum, maximum, … over all members; by rule as if every member had this one's values."""
+        """Reduce over all members; by rule as if every member had this one's values."""
         many = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         opts = opts if hasattr(opts, "reduceOp") else _options(dist.AllreduceOptions(), reduceOp=opts)
         return self._call(
@@ -307,7 +307,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> SlicedWork:
-        """Several at once."""
+        """Make several such calls at once."""
         opts = opts or dist.AllreduceCoalescedOptions()
         return self._call(
             "all_reduce", f"{_reduction(opts)} {_signature(tensors)}", _nbytes(tensors), tensors,
@@ -316,7 +316,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> SlicedWork:
-        """To one member."""
+        """Reduce to one member; by rule as if every member had this one's values."""
         opts = opts or dist.ReduceOptions()
         root = opts.rootRank
         return self._call(
@@ -327,7 +327,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> SlicedWork:
-        """From one member: recorded values, else what this rank has."""
+        """Broadcast from one member: recorded values, else those of this rank."""
         many = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         opts = opts if hasattr(opts, "rootRank") else _options(dist.BroadcastOptions(), rootRank=opts or 0)
         root = opts.rootRank
@@ -348,7 +348,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> SlicedWork:
-        """Everybody's tensors; by rule copies of this rank's."""
+        """Gather all members' tensors; by rule copies of this rank's."""
         if isinstance(input_tensors, Tensor):
             output_tensors, input_tensors = [output_tensors], [input_tensors]
         flat = [one for many in output_tensors for one in many]
@@ -366,7 +366,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> SlicedWork:
-        """Everybody's tensor into one."""
+        """Gather all members' tensors into one."""
         return self._call(
             "all_gather", _signature([input]), _nbytes([output]), [output],
             lambda: self._real._allgather_base(_lend(output), _lend(input), opts or dist.AllgatherOptions()),
@@ -376,7 +376,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SlicedWork:
-        """Several at once."""
+        """Make several such calls at once."""
 
         def invent() -> str:
             for one, own in zip(outputs, inputs, strict=True):
@@ -393,7 +393,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> SlicedWork:
-        """Everybody's tensor to one member."""
+        """Gather all members' tensors on one member."""
         root = opts.rootRank
         flat = [one for many in output_tensors for one in many]
 
@@ -410,7 +410,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> SlicedWork:
-        """One member's tensors, one to each."""
+        """Scatter one member's tensors, one to each."""
         root = opts.rootRank
         kept = []
         if root == self._at:
@@ -430,7 +430,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> SlicedWork:
-        """Everybody's share of a sum; by rule this rank's own times members."""
+        """Reduce and scatter; by rule this rank's own share times members."""
         if isinstance(output_tensors, Tensor):
             output_tensors, input_tensors = [output_tensors], [input_tensors]
         opts = opts or dist.ReduceScatterOptions()
@@ -447,13 +447,13 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> SlicedWork:
-        """Likewise from one tensor."""
+        """Reduce and scatter from one tensor."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> SlicedWork:
-        """Several at once."""
+        """Make several such calls at once."""
         opts = opts or dist.ReduceScatterOptions()
 
         def invent() -> str:
@@ -475,38 +475,50 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None
     ) -> SlicedWork:
-        """A piece to everybody from everybody; by rule everybody sends what this rank sends."""
+        """Exchange a piece with each member; by rule each sends the piece that this rank has for itself."""
+        is_uneven = bool(input_splits or output_splits)
+        rows = list(input_splits) if input_splits else [len(input) // self._n] * self._n
+        first = sum(rows[: self._at])
+        kind = f"{UNEVEN}{str(input.dtype).removeprefix('torch.')} {['*', *input.shape[1:]]}"
         return self._call(
-            "all_to_all", _signature([input]) if not input_splits else str(input.dtype), _nbytes([input]), [output],
+            "all_to_all", kind if is_uneven else _signature([input]),
+            max(input.nbytes, output.nbytes) if is_uneven else input.nbytes, [output],
             lambda: self._real.alltoall_base(
                 _lend(output), _lend(input), output_splits or [], input_splits or [], opts or dist.AllToAllOptions()
             ),
-            lambda: _fill(output, input),
+            lambda: self._repeat([output], input[first : first + rows[self._at]], input),
         )  # fmt: skip
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, output: list[Tensor], input: list[Tensor], opts: Any = None) -> SlicedWork:
-        """Likewise in lists."""
-
-        def invent() -> str:
-            for one, own in zip(output, input, strict=True):
-                _fill(one, own)
-            return "rule"
-
+        """Do the same with a list of tensors, whose sizes may always be uneven."""
         return self._call(
-            "all_to_all", str(input[0].dtype), _nbytes(input), output,
-            lambda: self._real.alltoall(_lend(output), _lend(input), opts or dist.AllToAllOptions()), invent,
+            "all_to_all", f"{UNEVEN}{str(input[0].dtype).removeprefix('torch.')}",
+            max(_nbytes(input), _nbytes(output)), output,
+            lambda: self._real.alltoall(_lend(output), _lend(input), opts or dist.AllToAllOptions()),
+            lambda: self._repeat(output, input[self._at], torch.cat([one.reshape(-1) for one in input])),
         )  # fmt: skip
 
+    def _repeat(self, outputs: Sequence[Tensor], own: Tensor, spare: Tensor) -> str:
+        """Fill the outputs with copies of the own piece; of `spare` if that is empty; with zeros if both are."""
+        source = own if own.numel() else spare
+        for output in outputs:
+            if source.numel() == 0 and output.numel():
+                output.zero_()
+                self._slice.unsent.add(output, call_site())
+                return "zeros"
+            _fill(output, source)
+        return "rule"
+
     def barrier(self, opts: Any = None, timeout: Any = None) -> SlicedWork:
-        """Nobody goes on before all have come."""
+        """Wait for all members."""
         return self._call(
             "barrier", "", 0, [], lambda: self._real.barrier(dist.BarrierOptions()), lambda: "none"
         )  # fmt: skip
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> SlicedWork:
-        """To one member."""
+        """Send to one member."""
         peer, part = self._ranks[to], self._slice
         return self._call(
             "send", _signature(tensors), _nbytes(tensors), [],
@@ -516,7 +528,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> SlicedWork:
-        """From one member: really, recorded, or zeros."""
+        """Receive from one member: really, recorded values, or zeros."""
         peer, part = self._ranks[source], self._slice
         key = self._key("send", source, self._at, tag)
         return self._call(
@@ -532,7 +544,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
     # ------------------------------------------------------------------ payloads of other slices
 
     def _key(self, op: str, source: int, to: int, tag: int = 0) -> str:
-        """Where the next payload from one place of the group to another lies."""
+        """Return the name of the next payload from one place of the group to another."""
         key = f"{self._description or self._number}.{self._n}.{op}.{source}.{to}.{tag}"
         self._slice.payload_counts[self._number, key] += 1
         return f"{key}.{self._slice.payload_counts[self._number, key]}"
@@ -544,8 +556,8 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _keep(self, key: str, tensors: Sequence[Tensor]) -> None:
         if len(tensors) != 1 or tensors[0].nbytes > KEPT_BYTES:
             return
-        if self._slice.invented.site_of(tensors[0]) is not None:
-            return  # made of zeros: whoever reads it gets zeros, too, and knows
+        if self._slice.unsent.site_of(tensors[0]) is not None:
+            return  # made of zeros: a reader gets zeros, too, and knows
         raw = tensors[0].detach().contiguous().view(-1).view(torch.uint8).numpy()
         for path in self._places(key):
             if not path.exists():
@@ -570,7 +582,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._refuse_objects(self._ranks[source])
         for tensor in tensors:
             tensor.zero_()
-            self._slice.invented.add(tensor, call_site())
+            self._slice.unsent.add(tensor, call_site())
         return "zeros"
 
     def _refuse_objects(self, source: int) -> None:
@@ -616,7 +628,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 
 def call_site() -> str:
-    """The innermost line that is neither torch's nor this package's, "train.py:31"."""
+    """Return the innermost line that is neither torch's nor this package's, "train.py:31"."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -656,7 +668,7 @@ def _nbytes(tensors: Sequence[Tensor]) -> int:
 
 
 def _fill(output: Tensor, own: Tensor) -> str:
-    """The output as often as needed of what this rank has."""
+    """Fill the output with as many copies of `own` as it needs."""
     flat, source = output.detach().view(-1), own.detach().reshape(-1)
     if source.numel() == 0 or flat.numel() == 0:
         return "rule"
@@ -667,10 +679,10 @@ def _fill(output: Tensor, own: Tensor) -> str:
 
 
 def _lend(tensors: Any) -> Any:
-    """The same memory without a hold on it: whoever is last to let go of a tensor frees it, and that is not gloo.
+    """Return the same memory without a reference to it, so that gloo is never the last to free a tensor.
 
     Gloo's threads keep what they work on a little longer than the call lasts, and PyTorch's profiler does not see what
-    they free: whether a rank's account of memory was right depended on who came first. `SlicedWork` holds the memory.
+    they free: a rank's account of memory would depend on which thread came first. `SlicedWork` holds the memory.
     The tensor's own storage is not asked for: autograd adds gradients in place only where Python has never seen it.
 
     Args:

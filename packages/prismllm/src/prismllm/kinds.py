@@ -1,9 +1,11 @@
-"""Which ranks are alike: found by running some, checked on others.
+"""Finds which ranks are alike, by running some and checking others.
 
 Ranks are told apart by their places in the job's groups. A few places of each family are tried; a family along which
 the fingerprints change counts, and all its places are run; one along which they do not change, does not. Every kind is
 then run a second time on the rank that is farthest away in all that was said not to count, and must come out equal.
-What was not run is not proved: the report says how many ranks ran. `everybody=True` runs all of them.
+Calls and operators cannot tell a rank that only works longer. So ranks of each kind that are chosen at random are
+timed, and all ranks where that is cheap; those that work longer or shorter become kinds of their own. The prediction
+states the risk of ranks that were not timed. `every_rank=True` runs and times all of them.
 
 Source: PrismLLM proves nothing of this kind in what is public; the procedure is this implementation's own.
 """
@@ -11,42 +13,52 @@ Source: PrismLLM proves nothing of this kind in what is public; the procedure is
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from prismllm.alignment import align
-from prismllm.capture import CaptureOptions, Workshop, capture_alone, capture_slices, in_slices, prepare
+from prismllm.capture import CaptureOptions, RankRunner, capture_alone, capture_slices, in_slices, prepare
 from prismllm.errors import DivergenceError, SlicingError
 from prismllm.graph import Job, Kind, Layout, fingerprint, lay_out
 from prismllm.model import RankRecord, Step, write_record
 from prismllm.recorder import check_repeats, describe
 
 Say = Callable[[str], None]
+#: Ranks of each kind that are chosen at random and timed, beside the first one.
+_CHOSEN = 2
+#: Times that a rank which stands out is timed again, beside one that does not.
+_AGAIN = 3
+#: Ranks of one kind work equally long if their shortest timed iterations differ by at most this share of the shorter
+#: one, or by at most so many nanoseconds. Equal ranks on shared cores differ by up to 0.1.
+_UNLIKE = 0.2
+_UNLIKE_NS = 1_000_000
 
 
 @dataclass
-class Found:
-    """What is known so far.
+class Explored:
+    """The records and fingerprints of the ranks that have run.
 
     Attributes:
-        shop: Where ranks are run.
+        runner: Where ranks are run.
         say: Told of the progress.
         records: Of each rank that ran.
         prints: Their fingerprints.
         layout: Groups as families, after the first rank ran.
     """
 
-    shop: Workshop
+    runner: RankRunner
     say: Say
     records: dict[int, RankRecord] = field(default_factory=dict)
     prints: dict[int, str] = field(default_factory=dict)
     layout: Layout | None = None
 
     def run(self, ranks: Sequence[int]) -> None:
-        """Run what has not run yet, in slices; whom they need is taken along."""
+        """Run the ranks that have not run yet, in slices, with the ranks that they need."""
         wanted = [rank for rank in dict.fromkeys(ranks) if rank not in self.records]
-        for part in in_slices(wanted, self.shop.options.slice_size):
+        for part in in_slices(wanted, self.runner.options.slice_size):
             missing = [rank for rank in part if rank not in self.records]
             if missing:
                 self._run_slice(missing)
@@ -54,7 +66,7 @@ class Found:
     def _run_slice(self, ranks: list[int]) -> None:
         self.say(f"run ranks {', '.join(map(str, ranks))}")
         try:
-            new = capture_slices(self.shop, [ranks])
+            new = capture_slices(self.runner, [ranks])
         except SlicingError as error:
             more = [rank for rank in error.needs if rank not in ranks]
             if not more:
@@ -65,10 +77,11 @@ class Found:
             self.records[rank] = record
             if self.layout is None:
                 self.layout = lay_out(record.groups, record.world)
-            self._check_groups(record)
+            self.check_groups(record)
             self.prints[rank] = fingerprint(record.step, rank, self.layout)
 
-    def _check_groups(self, record: RankRecord) -> None:
+    def check_groups(self, record: RankRecord) -> None:
+        """Raise DivergenceError if this rank makes other groups than the first one."""
         first = next(iter(self.records.values()))
         mine, theirs = [one.ranks for one in record.groups], [one.ranks for one in first.groups]
         if mine != theirs:
@@ -83,40 +96,40 @@ class Found:
 
 
 def capture_job(
-    options: CaptureOptions, *, everybody: bool = False, say: Say = lambda _: None, shop: Workshop | None = None
+    options: CaptureOptions, *, every_rank: bool = False, say: Say = lambda _: None, runner: RankRunner | None = None
 ) -> Job:
     """Capture a job: find kinds, check each on one more rank, time one or two of each, write `job.json`.
 
     Args:
         options: Script, world, slices, directory.
-        everybody: Run every rank instead of some of each kind.
+        every_rank: Run every rank instead of some of each kind.
         say: Told of the progress.
-        shop: An open process with torch loaded, for whoever captures several jobs; its options become these.
+        runner: An open process with torch loaded, to capture several jobs with; its options become these.
 
     Raises:
         PrismError: What the script ran into, or ranks that are not alike although their places are.
     """
     prepare(options)
-    with contextlib.nullcontext(shop) if shop is not None else Workshop(options) as opened:
+    with contextlib.nullcontext(runner) if runner is not None else RankRunner(options) as opened:
         opened.options = options
-        found = Found(opened, say)
-        if everybody or options.world <= options.slice_size:
+        found = Explored(opened, say)
+        if every_rank or options.world <= options.slice_size:
             found.run(range(options.world))
             keys: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in range(options.world)}
         else:
             keys = _explore(found)
-        job = _assemble(found, keys)
+        job = _assemble(found, keys, every_rank=every_rank)
     write_record(options.out / "job.json", job)
     return job
 
 
-def _explore(found: Found) -> dict[int, tuple[int, ...]]:
-    """Run what tells kinds apart, and a witness of each.
+def _explore(found: Explored) -> dict[int, tuple[int, ...]]:
+    """Run the ranks that tell kinds apart, and a second one of each kind.
 
     Returns:
         For each rank of the world, the places that count; one rank of each has run at least.
     """
-    world = found.shop.options.world
+    world = found.runner.options.world
     found.run([0])
     layout = _layout(found)
     tried = [
@@ -139,29 +152,29 @@ def _explore(found: Found) -> dict[int, tuple[int, ...]]:
         ran = [rank for rank in ranks if rank in found.records]
         for other in ran[1:]:
             if found.prints[other] != found.prints[ran[0]]:
-                _refuse(found, ran[0], other)
+                _refuse(found.records[ran[0]], found.records[other])
     return keys
 
 
-def _layout(found: Found) -> Layout:
+def _layout(found: Explored) -> Layout:
     if found.layout is None:  # pragma: no cover - a rank has run
         raise AssertionError("nothing has run")
     return found.layout
 
 
 def _corners(ranks: list[int]) -> list[int]:
-    """Some places of a group: the second, the middle, the last."""
+    """Return the second, the middle and the last rank of a group."""
     return list(dict.fromkeys([ranks[min(1, len(ranks) - 1)], ranks[len(ranks) // 2], ranks[-1]]))
 
 
 def _key(layout: Layout, counting: list[int], rank: int) -> tuple[int, ...]:
-    """Places in families that count, and in which families the rank is at all."""
+    """Return the rank's places in families that count, and its membership in all families."""
     membership = (layout.row[:, rank] >= 0).astype(int).tolist()
     return (*(int(layout.position[at, rank]) for at in counting), *membership)
 
 
-def _refuse(found: Found, one: int, other: int) -> None:
-    mine, theirs = found.records[one].step, found.records[other].step
+def _refuse(one: RankRecord, other: RankRecord) -> None:
+    mine, theirs = one.step, other.step
     what = "their operators differ"
     for place, (a, b) in enumerate(zip(mine.calls, theirs.calls, strict=False)):
         if (a.op, a.signature, a.nbytes, a.tag) != (b.op, b.signature, b.nbytes, b.tag):
@@ -173,48 +186,160 @@ def _refuse(found: Found, one: int, other: int) -> None:
             near = mine.calls[min(segment, len(mine.calls) - 1)] if mine.calls else None
             what += f" before moment {segment}" + (f" (near {near.site})" if near else "")
     raise DivergenceError(
-        f"ranks {one} and {other} have the same places in all groups that count, but do not do the same: {what}. "
-        "Run every rank (--all), or make the script treat them alike."
+        f"ranks {one.rank} and {other.rank} have the same places in all groups that count, but do not do the same: "
+        f"{what}. Run every rank (--all), or make the script treat them alike."
     )
 
 
-def _assemble(found: Found, keys: dict[int, tuple[int, ...]]) -> Job:
-    """Kinds are fingerprints; who did not run has the fingerprint of a rank with its places."""
+def _assemble(found: Explored, keys: dict[int, tuple[int, ...]], *, every_rank: bool) -> Job:
+    """Return the job. A kind has one fingerprint and one time; a rank that did not run takes those of its places."""
+    options = found.runner.options
     print_of_key = {keys[rank]: found.prints[rank] for rank in found.records}
     numbers: dict[str, int] = {}
-    kind_of = [numbers.setdefault(print_of_key[keys[rank]], len(numbers)) for rank in range(found.shop.options.world)]
-    ran: dict[int, list[int]] = defaultdict(list)
-    for rank in sorted(found.records):
-        ran[numbers[found.prints[rank]]].append(rank)
-    timed = [rank for ranks in ran.values() for rank in dict.fromkeys((ranks[0], ranks[-1]))]
-    if len(ran) > 24:  # a second one of each only where that is cheap
-        timed = [ranks[0] for ranks in ran.values()]
-    found.say(f"{len(numbers)} kinds of ranks; time {len(timed)} ranks, each alone")
-    times = capture_alone(found.shop, timed)
-    kinds = [_kind(found, ran[number], times) for number in range(len(numbers))]
-    groups = found.records[min(found.records)].groups
+    kind_of = [numbers.setdefault(print_of_key[keys[rank]], len(numbers)) for rank in range(options.world)]
+    first_of = {kind_of[rank]: rank for rank in sorted(found.records, reverse=True)}
+    times, apart = _time_ranks(found, kind_of, first_of, every_rank=every_rank)
+    usual: list[Kind] = []
+    unlike: list[Kind] = []
+    for number in range(len(numbers)):
+        mine = {rank: one for rank, one in times.items() if kind_of[rank] == number}
+        ran = [rank for rank in found.records if kind_of[rank] == number and rank not in apart]
+        most = {rank: one for rank, one in mine.items() if rank not in apart}
+        usual.append(_kind(found, first_of[number], ran, most))
+        parts = _by_time({rank: one for rank, one in mine.items() if rank in apart})
+        unlike += [_kind(found, first_of[number], [], one) for one in parts]
+    for number, kind in enumerate(unlike, len(usual)):
+        for rank in kind.timed:
+            kind_of[rank] = number
+    kinds = [*usual, *unlike]
     return Job(
-        found.shop.options.world,
-        groups,
+        options.world,
+        found.records[min(found.records)].groups,
         kinds,
         kind_of,
-        found.shop.options.local_world,
-        list(found.shop.options.script),
+        options.local_world,
+        list(options.script),
         align(kinds, _layout(found)),
+        sorted(rank for kind in unlike for rank in kind.timed),
     )
 
 
-def _kind(found: Found, ran: list[int], times: dict[int, RankRecord]) -> Kind:
-    first = found.records[ran[0]]
-    alone = times[ran[0]]
-    check_repeats(ran[0], first.step, alone.step, found.shop.options.warmup)
-    totals = []
-    samples: list[list[int]] = []
-    for rank in dict.fromkeys((ran[0], ran[-1])):
-        if rank in times:
-            samples += times[rank].samples_ns
-            totals.append(sum(times[rank].step.segments_ns))
-    step = Step(first.step.calls, first.step.moments, alone.step.segments_ns, first.step.work, first.step.grown_bytes,
-                first.step.peak_bytes)  # fmt: skip
-    spread = (max(totals) - min(totals)) / max(totals) if max(totals) else 0.0
-    return Kind(ran[0], ran, step, samples, spread, first.peak_bytes)
+def _time_ranks(
+    found: Explored, kind_of: Sequence[int], first_of: dict[int, int], *, every_rank: bool
+) -> tuple[dict[int, RankRecord], set[int]]:
+    """Time some ranks of each kind, each alone; all ranks where that is cheap.
+
+    Returns:
+        Records of the ranks that were timed, and those of them that work longer or shorter than their kind.
+
+    Raises:
+        DivergenceError: A rank makes other calls than its kind.
+    """
+    options = found.runner.options
+    random = Random(options.seed)
+    chosen: list[int] = []
+    for number, first in first_of.items():
+        others = [rank for rank in range(options.world) if kind_of[rank] == number and rank != first]
+        chosen += [first, *random.sample(others, min(_CHOSEN, len(others)))]
+    found.say(f"{len(first_of)} kinds of ranks; time {len(chosen)} ranks, each alone")
+    begun = time.monotonic()
+    times = _alone(found, chosen)
+    each_s = (time.monotonic() - begun) / len(chosen)
+    rest = [rank for rank in range(options.world) if rank not in times]
+    if rest and (every_rank or each_s * len(rest) <= options.check_s):
+        found.say(f"time the other {len(rest)} ranks, too: about {each_s * len(rest):.0f} s")
+        times |= _alone(found, rest)
+    for rank, record in times.items():
+        found.check_groups(record)
+        first_record = found.records[first_of[kind_of[rank]]]
+        if _calls(found, record) != _calls(found, first_record):
+            _refuse(first_record, record)
+    return times, _unlike(found, times, kind_of, first_of)
+
+
+def _unlike(
+    found: Explored, times: dict[int, RankRecord], kind_of: Sequence[int], first_of: dict[int, int]
+) -> set[int]:  # fmt: skip
+    """Return the ranks that work longer or shorter than their kind each time that both are timed.
+
+    A rank that is cleared keeps the record that cleared it; in place.
+    """
+    usual: dict[int, int] = {}
+    doubted: set[int] = set()
+    for number in first_of:
+        most, *others = _by_time({rank: one for rank, one in times.items() if kind_of[rank] == number})
+        usual[number] = sorted(most, key=lambda one: _least_ns(times[one]))[len(most) // 2]
+        doubted |= {rank for one in others for rank in one}
+    for _ in range(_AGAIN):
+        if not doubted:
+            break
+        found.say(f"time {len(doubted)} ranks again, which work longer or shorter than others of their kind")
+        again = _alone(found, sorted({*doubted, *(usual[kind_of[rank]] for rank in doubted)}))
+        for rank in sorted(doubted):
+            reference = usual[kind_of[rank]]
+            if len(_by_time({rank: again[rank], reference: again[reference]})) == 1:
+                doubted.remove(rank)
+                times[rank] = again[rank]
+    return doubted
+
+
+def _alone(found: Explored, ranks: Sequence[int]) -> dict[int, RankRecord]:
+    """Time ranks alone. A rank that needs a payload without a recording runs in a slice first."""
+    try:
+        return capture_alone(found.runner, ranks)
+    except SlicingError:
+        if all(rank in found.records for rank in ranks):
+            raise
+        found.run(ranks)
+        return capture_alone(found.runner, ranks)
+
+
+def _calls(found: Explored, record: RankRecord) -> str:
+    """Return the fingerprint of a rank's calls, without its operators."""
+    step = record.step
+    return fingerprint(Step(step.calls, step.moments, step.segments_ns), record.rank, _layout(found))
+
+
+def _least_ns(record: RankRecord) -> int:
+    """Return the own work of the shortest iteration that was timed; nanoseconds. Other load only makes it longer."""
+    return min(sum(sample) for sample in record.samples_ns)
+
+
+def _by_time(times: dict[int, RankRecord]) -> list[dict[int, RankRecord]]:
+    """Part ranks that make the same calls by how long they work.
+
+    Returns:
+        Ranks that work equally long, the largest part first, of equally large ones the slower.
+    """
+    parts: list[dict[int, RankRecord]] = []
+    begun_ns = 0
+    for rank in sorted(times, key=lambda one: _least_ns(times[one])):
+        now_ns = _least_ns(times[rank])
+        if not parts or now_ns - begun_ns > max(_UNLIKE * begun_ns, _UNLIKE_NS):
+            parts.insert(0, {})
+            begun_ns = now_ns
+        parts[0][rank] = times[rank]
+    return sorted(parts, key=len, reverse=True)
+
+
+def _kind(found: Explored, first: int, ran: Sequence[int], times: dict[int, RankRecord]) -> Kind:
+    """Return a kind: operators and memory of the rank `first`, calls and times of those that were timed."""
+    shape = found.records[first]
+    rank = first if first in times or not times else min(times)
+    alone = times[rank]
+    if rank in found.records:
+        check_repeats(rank, found.records[rank].step, alone.step, found.runner.options.warmup)
+    totals = [sum(one.step.segments_ns) for one in times.values()]
+    calls = found.records.get(rank, alone).step.calls
+    step = Step(calls, shape.step.moments, alone.step.segments_ns, shape.step.work, shape.step.grown_bytes,
+                shape.step.peak_bytes, alone.step.busy_ns)  # fmt: skip
+    return Kind(
+        rank,
+        sorted({*ran, *times}),
+        step,
+        [sample for one in times.values() for sample in one.samples_ns],
+        (max(totals) - min(totals)) / max(totals) if max(totals) else 0.0,
+        shape.peak_bytes,
+        sorted(times),
+        [sizes for one in times.values() for sizes in one.sizes],
+    )

@@ -1,7 +1,7 @@
-"""Measures what communication costs on this machine: real gloo groups, everybody coming at an agreed moment.
+"""Measures what communication costs on this machine: real gloo groups whose members call at an agreed moment.
 
-Source: the spec's "table measured on this machine"; each figure is the median of several calls, from the coming of the
-last member to the leaving of the last one.
+Each figure is the median of several calls, from the coming of the last member to the leaving of the last one, without
+the time in which a member's thread was ready and no core was free.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch.distributed as dist
 from prismllm.costs import Costs, Measured
 from prismllm.errors import InputError, ScriptError
 from prismllm.model import write_record
+from prismllm.session import own_ns
 
 SIZES = (4_096, 65_536, 524_288, 4_194_304)
 _REPEATS = 9
@@ -144,16 +145,17 @@ def _calls(rank: int, count: int, elements: int, group: Any) -> dict[str, tuple[
 
 
 def _timed(call: Callable[[], Any] | None) -> float:
-    """Median seconds of the slowest group, the same on all ranks."""
+    """Return the median seconds of the slowest group, the same on all ranks; without waits for a core."""
     found: list[float] = []
     for _ in range(_REPEATS):
         when = torch.tensor([time.monotonic() + _AHEAD_S], dtype=torch.float64)
         dist.broadcast(when, 0)
         time.sleep(max(0.0, float(when) - time.monotonic()))
-        begin = time.monotonic()
+        begin, own_begin = time.monotonic(), own_ns()
         if call is not None:
             call()
-        times = torch.tensor([begin, time.monotonic()] if call is not None else [0.0, 0.0], dtype=torch.float64)
+        end = begin + (own_ns() - own_begin) / 1e9
+        times = torch.tensor([begin, end] if call is not None else [0.0, 0.0], dtype=torch.float64)
         dist.all_reduce(times, op=dist.ReduceOp.MAX)
         found.append(float(times[1] - times[0]))
     return statistics.median(found)

@@ -17,6 +17,8 @@ from prismllm.errors import InputError
 
 FORMAT = 1
 PAIRWISE = ("send", "recv")
+#: Begins the signature of an all-to-all with split sizes.
+UNEVEN = "uneven "
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -24,15 +26,16 @@ class Call(msgspec.Struct, frozen=True):
 
     Attributes:
         op: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "send", "recv", …
-        group: Number of the group in order of creation; 0 holds everybody.
+        group: Number of the group in order of creation; 0 holds all ranks.
         number: How many calls this rank had made before in this iteration on this group; of sends and receives, before
             with this peer and tag.
         signature: What must be the same on all members ("sum float32 [1024]").
-        nbytes: Payload: all of it for `all_gather` and `reduce_scatter`, one rank's tensor for the others.
+        nbytes: Payload: all of it for `all_gather` and `reduce_scatter`, one rank's tensor for the others; of an uneven
+            all-to-all the larger of what the rank sends and receives.
         peer: Global rank of the other side, or of the root; -1 if there is none.
         tag: Of sends and receives.
         site: Where the script made it, "train.py:31".
-        source: Where this rank's result came from: "real" (carried out in the slice), "rule" (as if everybody were
+        source: Where this rank's result came from: "real" (carried out in the slice), "rule" (as if all ranks were
             like this rank), "recorded" (from another slice), "zeros", or "none" (nothing was to be received).
     """
 
@@ -51,6 +54,11 @@ class Call(msgspec.Struct, frozen=True):
         """A send or a receive."""
         return self.op in PAIRWISE
 
+    @property
+    def is_uneven(self) -> bool:
+        """An all-to-all whose sizes may differ between ranks and iterations, as those of a mixture of experts."""
+        return self.signature.startswith(UNEVEN)
+
 
 class Step(msgspec.Struct, frozen=True):
     """One iteration of one rank, in order.
@@ -62,6 +70,7 @@ class Step(msgspec.Struct, frozen=True):
         work: Digest of the operators (name and shapes) in each segment; empty where they were not recorded.
         grown_bytes: Memory allocated less memory freed in each segment; empty where not recorded.
         peak_bytes: Most memory in use since the start of the process, at any time in each segment; likewise.
+        busy_ns: Nanoseconds of each segment in which the rank used a core; the rest is sleep. Empty where not recorded.
     """
 
     calls: list[Call]
@@ -70,6 +79,7 @@ class Step(msgspec.Struct, frozen=True):
     work: list[str] = []
     grown_bytes: list[int] = []
     peak_bytes: list[int] = []
+    busy_ns: list[int] = []
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -77,7 +87,7 @@ class Group(msgspec.Struct, frozen=True):
 
     Attributes:
         ranks: Global ranks of its members, in order.
-        description: What its maker calls it ("mesh_dp").
+        description: Name that its maker gave ("mesh_dp").
         site: Where the script made it.
     """
 
@@ -87,7 +97,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Residual(msgspec.Struct, frozen=True):
-    """What is left when slices that were timed apart are aligned by the calls that they share.
+    """The differences that remain when slices that were timed apart are aligned by the calls that they share.
 
     Attributes:
         seconds: Root mean square of the differences between the moments at which runs come to the same call.
@@ -116,7 +126,7 @@ class Residual(msgspec.Struct, frozen=True):
 
 
 class RankRecord(msgspec.Struct, frozen=True):
-    """What one rank did.
+    """The calls, times and memory of one rank.
 
     Attributes:
         rank: Global rank.
@@ -125,10 +135,10 @@ class RankRecord(msgspec.Struct, frozen=True):
         setup: What came before the iterations that repeat.
         step: The iteration that repeats, with digests and memory.
         samples_ns: Segments of further iterations, each a list like `Step.segments_ns`.
-        launch_ns: Median time that a real launch of a call takes the host; 0 if unknown.
         peak_bytes: Most memory in use at any time up to the end of `step`; the real one of this rank in this world.
         grouped_ns: When the last group was made; monotonic clock of this machine.
         stepped_ns: When each iteration ended, those of `setup` included; likewise.
+        sizes: Bytes of the uneven calls of each iteration in `samples_ns`, in order; int [samples, uneven calls].
         format: Of this file.
     """
 
@@ -138,10 +148,10 @@ class RankRecord(msgspec.Struct, frozen=True):
     setup: list[Step]
     step: Step
     samples_ns: list[list[int]]
-    launch_ns: int
     peak_bytes: int
     grouped_ns: int = 0
     stepped_ns: list[int] = []
+    sizes: list[list[int]] = []
     format: int = FORMAT
 
 
@@ -149,14 +159,14 @@ Record = TypeVar("Record")
 
 
 def write_record(path: Path, record: Any) -> None:
-    """A record as JSON; the file appears whole or not at all."""
+    """Write a record as JSON; the file appears whole or not at all."""
     part = path.with_suffix(".part")
     part.write_bytes(msgspec.json.encode(record))
     part.replace(path)
 
 
 def read_record(path: Path, kind: type[Record]) -> Record:
-    """A record from its file.
+    """Read a record from its file.
 
     Raises:
         InputError: The file is missing, damaged, or of another format.
@@ -170,5 +180,5 @@ def read_record(path: Path, kind: type[Record]) -> Record:
 
 
 def digest(parts: Sequence[object]) -> str:
-    """A short fingerprint of anything that prints the same when it is the same."""
+    """Return a short fingerprint of values whose repr is the same if they are."""
     return hashlib.blake2b(repr(list(parts)).encode(), digest_size=8).hexdigest()

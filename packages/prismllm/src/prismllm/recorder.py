@@ -1,7 +1,8 @@
-"""Writes down what a rank does; told by the process group, knows no torch, reads the clock that it is given."""
+"""Records the calls of a rank and the time between them."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -14,22 +15,24 @@ class Recorder:
 
     Args:
         clock_ns: Nanoseconds of a clock that only goes forward.
+        cpu_ns: Nanoseconds in which this thread has used a core.
     """
 
-    def __init__(self, clock_ns: Callable[[], int]) -> None:
-        self._clock_ns = clock_ns
+    def __init__(self, clock_ns: Callable[[], int], cpu_ns: Callable[[], int] = time.thread_time_ns) -> None:
+        self._clock_ns, self._cpu_ns = clock_ns, cpu_ns
         self.steps: list[Step] = []
-        self._left_ns = clock_ns()
+        self._left_ns, self._left_cpu_ns = clock_ns(), cpu_ns()
         self._begin()
 
     def _begin(self) -> None:
         self.calls: list[Call] = []
         self.moments: list[int] = []
         self._segments_ns: list[int] = []
+        self._busy_ns: list[int] = []
         self._numbers: Counter[tuple[object, ...]] = Counter()
 
     def number(self, op: str, group: int, peer: int, tag: int) -> int:
-        """How many calls of this kind came before in this iteration; counts this one."""
+        """Count this call; return how many of its kind came before in this iteration."""
         key: tuple[object, ...] = (op, group, peer, tag) if op in ("send", "recv") else (group,)
         self._numbers[key] += 1
         return self._numbers[key] - 1
@@ -42,11 +45,12 @@ class Recorder:
         """
         spent = self._clock_ns() - self._left_ns
         self._segments_ns.append(spent)
+        self._busy_ns.append(max(0, min(spent, self._cpu_ns() - self._left_cpu_ns)))
         return spent
 
     def leave(self) -> None:
         """Own work goes on."""
-        self._left_ns = self._clock_ns()
+        self._left_ns, self._left_cpu_ns = self._clock_ns(), self._cpu_ns()
 
     def launch(self, call: Call) -> int:
         """A call is launched; between `enter` and `leave`.
@@ -65,7 +69,7 @@ class Recorder:
     def end_step(self) -> Step:
         """The optimizer has stepped; the next iteration begins."""
         self.enter()
-        step = Step(self.calls, self.moments, self._segments_ns)
+        step = Step(self.calls, self.moments, self._segments_ns, busy_ns=self._busy_ns)
         self.steps.append(step)
         self._begin()
         self.leave()
@@ -73,7 +77,7 @@ class Recorder:
 
 
 def check_repeats(rank: int, first: Step, other: Step, number: int) -> None:
-    """An iteration does what the first one did.
+    """Check that an iteration makes the calls of the first one.
 
     Args:
         rank: Whose iterations they are.
@@ -105,11 +109,12 @@ def check_repeats(rank: int, first: Step, other: Step, number: int) -> None:
 
 
 def same_call(call: Call) -> tuple[object, ...]:
-    """What makes two calls of one rank the same."""
-    return call.op, call.group, call.number, call.signature, call.nbytes, call.peer, call.tag
+    """Return the values that are equal in two iterations if a rank repeats a call."""
+    nbytes = -1 if call.is_uneven else call.nbytes
+    return call.op, call.group, call.number, call.signature, nbytes, call.peer, call.tag
 
 
 def describe(call: Call) -> str:
-    """A call in words, with its place in the script."""
+    """Describe a call, with its place in the script."""
     to = f" {'to' if call.op == 'send' else 'from'} rank {call.peer}" if call.is_pairwise else ""
     return f"{call.op}{to} of {call.signature} ({call.nbytes:,} bytes) at {call.site}"

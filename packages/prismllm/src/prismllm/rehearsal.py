@@ -1,4 +1,4 @@
-"""A captured job, and what would happen to it."""
+"""Predicts a captured job under changes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from prismllm.costs import Costs, read_costs
 from prismllm.graph import Graph, Job, build
 from prismllm.model import Residual, read_record
 from prismllm.replay import Iteration, Plan, replay
-from prismllm.whatif import Change, Hang, parse
+from prismllm.whatif import Busy, Change, Hang, Network, parse
 
-_ROUNDS = 7
+#: Replays with drawn times for the upper end of the range.
+_ROUNDS = 5
+#: Ends of the range: work on a core and calls take so many times as long as was measured. Of 28 recorded runs of
+#: `benchmarks/truth.py`, 27 lie between these; see docs/figures.md.
+_SHORTER, _LONGER = 0.75, 1.7
 
 
 @dataclass(frozen=True)
-class Stuck:
-    """Where a rank stands for ever.
+class BlockedRank:
+    """A rank that never ends the iteration, and its call.
 
     Attributes:
         rank: Global rank.
@@ -35,15 +39,45 @@ class Stuck:
 
 
 @dataclass(frozen=True)
+class Risk:
+    """The ranks that were not timed, and what that can hide.
+
+    Attributes:
+        timed: Ranks whose own work was timed.
+        untimed: Ranks that are taken to work as long as a timed one that makes the same calls.
+        missed: Chance that a single rank of the job that works longer is an untimed one, 0-1.
+        unlike: Timed ranks that work longer or shorter than others with the same calls.
+    """
+
+    timed: int
+    untimed: int
+    missed: float
+    unlike: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        told = f"all {self.timed:,} ranks were timed"
+        if self.untimed:
+            told = (f"{self.untimed:,} of {self.timed + self.untimed:,} ranks were not timed; one that works longer "
+                    f"is missed with a chance of {100 * self.missed:.0f} %")  # fmt: skip
+        if self.unlike:
+            shown = ", ".join(map(str, self.unlike[:8])) + (", …" if len(self.unlike) > 8 else "")
+            told += (f"; {len(self.unlike)} of {self.timed} timed ranks work longer or shorter than their kind "
+                     f"({shown})")  # fmt: skip
+            told += ", so untimed ones may, too (--check-seconds, --all)" if self.untimed else ""
+        return told
+
+
+@dataclass(frozen=True)
 class Prediction:
-    """What a rehearsal says.
+    """A predicted iteration.
 
     Attributes:
         seconds: Of one iteration, once all changes are in force; inf if it never ends.
-        low: Least and
-        high: most of several replays with measured variations, widened by how far apart ranks of a kind were timed.
+        low: The iteration if work on cores and calls are shorter than measured.
+        high: Most of several replays with drawn times in which they are longer than measured.
         compute_s: Own work of the rank that works longest.
         exposed_s: Time in which a rank waits in communication, mean over ranks.
+        risk: Of ranks that were not timed.
         blocked: Ranks that never get through, the culprits first.
     """
 
@@ -52,7 +86,8 @@ class Prediction:
     high: float
     compute_s: float
     exposed_s: float
-    blocked: tuple[Stuck, ...] = ()
+    risk: Risk
+    blocked: tuple[BlockedRank, ...] = ()
 
     def __str__(self) -> str:
         if self.blocked:
@@ -84,7 +119,7 @@ class Rehearsal:
 
     @classmethod
     def open(cls, directory: str | Path, costs: str | Path | None = None) -> Rehearsal:
-        """A capture from its directory, with a file of costs.
+        """Read a capture from its directory, with a file of costs.
 
         Raises:
             InputError: A file is missing or damaged.
@@ -93,21 +128,28 @@ class Rehearsal:
 
     @property
     def most_bytes(self) -> int:
-        """Memory of the rank that needs most."""
+        """The peak memory of the rank that needs most; bytes."""
         return max(kind.peak_bytes for kind in self.job.kinds)
 
     @property
     def residual(self) -> Residual | None:
-        """What is left of aligning the slices that were timed apart; None if nothing can be left."""
+        """The residual of aligning the slices that were timed apart; None if there is nothing to align."""
         return self.job.residual
+
+    @property
+    def risk(self) -> Risk:
+        """Return how many ranks were not timed, and the chance that a single slow one is among them."""
+        timed = len({rank for kind in self.job.kinds for rank in kind.timed})
+        untimed = self.job.world - timed
+        return Risk(timed, untimed, untimed / self.job.world, tuple(self.job.unlike))
 
     def run(self, changes: Sequence[Change | str] = (), *, iterations: int = 3, noise: int | None = None,
             keep: int = 1) -> list[Iteration]:  # fmt: skip
-        """Replayed iterations, the last `keep` of them."""
+        """Replay iterations; return the last `keep` of them."""
         return replay(self.graph, self.costs, Plan(iterations, read_changes(changes), noise, keep)).kept
 
     def predict(self, *changes: Change | str) -> Prediction:
-        """How long an iteration takes under these changes, and how sure that is.
+        """Predict how long an iteration takes under these changes, with a range.
 
         Raises:
             InputError: A change cannot be read, or is about something that does not exist.
@@ -121,20 +163,29 @@ class Rehearsal:
         compute_s, exposed_s = _shares(last.kept[-1], self.job.world)
         if not np.isfinite(seconds):
             hung = replay(self.graph, self.costs, Plan(first + 1, wanted)).kept[-1]
-            return Prediction(seconds, seconds, seconds, compute_s, exposed_s, blocked(self.graph, hung, wanted))
-        rounds = [replay(self.graph, self.costs, Plan(iterations, wanted, seed)).seconds[-1] for seed in range(_ROUNDS)]
-        spread = max((kind.spread for kind in self.job.kinds), default=0.0)
-        low, high = min(*rounds, seconds), max(*rounds, seconds)
-        return Prediction(seconds, low * (1 - spread / 2), high * (1 + spread / 2), compute_s, exposed_s)
+            return Prediction(seconds, seconds, seconds, compute_s, exposed_s, self.risk,
+                              blocked(self.graph, hung, wanted))  # fmt: skip
+        if any(
+            kind.sizes for kind in self.job.kinds
+        ):  # an uneven call costs as much as its largest member, not a median
+            seconds = float(np.median([self._drawn(wanted, iterations, seed) for seed in range(_ROUNDS)]))
+        shorter, longer = ([*wanted, Busy(by), Network(1 / by)] for by in (_SHORTER, _LONGER))
+        low = min(seconds, self._drawn(shorter, iterations, None))
+        high = max(seconds, *(self._drawn(longer, iterations, seed) for seed in (None, *range(_ROUNDS))))
+        return Prediction(seconds, low, high, compute_s, exposed_s, self.risk)
+
+    def _drawn(self, changes: Sequence[Change], iterations: int, seed: int | None) -> float:
+        """Return the length of one iteration with drawn times, or with medians if there is no seed; seconds."""
+        return replay(self.graph, self.costs, Plan(iterations, changes, seed)).seconds[-1]
 
 
 def read_changes(changes: Sequence[Change | str]) -> list[Change]:
-    """Changes, from words where they are words."""
+    """Parse the changes that are text."""
     return [parse(change) if isinstance(change, str) else change for change in changes]
 
 
 def _shares(iteration: Iteration, world: int) -> tuple[float, float]:
-    """Own work of the busiest rank, and mean time in communication calls; seconds."""
+    """Return the own work of the busiest rank, and the mean time in communication calls; seconds."""
     busiest, waited = 0.0, 0.0
     for track in iteration.tracks:
         with np.errstate(invalid="ignore"):
@@ -145,8 +196,8 @@ def _shares(iteration: Iteration, world: int) -> tuple[float, float]:
     return busiest, waited / world
 
 
-def blocked(graph: Graph, iteration: Iteration, changes: Sequence[Change]) -> tuple[Stuck, ...]:
-    """Who never gets through an iteration, culprits first."""
+def blocked(graph: Graph, iteration: Iteration, changes: Sequence[Change]) -> tuple[BlockedRank, ...]:
+    """Return the ranks that never end an iteration, the cause first."""
     culprits = {change.rank: change.op for change in changes if isinstance(change, Hang)}
     found = []
     for track in iteration.tracks:
@@ -157,5 +208,5 @@ def blocked(graph: Graph, iteration: Iteration, changes: Sequence[Change]) -> tu
             moment = kind.step.moments[int(np.argmax(never[:, at]))]
             op = culprits.get(rank, moment if moment >= 0 else -1 - moment)
             call = kind.step.calls[op]
-            found.append(Stuck(rank, op, f"{call.op} at {call.site}", rank in culprits))
+            found.append(BlockedRank(rank, op, f"{call.op} at {call.site}", rank in culprits))
     return tuple(sorted(found, key=lambda one: (not one.is_culprit, one.rank)))

@@ -1,8 +1,8 @@
-"""Replays the graph: when does which rank do what.
+"""Replays the graph: computes when each rank reaches and leaves each call.
 
 A call that all members have launched ends together after its cost; calls of one group one after the other; messages
 are rendezvous, as gloo's and NCCL's large ones are. Blocks of alike ranks move as arrays. Time that never comes is
-infinite: a hang is a segment without end, and whoever needs it waits for ever.
+infinite: a hang is a segment without end, and every rank that needs it waits for ever.
 
 Shapes: W ranks of the job, n ranks of a block, M moments of a kind, S slots.
 """
@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from prismllm.costs import Costs, slot_seconds
 from prismllm.errors import DeadlockError
 from prismllm.graph import Block, Graph, Kind
-from prismllm.whatif import Change, Compute, Cut, Hang, Network, Slow, check_change
+from prismllm.whatif import Busy, Change, Compute, Cut, Hang, Network, Slow, check_change
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass
 class Track:
-    """What the ranks of one block did in one iteration.
+    """The times of the ranks of one block in one iteration.
 
     Attributes:
         block: Whose.
@@ -52,7 +53,7 @@ class Iteration:
         tracks: Of each block.
         ready_s: When the last member had launched; float64 [S].
         done_s: When the call ended; inf for what never does; float64 [S].
-        cost_s: What it took from there; float64 [S].
+        cost_s: Seconds from there to the end; float64 [S].
     """
 
     tracks: list[Track]
@@ -61,7 +62,7 @@ class Iteration:
     cost_s: Floats
 
     def end_s(self, world: int) -> Floats:
-        """When each rank was through; float64 [W]."""
+        """Return when each rank ended the iteration; float64 [W]."""
         ends = np.zeros(world)
         for track in self.tracks:
             ends[track.block.ranks] = track.end_s
@@ -70,7 +71,7 @@ class Iteration:
 
 @dataclass
 class Plan:
-    """What to replay.
+    """The iterations, changes and noise of a replay.
 
     Attributes:
         iterations: How many.
@@ -99,7 +100,7 @@ class Replayed:
 
 
 def replay(graph: Graph, costs: Costs, plan: Plan) -> Replayed:
-    """Run the graph.
+    """Replay iterations of the graph.
 
     Args:
         graph: Of the job.
@@ -107,7 +108,7 @@ def replay(graph: Graph, costs: Costs, plan: Plan) -> Replayed:
         plan: Iterations, changes, noise.
 
     Raises:
-        DeadlockError: Ranks wait for each other in a circle; who, and in which call, is named.
+        DeadlockError: Ranks wait for each other in a circle; ranks and calls are named.
         InputError: A change is about something that does not exist.
     """
     job = graph.job
@@ -121,9 +122,13 @@ def replay(graph: Graph, costs: Costs, plan: Plan) -> Replayed:
     now_W = np.zeros(job.world)
     queue_free = np.full(graph.queues, -np.inf)
     result, before = Replayed(), 0.0
+    is_uneven = any(kind.sizes for kind in job.kinds)
     for number in range(plan.iterations):
-        own = [own_seconds(graph, block, segments[block.kind], plan.changes, number, random)
-               for block in graph.blocks]  # fmt: skip
+        drawn = [draw(job.kinds[block.kind], len(block.ranks), random) for block in graph.blocks]
+        own = [own_seconds(graph, block, segments[block.kind], plan.changes, number, which)
+               for block, which in zip(graph.blocks, drawn, strict=True)]  # fmt: skip
+        if is_uneven and random is not None:
+            cost_s = costs_of_slots(graph, costs, plan.changes, drawn)
         iteration = _run(graph, own, cost_s, now_W, queue_free)
         now_W = iteration.end_s(job.world)
         free_queues(graph, iteration.done_s, queue_free)
@@ -135,12 +140,47 @@ def replay(graph: Graph, costs: Costs, plan: Plan) -> Replayed:
 
 
 def samples_of(kind: Kind) -> Floats:
-    """Segments of timed iterations in seconds; float64 [samples, M + 1]."""
+    """Return the segments of timed iterations in seconds; float64 [samples, M + 1]."""
     return np.array(kind.samples_ns or [kind.step.segments_ns], float) / 1e9
 
 
-def costs_of_slots(graph: Graph, costs: Costs, changes: Sequence[Change]) -> Floats:
-    """Seconds of each slot under these changes; float64 [S]."""
+def draw(kind: Kind, ranks: int, random: np.random.Generator | None) -> Ints | None:
+    """Draw a timed iteration for each segment of each rank, or for each rank where times follow uneven sizes.
+
+    Returns:
+        Index of the sample; int64 [M + 1, ranks]; None without a generator, for medians.
+    """
+    if random is None:
+        return None
+    count, segments = max(1, len(kind.samples_ns)), len(kind.step.segments_ns)
+    which: Ints = random.integers(count, size=(1 if kind.sizes else segments, ranks))
+    return np.broadcast_to(which, (segments, ranks))
+
+
+def bytes_of_slots(graph: Graph, drawn: Sequence[Ints | None]) -> Ints:
+    """Return the payload of each slot; of an uneven call the largest of its members', drawn or median; int64 [S]."""
+    nbytes: Ints = np.array([nbytes for _, nbytes, _ in graph.calls], np.int64)[graph.call_of]
+    seen: list[tuple[Ints, Ints]] = []
+    for block, which in zip(graph.blocks, drawn, strict=True):
+        kind = graph.job.kinds[block.kind]
+        if not kind.sizes:
+            continue
+        uneven = [at for at, call in enumerate(kind.step.calls) if call.is_uneven]
+        sizes = np.array(kind.sizes, np.int64)
+        for column, at in enumerate(uneven):
+            mine = np.median(sizes[:, [column]], axis=0).astype(np.int64) if which is None else sizes[which[0], column]
+            seen.append((block.slots[at], mine))
+    for slots, _ in seen:
+        nbytes[slots] = 0
+    for slots, mine in seen:
+        np.maximum.at(nbytes, slots, mine)
+    return nbytes
+
+
+def costs_of_slots(
+    graph: Graph, costs: Costs, changes: Sequence[Change], drawn: Sequence[Ints | None] | None = None
+) -> Floats:
+    """Return the seconds of each slot under these changes, with the samples that were drawn, if any; float64 [S]."""
     local = graph.job.local_world
     count = len(graph.members)
     is_remote = np.zeros(count, bool)
@@ -170,7 +210,9 @@ def costs_of_slots(graph: Graph, costs: Costs, changes: Sequence[Change]) -> Flo
         if cut.other >= 0:
             has &= (ends == cut.other).any(axis=1)
         bandwidth[messages[has]] *= cut.by
-    seconds = slot_seconds(costs, graph.calls, graph.call_of, sizes, is_remote, bandwidth)
+    ops = [op for op, _, _ in graph.calls]
+    nbytes = bytes_of_slots(graph, drawn or [None] * len(graph.blocks))
+    seconds = slot_seconds(costs, ops, graph.call_of, nbytes, sizes, is_remote, bandwidth)
     for change in changes:
         if isinstance(change, Network):
             seconds = seconds / change.by
@@ -183,19 +225,18 @@ def own_seconds(
     samples_s: Floats,
     changes: Sequence[Change],
     number: int,
-    random: np.random.Generator | None,
+    which: Ints | None,
 ) -> Floats:
-    """Own work of each rank in each segment of an iteration; float64 [M + 1, n] or [M + 1, 1] if all are alike."""
+    """Return the own work of each rank in each segment of an iteration; float64 [M + 1, n], or [M + 1, 1] if alike."""
     moments = samples_s.shape[1]
     n = len(block.ranks)
-    if random is None:
-        own = np.median(samples_s, axis=0)[:, None]
-    else:
-        which = random.integers(len(samples_s), size=(moments, n))
-        own = samples_s[which, np.arange(moments)[:, None]]
+    own = np.median(samples_s, axis=0)[:, None] if which is None else samples_s[which, np.arange(moments)[:, None]]
     for change in changes:
         if isinstance(change, Compute):
             own = own * change.by
+        if isinstance(change, Busy):
+            busy_ns = graph.job.kinds[block.kind].step.busy_ns
+            own = own + (change.by - 1) * (np.minimum(own, np.array(busy_ns)[:, None] / 1e9) if busy_ns else own)
         if isinstance(change, Slow) and number >= change.since:
             at = np.flatnonzero(block.ranks == change.rank)
             if len(at):
@@ -239,14 +280,14 @@ class Slots:
         np.add.at(self._come, slots, 1)
 
     def lacking(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these not everybody has come to; bool [n]."""
+        """Return which of these slots still lack a member; bool [n]."""
         return self._come[slots] < self._members[slots]
 
     def settle(self, slots: NDArray[np.int64]) -> bool:
-        """Compute when these end, if everybody has come to them and to what their groups do before.
+        """Compute when these slots end, if all members have come to them and to earlier calls of their groups.
 
         Returns:
-            Whether all have an end now.
+            True if all have an end now.
         """
         chain = [np.unique(slots[np.isnan(self.done_s[slots])])]
         while len(chain[-1]):
@@ -287,7 +328,7 @@ class Walker:
         self.track = Track(block, begin_s, np.empty(shape), np.empty(shape), begin_s, launches)
 
     def advance(self, slots: Slots) -> bool:
-        """As far as it goes; whether it has moved."""
+        """Advance until a call is not over; return True if the block has moved."""
         begun = self.next
         while self.next < len(self.moments):
             moment = self.moments[self.next]
@@ -312,7 +353,7 @@ class Walker:
 
     @property
     def is_through(self) -> bool:
-        """The iteration is over for this block."""
+        """True if the iteration is over for this block."""
         return self.next > len(self.moments)
 
 
@@ -334,7 +375,7 @@ def _run(graph: Graph, own: list[Floats], cost_s: Floats, now_W: Floats, queue_f
 
 
 def _apart(graph: Graph, own: list[Floats]) -> tuple[Graph, list[Floats]] | None:
-    """Every rank as a block of its own; None if it is so already."""
+    """Make every rank a block of its own; return None if it is so already."""
     if all(len(block.ranks) == 1 for block in graph.blocks):
         return None
     blocks, times = [], []
@@ -347,7 +388,7 @@ def _apart(graph: Graph, own: list[Floats]) -> tuple[Graph, list[Floats]] | None
 
 
 def _circle(graph: Graph, waiting: list[Walker], slots: Slots) -> str:
-    """Who waits for whom, followed until somebody comes again."""
+    """Describe which rank waits for which, until a rank comes again."""
     at: dict[int, Walker] = {int(walker.block.ranks[0]): walker for walker in waiting}
     rank = next(iter(at))
     chain: list[int] = []

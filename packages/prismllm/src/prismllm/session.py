@@ -1,4 +1,4 @@
-"""One rank's process: torch is told to make sliced groups, the script is run, what it did is written down."""
+"""One rank's process: makes torch use sliced groups, runs the script, writes its record."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from prismllm.recorder import Recorder, check_repeats, describe
 from prismllm.taint import watch
 
 
-class Order(msgspec.Struct, frozen=True):
-    """What one process is to do.
+class RankTask(msgspec.Struct, frozen=True):
+    """The task of one process.
 
     Attributes:
         rank: Global rank that it plays.
@@ -42,7 +42,7 @@ class Order(msgspec.Struct, frozen=True):
         warmup: Iterations before those that repeat.
         timed: Iterations of which segments are timed, without profiler.
         is_profiled: Operators and memory are recorded in the first iteration that repeats.
-        is_strict: Control flow that reads an invented value is an error.
+        is_strict: Control flow that reads an unsent value is an error.
         meeting: File where the members of the slice meet.
         name: Of the file that is written.
         assistant: Address of the assistant process, for an emulation.
@@ -77,7 +77,7 @@ _SCHEDULER = Path("/proc/thread-self/schedstat")
 
 
 def own_ns() -> int:
-    """Nanoseconds of a clock that stands while this thread is ready and no core is free for it.
+    """Return nanoseconds of a clock that stands while this thread is ready and no core is free for it.
 
     Computing and sleeping count; waiting in the run queue is the load of this machine, not the job's.
     """
@@ -88,7 +88,7 @@ def own_ns() -> int:
         return now
 
 
-class CaptureClerk:
+class CaptureHook:
     """Writes calls down; lets no time pass.
 
     Args:
@@ -99,7 +99,6 @@ class CaptureClerk:
     def __init__(self, rank: int, clock_ns: Callable[[], int] = own_ns) -> None:
         self.rank = rank
         self.recorder = Recorder(clock_ns)
-        self.launch_ns: list[int] = []
 
     @property
     def iteration(self) -> int:
@@ -107,7 +106,7 @@ class CaptureClerk:
         return len(self.recorder.steps)
 
     def number(self, op: str, group: int, peer: int, tag: int) -> int:
-        """How many such calls came before in this iteration."""
+        """Return how many such calls came before in this iteration."""
         return self.recorder.number(op, group, peer, tag)
 
     def enter(self) -> int:
@@ -146,7 +145,7 @@ class Stuck(BaseException):
     """Raised out of a wait that never ends."""
 
 
-class SandboxClerk(CaptureClerk):
+class SandboxHook(CaptureHook):
     """Lets each wait last as long as the assistant says.
 
     Args:
@@ -155,7 +154,7 @@ class SandboxClerk(CaptureClerk):
         clock_ns: Nanoseconds of the rank's own work.
     """
 
-    def __init__(self, order: Order, since: int, clock_ns: Callable[[], int] = own_ns) -> None:
+    def __init__(self, order: RankTask, since: int, clock_ns: Callable[[], int] = own_ns) -> None:
         super().__init__(order.rank, clock_ns)
         self._order, self._since = order, since
         self._own_ns = 0
@@ -221,7 +220,7 @@ def intercept(part: Slice) -> None:
     for module in (dist, dist.distributed_c10d, dist.device_mesh):
         if hasattr(module, "init_process_group"):
             module.init_process_group = init_process_group
-    dist.distributed_c10d._store_based_barrier = lambda *_, **__: None  # nobody would come
+    dist.distributed_c10d._store_based_barrier = lambda *_, **__: None  # no other rank would come
 
 
 def on_step(act: Callable[[], None]) -> None:
@@ -237,8 +236,8 @@ def on_step(act: Callable[[], None]) -> None:
     register_optimizer_step_post_hook(after)
 
 
-def pretend(order: Order) -> None:
-    """The environment that torchrun would have set."""
+def pretend(order: RankTask) -> None:
+    """Set the environment that torchrun would have set."""
     local = order.rank % order.local_world
     os.environ.update(
         RANK=str(order.rank), WORLD_SIZE=str(order.world), LOCAL_RANK=str(local),
@@ -249,7 +248,7 @@ def pretend(order: Order) -> None:
 
 
 def run_script(script: list[str], rank: int) -> None:
-    """The script as if it had been started from the command line.
+    """Run the script as if it had been started from the command line.
 
     Args:
         script: With its arguments.
@@ -257,7 +256,7 @@ def run_script(script: list[str], rank: int) -> None:
 
     Raises:
         ScriptError: It failed, or ended before enough iterations were done.
-        PrismError: What its calls ran into.
+        PrismError: A call of the script failed.
     """
     sys.argv = list(script)
     path = Path(script[0])
@@ -285,8 +284,8 @@ def run_script(script: list[str], rank: int) -> None:
     )
 
 
-def meet_slice(order: Order, patience_s: float = 120.0) -> Any:
-    """Where the members of the slice meet; None for a slice of one."""
+def meet_slice(order: RankTask, patience_s: float = 120.0) -> Any:
+    """Return the store of the slice's members; None for a slice of one."""
     if len(order.members) < 2:
         return None
     store = dist.FileStore(order.meeting, len(order.members))
@@ -294,7 +293,7 @@ def meet_slice(order: Order, patience_s: float = 120.0) -> Any:
     return store
 
 
-def capture(order: Order) -> None:
+def capture(order: RankTask) -> None:
     """Run one rank until enough iterations are done, and write its record.
 
     Raises:
@@ -308,14 +307,14 @@ def capture(order: Order) -> None:
         except PermissionError:
             raise InputError("real-time priority is not allowed here; capture without --urgent") from None
     emulated_since = order.warmup + 1
-    invented = watch(order.rank, order.is_strict, is_eager=not order.assistant)
+    unsent = watch(order.rank, order.is_strict, is_eager=not order.assistant)
 
     def clock_ns() -> int:
-        return own_ns() - invented.spent_ns
+        return own_ns() - unsent.spent_ns
 
-    clerk = SandboxClerk(order, emulated_since, clock_ns) if order.assistant else CaptureClerk(order.rank, clock_ns)
+    hook = SandboxHook(order, emulated_since, clock_ns) if order.assistant else CaptureHook(order.rank, clock_ns)
     store = meet_slice(order)
-    part = Slice(order.rank, order.world, order.members, store, Path(order.out) / "payloads", clerk, invented)
+    part = Slice(order.rank, order.world, order.members, store, Path(order.out) / "payloads", hook, unsent)
     intercept(part)
     steady = order.warmup
     profiler = profile(use_cpu=True, record_shapes=True, profile_memory=True) if order.is_profiled else None
@@ -324,28 +323,29 @@ def capture(order: Order) -> None:
 
     def after_step() -> None:
         with record_function(STEP):
-            step = clerk.recorder.end_step()
+            step = hook.recorder.end_step()
             stepped_ns.append(time.monotonic_ns())
-            clerk.stepped(step)
-        done = len(clerk.recorder.steps) - 1
+            hook.stepped(step)
+        done = len(hook.recorder.steps) - 1
         if done == steady and profiler is not None:
             profiler.__exit__(None, None, None)
-            digests.append(_read_profile(profiler, [len(one.moments) + 1 for one in clerk.recorder.steps]))
-            clerk.recorder.leave()
+            lengths = [len(one.moments) + 1 for one in hook.recorder.steps]
+            digests.append(_read_profile(profiler, lengths, has_shapes=not any(one.is_uneven for one in step.calls)))
+            hook.recorder.leave()
         if done > steady:
-            check_repeats(order.rank, clerk.recorder.steps[steady], step, done)
+            check_repeats(order.rank, hook.recorder.steps[steady], step, done)
         if done >= steady + order.timed:
             raise Finished
 
     on_step(after_step)
     if profiler is not None:
         profiler.__enter__()
-    clerk.recorder.leave()
+    hook.recorder.leave()
     run_script(order.script, order.rank)
     if not dist.is_initialized():
         raise InputError(f"{order.script[0]} never calls init_process_group: it is not distributed")
-    _write(order, clerk, part, digests, stepped_ns)
-    if store is not None:  # nobody leaves while others may still receive
+    _write(order, hook, part, digests, stepped_ns)
+    if store is not None:  # no rank leaves while others may still receive
         store.add("left", 1)
         until = time.monotonic() + 30
         while store.add("left", 0) < len(order.members) and time.monotonic() < until:
@@ -353,28 +353,36 @@ def capture(order: Order) -> None:
 
 
 def _write(
-    order: Order, clerk: CaptureClerk, part: Slice, digests: list[tuple[list[str], list[int], list[int], int]],
+    order: RankTask, hook: CaptureHook, part: Slice, digests: list[tuple[list[str], list[int], list[int], int]],
     stepped_ns: list[int],
 ) -> None:  # fmt: skip
-    steps = clerk.recorder.steps
+    steps = hook.recorder.steps
     step = steps[order.warmup]
     peak_bytes = 0
     samples = [one.segments_ns for one in steps[order.warmup + 1 :]]
+    sizes = [[call.nbytes for call in one.calls if call.is_uneven] for one in steps[order.warmup + 1 :]]
     if samples:
-        middle = [int(statistics.median(column)) for column in zip(*samples, strict=True)]
-        step = Step(step.calls, step.moments, middle)
+        step = Step(step.calls, step.moments, _medians(samples),
+                    busy_ns=_medians([one.busy_ns for one in steps[order.warmup + 1 :]]))  # fmt: skip
     if digests:
         work, grown, peaks, peak_bytes = digests[0]
-        step = Step(step.calls, step.moments, step.segments_ns, work, grown, peaks)
+        step = Step(step.calls, step.moments, step.segments_ns, work, grown, peaks, step.busy_ns)
     record = RankRecord(
-        order.rank, order.world, part.groups, steps[: order.warmup], step, samples, 0, peak_bytes, part.grouped_ns,
-        stepped_ns,
+        order.rank, order.world, part.groups, steps[: order.warmup], step, samples, peak_bytes, part.grouped_ns,
+        stepped_ns, sizes if any(sizes) else [],
     )  # fmt: skip
     write_record(Path(order.out) / order.name, record)
 
 
-def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[int], list[int], int]:
-    """Operators and memory of the last iteration, segment by segment.
+def _medians(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return the median of each column."""
+    return [int(statistics.median(column)) for column in zip(*rows, strict=True)]
+
+
+def _read_profile(
+    profiler: Any, lengths: list[int], *, has_shapes: bool
+) -> tuple[list[str], list[int], list[int], int]:
+    """Return operators and memory of the last iteration, segment by segment.
 
     Operators of other threads do not count: gloo's threads carry the rank's profiler with them, and work on a call
     while the rank is in it or goes on.
@@ -382,6 +390,7 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
     Args:
         profiler: Started with the process and stopped now.
         lengths: Segments of each iteration so far.
+        has_shapes: Operators of other shapes are others. Not so after uneven calls, where shapes follow their sizes.
 
     Returns:
         Digest of each segment's operators; its memory growth; the most in use during it; the most in use ever. Bytes.
@@ -398,7 +407,9 @@ def _read_profile(profiler: Any, lengths: list[int]) -> tuple[list[str], list[in
             stepped.append(event.start_ns())
             own_threads.add(event.start_thread_id())
         elif name.startswith("aten::"):
-            operators.append((event.start_ns(), event.start_thread_id(), f"{name}{event.shapes()}"))
+            operators.append(
+                (event.start_ns(), event.start_thread_id(), f"{name}{event.shapes() if has_shapes else ''}")
+            )
     marks.sort()
     begun_ns = sorted(stepped)[-2] if len(stepped) > 1 else 0
     starts = np.array([start for start, _ in marks], np.int64)
@@ -454,11 +465,11 @@ class Allocation(NamedTuple):
 
 
 def account(allocations: Sequence[Allocation]) -> list[tuple[int, int]]:
-    """By how much a rank's own memory changes, and when.
+    """Return by how much a rank's own memory changes, and when.
 
     What is allocated inside a call is gloo's, or the slice's, and so is its end, wherever that is: gloo clones what it
     reduces and scatters in the call, and lets go of it later. What is allocated outside counts until it is freed,
-    whoever does that. The profiler does not see all of what other threads free: then the next one at that address says
+    on any thread. The profiler does not see all of what other threads free: then the next one at that address says
     that it is gone.
 
     Args:
@@ -480,7 +491,7 @@ def account(allocations: Sequence[Allocation]) -> list[tuple[int, int]]:
 
 
 def memory_events(profiler: Any) -> list[Any]:
-    """All that torch's profiler has seen of memory, in order of time."""
+    """Return the profiler's events of memory, in order of time."""
     found: list[Any] = []
     todo = list(profiler.kineto_results.experimental_event_tree())
     while todo:

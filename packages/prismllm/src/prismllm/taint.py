@@ -1,4 +1,4 @@
-"""Values that nobody has computed: where they go, and who decides by them.
+"""Follows values that no rank has sent, and refuses branches on them.
 
 A receive that was pruned without a recording leaves zeros. Operators that read them make further such values. A script
 may print or average them; it must not branch on them. `Tensor.item` of one gives a float that can be printed and
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from prismllm.errors import InventedValueError
+from prismllm.errors import UnsentValueError
 
 #: Operators by which Python learns a value.
 _DECIDING = ("is_nonzero", "equal", "nonzero", "_local_scalar_dense", "masked_select")
@@ -28,14 +28,14 @@ _DECIDING = ("is_nonzero", "equal", "nonzero", "_local_scalar_dense", "masked_se
 _OVERWRITING = ("copy_", "zero_", "fill_", "normal_", "uniform_")
 
 
-class InventedFloat(float):
+class UnsentFloat(float):
     """A number that came from zeros: may be shown and calculated with, but not decided by."""
 
     site: str
     rank: int
 
     def _refuse(self, *_: Any) -> Any:
-        raise InventedValueError(_text(self.rank, self.site))
+        raise UnsentValueError(_text(self.rank, self.site))
 
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __int__ = __round__ = _refuse
     __hash__ = float.__hash__
@@ -44,20 +44,20 @@ class InventedFloat(float):
 def _calculate(name: str) -> Callable[..., Any]:
     plain = getattr(float, name)
 
-    def method(self: InventedFloat, *others: Any) -> Any:
+    def method(self: UnsentFloat, *others: Any) -> Any:
         value = plain(self, *others)
-        return invented_float(value, self.rank, self.site) if isinstance(value, float) else value
+        return unsent_float(value, self.rank, self.site) if isinstance(value, float) else value
 
     return method
 
 
 for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__neg__", "__abs__"):
-    setattr(InventedFloat, _name, _calculate(_name))
+    setattr(UnsentFloat, _name, _calculate(_name))
 
 
-def invented_float(value: float, rank: int, site: str) -> InventedFloat:
-    """A number that remembers whose zeros it came from."""
-    number = InventedFloat(value)
+def unsent_float(value: float, rank: int, site: str) -> UnsentFloat:
+    """Return a number that remembers whose zeros it came from."""
+    number = UnsentFloat(value)
     number.rank, number.site = rank, site
     return number
 
@@ -91,7 +91,7 @@ def _held(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class TaintMode(TorchDispatchMode):  # type: ignore[misc]
-    """Follows invented values from operator to operator.
+    """Follows unsent values from operator to operator.
 
     Attributes:
         spent_ns: Time that the following itself took, which is none of the rank's own work; nanoseconds.
@@ -104,12 +104,12 @@ class TaintMode(TorchDispatchMode):  # type: ignore[misc]
         self.sites = WeakIdKeyDictionary()
 
     def add(self, tensor: torch.Tensor, site: str) -> None:
-        """The whole storage of this tensor is invented."""
+        """Mark the whole storage of this tensor as unsent."""
         with contextlib.suppress(RuntimeError, NotImplementedError):  # no storage
             self.sites[_held(tensor).untyped_storage()] = site
 
     def site_of(self, tensor: torch.Tensor) -> str | None:
-        """Where the value was received, None if it is real."""
+        """Return where the value was received; None if it is real."""
         try:
             site: str | None = self.sites.get(_held(tensor).untyped_storage())
         except (RuntimeError, NotImplementedError):  # no storage
@@ -117,7 +117,7 @@ class TaintMode(TorchDispatchMode):  # type: ignore[misc]
         return site
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator; what it makes of invented values is invented."""
+        """Run the operator; mark its results if an input is unsent."""
         begun = time.perf_counter_ns()
         kwargs = kwargs or {}
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -125,7 +125,7 @@ class TaintMode(TorchDispatchMode):  # type: ignore[misc]
         name = func.overloadpacket.__name__
         is_shown = name == "_local_scalar_dense" and bool(_item_calls)
         if site is not None and name in _DECIDING and not is_shown:
-            raise InventedValueError(_text(self.rank, site))
+            raise UnsentValueError(_text(self.rank, site))
         called = time.perf_counter_ns()
         result = func(*args, **kwargs)
         returned = time.perf_counter_ns()
@@ -141,7 +141,7 @@ class TaintMode(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _clear(self, tensor: torch.Tensor) -> None:
-        """A tensor is written with real values; if it is all of its storage, nothing invented is left there."""
+        """Clear the mark of a tensor that real values overwrite, if it is all of its storage."""
         plain = _held(tensor)
         if plain.nbytes == plain.untyped_storage().nbytes():
             self.sites.pop(plain.untyped_storage(), None)
@@ -151,21 +151,21 @@ _item_calls: list[int] = []
 
 
 class Watch:
-    """Whoever is told of invented values and does not follow them."""
+    """A watch that ignores unsent values."""
 
     #: As `TaintMode.spent_ns`.
     spent_ns = 0
 
     def add(self, tensor: torch.Tensor, site: str) -> None:
-        """This tensor holds zeros that nobody has sent; received at `site`."""
+        """Mark a tensor of zeros that no rank has sent; received at `site`."""
 
     def site_of(self, tensor: torch.Tensor) -> str | None:
-        """Where such a value was received; None if it is real, or nobody knows."""
+        """Return where such a value was received; None if it is real or unknown."""
         return None
 
 
 class StrictWatch(Watch):
-    """Follows invented values from the first one on; without any it costs nothing.
+    """Follows unsent values from the first one on; without any it costs nothing.
 
     Args:
         rank: Global rank of this process.
@@ -183,17 +183,17 @@ class StrictWatch(Watch):
 
     @property
     def spent_ns(self) -> int:  # type: ignore[override]
-        """As `TaintMode.spent_ns`."""
+        """Nanoseconds that following values took, as `TaintMode.spent_ns`."""
         return self._mode.spent_ns
 
     def add(self, tensor: torch.Tensor, site: str) -> None:
-        """This tensor holds zeros that nobody has sent; received at `site`."""
+        """Mark a tensor of zeros that no rank has sent; received at `site`."""
         self._mode.add(tensor, site)
         self._is_needed = True
         self.follow()
 
     def site_of(self, tensor: torch.Tensor) -> str | None:
-        """Where such a value was received; None if it is real."""
+        """Return where such a value was received; None if it is real."""
         return self._mode.site_of(tensor) if self._is_needed else None
 
     def follow(self) -> None:
@@ -222,7 +222,7 @@ def _guard(mode: TaintMode, rank: int) -> None:
             value = plain_item(self)
         finally:
             _item_calls.pop()
-        return value if site is None or not isinstance(value, float) else invented_float(value, rank, site)
+        return value if site is None or not isinstance(value, float) else unsent_float(value, rank, site)
 
     torch.Tensor.item = item
     for name in ("numpy", "tolist", "__array__"):
@@ -235,7 +235,7 @@ def _refusing_tensors(mode: TaintMode, rank: int, plain: Callable[..., Any]) -> 
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         site = mode.site_of(self)
         if site is not None:
-            raise InventedValueError(_text(rank, site, "copies at {}, to where nobody can follow it, a value"))
+            raise UnsentValueError(_text(rank, site, "copies at {}, to where nobody can follow it, a value"))
         return plain(self, *args, **kwargs)
 
     return method
@@ -243,19 +243,19 @@ def _refusing_tensors(mode: TaintMode, rank: int, plain: Callable[..., Any]) -> 
 
 def _refusing_numbers(plain: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def function(number: Any) -> bool:
-        if isinstance(number, InventedFloat):
-            raise InventedValueError(_text(number.rank, number.site))
+        if isinstance(number, UnsentFloat):
+            raise UnsentValueError(_text(number.rank, number.site))
         return plain(number)
 
     return function
 
 
 def watch(rank: int, is_strict: bool, *, is_eager: bool = True) -> Watch:
-    """Start following invented values in this process, if strict.
+    """Start following unsent values in this process, if strict.
 
     Args:
         rank: Global rank of this process.
-        is_strict: Control flow that reads an invented value is an error.
+        is_strict: Control flow that reads an unsent value is an error.
         is_eager: As of `StrictWatch`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What may be different from the captured job.
+"""Changes to a captured job.
 
 parse("slow rank=713 by=1.5 from=2")
 parse("hang rank=5 op=12 from=3")
@@ -56,7 +56,14 @@ class Compute:
     by: float
 
 
-Change = Slow | Hang | Cut | Network | Compute
+@dataclass(frozen=True)
+class Busy:
+    """Own work in which a rank uses a core takes `by` times as long; sleep does not. Used for ranges."""
+
+    by: float
+
+
+Change = Slow | Hang | Cut | Network | Compute | Busy
 _HELP = (
     'say "slow rank=R by=FACTOR [from=ITERATION]", "hang rank=R op=N [from=ITERATION]", "cut host=H by=SHARE", '
     '"cut hosts=H-H by=SHARE", "network by=FACTOR" or "compute by=FACTOR"'
@@ -64,7 +71,7 @@ _HELP = (
 
 
 def parse(text: str) -> Change:
-    """A change from words.
+    """Parse a change.
 
     Raises:
         InputError: It is none, or a number is missing or impossible.
@@ -98,7 +105,7 @@ def parse(text: str) -> Change:
 
 
 def check_change(change: Change, world: int, calls_of: list[int], hosts: int) -> None:
-    """It is about ranks, hosts and calls that exist.
+    """Check that a change names ranks, hosts and calls that exist.
 
     Args:
         change: The change.

@@ -33,7 +33,7 @@ class Batch(msgspec.Struct):
         parallel: Slices that run at the same time.
     """
 
-    slices: list[list[session.Order]]
+    slices: list[list[session.RankTask]]
     timeout_s: float
     parallel: int = 1
 
@@ -59,7 +59,7 @@ def main() -> int:
     return 0
 
 
-def _run(orders: list[session.Order], batch: Batch) -> bool:
+def _run(orders: list[session.RankTask], batch: Batch) -> bool:
     children = {_fork(order, batch): order for order in orders}
     until = time.monotonic() + batch.timeout_s
     good = True
@@ -73,7 +73,7 @@ def _run(orders: list[session.Order], batch: Batch) -> bool:
             continue
         order = children.pop(pid, None)
         good = order is None or status == 0
-    for pid, order in children.items():  # what is left waits for who has failed, or hangs
+    for pid, order in children.items():  # those that are left wait for a failed rank, or hang
         if time.monotonic() > until:
             text = f"rank {order.rank} did not finish within {batch.timeout_s:.0f} s; where it was: {_log(order)}"
             _fail(order, "ScriptError", text)
@@ -82,16 +82,16 @@ def _run(orders: list[session.Order], batch: Batch) -> bool:
     return good
 
 
-def _log(order: session.Order) -> Path:
+def _log(order: session.RankTask) -> Path:
     return Path(order.out) / "logs" / f"{order.name}.log"
 
 
-def _fail(order: session.Order, error: str, text: str, needs: tuple[int, ...] = ()) -> None:
+def _fail(order: session.RankTask, error: str, text: str, needs: tuple[int, ...] = ()) -> None:
     failure = Failure(order.rank, error, text, list(needs))
     (Path(order.out) / "failures" / f"{order.rank}.json").write_bytes(msgspec.json.encode(failure))
 
 
-def _fork(order: session.Order, batch: Batch) -> int:
+def _fork(order: session.RankTask, batch: Batch) -> int:
     pid = os.fork()
     if pid:
         return pid

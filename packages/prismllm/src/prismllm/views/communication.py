@@ -1,4 +1,4 @@
-"""What agents that watch communication all the time would tell of a rehearsed job: one record of each host a second.
+"""Writes the records that agents would send of a rehearsed job's communication: one of each host a second.
 
 Operations come from the replay: how far each rank is in each group, and how many of some random moments lie inside a
 collective. Connections are made: rings in the order of the group, messages from sender to receiver, a byte waiting as
@@ -180,7 +180,7 @@ def _flows(graph: Graph, costs: Costs, span: Span, iteration_s: float) -> dict[i
 
 
 def _left(changes: Sequence[Change], ends: tuple[int, int]) -> float:
-    """What is left of the way between two hosts."""
+    """Return the share of bandwidth that is left between two hosts, 0-1."""
     left = 1.0
     for change in changes:
         if isinstance(change, Cut) and change.host in ends and (change.other < 0 or change.other in ends):

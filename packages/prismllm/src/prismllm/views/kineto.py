@@ -1,4 +1,4 @@
-"""Replayed iterations as PyTorch's profiler writes them, one file for each rank: for whoever reads such traces.
+"""Replayed iterations as PyTorch's profiler writes them, one file for each rank.
 
 Own work is a kernel of one stream, a call a kernel of another from the rank's coming to the common end, with the
 arguments that NCCL's kernels carry. So a recording of ranks that ran elsewhere says who came late and who waited.

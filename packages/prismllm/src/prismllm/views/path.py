@@ -34,7 +34,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shares:
-    """What the time of ranks went into; float64 [world] each, seconds of one iteration.
+    """The shares of each rank's time; float64 [world] each, seconds of one iteration.
 
     Attributes:
         own_s: Own work.
@@ -62,7 +62,7 @@ def shares(graph: Graph, iteration: Iteration) -> Shares:
 
 
 def critical_path(graph: Graph, iteration: Iteration) -> list[Piece]:
-    """What the iteration's length consists of, from its begin to its end.
+    """Return the pieces that make up the iteration's length, from its begin to its end.
 
     Walks back from the rank that ends last: own work, a call that was waited for, then the rank that came last to it.
     """

@@ -36,7 +36,7 @@ class Bar(NamedTuple):
 
 
 def bars(graph: Graph, iteration: Iteration, ranks: Sequence[int]) -> list[Bar]:
-    """What these ranks did, in order of rank and time; what never ends is left out."""
+    """Return the bars of these ranks in order of rank and time, without those that never end."""
     wanted = set(ranks)
     found: list[Bar] = []
     for track in iteration.tracks:

@@ -1,4 +1,6 @@
-"""The example GPT on a clock of its own: a sleep takes its time and nothing else takes any, on any busy machine.
+"""Runs a script on a clock of its own: a sleep takes its time and nothing else takes any, on any busy machine.
+
+    clocked.py train.py ARGUMENTS
 
 So what a rank works is its pace, to the nanosecond, and what is made of that can be compared exactly. On the real clock
 `benchmarks/emulation.py` makes the same comparisons.
@@ -7,10 +9,11 @@ So what a rank works is its pace, to the nanosecond, and what is made of that ca
 from __future__ import annotations
 
 import runpy
+import sys
 import time
 from pathlib import Path
 
-from prismllm import examples, session
+from prismllm import session
 
 now_ns = time.perf_counter_ns()
 
@@ -24,4 +27,5 @@ time.sleep = sleep
 time.perf_counter_ns = lambda: now_ns
 time.perf_counter = lambda: now_ns / 1e9
 session._SCHEDULER = Path("/nowhere")  # what this thread waits for a core is no part of that clock
-runpy.run_path(str(Path(examples.__file__).parent / "gpt.py"), run_name="__main__")
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
