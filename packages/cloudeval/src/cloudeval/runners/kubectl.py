@@ -15,13 +15,13 @@ from typing import Any
 
 import yaml
 
-from cloudeval.admission.objects import CLUSTER_SCOPED
+from cloudeval.admission.rules import CLUSTER_SCOPED
 from cloudeval.errors import RunnerError, UsageError
 from cloudeval.problems import Variant, check_function
 from cloudeval.reading import values
 from cloudeval.records import RIGHT, UNJUDGED, WRONG, Verdict
-from cloudeval.runners.cluster import Cluster, Response
-from cloudeval.runners.expectations import CheckFailedError, Checks
+from cloudeval.runners.cluster import split_reference
+from cloudeval.runners.expectations import CheckFailedError, Checks, Response
 from cloudeval.store import is_ready
 
 Object = dict[str, Any]
@@ -42,15 +42,9 @@ class RealCluster(Checks):
         self, *arguments: str, text: str | None = None, timeout_s: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl in the namespace."""
+        command = ["kubectl", "-n", self.namespace, *arguments]
         try:
-            return subprocess.run(
-                ["kubectl", "-n", self.namespace, *arguments],
-                input=text,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                check=False,
-            )
+            return subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
         except subprocess.TimeoutExpired as error:
             raise RunnerError(f"kubectl {arguments[0]} did not end within {timeout_s:.0f} s") from error
 
@@ -76,7 +70,7 @@ class RealCluster(Checks):
 
     def find(self, reference: str, namespace: str = "") -> Object | None:
         """Return an object, or None."""
-        kind, name = Cluster._reference(reference)
+        kind, name = split_reference(reference)
         done = self.kubectl("get", kind, name, "-o", "json", *(["-n", namespace] if namespace else []))
         return json.loads(done.stdout) if done.returncode == 0 else None
 
