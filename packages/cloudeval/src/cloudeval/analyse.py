@@ -90,7 +90,7 @@ def compare(results: list[Result], first: str, second: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """How well the cheap metrics predict the unit test, leaving one group out at a time."""
+    """The quality of a prediction of the unit test from the cheap metrics, leaving one group out at a time."""
 
     auc: float
     auc_by_metric: dict[str, float]

@@ -131,9 +131,7 @@ def _results(files: tuple[Path, ...]) -> list[Result]:
 @main.command()
 @_files
 @_json
-@click.option(
-    "--report", "reports", multiple=True, type=_PATH, help="Write .html, .xml (JUnit) or .json; may be repeated."
-)
+@click.option("--report", "reports", multiple=True, type=_PATH, help="Write .html, .xml (JUnit) or .json; repeatable.")
 def score(files: tuple[Path, ...], as_json: bool, reports: tuple[Path, ...]) -> None:
     """Summarize results files."""
     results = _results(files)

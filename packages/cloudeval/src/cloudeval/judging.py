@@ -19,7 +19,7 @@ from cloudeval.runners.envoy import Proxy
 from cloudeval.runners.expectations import CheckFailedError, Checks
 from cloudeval.schema import Fault
 
-#: How often a test is run at most when the machine fails.
+#: Greatest number of runs of a test whose machine fails.
 ATTEMPTS = 3
 _numbers = itertools.count()
 
@@ -91,9 +91,8 @@ def _checked(variant: Variant, api: Checks) -> Verdict:
     except CloudEvalError as error:
         return Verdict(UNJUDGED, "problem", str(error))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        lines = [
-            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith("check.py")
-        ]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename.endswith("check.py")]
         place = f" (check.py line {lines[-1]})" if lines else ""
         return Verdict(WRONG, api.how, f"the check cannot find what it needs: {type(error).__name__} {error}{place}")
     return Verdict(RIGHT, "behaviour" if api.saw_behaviour else "semantics")

@@ -52,9 +52,8 @@ def wildcard_score(reference: Reference, answer: list[Any]) -> float:
     """Return the key-value wildcard score of an answer's documents, 0–1."""
     if not answer or not reference.documents:
         return 0.0
-    matched = _assigned(
-        [[_matched(item.labels, item.value, got, ()) for got in answer] for item in reference.documents]
-    )
+    wanted = reference.documents
+    matched = _assigned([[_matched(item.labels, item.value, got, ()) for got in answer] for item in wanted])
     return matched / (reference.leaves + sum(map(count_leaves, answer)) - matched)
 
 

@@ -63,9 +63,8 @@ class Client:
         self.endpoint = endpoint
         self._slots = asyncio.Semaphore(endpoint.concurrency)
         key = os.environ.get("OPENAI_API_KEY", "")
-        self._http = httpx.AsyncClient(
-            timeout=endpoint.timeout_s, headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=False
-        )
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.AsyncClient(timeout=endpoint.timeout_s, headers=headers, trust_env=False)
 
     async def __aenter__(self) -> Client:
         """Return the client."""

@@ -52,23 +52,11 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: str = ""
 
 
-class Variant(msgspec.Struct, frozen=True):
-    """A problem with its variables drawn: the questions for a model and everything that an answer is judged by."""
+class Variant(Problem, frozen=True):
+    """A problem with its variables drawn: its texts, mutants and alternatives are filled in."""
 
-    id: str
-    group: str
-    runner: str
-    seed: int
-    questions: dict[str, str]
-    reference: str
-    variables: dict[str, Any]
-    check: str
-    given: str
-    context: str
-    nodes: list[dict[str, Any]]
-    timeout_s: float
-    mutants: dict[str, str]
-    alternatives: dict[str, str]
+    seed: int = 0
+    variables: dict[str, Any] = {}
 
     @property
     def answer(self) -> str:
@@ -150,22 +138,15 @@ def draw(problem: Problem, seed: int = 0) -> Variant:
     def edited(changes: dict[str, Any]) -> dict[str, str]:
         return {name: fill(edit(plain, change, f"{problem.id}, {name}")) for name, change in changes.items()}
 
-    return Variant(
-        id=problem.id,
-        group=problem.group,
-        runner=problem.runner,
-        seed=seed,
-        reference=fill(problem.reference),
-        variables=variables,
-        check=problem.check,
-        questions={style: fill(text).strip() for style, text in problem.questions.items()},
-        given=fill(problem.given),
-        context=fill(problem.context),
-        nodes=problem.nodes,
-        timeout_s=problem.timeout_s,
-        mutants=edited(problem.mutants),
-        alternatives=edited(problem.alternatives),
-    )
+    filled = {
+        "reference": fill(problem.reference),
+        "questions": {style: fill(text).strip() for style, text in problem.questions.items()},
+        "given": fill(problem.given),
+        "context": fill(problem.context),
+        "mutants": edited(problem.mutants),
+        "alternatives": edited(problem.alternatives),
+    }
+    return Variant(**msgspec.structs.asdict(problem) | filled, seed=seed, variables=variables)
 
 
 def _draw(spec: Any, generator: random.Random, name: str, problem: str) -> Any:

@@ -27,13 +27,9 @@ MAX_VALUES = 50_000
 #: Nesting of mappings and lists. Kubernetes objects need about 20.
 MAX_DEPTH = 60
 
-_WORDS: dict[bool | None, str] = {True: "y yes true on", False: "n no false off", None: "null"}
-_PLAIN = {
-    form(word): value
-    for value, words in _WORDS.items()
-    for word in words.split()
-    for form in (str, str.upper, str.title)
-}
+_WORDS = {"y yes true on": True, "n no false off": False, "null": None}
+_FORMS = (str, str.upper, str.title)
+_PLAIN = {form(word): value for words, value in _WORDS.items() for word in words.split() for form in _FORMS}
 _PLAIN |= {"": None, "~": None}
 _NOT_NUMBERS = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _INTEGER = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")

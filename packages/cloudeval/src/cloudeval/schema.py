@@ -28,17 +28,11 @@ VERSION = "1.32.0"
 
 _QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 #: Fields that the definitions call required and the server fills in or accepts without.
-_NOT_REQUIRED = {
-    ("RoleBinding", "subjects"),
-    ("ClusterRoleBinding", "subjects"),
-    ("PodDisruptionBudgetSpec", "selector"),
-    ("CustomResourceDefinitionNames", "listKind"),
-    ("IngressBackend", "service"),
-    ("PodSpec", "containers"),
-    ("LabelSelectorRequirement", "values"),
-    ("HTTPIngressPath", "pathType"),
-    ("NodeSelector", "nodeSelectorTerms"),
-}
+_NOT_REQUIRED = (
+    "RoleBinding.subjects ClusterRoleBinding.subjects PodDisruptionBudgetSpec.selector IngressBackend.service "
+    "CustomResourceDefinitionNames.listKind PodSpec.containers LabelSelectorRequirement.values HTTPIngressPath.pathType "
+    "NodeSelector.nodeSelectorTerms"
+)
 #: Kinds whose spec the server demands though their definition does not.
 _NEED_SPEC = {"Pod", "Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "Job", "CronJob", "PersistentVolumeClaim"}
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -197,7 +191,7 @@ def _mapping(value: Object, schema: Object, shared: Object, path: str, name: str
             yield Fault(at, f"unknown field{_similar(key, properties)}")
     also = ["spec"] if path == "" and name in _NEED_SPEC else []
     for key in [*schema.get("required", []), *also]:
-        if value.get(key) is None and (name, key) not in _NOT_REQUIRED:
+        if value.get(key) is None and f"{name}.{key}" not in _NOT_REQUIRED.split():
             yield Fault(f"{path}.{key}" if path else key, "is required")
 
 

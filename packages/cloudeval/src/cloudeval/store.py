@@ -12,7 +12,7 @@ from cloudeval.values import Object, dig, matches
 Objects = list[Object]
 Key = tuple[str, str, str]
 
-#: What a cluster has before anything is applied.
+#: Namespaces of a cluster to which nothing has been applied.
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 #: Letters and digits of generated names, as Kubernetes uses them.
 ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
@@ -102,9 +102,8 @@ class Store:
     def replace(self, value: Object) -> None:
         """Replace an object as `kubectl apply` does: status, uid and owner stay, the generation counts spec changes."""
         old, metadata = self.objects[key_of(value)], value["metadata"]
-        metadata |= {
-            key: item for key, item in old["metadata"].items() if key in ("uid", "ownerReferences", "generation")
-        }
+        kept = ("uid", "ownerReferences", "generation")
+        metadata |= {key: item for key, item in old["metadata"].items() if key in kept}
         if old.get("spec") != value.get("spec"):
             metadata["generation"] = metadata.get("generation", 1) + 1
         if "status" in old:
@@ -138,10 +137,7 @@ class Store:
             if priority is None and name not in ("system-node-critical", "system-cluster-critical"):
                 return f'no PriorityClass is named "{name}"'
             spec["priority"] = priority["value"] if priority else 2_000_000_000
-        limits = [
-            item for limit_range in self.list("LimitRange", namespace) for item in dig(limit_range, "spec.limits", [])
-        ]
-        for limit in limits:
+        for limit in [limit for item in self.list("LimitRange", namespace) for limit in dig(item, "spec.limits", [])]:
             if limit["type"] == "Container" and (refusal := _limit(limit, spec)):
                 return refusal
         return self._over_quota(namespace, spec)
@@ -187,14 +183,9 @@ def _limit(limit: Object, spec: Object) -> str | None:
 
 def owner_reference(owner: Object) -> Object:
     """Return the reference by which a controller owns an object."""
-    return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
+    reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
+    return {**reference, "controller": True, "blockOwnerDeletion": True}
 
 
 def pod_from_template(template: Object, owner: Object, labels: Object | None = None, name: str = "") -> Object:

@@ -1,4 +1,4 @@
-"""How strong problems are: references and alternatives must pass, mutants must fail, and how each was decided."""
+"""Measures the strength of problems: references and alternatives must pass, and mutants must fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Strength:
 
     @property
     def unjudged(self) -> int:
-        """How many texts could not be judged."""
+        """The number of texts that could not be judged."""
         return sum(item.verdict.outcome == UNJUDGED for item in self.tested)
 
     def table(self) -> str:
@@ -45,9 +45,8 @@ class Strength:
             good = [item for item in self.tested if item.kind == kind and item.as_expected]
             how = Counter(item.verdict.how for item in good).most_common()
             total = sum(item.kind == kind for item in self.tested)
-            lines.append(
-                f"{kind:12} {len(good)}/{total} {verb}: " + ", ".join(f"{count} by {name}" for name, count in how)
-            )
+            counts = ", ".join(f"{count} by {name}" for name, count in how)
+            lines.append(f"{kind:12} {len(good)}/{total} {verb}: {counts}")
         return "\n".join(lines)
 
 

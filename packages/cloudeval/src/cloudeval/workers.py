@@ -125,6 +125,7 @@ async def run_local(tests: Iterable[Task], workers: int) -> AsyncIterator[Done]:
     try:
         for _ in range(count):
             yield await done.get()
+        await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()

@@ -11,6 +11,12 @@ from cloudeval.schema import Object, Part
 
 _RBAC = "rbac.authorization.k8s.io"
 _TCP = {"protocol": "TCP"}
+_CRON_JOB = {
+    "concurrencyPolicy": "Allow",
+    "suspend": False,
+    "successfulJobsHistoryLimit": 3,
+    "failedJobsHistoryLimit": 1,
+}
 #: Values of missing fields by type. A probe's 0 counts as missing, too.
 _VALUES: dict[str, Object] = {
     "PodSpec": {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "dnsPolicy": "ClusterFirst"},
@@ -23,12 +29,7 @@ _VALUES: dict[str, Object] = {
     "ReplicaSetSpec": {"replicas": 1},
     "StatefulSetSpec": {"replicas": 1, "podManagementPolicy": "OrderedReady", "revisionHistoryLimit": 10},
     "JobSpec": {"parallelism": 1, "completionMode": "NonIndexed", "suspend": False},
-    "CronJobSpec": {
-        "concurrencyPolicy": "Allow",
-        "suspend": False,
-        "successfulJobsHistoryLimit": 3,
-        "failedJobsHistoryLimit": 1,
-    },
+    "CronJobSpec": _CRON_JOB,
     "ServiceSpec": {"type": "ClusterIP", "sessionAffinity": "None"},
     "Secret": {"type": "Opaque"},
     "PersistentVolumeClaimSpec": {"volumeMode": "Filesystem"},

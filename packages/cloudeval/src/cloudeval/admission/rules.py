@@ -26,6 +26,10 @@ _CLUSTER_SCOPED = (
 )
 #: Kinds whose objects belong to no namespace.
 CLUSTER_SCOPED = frozenset(_CLUSTER_SCOPED.split())
+#: (Field, reason) of each fault of a part.
+Reasons = Iterator[tuple[str, str]]
+#: (Field, condition, reason).
+Row = tuple[str, CodeType, str]
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LETTERS = 'letters, digits, "-", "_" or "."'
@@ -125,24 +129,10 @@ CHECKS: dict[str, Callable[[Any], str | None]] = {
     "count or percent": _count_or_percent,
     "schedule": _schedule,
     "time zone": _time_zone,
-    "duration": _matching(
-        re.compile(r"([0-9]+(\.[0-9]*)?(h|m|s|ms|us|ns))+").fullmatch, "must be a duration such as 2s"
-    ),
+    "duration": _matching(re.compile(r"([0-9]+(\.[0-9]*)?(h|m|s|ms|us|ns))+").fullmatch, "must be a duration like 2s"),
 }
 #: Checks that look at a field even where it is missing.
-_OF_MISSING = {
-    "required",
-    "label",
-    "subdomain",
-    "key",
-    "port",
-    "port or name",
-    "variable",
-    "data key",
-    "relative",
-    "schedule",
-    "address",
-}
+_OF_MISSING = "required|label|subdomain|key|port|port or name|variable|data key|relative|schedule|address"
 
 
 def _field(check: str, value: Any) -> Iterator[tuple[str, str | None]]:
@@ -168,7 +158,7 @@ def _field(check: str, value: Any) -> Iterator[tuple[str, str | None]]:
     elif found := re.fullmatch(r"(\d+)-(\d+)", check):
         if value is not None and not int(found[1]) <= value <= int(found[2]):
             yield "", f"{value} must be between {found[1]} and {found[2]}"
-    elif value is not None or check in _OF_MISSING:
+    elif value is not None or check in _OF_MISSING.split("|"):
         yield "", CHECKS[check](value)
 
 
@@ -227,16 +217,15 @@ _HELPERS: Object = {function.__name__: function for function in _BUILT_IN} | {
 
 
 @functools.cache
-def _table() -> dict[str, list[tuple[str, dict[str, str], list[tuple[str, CodeType, str]]]]]:
+def _table() -> dict[str, list[tuple[str, dict[str, str], list[Row]]]]:
     """Return, by type, (path of the parts, checks by field, rows)."""
     text = (resources.files("cloudeval.admission") / "rules.yaml").read_text()
     table: dict[str, list[Any]] = {}
-    for name, block in yaml.load(text, Loader=yaml.CSafeLoader).items():
-        rows = [
-            (field, compile(str(condition), name, "eval"), reason) for field, condition, reason in block.get("rows", [])
-        ]
+    for name, fields in yaml.load(text, Loader=yaml.CSafeLoader).items():
         kind, _, path = name.partition(" ")
-        fields = {field: check for field, check in block.items() if field != "rows"}
+        rows = [
+            (field, compile(condition, name, "eval"), reason) for field, condition, reason in fields.pop("rows", [])
+        ]
         table.setdefault(kind, []).append((path, fields, rows))
     return table
 
@@ -258,34 +247,33 @@ def _below(value: Any, path: str, steps: list[str]) -> Iterator[tuple[str, Objec
 
 def check_parts(root: str, parts: list[Part]) -> list[Fault]:
     """Return the faults of an object of the kind `root` under the rules of its parts' types."""
-    found = dict.fromkeys(
-        f"metadata.{field}: {reason}" for field, reason in _name(root, parts[0].value.get("metadata") or {})
-    )
+    found: dict[Fault, None] = {}
+
+    def add(path: str, reasons: Reasons) -> None:
+        found.update((Fault(f"{path}.{field}".strip("."), reason, "admission"), None) for field, reason in reasons)
+
+    add("metadata", _name(root, parts[0].value.get("metadata") or {}))
     for part in parts:
         for below, fields, rows in _table().get(part.type, []):
             for path, value in _below(part.value, part.path, below.split(".") if below else []):
-                found |= dict.fromkeys(
-                    f"{path}.{at}".strip(".") + f": {reason}"
-                    for at, reason in _rules(root, part.type, value, fields, rows)
-                )
+                add(path, _fields(value, fields))
+                add(path, _rows(value, {"root": root, "part": part.type}, rows))
         if special := _SPECIAL.get(part.type):
-            found |= dict.fromkeys(
-                f"{part.path}.{at}".strip(".") + f": {reason}" for at, reason in special(part.value, root)
-            )
-    return [Fault(*text.partition(": ")[::2], "admission") for text in found]
+            add(part.path, special(part.value, root))
+    return list(found)
 
 
-def _rules(
-    root: str, part: str, value: Object, fields: dict[str, str], rows: list[tuple[str, CodeType, str]]
-) -> Iterator[tuple[str, str]]:
+def _fields(value: Object, fields: dict[str, str]) -> Reasons:
     for field, check in fields.items():
         yield from ((field + below, reason) for below, reason in _field(check, value.get(field)) if reason)
-    given = [key for key, item in value.items() if item is not None]
+
+
+def _rows(value: Object, names: Object, rows: list[Row]) -> Reasons:
+    names |= {"given": [key for key, item in value.items() if item is not None], "get": functools.partial(dig, value)}
     for field, condition, reason in rows:
-        names = dict.fromkeys(_names(condition)) | value | _HELPERS
-        names |= {"root": root, "part": part, "given": given, "get": functools.partial(dig, value)}
-        if not eval(condition, names):
-            yield field, reason.format_map(names) if "{" in reason else reason
+        known = dict.fromkeys(_names(condition)) | value | _HELPERS | names
+        if not eval(condition, known):
+            yield field, reason.format_map(known) if "{" in reason else reason
 
 
 def _names(condition: CodeType) -> Iterator[str]:
@@ -298,20 +286,15 @@ def _names(condition: CodeType) -> Iterator[str]:
 # ---- rules that need more than an expression
 
 
-def _name(kind: str, metadata: Object) -> Iterator[tuple[str, str]]:
+def _name(kind: str, metadata: Object) -> Reasons:
     name, namespace = metadata.get("name"), metadata.get("namespace")
-    if "Role" in kind:
-        check = "path segment"
-    else:
-        check = {"Service": "service"}.get(
-            kind, "label" if kind in ("Namespace", "LocalQueue", "JobSet", "PyTorchJob") else "subdomain"
-        )
+    checks = {"Service": "service"} | dict.fromkeys(("Namespace", "LocalQueue", "JobSet", "PyTorchJob"), "label")
     if not name and not metadata.get("generateName"):
         yield "name", "is required"
-    elif name and check == "path segment":
+    elif name and "Role" in kind:
         if not _HELPERS["path_segment"](name):
             yield "name", f'"{name}" must not contain "/" or "%"'
-    elif name and (reason := CHECKS[check](name)):
+    elif name and (reason := CHECKS[checks.get(kind, "subdomain")](name)):
         yield "name", reason
     elif kind == "CronJob" and len(name or "") > 52:
         yield "name", "must be at most 52 characters, so that the names of its Jobs fit"
@@ -321,22 +304,18 @@ def _name(kind: str, metadata: Object) -> Iterator[tuple[str, str]]:
         yield "namespace", reason
 
 
-def _template(
-    policies: str, selected: Callable[[Object], Any] = lambda _: True
-) -> Callable[[Object, str], Iterator[tuple[str, str]]]:
+def _template(policies: str, selected: Callable[[Object], Any] = lambda _: True) -> Callable[[Object, str], Reasons]:
     """Return the rule of an owner of pods: its selector fits its template, and the restart policy is one of these."""
 
-    def rule(spec: Object, _root: str) -> Iterator[tuple[str, str]]:
+    def rule(spec: Object, _root: str) -> Reasons:
         selector, labels, pod = spec.get("selector"), dig(spec, "template.metadata.labels"), dig(spec, "template.spec")
         if selected(spec) and selector is not None:
-            if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+            wanted, expressions = selector.get("matchLabels"), selector.get("matchExpressions") or []
+            if not wanted and not expressions:
                 yield "selector", "must not be empty"
-            elif all(item.get("key") and item.get("operator") for item in selector.get("matchExpressions") or []):
+            elif all(item.get("key") and item.get("operator") for item in expressions):
                 if not matches(selector, labels):
-                    yield (
-                        "template.metadata.labels",
-                        f"{labels or {}} must match the selector {selector.get('matchLabels') or selector}",
-                    )
+                    yield "template.metadata.labels", f"{labels or {}} must match the selector {wanted or selector}"
         if pod is None:
             yield "template.spec", "is required"
             return
@@ -350,12 +329,12 @@ def _template(
     return rule
 
 
-def _pod(value: Object, _root: str) -> Iterator[tuple[str, str]]:
+def _pod(value: Object, _root: str) -> Reasons:
     if (policy := dig(value, "spec.restartPolicy", "Always")) not in ("Always", "OnFailure", "Never"):
         yield "spec.restartPolicy", f'"{policy}" must be Always or OnFailure or Never here'
 
 
-def _pod_spec(spec: Object, root: str) -> Iterator[tuple[str, str]]:
+def _pod_spec(spec: Object, root: str) -> Reasons:
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     containers, first = spec.get("containers") or [], spec.get("initContainers") or []
     if name := _twice([item.get("name") for item in [*first, *containers]]):
@@ -379,17 +358,15 @@ def _pod_spec(spec: Object, root: str) -> Iterator[tuple[str, str]]:
                     yield f"{at}.{hook}", "an init container must not have probes and lifecycle hooks"
 
 
-def _resources(value: Object, _root: str) -> Iterator[tuple[str, str]]:
+def _resources(value: Object, _root: str) -> Reasons:
     limits, requests = value.get("limits") or {}, value.get("requests") or {}
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
             if reason := _key(name):
                 yield f"{part}.{name}", reason
             if not re.fullmatch(r"cpu|memory|(ephemeral-)?storage|hugepages-.*|.*/.*", name):
-                yield (
-                    f"{part}.{name}",
-                    f'"{name}" is no standard resource; others need a prefix such as example.com/{name}',
-                )
+                hint = f"others need a prefix such as example.com/{name}"
+                yield f"{part}.{name}", f'"{name}" is no standard resource; {hint}'
             if quantity(amount) < 0:
                 yield f"{part}.{name}", f"{amount} must not be negative"
     for name, amount in requests.items():
@@ -399,18 +376,13 @@ def _resources(value: Object, _root: str) -> Iterator[tuple[str, str]]:
             yield f"limits.{name}", "an extended resource needs a limit that equals its request"
 
 
-def _failure_policy(spec: Object, _root: str) -> Iterator[tuple[str, str]]:
-    names = {
-        item.get("name") for key in ("containers", "initContainers") for item in dig(spec, f"template.spec.{key}", [])
-    }
+def _job(spec: Object, root: str) -> Reasons:
+    yield from _template("Never OnFailure", lambda spec: spec.get("manualSelector"))(spec, root)
+    pod = dig(spec, "template.spec", {})
+    names = {item.get("name") for key in ("containers", "initContainers") for item in pod.get(key) or []}
     for index, rule in enumerate(dig(spec, "podFailurePolicy.rules", [])):
         if (name := dig(rule, "onExitCodes.containerName")) and name not in names:
             yield f"podFailurePolicy.rules[{index}].onExitCodes.containerName", f'no container is named "{name}"'
-
-
-def _job(spec: Object, root: str) -> Iterator[tuple[str, str]]:
-    yield from _template("Never OnFailure", lambda spec: spec.get("manualSelector"))(spec, root)
-    yield from _failure_policy(spec, root)
 
 
 _SECRET_KEYS = {
@@ -421,7 +393,7 @@ _SECRET_KEYS = {
 }
 
 
-def _secret(value: Object, _root: str) -> Iterator[tuple[str, str]]:
+def _secret(value: Object, _root: str) -> Reasons:
     data, plain, kind = value.get("data") or {}, value.get("stringData") or {}, value.get("type") or "Opaque"
     for key in _SECRET_KEYS.get(kind, ()):
         if key not in data and key not in plain:
@@ -429,9 +401,8 @@ def _secret(value: Object, _root: str) -> Iterator[tuple[str, str]]:
     if kind == "kubernetes.io/basic-auth" and not {"username", "password"} & {*data, *plain}:
         yield "data", f"needs username or password for the type {kind}"
     if kind == "kubernetes.io/dockerconfigjson" and ".dockerconfigjson" in {*data, *plain}:
-        text = plain.get(".dockerconfigjson") or base64.b64decode(data.get(".dockerconfigjson") or "").decode(
-            errors="replace"
-        )
+        encoded = base64.b64decode(data.get(".dockerconfigjson") or "").decode(errors="replace")
+        text = plain.get(".dockerconfigjson") or encoded
         if not text.lstrip().startswith("{"):
             yield "data[.dockerconfigjson]", "must be JSON"
     if kind == "kubernetes.io/service-account-token":
@@ -439,7 +410,7 @@ def _secret(value: Object, _root: str) -> Iterator[tuple[str, str]]:
             yield "metadata.annotations", "needs kubernetes.io/service-account.name"
 
 
-_SPECIAL: dict[str, Callable[[Object, str], Iterator[tuple[str, str]]]] = {
+_SPECIAL: dict[str, Callable[[Object, str], Reasons]] = {
     **dict.fromkeys(("DeploymentSpec", "ReplicaSetSpec", "DaemonSetSpec", "StatefulSetSpec"), _template("Always")),
     "Pod": _pod,
     "JobSpec": _job,

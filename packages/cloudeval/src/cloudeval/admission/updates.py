@@ -32,12 +32,8 @@ def _changes(old: Object, new: Object) -> Iterator[tuple[str, str]]:
         before, after = _without_images(before), _without_images(after)
     if kind in _FREE:
         fixed = {*before, *after} - set(_FREE[kind].split())
-    if (
-        kind == "Service"
-        and before.get("clusterIP")
-        and after.get("clusterIP")
-        and before.get("type") != "ExternalName"
-    ):
+    addressed = before.get("clusterIP") and after.get("clusterIP")
+    if kind == "Service" and addressed and before.get("type") != "ExternalName":
         fixed = {"clusterIP"}
     for key in sorted(fixed):
         if before.get(key) != after.get(key):

@@ -197,9 +197,8 @@ def fire(store: Store, owner: Object, when: datetime, now: float) -> Object | No
         _remove(store, item, now)
     template = copy.deepcopy(spec["jobTemplate"])
     name = f"{metadata['name']}-{int(when.timestamp()) // 60}"
-    made = make(
-        "batch/v1", "Job", name, metadata["namespace"], spec=template["spec"], ownerReferences=[owner_reference(owner)]
-    )
+    owners = [owner_reference(owner)]
+    made = make("batch/v1", "Job", name, metadata["namespace"], spec=template["spec"], ownerReferences=owners)
     made["metadata"] = {**(template.get("metadata") or {}), **made["metadata"]}
     store.create(made)
     owner.setdefault("status", {})["lastScheduleTime"] = when.isoformat()

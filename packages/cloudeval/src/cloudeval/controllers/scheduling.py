@@ -8,10 +8,8 @@ from cloudeval.schema import quantity
 from cloudeval.store import Objects, Store, is_active
 from cloudeval.values import Object, dig, expression_holds, matches
 
-_REQUIRED, _PREFERRED = (
-    "requiredDuringSchedulingIgnoredDuringExecution",
-    "preferredDuringSchedulingIgnoredDuringExecution",
-)
+_IGNORED = "DuringSchedulingIgnoredDuringExecution"
+_REQUIRED, _PREFERRED = f"required{_IGNORED}", f"preferred{_IGNORED}"
 
 
 def _labels(value: Object) -> Object:
@@ -37,11 +35,8 @@ def _selects_node(spec: Object, node: Object) -> bool:
 def _term_holds(term: Object, node: Object) -> bool:
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     name = {"metadata.name": node["metadata"]["name"]}
-    return (
-        bool(expressions or fields)
-        and all(expression_holds(item, _labels(node)) for item in expressions)
-        and all(expression_holds(item, name) for item in fields)
-    )
+    asked = [(item, _labels(node)) for item in expressions] + [(item, name) for item in fields]
+    return bool(asked) and all(expression_holds(*pair) for pair in asked)
 
 
 def fits_node(spec: Object, node: Object) -> bool:

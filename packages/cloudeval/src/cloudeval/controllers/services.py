@@ -33,9 +33,8 @@ def service(store: Store, owner: Object, _now: float) -> None:
             "hostname": pod["spec"].get("hostname", "") if named else "",
             "ports": {name: number for name, number in numbers.items() if number is not None},
         }
-        owner["endpoints" if is_ready(pod) or spec.get("publishNotReadyAddresses") else "notReadyEndpoints"].append(
-            entry
-        )
+        ready = is_ready(pod) or spec.get("publishNotReadyAddresses")
+        owner["endpoints" if ready else "notReadyEndpoints"].append(entry)
 
 
 def _target_port(pod: Object, port: Object) -> int | None:

@@ -133,9 +133,8 @@ def _roll(store: Store, owner: Object, new: Object, old: Objects, now: float) ->
     if new["spec"]["replicas"] < wanted:
         room = max(0, min(room, wanted - new["spec"]["replicas"]))
     new["spec"]["replicas"] = min(wanted, new["spec"]["replicas"] + max(0, room))
-    available = {
-        item["metadata"]["uid"]: _available(owner, store.owned("Pod", item, active=True), now) for item in both
-    }
+    pods = {item["metadata"]["uid"]: store.owned("Pod", item, active=True) for item in both}
+    available = {uid: _available(owner, members, now) for uid, members in pods.items()}
     missing = new["spec"]["replicas"] - available[new["metadata"]["uid"]]
     spare = sum(item["spec"]["replicas"] for item in both) - (wanted - unavailable) - missing
     oldest_first = sorted(old, key=lambda item: -_age(item))
@@ -260,10 +259,8 @@ def _stateful_pod(store: Store, owner: Object, number: int, digest: str) -> None
         claim_name = f"{volume}-{name}"
         if not store.get("PersistentVolumeClaim", claim_name, namespace):
             own = {**(claim["metadata"].get("labels") or {}), **(spec["selector"].get("matchLabels") or {})}
-            made = make(
-                "v1", "PersistentVolumeClaim", claim_name, namespace, labels=own, spec=copy.deepcopy(claim["spec"])
-            )
-            store.create(made)
+            copied = copy.deepcopy(claim["spec"])
+            store.create(make("v1", "PersistentVolumeClaim", claim_name, namespace, labels=own, spec=copied))
         others = [item for item in pod["spec"].get("volumes") or [] if item["name"] != volume]
         pod["spec"]["volumes"] = [*others, {"name": volume, "persistentVolumeClaim": {"claimName": claim_name}}]
     store.create(pod)

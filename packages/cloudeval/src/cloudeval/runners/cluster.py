@@ -21,22 +21,11 @@ from cloudeval.semantics import access, mesh, network, training
 from cloudeval.store import Store, condition, is_ready, make, phase
 from cloudeval.values import Object, dig
 
-_SHORT_NAMES = {
-    "svc": "Service",
-    "deploy": "Deployment",
-    "ds": "DaemonSet",
-    "sts": "StatefulSet",
-    "cm": "ConfigMap",
-    "ns": "Namespace",
-    "sa": "ServiceAccount",
-    "pvc": "PersistentVolumeClaim",
-    "po": "Pod",
-    "rs": "ReplicaSet",
-    "cj": "CronJob",
-    "vs": "VirtualService",
-    "dr": "DestinationRule",
-}
-_ISTIO = "VirtualService DestinationRule Gateway ServiceEntry PeerAuthentication AuthorizationPolicy Sidecar RequestAuthentication"
+_SHORT_NAMES = (
+    "svc Service deploy Deployment ds DaemonSet sts StatefulSet cm ConfigMap ns Namespace sa ServiceAccount po Pod "
+    "pvc PersistentVolumeClaim rs ReplicaSet cj CronJob vs VirtualService dr DestinationRule"
+)
+_ISTIO = "VirtualService DestinationRule Gateway ServiceEntry PeerAuthentication AuthorizationPolicy Sidecar"
 
 
 def split_reference(reference: str) -> tuple[str, str]:
@@ -49,7 +38,9 @@ def split_reference(reference: str) -> tuple[str, str]:
 
 @functools.cache
 def _known_kinds() -> dict[str, str]:
-    return {kind.lower(): kind for kind in [*(kind for _, kind in kinds()), *_ISTIO.split()]} | _SHORT_NAMES
+    words = _SHORT_NAMES.split()
+    known = {kind.lower(): kind for kind in [*(kind for _, kind in kinds()), *_ISTIO.split()]}
+    return known | dict(zip(words[::2], words[1::2], strict=True))
 
 
 class Cluster(Checks):
@@ -74,9 +65,8 @@ class Cluster(Checks):
         labels = {f"kubernetes.io/{key}": value for key, value in labels.items()} | node.get("labels", {})
         allocatable = {"cpu": str(node.get("cpu", 4)), "memory": node.get("memory", "8Gi"), "ephemeral-storage": "20Gi"}
         status = {"allocatable": {**allocatable, "pods": "110", **node.get("resources", {})}}
-        self.store.create(
-            make("v1", "Node", name, labels=labels, spec={"taints": node.get("taints", [])}, status=status)
-        )
+        spec = {"taints": node.get("taints", [])}
+        self.store.create(make("v1", "Node", name, labels=labels, spec=spec, status=status))
 
     # ---- changes
 
@@ -162,20 +152,15 @@ class Cluster(Checks):
         value = self._pod(pod)
         self._behaved()
         name = value["metadata"]["name"]
-        runtime = self.eventually(
-            lambda: self.kubelet.runtime(value),
-            lambda: f"the pod {name} was not placed on a node: {self.why(value)}; it did not start",
-        )
-        chosen = [
-            run for run in runtime.runs if container == run.definition["name"] or (not container and not run.init)
-        ]
+        unplaced = lambda: f"the pod {name} was not placed on a node: {self.why(value)}; it did not start"  # noqa: E731
+        runs = self.eventually(lambda: self.kubelet.runtime(value), unplaced).runs
+        chosen = [run for run in runs if container == run.definition["name"] or (not container and not run.init)]
         if not chosen:
             self.fail(f"the pod {name} has no container {container}")
         run: Run = chosen[0]
         if running:
-            self.eventually(
-                lambda: run.running, lambda: f"the container {run.definition['name']} does not run: {self.why(value)}"
-            )
+            stopped = lambda: f"the container {run.definition['name']} does not run: {self.why(value)}"  # noqa: E731
+            self.eventually(lambda: run.running, stopped)
         return run
 
     def why(self, pod: str | Object) -> str:
@@ -304,9 +289,8 @@ class Cluster(Checks):
             value = self.get(target)
             return str(self.eventually(lambda: value["spec"].get("clusterIP"), f"{target} has no address"))
         pod = self._pod(target)
-        return str(
-            self.eventually(lambda: dig(pod, "status.podIP"), lambda: f"the pod has no address: {self.why(pod)}")
-        )
+        missing = lambda: f"the pod has no address: {self.why(pod)}"  # noqa: E731
+        return str(self.eventually(lambda: dig(pod, "status.podIP"), missing))
 
     def http(
         self,
@@ -434,6 +418,5 @@ class Cluster(Checks):
     def pod(labels: Object | None = None, namespace: str = "default", ports: dict[str, int] | None = None) -> Object:
         """Return a pod to ask `connects` about."""
         named = [{"name": name, "containerPort": number} for name, number in (ports or {}).items()]
-        return make(
-            "v1", "Pod", "probe", namespace, labels=labels or {}, spec={"containers": [{"name": "c", "ports": named}]}
-        )
+        spec = {"containers": [{"name": "c", "ports": named}]}
+        return make("v1", "Pod", "probe", namespace, labels=labels or {}, spec=spec)

@@ -191,10 +191,9 @@ def _configuration(spec: ContainerSpec, sandbox: str) -> dict[str, Any]:
 
 
 def _mounts(spec: ContainerSpec) -> list[dict[str, Any]]:
-    mounts = [
-        {"destination": target, "type": kind, "source": kind, **({"options": options.split()} if options else {})}
-        for kind, target, options in _SYSTEM_MOUNTS
-    ]
+    mounts: list[dict[str, Any]] = []
+    for kind, target, words in _SYSTEM_MOUNTS:
+        mounts.append({"destination": target, "type": kind, "source": kind, "options": words.split()})
     for mount in sorted(spec.mounts, key=lambda mount: mount.target.count("/")):
         options = ["rbind", "nosuid", "nodev", "ro" if mount.read_only else "rw"]
         mounts.append({"destination": mount.target, "type": "bind", "source": str(mount.source), "options": options})

@@ -1,4 +1,4 @@
-"""Image trees without a registry: what the names in problems stand for. Every image is busybox with another start command."""
+"""Image trees without a registry: one per name that problems use. Every image is busybox with another start command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOLDERS = "bin dev etc proc root run sys tmp usr/bin usr/sbin var/log var/run h
 
 @dataclass(frozen=True)
 class Image:
-    """What an image brings: start command, variables, user, working directory."""
+    """An image: its tree, start command, variables, user and working directory."""
 
     tree: str = "busybox"
     entrypoint: tuple[str, ...] = ()

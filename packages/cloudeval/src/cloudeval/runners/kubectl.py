@@ -13,6 +13,7 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import yaml
 
 from cloudeval.admission.rules import CLUSTER_SCOPED
@@ -136,9 +137,7 @@ def judge(variant: Variant, text: str) -> Verdict:
         outcome = Verdict(UNJUDGED, "runner", str(error))
     finally:
         _remove(cluster, text)
-    return Verdict(
-        outcome.outcome, outcome.how, outcome.reason, round(time.monotonic() - started, 3), 1, outcome.faults
-    )
+    return msgspec.structs.replace(outcome, seconds=round(time.monotonic() - started, 3))
 
 
 def _judged(cluster: RealCluster, variant: Variant, text: str) -> Verdict:

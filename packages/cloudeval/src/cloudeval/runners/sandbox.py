@@ -34,7 +34,7 @@ SCRATCH_BYTES = 96 * 2**20
 
 @dataclass(frozen=True)
 class Ended:
-    """How a sandbox ended: with a value, or with an error of the machine."""
+    """The end of a sandbox: a value, or an error of the machine."""
 
     value: Any = None
     error: str | None = None

@@ -173,14 +173,12 @@ class PodVolumes:
                 return self._entries(kind, ref)
         if ref := volume.get("downwardAPI"):
             mode, items = ref.get("defaultMode", 0o644), ref.get("items") or []
-            return {
-                item["path"]: (_reference_value(self.pod, {}, item).encode(), item.get("mode", mode)) for item in items
-            }
+            texts = {item["path"]: _reference_value(self.pod, {}, item).encode() for item in items}
+            return {item["path"]: (texts[item["path"]], item.get("mode", mode)) for item in items}
         if ref := volume.get("serviceAccountToken"):
             return {ref["path"]: (b"token-of-a-simulated-cluster", ref["defaultMode"])}
-        raise NotCoveredError(
-            f"no runner here has volumes of the kind {', '.join(key for key in volume if key != 'name')}"
-        )
+        kinds = ", ".join(key for key in volume if key != "name")
+        raise NotCoveredError(f"no runner here has volumes of the kind {kinds}")
 
     def _entries(self, kind: str, ref: Object) -> Files:
         entries, mode = _contents(self.store, self.pod, kind, ref), ref.get("defaultMode", 0o644)

@@ -116,9 +116,8 @@ def mtls_mode(store: Store, namespace: str, labels: Object, port: int = 0) -> st
     for policy in store.list("PeerAuthentication"):
         spec, home = policy.get("spec") or {}, policy["metadata"].get("namespace", "default")
         selector = dig(spec, "selector.matchLabels")
-        if home not in (namespace, "istio-system") or (
-            selector and (home != namespace or not matches({"matchLabels": selector}, labels))
-        ):
+        elsewhere = home != namespace or not matches({"matchLabels": selector}, labels)
+        if home not in (namespace, "istio-system") or (selector and elsewhere):
             continue
         here = 2 if selector else 1 if home == namespace else 0
         of_port = dig(spec, "portLevelMtls", {}).get(str(port)) if selector else None
@@ -151,9 +150,11 @@ def _value_fits(pattern: str, text: str) -> bool:
 def _fits(item: Object, key: str, value: Any) -> bool:
     """Return True if a value is among the patterns of a key, and not among those of its negation."""
     wanted, unwanted = item.get(key), item.get("not" + key[0].upper() + key[1:]) or []
-    return (wanted is None or any(_value_fits(pattern, str(value)) for pattern in wanted)) and not any(
-        _value_fits(pattern, str(value)) for pattern in unwanted
-    )
+
+    def among(patterns: list[str]) -> bool:
+        return any(_value_fits(pattern, str(value)) for pattern in patterns)
+
+    return (wanted is None or among(wanted)) and not among(unwanted)
 
 
 def _rule_fits(rule: Object, request: Request) -> bool:

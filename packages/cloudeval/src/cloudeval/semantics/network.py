@@ -26,9 +26,8 @@ class Connection:
 
     def is_allowed(self) -> bool:
         """Return True if policies let the source connect to the target."""
-        return self._passes(self.source, "Egress", "to", self.target) and self._passes(
-            self.target, "Ingress", "from", self.source
-        )
+        leaves = self._passes(self.source, "Egress", "to", self.target)
+        return leaves and self._passes(self.target, "Ingress", "from", self.source)
 
     def _passes(self, pod: Object | str, kind: str, peers_key: str, other: Object | str) -> bool:
         if not isinstance(pod, dict):
@@ -56,9 +55,8 @@ class Connection:
     def _is_peer(self, peer: Object, other: Object | str, namespace: str) -> bool:
         if block := peer.get("ipBlock"):
             address = ipaddress.ip_address(other if isinstance(other, str) else dig(other, "status.podIP", "0.0.0.0"))
-            blocks = [
-                ipaddress.ip_network(part, strict=False) for part in (block["cidr"], *(block.get("except") or []))
-            ]
+            parts = (block["cidr"], *(block.get("except") or []))
+            blocks = [ipaddress.ip_network(part, strict=False) for part in parts]
             return address in blocks[0] and not any(address in part for part in blocks[1:])
         if not isinstance(other, dict):
             return False

@@ -73,10 +73,8 @@ def _job_set_pods(spec: Object, name: str) -> Iterator[TrainingPod]:
             for index in range(min(at_once, inner.get("completions") or at_once)):
                 pod = f"{name}-{job['name']}-{replica}-{index}"
                 indexed = inner.get("completionMode") == "Indexed"
-                env = {
-                    "JOB_COMPLETION_INDEX": str(index) if indexed else "",
-                    "HOST": f"{pod}.{subdomain}" if named else "",
-                }
+                env = {"JOB_COMPLETION_INDEX": str(index) if indexed else ""}
+                env["HOST"] = f"{pod}.{subdomain}" if named else ""
                 yield TrainingPod(pod, job["name"], env, inner["template"]["spec"])
 
 
