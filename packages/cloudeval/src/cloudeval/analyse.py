@@ -1,7 +1,5 @@
 """Figures of a set of results: scores per source, pass@k, classes, how verdicts were reached, prediction of the unit test."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A results file is JSON lines. A run that was stopped goes on where it was: whole
 is dropped, and only missing results are made.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

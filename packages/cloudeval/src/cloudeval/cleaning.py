@@ -1,7 +1,5 @@
 """Takes the manifest out of a model's answer. Text that is already valid stays as it is; one that was cut off stays cut off."""
 
-from __future__ import annotations
-
 import re
 
 from cloudeval.errors import ReadError

@@ -1,7 +1,5 @@
 """The command line. Exit statuses: 0 right or done, 1 wrong, 2 wrong usage, 3 could not be judged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

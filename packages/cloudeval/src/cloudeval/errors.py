@@ -1,7 +1,5 @@
 """The exceptions of the package: all derive from CloudEvalError, whose message the CLI prints without a traceback."""
 
-from __future__ import annotations
-
 
 class CloudEvalError(Exception):
     """An error with a message that says what happened and what to do."""

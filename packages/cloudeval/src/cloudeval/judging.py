@@ -1,7 +1,5 @@
 """Judges one answer: strict admission, then a fresh sandbox in which it runs and is checked."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

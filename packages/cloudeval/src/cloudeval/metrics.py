@@ -1,7 +1,5 @@
 """The cheap metrics of an answer, its class, and pass@k. `docs/metrics.md` states every convention."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -8,8 +8,6 @@
 `docs/problems.md` describes every field.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

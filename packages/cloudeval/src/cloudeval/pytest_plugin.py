@@ -4,8 +4,6 @@ def test_web(cloudeval_check):
     cloudeval_check("deploy/web.yaml", "tests/problems/web")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

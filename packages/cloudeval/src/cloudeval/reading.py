@@ -5,8 +5,6 @@ bare y, n, on, off, yes and no are booleans; 0400, 0o400 and 0x100 are integers;
 are numbers; keys become strings; a key twice in one mapping is an error; merge keys (<<) work.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

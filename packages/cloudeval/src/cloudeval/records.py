@@ -1,7 +1,5 @@
 """The records that cross process borders and files: verdicts, results, answers."""
 
-from __future__ import annotations
-
 import msgspec
 
 #: Outcomes of a test. A machine's failure and an answer that no runner covers are never counted as wrong.

@@ -1,7 +1,5 @@
 """Reports of results: a leaderboard page, JUnit XML, GitHub annotations, JSON. They name problems by id and quote no question."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from importlib import resources

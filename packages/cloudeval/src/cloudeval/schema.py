@@ -4,8 +4,6 @@ Kubernetes' OpenAPI definitions come from `kubernetes-validate`, Istio's schemas
 training operators (PyTorchJob, JobSet, Kueue) from `training.yaml`, which refers to Kubernetes' definitions.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import functools

@@ -1,7 +1,5 @@
 """The objects of one simulated cluster, with the admission plug-ins that look at other objects."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Measures the strength of problems: references and alternatives must pass, and mutants must fail."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

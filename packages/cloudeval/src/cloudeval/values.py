@@ -1,7 +1,5 @@
 """Reads nested objects, label selectors and addresses as Kubernetes does."""
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Any
 

@@ -4,8 +4,6 @@ A worker is a separate single-threaded process which reads jobs and writes verdi
 sandbox per test. It ends when the process that started it ends, and its sandbox with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

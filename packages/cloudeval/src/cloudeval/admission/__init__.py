@@ -1,7 +1,5 @@
 """Strict admission: what the API server refuses is refused here, with the path, before anything starts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cloudeval.admission.defaults import set_defaults

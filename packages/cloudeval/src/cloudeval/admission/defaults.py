@@ -1,7 +1,5 @@
 """Defaults that the server sets on admitted objects, as far as controllers, runners and checks read them."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from typing import Any

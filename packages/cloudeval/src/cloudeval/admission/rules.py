@@ -1,16 +1,14 @@
 """Applies the rules of `rules.yaml` to the parts of an object, and those that need more than an expression."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import ipaddress
 import re
+import zoneinfo
 from collections.abc import Callable, Iterator
 from importlib import resources
 from types import CodeType
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import yaml
 
@@ -62,33 +60,6 @@ def _key(value: Any) -> str | None:
     return None if good else f'"{value}" is no valid key: at most 63 {_LETTERS} after an optional prefix'
 
 
-def _labels(labels: Object) -> str | None:
-    for key, value in labels.items():
-        if reason := _key(key):
-            return reason
-        if value and (len(str(value)) > 63 or not _QUALIFIED.fullmatch(str(value))):
-            return f'the label value "{value}" must be at most 63 {_LETTERS}'
-    return None
-
-
-def _port(value: Any) -> str | None:
-    return None if isinstance(value, int) and 1 <= value <= 65535 else f"{value} must be between 1 and 65535"
-
-
-def _count_or_percent(value: int | str) -> str | None:
-    good = re.fullmatch(r"[0-9]+%", value) if isinstance(value, str) else value >= 0
-    return None if good else f'"{value}" must be an integer of at least 0 or a percentage such as 25%'
-
-
-def _relative(value: str) -> str | None:
-    good = value and not value.startswith("/") and ".." not in value.split("/")
-    return None if good else f'"{value or ""}" must be a relative path without ".."'
-
-
-def _data_keys(data: Object) -> str | None:
-    return next(filter(None, map(CHECKS["data key"], data)), None)
-
-
 def _schedule(value: str) -> str | None:
     try:
         parse(value)
@@ -97,38 +68,39 @@ def _schedule(value: str) -> str | None:
     return None
 
 
-def _time_zone(value: str) -> str | None:
-    try:
-        ZoneInfo(value)
-    except (KeyError, ValueError, OSError):
-        return f'"{value}" is no IANA time zone'
-    return None if value != "Local" else "must be the name of a zone"
+def _is_label_value(value: Any) -> bool:
+    return not value or (len(str(value)) <= 63 and _QUALIFIED.fullmatch(str(value)) is not None)
 
 
 def _matching(condition: Callable[[Any], Any], reason: str) -> Callable[[Any], str | None]:
     return lambda value: None if condition(value) else f'"{value}" {reason}'
 
 
+_port = _matching(lambda value: isinstance(value, int) and 1 <= value <= 65535, "must be between 1 and 65535")
 CHECKS: dict[str, Callable[[Any], str | None]] = {
     "required": lambda value: None if value else "is required",
     "label": _pattern(_LABEL, 63, 'lower-case letters, digits or "-"'),
     "subdomain": _subdomain,
     "service": _pattern(rf"(?=[a-z]){_LABEL}", 63, 'lower-case letters, digits or "-" and start with a letter'),
     "key": _key,
-    "labels": _labels,
-    "annotation keys": lambda value: next(filter(None, (_key(key.lower()) for key in value)), None),
+    "annotation": lambda key: _key(key.lower()),
+    "label value": _matching(_is_label_value, f"is no label value: at most 63 {_LETTERS}"),
     "port": _port,
     "port name": _port_name,
     "port or name": lambda value: _port_name(value) if isinstance(value, str) else _port(value),
     "variable": _pattern(r"[-._a-zA-Z][-._a-zA-Z0-9]*", 10_000, f"{_LETTERS}, the first one no digit"),
     "data key": _pattern(r"(?!\.\.)(?!\.$)[-._a-zA-Z0-9]+", 253, f'{_LETTERS} and not start with ".."'),
-    "data keys": _data_keys,
-    "relative": _relative,
+    "relative": _matching(
+        lambda value: value and value[0] != "/" and ".." not in value.split("/"), 'must be a relative path without ".."'
+    ),
     "address": _matching(lambda value: is_ip(value or ""), "must be an IP address"),
     "mode": _matching(lambda value: 0 <= value <= 0o777, "must be between 0 and 0777 (511)"),
-    "count or percent": _count_or_percent,
+    "count or percent": _matching(
+        lambda value: re.fullmatch(r"[0-9]+%", value) if isinstance(value, str) else value >= 0,
+        "must be an integer of at least 0 or a percentage such as 25%",
+    ),
     "schedule": _schedule,
-    "time zone": _time_zone,
+    "time zone": _matching(lambda value: value in zoneinfo.available_timezones(), "is no IANA time zone"),
     "duration": _matching(re.compile(r"([0-9]+(\.[0-9]*)?(h|m|s|ms|us|ns))+").fullmatch, "must be a duration like 2s"),
 }
 #: Checks that look at a field even where it is missing.
@@ -141,6 +113,9 @@ def _field(check: str, value: Any) -> Iterator[tuple[str, str | None]]:
     if word == "each":
         for index, item in enumerate(value or []):
             yield from ((f"[{index}]", reason) for _, reason in _field(rest, item))
+    elif word in ("keys", "values"):
+        for key, item in (value or {}).items():
+            yield f".{key}", CHECKS[rest](key if word == "keys" else item)
     elif word in ("optional", "given", "required") and rest:
         if value not in ((None, "", 0) if word == "optional" else (None,)):
             yield "", CHECKS[rest](value)
@@ -265,7 +240,8 @@ def check_parts(root: str, parts: list[Part]) -> list[Fault]:
 
 def _fields(value: Object, fields: dict[str, str]) -> Reasons:
     for field, check in fields.items():
-        yield from ((field + below, reason) for below, reason in _field(check, value.get(field)) if reason)
+        for one in check.split(", "):
+            yield from ((field + below, reason) for below, reason in _field(one, value.get(field)) if reason)
 
 
 def _rows(value: Object, names: Object, rows: list[Row]) -> Reasons:

@@ -1,7 +1,5 @@
 """Cron schedules as the CronJob controller reads them: five fields, names, steps, ranges, or a macro such as @daily."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

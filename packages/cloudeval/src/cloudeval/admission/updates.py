@@ -1,7 +1,5 @@
 """Fields that must not change when an object is applied again."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 

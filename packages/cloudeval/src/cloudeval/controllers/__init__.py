@@ -1,7 +1,5 @@
 """The control loops of one simulated cluster. `step` runs each once; repeat it until nothing changes."""
 
-from __future__ import annotations
-
 from cloudeval.controllers import jobs, services, workloads
 from cloudeval.controllers.scheduling import schedule
 from cloudeval.store import Store

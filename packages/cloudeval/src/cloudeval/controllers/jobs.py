@@ -1,7 +1,5 @@
 """Controllers of Job and CronJob."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from datetime import datetime

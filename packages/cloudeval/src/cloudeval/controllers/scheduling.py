@@ -1,7 +1,5 @@
 """A small scheduler: places pods on nodes by selectors, affinity, taints, free resources and spread."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from cloudeval.schema import quantity

@@ -1,7 +1,5 @@
 """Controllers of Service (addresses and endpoints) and PersistentVolumeClaim (binding)."""
 
-from __future__ import annotations
-
 from cloudeval.schema import quantity
 from cloudeval.store import Store, is_active, is_ready
 from cloudeval.values import Object, dig

@@ -1,7 +1,5 @@
 """Controllers of ReplicaSet, Deployment, DaemonSet and StatefulSet: each brings a store one step closer to its spec."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Control groups of sandboxes: limits for the whole sandbox, readings for checks, and removal of what a killed run left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

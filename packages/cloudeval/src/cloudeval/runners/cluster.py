@@ -1,7 +1,5 @@
 """The check API of Kubernetes problems: a simulated cluster whose pods are real containers."""
 
-from __future__ import annotations
-
 import functools
 import re
 import time

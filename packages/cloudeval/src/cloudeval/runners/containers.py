@@ -1,7 +1,5 @@
 """Containers by runc: OCI configuration, start, exit status, exec, logs. Trees are shared; each container writes to its own layer."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -121,7 +119,7 @@ class Container:
 
     def signal(self, number: int) -> None:
         """Send a signal to the first process."""
-        if self.exit_code is None:
+        if self.exit_code is None and self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 

@@ -1,7 +1,5 @@
 """Shared by check functions: failing with one sentence, waiting with a deadline, HTTP, and how a verdict was reached."""
 
-from __future__ import annotations
-
 import http.client
 import time
 from collections.abc import Callable

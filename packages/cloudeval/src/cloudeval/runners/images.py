@@ -1,7 +1,5 @@
 """Image trees without a registry: one per name that problems use. Every image is busybox with another start command."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

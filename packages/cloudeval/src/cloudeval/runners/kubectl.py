@@ -1,7 +1,5 @@
 """Judges in a real cluster through kubectl: server-side dry run, apply into a fresh namespace, the check, removal."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The few system calls that sandboxes need and Python 3.11 does not offer."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

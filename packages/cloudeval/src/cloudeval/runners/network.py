@@ -4,8 +4,6 @@ Pods reach each other and the node, nothing else: the sandbox has no way out. A 
 served by a small TCP and UDP forwarder of the node, as kube-proxy's userspace mode did it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import selectors

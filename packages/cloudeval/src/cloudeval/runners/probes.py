@@ -1,7 +1,5 @@
 """Probes and hooks: exec, httpGet and tcpSocket against a running container."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import ssl

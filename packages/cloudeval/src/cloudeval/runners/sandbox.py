@@ -5,8 +5,6 @@ and control groups. Scratch files lie on a small tmpfs that only this mount name
 itself, by the time limit, or because the run was killed, the kernel kills every process inside and drops the mounts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """Volumes and variables of a pod, made from its admitted manifest as Kubernetes' documentation describes them."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

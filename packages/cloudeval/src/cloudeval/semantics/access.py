@@ -1,7 +1,5 @@
 """RBAC: may a subject do something? As Kubernetes' RBAC authorizer decides it."""
 
-from __future__ import annotations
-
 from cloudeval.store import Objects, Store
 from cloudeval.values import Object, dig
 

@@ -1,7 +1,5 @@
 """Istio: which route a request takes, whether a policy admits it, and which mTLS mode holds. By reading, not by running."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """NetworkPolicy: may one pod connect to another, or to an address outside?"""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Training kinds: the pods, variables and queues that an operator would make of them. By reading, not by running."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
