@@ -57,14 +57,14 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     endpoint = Endpoint(f"http://127.0.0.1:{server.server_port}/v1", "tiny", prices=(0.5, 1.5), cache=False)
     results = campaign.ResultsFile(folder / "results.jsonl")
-    given = campaign.from_references(campaign.plans(loaded, "references", ["full"]))
-    given += campaign.from_mutants(campaign.plans(loaded, "mutants", ["full"], samples=3))
+    given = campaign.from_problems(campaign.plans(loaded, "references", ["full"]), "reference")
+    given += campaign.from_problems(campaign.plans(loaded, "mutants", ["full"], samples=3), "mutant")
     given += campaign.from_endpoint(campaign.plans(loaded, "tiny-model"), endpoint)
 
     def show(result: object) -> None:
         print(".", end="", flush=True)
 
-    found = campaign.test_answers(given, results, workers=2, on_result=show)
+    found = campaign.run_answers(given, results, workers=2, on_result=show)
     results.close()
     server.shutdown()
     report.write(folder / "leaderboard.html", found)

@@ -12,8 +12,8 @@ import yaml
 
 from cloudeval.admission import admit_text
 from cloudeval.controllers import step
-from cloudeval.controlplane import running
 from cloudeval.store import Store
+from controlplane import running
 
 HERE = Path(__file__).parent
 CONTAINER = {"name": "main", "image": "busybox:1.36"}

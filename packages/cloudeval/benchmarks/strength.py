@@ -28,16 +28,12 @@ def main() -> None:
     references = {problem.id: Reference.parse(problems.draw(problem, options.seed).reference) for problem in loaded}
     with OUT.open("w") as file:
         for item in found.tested:
-            line = {
-                "problem": item.problem,
-                "group": item.group,
-                "runner": item.runner,
-                "kind": item.kind,
-                "name": item.name,
-            }
+            variant = item.variant
+            line = {"problem": variant.id, "group": variant.group, "runner": variant.runner}
+            line |= {"kind": item.kind, "name": item.name}
             line |= {"outcome": item.verdict.outcome, "how": item.verdict.how, "reason": item.verdict.reason[:200]}
             line |= {"seconds": item.verdict.seconds, "attempts": item.verdict.attempts}
-            file.write(json.dumps(line | {"metrics": measure(references[item.problem], item.text)}) + "\n")
+            file.write(json.dumps(line | {"metrics": measure(references[variant.id], item.text)}) + "\n")
     print(found.table())
     print(*found.exceptions, sep="\n")
     print(f"{time.monotonic() - started:.0f} s with {options.workers} worker(s)")

@@ -28,7 +28,7 @@ def check(t, v):
         "spec": template["spec"],
     }
     t.store.create(pod)
-    schedule(t.store, 0)
+    schedule(t.store)
     t.expect(
         pod["spec"].get("nodeName") in ("y1", "y2"),
         f"the second pod goes to {pod['spec'].get('nodeName')}, expected the block of the first",

@@ -7,8 +7,6 @@
 Names are imported when they are used, since pytest loads the package's plugin in every run.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

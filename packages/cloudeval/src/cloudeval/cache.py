@@ -1,7 +1,5 @@
 """The folder for what is made once and used again: image trees, schemas, the control plane, models' answers."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

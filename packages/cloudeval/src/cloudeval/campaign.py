@@ -4,13 +4,12 @@ A results file is JSON lines. A run that was stopped goes on where it was: whole
 is dropped, and only missing results are made.
 """
 
-from __future__ import annotations
-
 import asyncio
+import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -21,9 +20,14 @@ from cloudeval.match import Reference
 from cloudeval.metrics import classify, measure
 from cloudeval.models import Answer, Client, Endpoint, read_files
 from cloudeval.problems import STYLES, Problem, Variant, answers_of, draw
-from cloudeval.prompts import prompt
-from cloudeval.records import Result, Verdict
+from cloudeval.records import Key, Result, Verdict
 from cloudeval.workers import Done, Task, run_all
+
+_TEMPLATE = {
+    "full": "You are an expert in cloud configuration. Answer with the complete YAML only, without explanation.",
+    "terse": "Reply with the YAML only.",
+    "chinese": "你是云配置专家。只用完整的 YAML 回答，不要解释。",
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Plan:
     source: str
 
     @property
-    def key(self) -> tuple[str, str, str, int, int]:
+    def key(self) -> Key:
         """The key of its result."""
         return (self.source, self.variant.id, self.style, self.variant.seed, self.sample)
 
@@ -47,7 +51,7 @@ class Given:
 
     plan: Plan
     text: str
-    tokens: dict[str, int]
+    tokens: dict[str, int] = field(default_factory=dict)
     cost: float = 0.0
 
 
@@ -55,7 +59,6 @@ class ResultsFile:
     """A results file that is appended to, one flushed line per result."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.results = read_results(path) if path.exists() else []
         _refuse_leak(path)
         whole = b"".join(msgspec.json.encode(result) + b"\n" for result in self.results)
@@ -80,83 +83,59 @@ class ResultsFile:
 
 def read_results(path: Path) -> list[Result]:
     """Return the results of a file; lines that are no whole result are left out, doubles count once."""
-    found: dict[tuple[str, str, str, int, int], Result] = {}
+    found: dict[Key, Result] = {}
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; run `cloudeval run` first") from error
     for line in lines:
-        try:
+        with contextlib.suppress(msgspec.DecodeError):
             result = msgspec.json.decode(line, type=Result)
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            continue
-        found.setdefault(result.key, result)
+            found.setdefault(result.key, result)
     return list(found.values())
 
 
 def _refuse_leak(path: Path) -> None:
     """Refuse to write answers below a git tree that would take them in: answers and problems must not reach training data."""
-    folder = path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    try:
-        inside = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--is-inside-work-tree"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        ignored = subprocess.run(
-            ["git", "-C", str(folder), "check-ignore", "-q", str(path.absolute())], capture_output=True, check=False
-        )
-    except OSError:
-        return
-    if inside.stdout.strip() == "true" and ignored.returncode != 0:
-        raise UsageError(
-            f"{path} lies in a git tree that would take it in; results hold answers, so choose a path outside or one that git ignores"
-        )
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
+
+    with contextlib.suppress(FileNotFoundError):
+        inside = git("rev-parse", "--is-inside-work-tree").stdout.strip() == b"true"
+        if inside and git("check-ignore", "-q", str(path.absolute())).returncode != 0:
+            why = "results hold answers, so choose a path outside or one that git ignores"
+            raise UsageError(f"{path} lies in a git tree that would take it in; {why}")
 
 
 def plans(
     problems: Iterable[Problem], source: str, styles: Iterable[str] = STYLES, samples: int = 1, seed: int = 0
 ) -> list[Plan]:
-    """Return what a run wants."""
-    return [
-        Plan(draw(problem, seed), style, sample, source)
-        for problem in problems
-        for style in styles
-        for sample in range(samples)
-    ]
+    """Return one plan per problem, style and sample."""
+    variants = [draw(problem, seed) for problem in problems]
+    return [Plan(variant, style, n, source) for variant in variants for style in styles for n in range(samples)]
 
 
 def from_files(wanted: list[Plan], folder: Path) -> list[Given]:
     """Return the answers of files; a missing one is an empty answer."""
     answers = read_files(folder)
-    return [
-        Given(
-            plan,
-            answers.get(
-                (plan.variant.id, plan.style, plan.sample), answers.get((plan.variant.id, "", plan.sample), "")
-            ),
-            {},
-        )
-        for plan in wanted
-    ]
+    keys = [((plan.variant.id, plan.style, plan.sample), (plan.variant.id, "", plan.sample)) for plan in wanted]
+    texts = [answers.get(own, answers.get(of_any_style, "")) for own, of_any_style in keys]
+    return [Given(plan, text) for plan, text in zip(wanted, texts, strict=True)]
 
 
-def from_references(wanted: list[Plan]) -> list[Given]:
-    """Return the problems' own references as answers."""
-    return [Given(plan, plan.variant.answer, {}) for plan in wanted]
+def from_problems(wanted: list[Plan], kind: str) -> list[Given]:
+    """Return the problems' own `reference` or `mutant` texts as answers: sample number n is the n-th mutant."""
+    texts = [[text for own, _, text in answers_of(plan.variant) if own == kind] for plan in wanted]
+    return [Given(plan, own[plan.sample % len(own)]) for plan, own in zip(wanted, texts, strict=True) if own]
 
 
-def from_mutants(wanted: list[Plan]) -> list[Given]:
-    """Return mutants as answers: sample number n is the n-th mutant."""
-    chosen = []
-    for plan in wanted:
-        texts = [text for kind, _, text in answers_of(plan.variant) if kind == "mutant"]
-        if texts:
-            chosen.append(Given(plan, texts[plan.sample % len(texts)], {}))
-    return chosen
+def prompt(variant: Variant, style: str, shots: list[tuple[str, str]] | None = None) -> str:
+    """Return the prompt for a problem in one of the three styles, with solved examples before it if given."""
+    solved = [f"Question:\n{question}\n\nAnswer:\n```yaml\n{text.strip()}\n```" for question, text in shots or []]
+    context = [f"```yaml\n{variant.context.strip()}\n```"] if variant.context else []
+    return "\n\n".join([_TEMPLATE[style], *solved, variant.questions[style], *context])
 
 
 def from_endpoint(wanted: list[Plan], endpoint: Endpoint, shots: list[tuple[str, str]] | None = None) -> list[Given]:
@@ -164,20 +143,16 @@ def from_endpoint(wanted: list[Plan], endpoint: Endpoint, shots: list[tuple[str,
 
     async def collect() -> list[Answer]:
         async with Client(endpoint) as client:
-            return await asyncio.gather(
-                *(client.ask(prompt(plan.variant, plan.style, shots), plan.sample) for plan in wanted)
-            )
+            asked = (client.ask(prompt(plan.variant, plan.style, shots), plan.sample) for plan in wanted)
+            return await asyncio.gather(*asked)
 
-    answers = asyncio.run(collect())
     return [
-        Given(
-            plan, answer.text, {"prompt": answer.prompt_tokens, "answer": answer.answer_tokens}, endpoint.cost(answer)
-        )
-        for plan, answer in zip(wanted, answers, strict=True)
+        Given(plan, got.text, {"prompt": got.prompt_tokens, "answer": got.answer_tokens}, endpoint.cost(got))
+        for plan, got in zip(wanted, asyncio.run(collect()), strict=True)
     ]
 
 
-def test_answers(
+def run_answers(
     given: list[Given],
     results: ResultsFile,
     *,
@@ -189,26 +164,17 @@ def test_answers(
     known = {result.key for result in results.results}
     todo = [item for item in given if item.plan.key not in known]
     cleaned = [clean(item.text, item.plan.variant.runner) for item in todo]
-    references: dict[tuple[str, int], Reference] = {}
-    for item in todo:
-        variant = item.plan.variant
-        references.setdefault((variant.id, variant.seed), Reference.parse(variant.reference))
+    references = {text: Reference.parse(text) for text in {item.plan.variant.reference for item in todo}}
 
     def done(finished: Done) -> None:
-        item, (text, rule) = todo[finished.number], cleaned[finished.number]
-        result = make_result(
-            item, text, rule, references[(item.plan.variant.id, item.plan.variant.seed)], finished.verdict
-        )
+        item = todo[finished.number]
+        result = make_result(item, *cleaned[finished.number], references[item.plan.variant.reference], finished.verdict)
         results.add(result)
         if on_result:
             on_result(result)
 
-    run_all(
-        [Task(number, item.plan.variant, cleaned[number][0]) for number, item in enumerate(todo)],
-        workers,
-        ray_address,
-        done,
-    )
+    tasks = [Task(number, item.plan.variant, cleaned[number][0]) for number, item in enumerate(todo)]
+    run_all(tasks, workers, ray_address, done)
     return results.results
 
 
@@ -230,6 +196,3 @@ def make_result(item: Given, text: str, rule: str, reference: Reference, verdict
         tokens=item.tokens,
         cost=item.cost,
     )
-
-
-test_answers.__test__ = False  # type: ignore[attr-defined]  # pytest must not take it for a test

@@ -1,9 +1,6 @@
 """Takes the manifest out of a model's answer. Text that is already valid stays as it is; one that was cut off stays cut off."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 from cloudeval.errors import ReadError
 from cloudeval.reading import values
@@ -15,6 +12,8 @@ _OPENERS = (
     (re.compile(r"START SOLUTION"), re.compile(r"END SOLUTION")),
 )
 _FOREIGN = {"bash", "sh", "shell", "console", "text", "python", "go", "diff", "dockerfile"}
+#: A line at the margin that can belong to a YAML document.
+_YAML_LINE = re.compile(r"([\w.\"'/@-]+\s*:(\s|$)|- |-$|---|#|\.\.\.|[}\]])")
 
 
 def clean(text: str, runner: str = "cluster") -> tuple[str, str]:
@@ -41,11 +40,8 @@ def _marked(text: str, opener: re.Pattern[str], closer: re.Pattern[str] | None) 
     blocks, position, closed = [], 0, True
     while found := opener.search(text, position):
         fence = found[1] if closer is None else ""
-        end = (
-            re.compile(rf"^[ \t]*{re.escape(fence)}[{re.escape(fence[0])}]*(?=[ \t]|$)", re.MULTILINE)
-            if closer is None
-            else closer
-        ).search(text, found.end())
+        fence_end = rf"^[ \t]*{fence}+(?=[ \t]|$)"
+        end = (closer or re.compile(fence_end, re.MULTILINE)).search(text, found.end())
         language = found[2].lower() if closer is None else ""
         body = text[found.end() : end.start() if end else len(text)]
         if language not in _FOREIGN and body.strip():
@@ -63,27 +59,18 @@ def _dedent(block: str) -> str:
     return "\n".join(line[indent:] for line in block.split("\n"))
 
 
-def _root(runner: str) -> str:
-    return "static_resources" if runner == "envoy" else "apiVersion"
-
-
 def _has_root(text: str, runner: str) -> bool:
-    keys = (_root(runner), "admin", "kind") if runner == "envoy" else ("apiVersion", "kind")
-    return any(re.search(rf'^\s*[{{"]*{key}"?\s*:', text, re.MULTILINE) for key in keys)
-
-
-def _parsed(text: str) -> list[Any] | None:
-    try:
-        return values(text)
-    except ReadError:
-        return None
+    keys = "static_resources|admin|kind" if runner == "envoy" else "apiVersion|kind"
+    return re.search(rf'^\s*[{{"]*({keys})"?\s*:', text, re.MULTILINE) is not None
 
 
 def _is_manifest(text: str, runner: str) -> bool:
-    documents = _parsed(text)
-    if not documents or not all(isinstance(value, dict) for value in documents):
+    try:
+        documents = values(text)
+    except ReadError:
         return False
-    return all(_root(runner) in value for value in documents)
+    root = "static_resources" if runner == "envoy" else "apiVersion"
+    return bool(documents) and all(isinstance(value, dict) and root in value for value in documents)
 
 
 def _block(text: str, runner: str) -> str | None:
@@ -100,10 +87,7 @@ def _block(text: str, runner: str) -> str | None:
     end = len(lines)
     for index in range(start + 1, len(lines)):
         line = lines[index]
-        prose = (
-            line and not line[0].isspace() and not re.match(r"([\w.\"'/@-]+\s*:(\s|$)|- |-$|---|#|\.\.\.|[}\]])", line)
-        )
-        if prose and not lines[index - 1].strip():
+        if line and not line[0].isspace() and not _YAML_LINE.match(line) and not lines[index - 1].strip():
             end = index
             break
     block = "\n".join(lines[start:end]).rstrip() + "\n"

@@ -1,7 +1,5 @@
 """The command line. Exit statuses: 0 right or done, 1 wrong, 2 wrong usage, 3 could not be judged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -19,18 +17,14 @@ from cloudeval.judging import judge
 from cloudeval.match import Reference
 from cloudeval.metrics import measure
 from cloudeval.models import Endpoint
-from cloudeval.records import RIGHT, UNJUDGED, WRONG, Result
+from cloudeval.records import RIGHT, UNJUDGED, WRONG, Key, Result
 from cloudeval.runners import kubectl, sandbox
 
 RIGHT_STATUS, WRONG_STATUS, USAGE_STATUS, UNJUDGED_STATUS = 0, 1, 2, 3
+_PATH = click.Path(path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="cloudeval")
-def main() -> None:
-    """Test generated cloud configuration by running it."""
+_OUT = Path("cloudeval-results/results.jsonl")
 
 
 class _Command(click.Command):
@@ -44,62 +38,55 @@ class _Command(click.Command):
             ctx.exit(USAGE_STATUS)
 
 
-def _source_options(function: Any) -> Any:
-    for option in (
-        click.option("--problems", "folder", type=_FOLDER, help="Folder of problems; the package's own by default."),
-        click.option("--only", default="", help="Comma-separated parts of ids, or groups."),
-        click.option("--styles", default="full,terse,chinese", show_default=True, help="Question styles."),
-        click.option("--samples", "-k", default=1, show_default=True, help="Answers per question."),
-        click.option("--seed", default=0, show_default=True, help="Seed of the problems' variables."),
-    ):
-        function = option(function)
-    return function
+class _Group(click.Group):
+    command_class = _Command
 
 
-@main.command(cls=_Command)
-@_source_options
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(package_name="cloudeval")
+def main() -> None:
+    """Test generated cloud configuration by running it."""
+
+
+_only = click.option("--only", default="", help="Comma-separated parts of ids, or groups.")
+_seed = click.option("--seed", default=0, help="Seed of the problems' variables.")
+_workers = click.option("--workers", default=1, help="Tests at once.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_files = click.argument("files", nargs=-1, required=True, type=_FILE)
+
+
+@main.command()
+@click.option("--problems", "folder", type=_FOLDER, help="Folder of problems; the package's own by default.")
+@_only
+@click.option("--styles", default="full,terse,chinese", help="Question styles.")
+@click.option("--samples", "-k", default=1, help="Answers per question.")
+@_seed
 @click.option("--base-url", help="OpenAI-compatible endpoint, up to and without /chat/completions.")
 @click.option("--model", help="Name of the model.")
 @click.option("--answers", type=click.Path(exists=True, path_type=Path), help="Folder or JSON-lines file of answers.")
 @click.option("--own", type=click.Choice(["references", "mutants"]), help="Test the problems' own texts instead.")
 @click.option("--name", help="Name of the source in the results; the model's or the file's by default.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("cloudeval-results/results.jsonl"),
-    show_default=True,
-    help="Results file.",
-)
-@click.option("--workers", default=1, show_default=True, help="Tests at once.")
+@click.option("--out", type=_PATH, default=_OUT, help="Results file.")
+@_workers
 @click.option("--ray", "ray_address", help='Test on a Ray cluster: its address, or "local".')
-@click.option("--concurrency", default=8, show_default=True, help="Requests at once.")
-@click.option("--retries", default=3, show_default=True, help="Further tries of a failed request.")
+@click.option("--concurrency", default=8, help="Requests at once.")
+@click.option("--retries", default=3, help="Further tries of a failed request.")
 @click.option("--temperature", type=float, help="Passed to the endpoint.")
 @click.option("--max-tokens", type=int, help="Passed to the endpoint.")
 @click.option("--prices", type=(float, float), default=(0.0, 0.0), help="Dollars per million prompt and answer tokens.")
-@click.option("--shots", default=0, show_default=True, help="Solved examples before each question.")
+@click.option("--shots", default=0, help="Solved examples before each question.")
 @click.option("--no-cache", is_flag=True, help="Ask again even where an answer is kept.")
 def run(out: Path, workers: int, ray_address: str | None, **options: Any) -> None:
     """Collect answers, test them, and append the results to a file. Goes on where it was stopped."""
-    loaded = problems.load(options["folder"], options["only"])
     results = campaign.ResultsFile(out)
-    given = _answers(loaded, options, {result.key for result in results.results})
+    given = _answers(problems.load(options["folder"], options["only"]), options, {item.key for item in results.results})
 
     def show_result(result: Result) -> None:
-        click.echo(
-            f"{result.verdict.outcome:8} {result.problem} ({result.style}, {result.sample}) {result.verdict.how}: {result.verdict.reason or 'passes'}"[
-                :200
-            ]
-        )
+        verdict, place = result.verdict, f"{result.problem} ({result.style}, {result.sample})"
+        click.echo(f"{verdict.outcome:8} {place} {verdict.how}: {verdict.reason or 'passes'}"[:200])
 
     try:
-        found = campaign.test_answers(
-            given,
-            results,
-            workers=workers,
-            ray_address=ray_address,
-            on_result=show_result,
-        )
+        found = campaign.run_answers(given, results, workers=workers, ray_address=ray_address, on_result=show_result)
     except KeyboardInterrupt:
         click.echo(f"stopped; {len(results.results)} results are kept in {out}, the same command goes on", err=True)
         sys.exit(130)
@@ -110,7 +97,7 @@ def run(out: Path, workers: int, ray_address: str | None, **options: Any) -> Non
         sys.exit(UNJUDGED_STATUS)
 
 
-def _answers(loaded: list[problems.Problem], options: dict[str, Any], known: set[Any]) -> list[campaign.Given]:
+def _answers(loaded: list[problems.Problem], options: dict[str, Any], known: set[Key]) -> list[campaign.Given]:
     chosen = [name for name in ("base_url", "answers", "own") if options[name]]
     if len(chosen) != 1 or bool(options["base_url"]) != bool(options["model"]):
         raise UsageError("give one source of answers: --base-url with --model, --answers, or --own")
@@ -118,56 +105,41 @@ def _answers(loaded: list[problems.Problem], options: dict[str, Any], known: set
     styles = [style for style in options["styles"].split(",") if style]
     if unknown := set(styles) - set(problems.STYLES):
         raise UsageError(f"no style {', '.join(unknown)}; there are {', '.join(problems.STYLES)}")
-    wanted = [
-        plan
-        for plan in campaign.plans(loaded, source, styles, options["samples"], options["seed"])
-        if plan.key not in known
-    ]
+    wanted = campaign.plans(loaded, source, styles, options["samples"], options["seed"])
+    wanted = [plan for plan in wanted if plan.key not in known]
     if options["own"]:
-        return campaign.from_references(wanted) if options["own"] == "references" else campaign.from_mutants(wanted)
+        return campaign.from_problems(wanted, options["own"].removesuffix("s"))
     if options["answers"]:
         return campaign.from_files(wanted, options["answers"])
     extra = {key: options[key] for key in ("temperature", "max_tokens") if options[key] is not None}
-    endpoint = Endpoint(
-        options["base_url"],
-        options["model"],
-        options["concurrency"],
-        options["retries"],
-        prices=options["prices"],
-        options=extra,
-        cache=not options["no_cache"],
-    )
-    others = [
-        problems.draw(problem, 10_000 + options["seed"])
-        for problem in problems.load()
-        if problem not in loaded or len(loaded) > options["shots"]
-    ]
-    shots = [(variant.questions["full"], variant.answer) for variant in others[: options["shots"]]]
-    return campaign.from_endpoint(wanted, endpoint, shots)
+    settings = {key: options[key] for key in ("base_url", "model", "concurrency", "retries", "prices")}
+    endpoint = Endpoint(**settings, options=extra, cache=not options["no_cache"])
+    count = options["shots"]
+    others = [problem for problem in problems.load() if problem not in loaded or len(loaded) > count][:count]
+    solved = [problems.draw(problem, 10_000 + options["seed"]) for problem in others]
+    return campaign.from_endpoint(wanted, endpoint, [(variant.questions["full"], variant.answer) for variant in solved])
 
 
-@main.command(cls=_Command)
-@click.argument("files", nargs=-1, required=True, type=_FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--report",
-    "reports",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Write .html, .xml (JUnit) or .json; may be repeated.",
-)
+def _results(files: tuple[Path, ...]) -> list[Result]:
+    if not (results := [result for file in files for result in campaign.read_results(file)]):
+        raise UsageError("the files hold no results")
+    return results
+
+
+@main.command()
+@_files
+@_json
+@click.option("--report", "reports", multiple=True, type=_PATH, help="Write .html, .xml (JUnit) or .json; repeatable.")
 def score(files: tuple[Path, ...], as_json: bool, reports: tuple[Path, ...]) -> None:
     """Summarize results files."""
-    results = [result for file in files for result in campaign.read_results(file)]
-    if not results:
-        raise UsageError("the files hold no results")
+    results = _results(files)
     for path in reports:
         report.write(path, results)
     summaries = analyse.summarize(results)
     click.echo(report.to_json(summaries) if as_json else report.table(summaries))
 
 
-@main.command(cls=_Command)
+@main.command()
 @click.argument("file", type=_FILE)
 @click.option("--problem", default="", help="Only problems with this in their id.")
 @click.option("--outcome", type=click.Choice([RIGHT, WRONG, UNJUDGED]), help="Only results with this outcome.")
@@ -175,32 +147,30 @@ def score(files: tuple[Path, ...], as_json: bool, reports: tuple[Path, ...]) -> 
 def show(file: Path, problem: str, outcome: str | None, with_answers: bool) -> None:
     """Show single results with their reasons."""
     for result in campaign.read_results(file):
-        if problem in result.problem and outcome in (None, result.verdict.outcome):
-            click.echo(
-                f"{result.problem} {result.style} #{result.sample} {result.source}: {result.verdict.outcome} by {result.verdict.how}, class "
-                f"{result.answer_class}, wildcard {result.metrics['kv_wildcard']:.2f}"
-                + (f"\n    {result.verdict.reason}" if result.verdict.reason else "")
-            )
-            if with_answers:
-                click.echo("\n".join(f"    | {line}" for line in result.answer.splitlines()))
+        verdict = result.verdict
+        if problem in result.problem and outcome in (None, verdict.outcome):
+            place = f"{result.problem} {result.style} #{result.sample} {result.source}"
+            metrics = f"class {result.answer_class}, wildcard {result.metrics['kv_wildcard']:.2f}"
+            reason = [f"    {verdict.reason}"] if verdict.reason else []
+            answer = [f"    | {line}" for line in result.answer.splitlines()] if with_answers else []
+            click.echo("\n".join([f"{place}: {verdict.outcome} by {verdict.how}, {metrics}", *reason, *answer]))
 
 
-@main.command(cls=_Command)
-@click.argument("files", nargs=-1, required=True, type=_FILE)
+@main.command()
+@_files
 @click.option("--between", nargs=2, help="Names of two sources; the first two by default.")
 def compare(files: tuple[Path, ...], between: tuple[str, str] | None) -> None:
     """Compare two sources answer by answer. Prints JSON."""
-    results = [result for file in files for result in campaign.read_results(file)]
-    names = list(between or sorted({result.source for result in results})[:2])
-    if len(names) != 2 or not set(names) <= {result.source for result in results}:
-        raise UsageError(
-            f"needs two sources; the files hold {', '.join(sorted({result.source for result in results}))}"
-        )
+    results = _results(files)
+    known = sorted({result.source for result in results})
+    names = list(between or known[:2])
+    if len(names) != 2 or not set(names) <= set(known):
+        raise UsageError(f"needs two sources; the files hold {', '.join(known)}")
     click.echo(json.dumps(analyse.compare(results, *names), indent=2, ensure_ascii=False))
 
 
-@main.command(cls=_Command)
-@click.argument("folder", type=click.Path(path_type=Path))
+@main.command()
+@click.argument("folder", type=_PATH)
 def new(folder: Path) -> None:
     """Make the folder of a new problem, with everything to fill in, and say how to test it."""
     if folder.exists() and any(folder.iterdir()):
@@ -212,29 +182,27 @@ def new(folder: Path) -> None:
     click.echo(f"made {folder}; edit its three files, then run: cloudeval validate {folder}")
 
 
-@main.command(cls=_Command)
+@main.command()
 @click.argument("folder", type=_FOLDER, required=False)
-@click.option("--only", default="", help="Comma-separated parts of ids, or groups.")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--workers", default=1, show_default=True)
+@_only
+@_seed
+@_workers
 def validate(folder: Path | None, only: str, seed: int, workers: int) -> None:
     """Check problems themselves: references and alternatives must pass, every mutant must fail."""
     from cloudeval.strength import validate_problems
 
     found = validate_problems(problems.load(folder, only), seed, workers)
-    for line in found.exceptions:
-        click.echo(line)
-    click.echo(found.table())
+    click.echo("\n".join([*found.exceptions, found.table()]))
     sys.exit(UNJUDGED_STATUS if found.unjudged else WRONG_STATUS if found.exceptions else RIGHT_STATUS)
 
 
-@main.command(cls=_Command)
+@main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--against", required=True, type=str, help="A problem's folder, or the id of one of the package's own.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the problem's variables.")
+@click.option("--against", required=True, help="A problem's folder, or the id of one of the package's own.")
+@_seed
 @click.option("--cluster", is_flag=True, help="Judge in the cluster of KUBECONFIG instead of a sandbox.")
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
-@click.option("--junit", "junit_file", type=click.Path(path_type=Path), help="Write JUnit XML.")
+@_json
+@click.option("--junit", "junit_file", type=_PATH, help="Write JUnit XML.")
 @click.option("--github", is_flag=True, help="Print GitHub annotations.")
 @click.option("--clean/--no-clean", "cleaning", default=False, help="Clean the file as a model's answer first.")
 def check(
@@ -249,26 +217,17 @@ def check(
 ) -> None:
     """Test one manifest or configuration by behaviour. Exits with 0 (right), 1 (wrong) or 3 (could not be judged)."""
     text = sys.stdin.read() if file == "-" else Path(file).read_text()
-    folder = Path(against)
-    problem = problems.load(folder)[0] if folder.is_dir() else _own(against)
-    variant = problems.draw(problem, seed)
+    variant = problems.draw(problems.find(against), seed)
     if cleaning:
         text = clean(text, variant.runner)[0]
     verdict = kubectl.judge(variant, text) if cluster else judge(variant, text)
     if as_json:
         metrics = measure(Reference.parse(variant.reference), text)
-        click.echo(
-            json.dumps(
-                {"file": file, "problem": variant.id, **msgspec.to_builtins(verdict), "metrics": metrics},
-                ensure_ascii=False,
-            )
-        )
+        record = {"file": file, "problem": variant.id, **msgspec.to_builtins(verdict), "metrics": metrics}
+        click.echo(json.dumps(record, ensure_ascii=False))
     else:
-        click.echo(
-            f"{file}: {verdict.outcome} by {verdict.how}"
-            + (f": {verdict.reason}" if verdict.reason else "")
-            + f" ({verdict.seconds:.1f} s)"
-        )
+        reason = f": {verdict.reason}" if verdict.reason else ""
+        click.echo(f"{file}: {verdict.outcome} by {verdict.how}{reason} ({verdict.seconds:.1f} s)")
         for fault in verdict.faults[1:]:
             click.echo(f"    {fault}")
     if junit_file:
@@ -278,23 +237,16 @@ def check(
     sys.exit({RIGHT: RIGHT_STATUS, WRONG: WRONG_STATUS}.get(verdict.outcome, UNJUDGED_STATUS))
 
 
-def _own(name: str) -> problems.Problem:
-    folder = problems.built_in() / name
-    if not (folder / "problem.yaml").exists():
-        raise UsageError(f'"{name}" is neither a folder nor the id of a problem; `cloudeval list` prints the ids')
-    return problems.load_one(folder)
-
-
-@main.command("list", cls=_Command)
+@main.command("list")
 @click.option("--problems", "folder", type=_FOLDER)
-@click.option("--only", default="")
+@_only
 def list_problems(folder: Path | None, only: str) -> None:
     """List problems: id, group, title, runner."""
     for problem in problems.load(folder, only):
         click.echo(f"{problem.id:28} {problem.group:12} {problem.runner:10} {problem.title}")
 
 
-@main.command(cls=_Command)
+@main.command()
 def doctor() -> None:
     """Say what can run on this machine."""
     reason = sandbox.can_run()

@@ -1,15 +1,4 @@
-"""The exceptions of the package.
-
-CloudEvalError            every error that a user can act on; the CLI prints its message without a traceback
-├── ReadError             text that is not YAML or JSON as kubectl reads it
-├── ProblemError          a problem folder that does not follow the documented layout
-├── UsageError            wrong arguments or settings
-├── EndpointError         a model endpoint that cannot be used at all
-└── RunnerError           the machine failed, not the answer; the test is repeated
-    └── NotCoveredError   the answer uses something that no runner here implements
-"""
-
-from __future__ import annotations
+"""The exceptions of the package: all derive from CloudEvalError, whose message the CLI prints without a traceback."""
 
 
 class CloudEvalError(Exception):

@@ -1,15 +1,15 @@
 """Judges one answer: strict admission, then a fresh sandbox in which it runs and is checked."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import time
+import traceback
 from types import SimpleNamespace
 
-from cloudeval.errors import CloudEvalError, NotCoveredError, ReadError, RunnerError
+import msgspec
+
+from cloudeval.errors import CloudEvalError, NotCoveredError, RunnerError
 from cloudeval.problems import Variant, check_function
-from cloudeval.reading import read
 from cloudeval.records import RIGHT, UNJUDGED, WRONG, Verdict
 from cloudeval.runners import sandbox
 from cloudeval.runners.cluster import Cluster
@@ -17,23 +17,18 @@ from cloudeval.runners.envoy import Proxy
 from cloudeval.runners.expectations import CheckFailedError, Checks
 from cloudeval.schema import Fault
 
-#: How often a test is run at most when the machine fails.
+#: Greatest number of runs of a test whose machine fails.
 ATTEMPTS = 3
 _numbers = itertools.count()
 
 
 def judge(variant: Variant, text: str, *, attempts: int = ATTEMPTS) -> Verdict:
     """Return the verdict on an answer. A failure of the machine is repeated, then reported as unjudged."""
-    started = time.monotonic()
-    verdict = _refused(variant, text)
-    attempt = 1
-    while verdict is None:
-        verdict = _run(variant, text)
-        if verdict.outcome == UNJUDGED and verdict.how == "runner" and attempt < attempts:
-            attempt, verdict = attempt + 1, None
-    return Verdict(
-        verdict.outcome, verdict.how, verdict.reason, round(time.monotonic() - started, 3), attempt, verdict.faults
-    )
+    started, attempt = time.monotonic(), 1
+    verdict = _refused(variant, text) or _run(variant, text)
+    while verdict.how == "runner" and attempt < attempts:
+        attempt, verdict = attempt + 1, _run(variant, text)
+    return msgspec.structs.replace(verdict, seconds=round(time.monotonic() - started, 3), attempts=attempt)
 
 
 def _wrong(faults: list[Fault]) -> Verdict:
@@ -42,25 +37,16 @@ def _wrong(faults: list[Fault]) -> Verdict:
 
 
 def _refused(variant: Variant, text: str) -> Verdict | None:
-    """Judge what needs no sandbox: text that cannot be read, or an object that is refused in itself."""
+    """Judge answers that need no sandbox: text that cannot be read, an object that is refused in itself, or semantics."""
     if variant.runner == "envoy":
         faults = Proxy.admit(text)
         return _wrong(faults) if faults else None
-    try:
-        documents = read(text)
-    except ReadError as error:
-        return _wrong([Fault("", str(error), "yaml")])
-    if not documents:
-        return _wrong([Fault("", "the answer holds no object", "yaml")])
     cluster = Cluster(nodes=variant.nodes)
     if variant.given:
         cluster.apply(variant.given)
-    faults = cluster.admit(text)
-    if faults:
+    if faults := cluster.admit(text):
         return _wrong(faults)
-    if variant.runner == "semantics":
-        return _checked(variant, cluster)
-    return None
+    return _checked(variant, cluster) if variant.runner == "semantics" else None
 
 
 def _run(variant: Variant, text: str) -> Verdict:
@@ -68,8 +54,6 @@ def _run(variant: Variant, text: str) -> Verdict:
         return Verdict(UNJUDGED, "skipped", reason)
     name = f"{os.getpid()}-{next(_numbers)}"
     ended = sandbox.run(lambda name: _inside(variant, text, name), name, variant.timeout_s)
-    if ended.timed_out:
-        return Verdict(UNJUDGED, "runner", ended.error or "")
     if ended.error is not None:
         return Verdict(UNJUDGED, "runner", ended.error)
     verdict: Verdict = ended.value
@@ -88,9 +72,8 @@ def _inside(variant: Variant, text: str, name: str) -> Verdict:
         cluster.apply(variant.given)
         for _ in range(3):
             cluster.step()
-    if faults := cluster.admit(text):
-        return _wrong(faults)
-    return _checked(variant, cluster)
+    faults = cluster.admit(text)
+    return _wrong(faults) if faults else _checked(variant, cluster)
 
 
 def _checked(variant: Variant, api: Checks) -> Verdict:
@@ -100,27 +83,14 @@ def _checked(variant: Variant, api: Checks) -> Verdict:
     except CheckFailedError as failure:
         return Verdict(WRONG, api.how, str(failure))
     except NotCoveredError as error:
-        hostile = "sandbox" in str(error)
-        return Verdict(UNJUDGED, "hostile" if hostile else "not covered", str(error))
+        return Verdict(UNJUDGED, "hostile" if "sandbox" in str(error) else "not covered", str(error))
     except RunnerError:
         raise
     except CloudEvalError as error:
         return Verdict(UNJUDGED, "problem", str(error))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        line = _line_of(error)
-        return Verdict(
-            WRONG,
-            api.how,
-            f"the check cannot find what it needs: {type(error).__name__} {error}"
-            + (f" (check.py line {line})" if line else ""),
-        )
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename.endswith("check.py")]
+        place = f" (check.py line {lines[-1]})" if lines else ""
+        return Verdict(WRONG, api.how, f"the check cannot find what it needs: {type(error).__name__} {error}{place}")
     return Verdict(RIGHT, "behaviour" if api.saw_behaviour else "semantics")
-
-
-def _line_of(error: BaseException) -> int | None:
-    trace, line = error.__traceback__, None
-    while trace:
-        if trace.tb_frame.f_code.co_filename.endswith("check.py"):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line

@@ -1,7 +1,5 @@
 """The cheap metrics of an answer, its class, and pass@k. `docs/metrics.md` states every convention."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -74,9 +72,7 @@ def classify(answer: str, runner: str, reference: Reference, passed: bool) -> in
     kinds = _kinds(answer, runner)
     if kinds is None:
         return 3
-    wanted = {
-        str(document.value.get("kind", "")) for document in reference.documents if isinstance(document.value, dict)
-    }
+    wanted = {str(item.value.get("kind", "")) for item in reference.documents if isinstance(item.value, dict)}
     return 5 if runner == "envoy" or wanted <= kinds else 4
 
 
@@ -87,16 +83,12 @@ def _kinds(answer: str, runner: str) -> set[str] | None:
         return None
     if runner == "envoy":
         return {"static_resources"} if isinstance(documents[0].get("static_resources"), dict) else None
-    if any(
-        not isinstance(value.get("metadata"), dict) and value.get("kind") != "List"
-        for value in documents
-        if "kind" in value
-    ):
+    lists = [value for value in documents if value.get("kind") == "List"]
+    single = [value for value in documents if value.get("kind") and value not in lists]
+    if any(not isinstance(value.get("metadata"), dict) for value in single):
         return None
-    parts = [
-        item for value in documents for item in (value.get("items") or [] if value.get("kind") == "List" else [value])
-    ]
-    return {str(value.get("kind")) for value in parts if isinstance(value, dict) and value.get("kind")}
+    parts = [*single, *(item for value in lists for item in value.get("items") or [])]
+    return {str(value["kind"]) for value in parts if isinstance(value, dict) and value.get("kind")}
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:

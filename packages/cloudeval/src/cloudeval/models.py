@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from cloudeval.cache import cache_folder
 from cloudeval.errors import EndpointError, UsageError
 
 
-@dataclass(frozen=True)
-class Answer:
-    """An answer of a model: its text, the tokens it took, and its price."""
+class Answer(msgspec.Struct, frozen=True):
+    """An answer of a model and the tokens it took; `note` says why it is empty."""
 
     text: str
     prompt_tokens: int = 0
@@ -63,9 +63,8 @@ class Client:
         self.endpoint = endpoint
         self._slots = asyncio.Semaphore(endpoint.concurrency)
         key = os.environ.get("OPENAI_API_KEY", "")
-        self._http = httpx.AsyncClient(
-            timeout=endpoint.timeout_s, headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=False
-        )
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.AsyncClient(timeout=endpoint.timeout_s, headers=headers, trust_env=False)
 
     async def __aenter__(self) -> Client:
         """Return the client."""
@@ -76,10 +75,8 @@ class Client:
         await self._http.aclose()
 
     def _kept(self, text: str, sample: int) -> Path:
-        identity = json.dumps(
-            [self.endpoint.base_url, self.endpoint.model, self.endpoint.options, text, sample], sort_keys=True
-        )
-        digest = hashlib.sha256(identity.encode()).hexdigest()
+        identity = [self.endpoint.base_url, self.endpoint.model, self.endpoint.options, text, sample]
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         return cache_folder() / "answers" / digest[:2] / f"{digest}.json"
 
     async def ask(self, text: str, sample: int = 0) -> Answer:
@@ -90,53 +87,35 @@ class Client:
         """
         kept = self._kept(text, sample)
         if self.endpoint.cache and kept.exists():
-            fields = json.loads(kept.read_text())
-            return Answer(**{**fields, "cached": True})
+            return msgspec.structs.replace(msgspec.json.decode(kept.read_bytes(), type=Answer), cached=True)
         async with self._slots:
             answer = await self._tries(text, sample)
         if self.endpoint.cache and not answer.note:
             kept.parent.mkdir(parents=True, exist_ok=True)
             partial = kept.with_suffix(f".{os.getpid()}-{id(answer)}")
-            partial.write_text(
-                json.dumps(
-                    {"text": answer.text, "prompt_tokens": answer.prompt_tokens, "answer_tokens": answer.answer_tokens}
-                )
-            )
+            partial.write_bytes(msgspec.json.encode(answer))
             partial.replace(kept)
         return answer
 
     async def _tries(self, text: str, sample: int) -> Answer:
-        note, unreachable = "", None
+        url, note, unreachable = self.endpoint.base_url, "", None
+        body = {"model": self.endpoint.model, "messages": [{"role": "user", "content": text}]}
+        body |= ({"seed": sample} if sample else {}) | self.endpoint.options
         for attempt in range(self.endpoint.retries + 1):
             if attempt:
                 await asyncio.sleep(min(20.0, 0.2 * 2**attempt))
             try:
-                response = await self._http.post(
-                    f"{self.endpoint.base_url.rstrip('/')}/chat/completions",
-                    json={
-                        "model": self.endpoint.model,
-                        "messages": [{"role": "user", "content": text}],
-                        **({"seed": sample} if sample else {}),
-                        **self.endpoint.options,
-                    },
-                )
+                response = await self._http.post(f"{url.rstrip('/')}/chat/completions", json=body)
             except httpx.HTTPError as error:
-                unreachable = (
-                    f"{self.endpoint.base_url} cannot be reached: {type(error).__name__} {error}; check --base-url"
-                )
+                unreachable = f"{url} cannot be reached: {type(error).__name__} {error}; check --base-url"
                 continue
-            unreachable = None
-            if response.status_code in (400, 401, 403, 404, 422):
-                raise EndpointError(
-                    f"{self.endpoint.base_url} answers {response.status_code}: {response.text[:200]}; check --base-url, --model and OPENAI_API_KEY"
-                )
-            if response.status_code != 200:
-                note = f"status {response.status_code}"
-                continue
-            answer = _read_answer(response)
-            if answer is not None:
+            unreachable, status = None, response.status_code
+            if status in (400, 401, 403, 404, 422):
+                hint = "check --base-url, --model and OPENAI_API_KEY"
+                raise EndpointError(f"{url} answers {status}: {response.text[:200]}; {hint}")
+            if status == 200 and (answer := _read_answer(response)) is not None:
                 return answer
-            note = "an empty or malformed answer with status 200"
+            note = "an empty or malformed answer with status 200" if status == 200 else f"status {status}"
         if unreachable:
             raise EndpointError(unreachable)
         return Answer("", note=note)
@@ -147,14 +126,13 @@ def _read_answer(response: httpx.Response) -> Answer | None:
     try:
         body = response.json()
         content = body["choices"][0]["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError):
+        if isinstance(content, list):
+            content = "".join(part["text"] for part in content if "text" in part)
+        usage = body.get("usage") or {}
+        asked, answered = (int(usage.get(key) or 0) for key in ("prompt_tokens", "completion_tokens"))
+        return Answer(content, asked, answered) if content.strip() else None
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return None
-    if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content if isinstance(part, dict))
-    if not isinstance(content, str) or not content.strip():
-        return None
-    usage = body.get("usage") or {}
-    return Answer(content, int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0))
 
 
 def read_files(folder: Path) -> dict[tuple[str, str, int], str]:
@@ -166,21 +144,18 @@ def read_files(folder: Path) -> dict[tuple[str, str, int], str]:
     if not folder.exists():
         raise UsageError(f"there is no {folder}")
     answers: dict[tuple[str, str, int], str] = {}
-    if folder.is_file():
-        for number, line in enumerate(folder.read_text().splitlines(), 1):
-            if line.strip():
-                try:
-                    item = json.loads(line)
-                    answers[(item["problem"], item.get("style", ""), int(item.get("sample", 0)))] = item["answer"]
-                except (ValueError, KeyError, TypeError) as error:
-                    raise UsageError(f"{folder} line {number}: needs an object with problem and answer") from error
-        return answers
-    for path in sorted(folder.iterdir()):
+    lines = folder.read_text().splitlines() if folder.is_file() else []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                item = json.loads(line)
+                answers[item["problem"], item.get("style", ""), int(item.get("sample", 0))] = item["answer"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(f"{folder} line {number}: needs an object with problem and answer") from error
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.suffix in (".yaml", ".yml", ".txt", ".md", ".json"):
-            parts = path.name[: -len(path.suffix)].split(".")
-            answers[(parts[0], parts[1] if len(parts) > 1 else "", int(parts[2]) if len(parts) > 2 else 0)] = (
-                path.read_text()
-            )
+            problem, style, sample, *_ = [*path.name.removesuffix(path.suffix).split("."), "", ""]
+            answers[problem, style, int(sample or 0)] = path.read_text()
     if not answers:
         raise UsageError(f"no answers in {folder}; name them PROBLEM.STYLE.SAMPLE.yaml")
     return answers

@@ -8,8 +8,6 @@
 `docs/problems.md` describes every field.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re
@@ -22,14 +20,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from cloudeval.errors import ProblemError
+from cloudeval.errors import ProblemError, UsageError
 from cloudeval.reading import strip_labels
 
 STYLES = ("full", "terse", "chinese")
 RUNNERS = ("cluster", "envoy", "semantics")
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-
-Edit = list[tuple[str, str]]
 
 
 class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,23 +50,11 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: str = ""
 
 
-class Variant(msgspec.Struct, frozen=True):
-    """A problem with its variables drawn: what a model is asked and what an answer is judged by."""
+class Variant(Problem, frozen=True):
+    """A problem with its variables drawn: its texts, mutants and alternatives are filled in."""
 
-    id: str
-    group: str
-    runner: str
-    seed: int
-    questions: dict[str, str]
-    reference: str
-    variables: dict[str, Any]
-    check: str
-    given: str
-    context: str
-    nodes: list[dict[str, Any]]
-    timeout_s: float
-    mutants: dict[str, str]
-    alternatives: dict[str, str]
+    seed: int = 0
+    variables: dict[str, Any] = {}
 
     @property
     def answer(self) -> str:
@@ -96,40 +80,40 @@ def load(folder: Path | None = None, only: str = "") -> list[Problem]:
     files = [folder / "problem.yaml"] if (folder / "problem.yaml").exists() else sorted(folder.glob("**/problem.yaml"))
     if not files:
         raise ProblemError(f"no problem.yaml in or below {folder}; `cloudeval new` makes one")
-    wanted = [part for part in only.split(",") if part]
-    problems = [load_one(file.parent) for file in files]
-    kept = [
-        problem
-        for problem in problems
-        if not wanted or any(part == problem.group or part in problem.id for part in wanted)
-    ]
-    if not kept:
-        raise ProblemError(f'no problem matches "{only}" in {folder}')
+    problems = sorted((load_one(file.parent) for file in files), key=lambda problem: problem.id)
     ids = [problem.id for problem in problems]
     if len(set(ids)) < len(ids):
         raise ProblemError(f"the id {next(name for name in ids if ids.count(name) > 1)} stands twice below {folder}")
-    return sorted(kept, key=lambda problem: problem.id)
+    parts = [part for part in only.split(",") if part] or [""]
+    kept = [problem for problem in problems if any(part == problem.group or part in problem.id for part in parts)]
+    if not kept:
+        raise ProblemError(f'no problem matches "{only}" in {folder}')
+    return kept
+
+
+def find(name: str) -> Problem:
+    """Return the problem of a folder, or one of the package's own by its id."""
+    folder = Path(name) if Path(name).is_dir() else built_in() / name
+    if not (folder / "problem.yaml").exists():
+        raise UsageError(f'"{name}" is neither a folder nor the id of a problem; `cloudeval list` prints the ids')
+    return load_one(folder)
 
 
 def load_one(folder: Path) -> Problem:
     """Load the problem of one folder."""
+    parts: list[Any] = []
     try:
-        fields = yaml.load((folder / "problem.yaml").read_text(), Loader=yaml.CSafeLoader)
-        variations = (
-            yaml.load((folder / "mutants.yaml").read_text(), Loader=yaml.CSafeLoader)
-            if (folder / "mutants.yaml").exists()
-            else {}
-        )
-        check = (folder / "check.py").read_text()
-        problem = msgspec.convert({**fields, **(variations or {}), "check": check, "folder": str(folder)}, Problem)
+        for name in ("problem.yaml", "mutants.yaml"):
+            text = (folder / name).read_text() if name == "problem.yaml" or (folder / name).exists() else ""
+            parts.append(yaml.load(text, Loader=yaml.CSafeLoader) or {})
+        fields = {**parts[0], **parts[1], "check": (folder / "check.py").read_text(), "folder": str(folder)}
+        problem = msgspec.convert(fields, Problem)
     except (OSError, yaml.YAMLError, msgspec.ValidationError, TypeError) as error:
         raise ProblemError(f"{folder}: {str(error).splitlines()[0]}; docs/problems.md describes the layout") from error
-    missing = [style for style in STYLES if style not in problem.questions]
-    if missing or problem.runner not in RUNNERS:
-        raise ProblemError(
-            f"{folder}/problem.yaml: "
-            + (f"questions lack {', '.join(missing)}" if missing else f"runner must be one of {', '.join(RUNNERS)}")
-        )
+    if missing := [style for style in STYLES if style not in problem.questions]:
+        raise ProblemError(f"{folder}/problem.yaml: questions lack {', '.join(missing)}")
+    if problem.runner not in RUNNERS:
+        raise ProblemError(f"{folder}/problem.yaml: runner must be one of {', '.join(RUNNERS)}")
     return problem
 
 
@@ -147,26 +131,20 @@ def draw(problem: Problem, seed: int = 0) -> Variant:
 
         return _VARIABLE.sub(value, text)
 
-    reference = fill(problem.reference)
     plain = strip_labels(problem.reference)
-    return Variant(
-        id=problem.id,
-        group=problem.group,
-        runner=problem.runner,
-        seed=seed,
-        reference=reference,
-        variables=variables,
-        check=problem.check,
-        questions={style: fill(text).strip() for style, text in problem.questions.items()},
-        given=fill(problem.given),
-        context=fill(problem.context),
-        nodes=problem.nodes,
-        timeout_s=problem.timeout_s,
-        mutants={name: fill(edit(plain, change, f"{problem.id}, {name}")) for name, change in problem.mutants.items()},
-        alternatives={
-            name: fill(edit(plain, change, f"{problem.id}, {name}")) for name, change in problem.alternatives.items()
-        },
-    )
+
+    def edited(changes: dict[str, Any]) -> dict[str, str]:
+        return {name: fill(edit(plain, change, f"{problem.id}, {name}")) for name, change in changes.items()}
+
+    filled = {
+        "reference": fill(problem.reference),
+        "questions": {style: fill(text).strip() for style, text in problem.questions.items()},
+        "given": fill(problem.given),
+        "context": fill(problem.context),
+        "mutants": edited(problem.mutants),
+        "alternatives": edited(problem.alternatives),
+    }
+    return Variant(**msgspec.structs.asdict(problem) | filled, seed=seed, variables=variables)
 
 
 def _draw(spec: Any, generator: random.Random, name: str, problem: str) -> Any:
@@ -187,14 +165,11 @@ def edit(reference: str, change: Any, where: str) -> str:
         return str(change["text"])
     text = reference
     for item in change if isinstance(change, list) else [change]:
-        every = " =>>" in item
-        old, arrow, new = item.partition(
-            " =>> " if every and " =>> " in item else " =>>" if every else " => " if " => " in item else " =>"
-        )
-        old, new = old.replace("\\n", "\n"), new.replace("\\n", "\n")
-        if not arrow or old not in text:
+        found = re.fullmatch(r"(.*?) (=>>|=>)(?: |$)(.*)", item, re.DOTALL)
+        old, new = (found[group].replace("\\n", "\n") for group in (1, 3)) if found else (item, "")
+        if not found or old not in text:
             raise ProblemError(f"{where}: the reference does not contain {old!r}")
-        text = text.replace(old, new) if every else text.replace(old, new, 1)
+        text = text.replace(old, new, -1 if found[2] == "=>>" else 1)
     return text
 
 

@@ -4,8 +4,6 @@ def test_web(cloudeval_check):
     cloudeval_check("deploy/web.yaml", "tests/problems/web")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,15 +19,12 @@ def cloudeval_check() -> Callable[..., Verdict]:
     from cloudeval.judging import judge
 
     def check(file: str | Path, against: str | Path, seed: int = 0) -> Verdict:
-        folder = Path(against)
-        problem = problems.load_one(folder if folder.is_dir() else problems.built_in() / str(against))
-        verdict = judge(problems.draw(problem, seed), Path(file).read_text())
-        if verdict.outcome == UNJUDGED:
-            if verdict.how == "skipped":
-                pytest.skip(verdict.reason)
-            pytest.fail(f"{file} could not be judged: {verdict.reason}", pytrace=False)
+        verdict = judge(problems.draw(problems.find(str(against)), seed), Path(file).read_text())
+        if verdict.how == "skipped":
+            pytest.skip(verdict.reason)
+        outcome = "could not be judged" if verdict.outcome == UNJUDGED else f"is wrong by {verdict.how}"
         if not verdict.passed:
-            pytest.fail(f"{file} is wrong by {verdict.how}: {verdict.reason}", pytrace=False)
+            pytest.fail(f"{file} {outcome}: {verdict.reason}", pytrace=False)
         return verdict
 
     return check

@@ -5,8 +5,6 @@ bare y, n, on, off, yes and no are booleans; 0400, 0o400 and 0x100 are integers;
 are numbers; keys become strings; a key twice in one mapping is an error; merge keys (<<) work.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -27,22 +25,20 @@ MAX_VALUES = 50_000
 #: Nesting of mappings and lists. Kubernetes objects need about 20.
 MAX_DEPTH = 60
 
-_TRUE = {"y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"}
-_FALSE = {"n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"}
-_NULL = {"", "~", "null", "Null", "NULL"}
-_NOT_NUMBERS = {f"{sign}{word}" for sign in ("", "+", "-") for word in (".inf", ".Inf", ".INF")} | {
-    ".nan",
-    ".NaN",
-    ".NAN",
-}
+_WORDS = {"y yes true on": True, "n no false off": False, "null": None}
+_FORMS = (str, str.upper, str.title)
+_PLAIN = {form(word): value for words, value in _WORDS.items() for word in words.split() for form in _FORMS}
+_PLAIN |= {"": None, "~": None}
+_NOT_NUMBERS = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _INTEGER = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_LABEL = re.compile(r"[\s,\]}]*\s#\s*(?P<label>\*|(?:\w+\s+)?in\s*\[.*\])\s*$")
+_LABEL_TEXT = r"\s#\s*(?P<label>\*|(?:\w+\s+)?in\s*\[.*\])\s*$"
+_LABEL = re.compile(rf"[\s,\]}}]*{_LABEL_TEXT}")
 
 
 @dataclass(frozen=True)
 class Label:
-    """What a reference accepts at one leaf: any value, or one of a set."""
+    """The values that a reference accepts at one leaf: any, or one of a set."""
 
     any_value: bool = False
     values: tuple[Any, ...] = ()
@@ -50,18 +46,10 @@ class Label:
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document: its value, the labels of its leaves by path, and the line of each path."""
+    """One YAML document: its value, and the labels of its leaves by path."""
 
     value: Any
     labels: dict[Path, Label] = field(default_factory=dict)
-    lines: dict[Path, int] = field(default_factory=dict)
-
-    def line(self, path: Path) -> int | None:
-        """Return the line of the path, or of its nearest parent that has one."""
-        for length in range(len(path), -1, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
-        return None
 
 
 def read(text: str, *, labels: bool = False, json_first: bool = True) -> list[Document]:
@@ -89,35 +77,21 @@ def values(text: str) -> list[Any]:
 
 def scalar(text: str) -> Any:
     """Return the value of an unquoted scalar as go-yaml resolves it."""
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    if text in _NULL:
-        return None
-    if text in _NOT_NUMBERS:
+    if text in _PLAIN:
+        return _PLAIN[text]
+    if _NOT_NUMBERS.fullmatch(text):
         raise ReadError(f"{text} has no JSON form")
     if text[0] not in "+-.0123456789":
         return text
     plain = text.replace("_", "")
     if _INTEGER.fullmatch(plain):
-        number = _integer(plain)
+        sign, digits = (-1 if plain[0] == "-" else 1), plain.lstrip("+-").lower()
+        octal = len(digits) > 1 and digits.isdigit() and digits[0] == "0"
+        number = sign * (int(digits, 8) if octal else int(digits, 0))
         return number if -(2**63) <= number < 2**64 else float(number)
-    if _FLOAT.fullmatch(plain):
-        exact = float(plain)
-        if math.isinf(exact):
-            return text
+    if _FLOAT.fullmatch(plain) and not math.isinf(exact := float(plain)):
         return int(exact) if exact.is_integer() and abs(exact) < 2**53 else exact
     return text
-
-
-def _integer(plain: str) -> int:
-    sign, digits = (-1, plain[1:]) if plain[0] == "-" else (1, plain.lstrip("+"))
-    lowered = digits.lower()
-    for prefix, base in (("0x", 16), ("0b", 2), ("0o", 8)):
-        if lowered.startswith(prefix):
-            return sign * int(lowered[2:], base)
-    return sign * (int(digits, 8) if len(digits) > 1 and digits[0] == "0" else int(digits))
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -141,11 +115,9 @@ def _read_json(text: str) -> list[Document]:
         try:
             value, position = decoder.raw_decode(text, position)
         except (json.JSONDecodeError, RecursionError) as error:
-            if not documents:
-                raise ReadError("a text that starts with { must be JSON; kubectl reads nothing else there") from error
-            raise ReadError(
-                "after a JSON document only further JSON may follow; kubectl refuses `---` there"
-            ) from error
+            first = "a text that starts with { must be JSON; kubectl reads nothing else there"
+            later = "after a JSON document only further JSON may follow; kubectl refuses `---` there"
+            raise ReadError(later if documents else first) from error
         documents.append(Document(value))
     return documents
 
@@ -173,19 +145,18 @@ class _Builder:
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 self.labels: dict[Path, Label] = {}
-                self.lines: dict[Path, int] = {}
                 self.anchors: dict[str, tuple[Any, int]] = {}
                 value = self._node(next(self.events), ())
-                yield Document(value, self.labels, self.lines)
+                yield Document(value, self.labels)
 
     def _node(self, event: Any, path: Path) -> Any:
         self._grow(1, event)
+        line = event.start_mark.line + 1
         if len(path) > MAX_DEPTH:
-            raise ReadError(f"nested deeper than {MAX_DEPTH} levels", event.start_mark.line + 1)
-        self.lines.setdefault(path, event.start_mark.line + 1)
+            raise ReadError(f"nested deeper than {MAX_DEPTH} levels", line)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
-                raise ReadError(f'unknown anchor "{event.anchor}"', self.lines[path])
+                raise ReadError(f'unknown anchor "{event.anchor}"', line)
             value, size = self.anchors[event.anchor]
             self._grow(size, event)
             return value
@@ -215,8 +186,6 @@ class _Builder:
             key = self._key(self._node(event, (*path, "?")), line)
             if key in result:
                 raise ReadError(f'the key "{key}" stands twice in one mapping', line)
-            self.lines.pop((*path, "?"), None)
-            self.lines[(*path, key)] = line
             result[key] = self._node(next(self.events), (*path, key))
         for source in merged:
             if not isinstance(source, dict):
@@ -236,16 +205,11 @@ class _Builder:
     def _scalar(self, event: Any) -> Any:
         if event.tag is None and event.implicit[0]:
             return scalar(event.value)
-        match event.tag:
-            case None | "!" | "tag:yaml.org,2002:str" | "tag:yaml.org,2002:binary":
-                return event.value
-            case (
-                "tag:yaml.org,2002:int"
-                | "tag:yaml.org,2002:float"
-                | "tag:yaml.org,2002:bool"
-                | "tag:yaml.org,2002:null"
-            ):
-                return scalar(event.value)
+        kind = (event.tag or "!").removeprefix("tag:yaml.org,2002:")
+        if kind in ("!", "str", "binary"):
+            return event.value
+        if kind in ("int", "float", "bool", "null"):
+            return scalar(event.value)
         raise ReadError(f"the tag {event.tag} has no JSON form", event.start_mark.line + 1)
 
     def _label(self, event: Any, path: Path) -> None:
@@ -258,7 +222,7 @@ class _Builder:
         else:
             return
         if found := _LABEL.match(rest):
-            self.labels[path] = read_label(found["label"])
+            self.labels[path] = _read_label(found["label"])
 
     def _grow(self, by: int, event: Any) -> None:
         self.count += by
@@ -266,14 +230,13 @@ class _Builder:
             raise ReadError(f"more than {MAX_VALUES} values after aliases are expanded", event.start_mark.line + 1)
 
 
-def read_label(text: str) -> Label:
+def _read_label(text: str) -> Label:
     """Return the label of a comment: `*`, or `in [a, b]` with an optional name before `in`."""
     if text.strip() == "*":
         return Label(any_value=True)
-    documents = list(_Builder(text[text.index("[") :], False).documents())
-    return Label(values=tuple(documents[0].value))
+    return Label(values=tuple(next(_Builder(text[text.index("[") :], False).documents()).value))
 
 
 def strip_labels(text: str) -> str:
     """Return the reference text without its labels, as an answer would be written."""
-    return "\n".join(re.sub(r"\s+#\s*(\*|(?:\w+\s+)?in\s*\[.*\])\s*$", "", line) for line in text.split("\n"))
+    return "\n".join(re.sub(rf"\s*{_LABEL_TEXT}", "", line) for line in text.split("\n"))

@@ -1,15 +1,15 @@
 """The records that cross process borders and files: verdicts, results, answers."""
 
-from __future__ import annotations
-
 import msgspec
 
 #: Outcomes of a test. A machine's failure and an answer that no runner covers are never counted as wrong.
 RIGHT, WRONG, UNJUDGED = "right", "wrong", "unjudged"
+#: Source, problem, style, seed and sample: unique within a results file.
+Key = tuple[str, str, str, int, int]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a test says about one answer.
+    """The outcome of a test of one answer.
 
     Attributes:
         outcome: `right`, `wrong` or `unjudged`.
@@ -51,6 +51,6 @@ class Result(msgspec.Struct, frozen=True):
     cost: float = 0.0
 
     @property
-    def key(self) -> tuple[str, str, str, int, int]:
-        """What makes a result unique within a file."""
+    def key(self) -> Key:
+        """The key of the result within its file."""
         return (self.source, self.problem, self.style, self.seed, self.sample)

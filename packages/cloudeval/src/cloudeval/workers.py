@@ -4,8 +4,6 @@ A worker is a separate single-threaded process which reads jobs and writes verdi
 sandbox per test. It ends when the process that started it ends, and its sandbox with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -22,6 +20,9 @@ from cloudeval.judging import judge
 from cloudeval.problems import Variant
 from cloudeval.records import UNJUDGED, Verdict
 from cloudeval.runners import cgroups, linux
+
+_SERVE = "import sys; from cloudeval.workers import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
+_PIPE = asyncio.subprocess.PIPE
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -46,9 +47,13 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     decoder = msgspec.json.Decoder(Task)
     while header := source.read(4):
         test = decoder.decode(source.read(struct.unpack("!I", header)[0]))
-        message = msgspec.json.encode(Done(test.number, _safely(test)))
-        sink.write(struct.pack("!I", len(message)) + message)
+        sink.write(_message(Done(test.number, _safely(test))))
         sink.flush()
+
+
+def _message(record: Task | Done) -> bytes:
+    message = msgspec.json.encode(record)
+    return struct.pack("!I", len(message)) + message
 
 
 def _safely(test: Task) -> Verdict:
@@ -66,32 +71,25 @@ class Worker:
 
     async def run(self, test: Task) -> Done:
         """Run one test."""
-        for attempt in range(2):
-            if self._process is None or self._process.returncode is not None:
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-c",
-                    "import sys; from cloudeval.workers import serve; serve(sys.stdin.buffer, sys.stdout.buffer)",
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    limit=1 << 24,
-                    start_new_session=True,
-                )
+        for _ in range(2):
             try:
-                return await self._exchange(self._process, test)
-            except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+                return await self._exchange(await self._started(), test)
+            except (asyncio.IncompleteReadError, OSError):
                 await self.close()
-                if attempt:
-                    break
-        return Done(
-            test.number, Verdict(UNJUDGED, "runner", "the worker process ended twice during this test", attempts=2)
-        )
+        reason = "the worker process ended twice during this test"
+        return Done(test.number, Verdict(UNJUDGED, "runner", reason, attempts=2))
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", _SERVE, stdin=_PIPE, stdout=_PIPE, limit=1 << 24, start_new_session=True
+            )
+        return self._process
 
     @staticmethod
     async def _exchange(process: asyncio.subprocess.Process, test: Task) -> Done:
         assert process.stdin and process.stdout
-        message = msgspec.json.encode(test)
-        process.stdin.write(struct.pack("!I", len(message)) + message)
+        process.stdin.write(_message(test))
         await process.stdin.drain()
         async with asyncio.timeout(test.variant.timeout_s * 4 + 60):
             size = struct.unpack("!I", await process.stdout.readexactly(4))[0]
@@ -110,31 +108,22 @@ class Worker:
 async def run_local(tests: Iterable[Task], workers: int) -> AsyncIterator[Done]:
     """Run tests on worker processes of this machine and yield verdicts as they come."""
     cgroups.sweep()
-    waiting: asyncio.Queue[Task | None] = asyncio.Queue()
-    done: asyncio.Queue[Done | None] = asyncio.Queue()
-    for test in tests:
-        waiting.put_nowait(test)
+    waiting, done = list(tests)[::-1], asyncio.Queue[Done]()
 
     async def work() -> None:
         worker = Worker()
         try:
-            while not waiting.empty():
-                item = waiting.get_nowait()
-                if item is not None:
-                    done.put_nowait(await worker.run(item))
+            while waiting:
+                done.put_nowait(await worker.run(waiting.pop()))
         finally:
             await worker.close()
-            done.put_nowait(None)
 
+    count = len(waiting)
     tasks = [asyncio.create_task(work()) for _ in range(max(1, workers))]
     try:
-        ended = 0
-        while ended < len(tasks):
-            result = await done.get()
-            if result is None:
-                ended += 1
-            else:
-                yield result
+        for _ in range(count):
+            yield await done.get()
+        await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()

@@ -1,136 +1,115 @@
 """Defaults that the server sets on admitted objects, as far as controllers, runners and checks read them."""
 
-from __future__ import annotations
-
 import base64
+from collections.abc import Callable
 from typing import Any
 
-from cloudeval.admission.objects import CLUSTER_SCOPED
+from cloudeval.admission.rules import CLUSTER_SCOPED
+from cloudeval.schema import Object, Part
 
-Object = dict[str, Any]
+_RBAC = "rbac.authorization.k8s.io"
+_TCP = {"protocol": "TCP"}
+_CRON_JOB = {
+    "concurrencyPolicy": "Allow",
+    "suspend": False,
+    "successfulJobsHistoryLimit": 3,
+    "failedJobsHistoryLimit": 1,
+}
+#: Values of missing fields by type. A probe's 0 counts as missing, too.
+_VALUES: dict[str, Object] = {
+    "PodSpec": {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "dnsPolicy": "ClusterFirst"},
+    "Container": {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"},
+    "ContainerPort": _TCP,
+    "ServicePort": _TCP,
+    "NetworkPolicyPort": _TCP,
+    "Probe": {"periodSeconds": 10, "timeoutSeconds": 1, "successThreshold": 1, "failureThreshold": 3},
+    "DeploymentSpec": {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600},
+    "ReplicaSetSpec": {"replicas": 1},
+    "StatefulSetSpec": {"replicas": 1, "podManagementPolicy": "OrderedReady", "revisionHistoryLimit": 10},
+    "JobSpec": {"parallelism": 1, "completionMode": "NonIndexed", "suspend": False},
+    "CronJobSpec": _CRON_JOB,
+    "ServiceSpec": {"type": "ClusterIP", "sessionAffinity": "None"},
+    "Secret": {"type": "Opaque"},
+    "PersistentVolumeClaimSpec": {"volumeMode": "Filesystem"},
+    "RoleRef": {"apiGroup": _RBAC},
+}
 
 
-def set_defaults(value: Object) -> None:
-    """Set defaults in place."""
+def set_defaults(value: Object, parts: list[Part]) -> None:
+    """Set defaults in place, in an object and its parts."""
     metadata = value.setdefault("metadata", {})
     if value["kind"] not in CLUSTER_SCOPED:
         metadata.setdefault("namespace", "default")
-    spec = value.get("spec") or {}
-    match value["kind"]:
-        case "Pod":
-            pod_defaults(spec)
-        case "Deployment":
-            _set(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600)
-            strategy = spec.setdefault("strategy", {})
-            if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
-                _set(strategy.setdefault("rollingUpdate", {}), maxUnavailable="25%", maxSurge="25%")
-            pod_defaults(spec["template"]["spec"])
-        case "ReplicaSet":
-            _set(spec, replicas=1)
-            pod_defaults(spec["template"]["spec"])
-        case "StatefulSet":
-            _set(spec, replicas=1, podManagementPolicy="OrderedReady", revisionHistoryLimit=10)
-            strategy = spec.setdefault("updateStrategy", {})
-            if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
-                _set(strategy.setdefault("rollingUpdate", {}), partition=0)
-            pod_defaults(spec["template"]["spec"])
-        case "DaemonSet":
-            strategy = spec.setdefault("updateStrategy", {})
-            if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
-                _set(strategy.setdefault("rollingUpdate", {}), maxUnavailable=1, maxSurge=0)
-            pod_defaults(spec["template"]["spec"])
-        case "Job":
-            job_defaults(spec)
-        case "CronJob":
-            _set(spec, concurrencyPolicy="Allow", suspend=False, successfulJobsHistoryLimit=3, failedJobsHistoryLimit=1)
-            job_defaults(spec["jobTemplate"]["spec"])
-        case "Service":
-            _service(spec)
-        case "Secret":
-            _secret(value)
-        case "PersistentVolumeClaim":
-            _set(spec, volumeMode="Filesystem")
-        case "NetworkPolicy":
-            _network_policy(value.setdefault("spec", {}))
-        case "RoleBinding" | "ClusterRoleBinding":
-            value["roleRef"].setdefault("apiGroup", "rbac.authorization.k8s.io")
-            for subject in value.get("subjects") or []:
-                if subject["kind"] == "ServiceAccount" and value["kind"] == "RoleBinding":
-                    subject.setdefault("namespace", metadata["namespace"])
-                elif subject["kind"] != "ServiceAccount":
-                    subject.setdefault("apiGroup", "rbac.authorization.k8s.io")
+    for part in parts:
+        if special := _SPECIAL.get(part.type):
+            special(part.value)
+        for key, default in _VALUES.get(part.type, {}).items():
+            if part.value.get(key) is None or (part.type == "Probe" and part.value[key] == 0):
+                part.value[key] = default
+    for subject in value.get("subjects") or [] if "RoleBinding" in value["kind"] else []:
+        if subject["kind"] != "ServiceAccount":
+            subject.setdefault("apiGroup", _RBAC)
+        elif value["kind"] == "RoleBinding":
+            subject.setdefault("namespace", metadata["namespace"])
 
 
-def _set(target: Object, **defaults: Any) -> None:
-    for key, value in defaults.items():
-        if target.get(key) is None:
-            target[key] = value
+def _rolling(key: str, **values: Any) -> Callable[[Object], None]:
+    def special(spec: Object) -> None:
+        strategy = spec.setdefault(key, {})
+        if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+            strategy["rollingUpdate"] = values | (strategy.get("rollingUpdate") or {})
+
+    return special
 
 
-def pod_defaults(spec: Object) -> None:
-    """Set the defaults of a pod spec in place."""
-    _set(spec, restartPolicy="Always", terminationGracePeriodSeconds=30, dnsPolicy="ClusterFirst")
-    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
-        tag = container["image"].rpartition("/")[2].partition(":")[2]
-        _set(
-            container,
-            imagePullPolicy="Always" if tag in ("", "latest") and "@" not in container["image"] else "IfNotPresent",
-            terminationMessagePath="/dev/termination-log",
-            terminationMessagePolicy="File",
-        )
-        for port in container.get("ports") or []:
-            _set(port, protocol="TCP")
-        for key in ("livenessProbe", "readinessProbe", "startupProbe"):
-            if container.get(key) is not None:
-                _set(container[key], periodSeconds=10, timeoutSeconds=1, successThreshold=1, failureThreshold=3)
-                for number in ("periodSeconds", "timeoutSeconds", "successThreshold", "failureThreshold"):
-                    container[key][number] = container[key][number] or {"failureThreshold": 3, "periodSeconds": 10}.get(
-                        number, 1
-                    )
-        resources = container.get("resources") or {}
-        if resources.get("limits"):
-            requests = resources.setdefault("requests", {})
-            for name, amount in resources["limits"].items():
-                requests.setdefault(name, amount)
-            container["resources"] = resources
+def _container(container: Object) -> None:
+    tag = container["image"].rpartition("/")[2].partition(":")[2]
+    always = tag in ("", "latest") and "@" not in container["image"]
+    container.setdefault("imagePullPolicy", "Always" if always else "IfNotPresent")
 
 
-def job_defaults(spec: Object) -> None:
-    """Set the defaults of a Job's spec in place."""
+def _resources(resources: Object) -> None:
+    if resources.get("limits"):
+        resources["requests"] = resources["limits"] | (resources.get("requests") or {})
+
+
+def _volume(volume: Object) -> None:
+    if len(volume) == 1:  # the server takes a volume without a source for an emptyDir
+        volume["emptyDir"] = {}
+
+
+def _job(spec: Object) -> None:
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
-    _set(
-        spec,
-        parallelism=1,
-        completionMode="NonIndexed",
-        suspend=False,
-        backoffLimit=2**31 - 1 if spec.get("backoffLimitPerIndex") is not None else 6,
-    )
-    pod_defaults(spec["template"]["spec"])
+    spec.setdefault("backoffLimit", 2**31 - 1 if spec.get("backoffLimitPerIndex") is not None else 6)
 
 
-def _service(spec: Object) -> None:
-    _set(spec, type="ClusterIP", sessionAffinity="None")
-    for port in spec.get("ports") or []:
-        _set(port, protocol="TCP")
-        if port.get("targetPort") in (None, 0, ""):
-            port["targetPort"] = port["port"]
+def _port(port: Object) -> None:
+    if port.get("targetPort") in (None, 0, ""):
+        port["targetPort"] = port["port"]
 
 
 def _secret(value: Object) -> None:
-    _set(value, type="Opaque")
-    plain = value.pop("stringData", None) or {}
-    if plain:
-        data = value.setdefault("data", {})
-        for key, text in plain.items():
-            data[key] = base64.b64encode(text.encode()).decode()
+    for key, text in (value.pop("stringData", None) or {}).items():
+        value.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
 
 
-def _network_policy(spec: Object) -> None:
-    _set(spec, podSelector={})
+def _network_policy(value: Object) -> None:
+    spec = value.setdefault("spec", {})
+    spec.setdefault("podSelector", {})
     if not spec.get("policyTypes"):
         spec["policyTypes"] = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
-    for direction in ("ingress", "egress"):
-        for rule in spec.get(direction) or []:
-            for port in (rule or {}).get("ports") or []:
-                _set(port, protocol="TCP")
+
+
+_SPECIAL: dict[str, Callable[[Object], None]] = {
+    "DeploymentSpec": _rolling("strategy", maxUnavailable="25%", maxSurge="25%"),
+    "StatefulSetSpec": _rolling("updateStrategy", partition=0),
+    "DaemonSetSpec": _rolling("updateStrategy", maxUnavailable=1, maxSurge=0),
+    "Container": _container,
+    "ResourceRequirements": _resources,
+    "Volume": _volume,
+    "JobSpec": _job,
+    "ServicePort": _port,
+    "Secret": _secret,
+    "NetworkPolicy": _network_policy,
+}

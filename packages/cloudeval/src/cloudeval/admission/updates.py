@@ -1,86 +1,55 @@
 """Fields that must not change when an object is applied again."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
+from collections.abc import Iterator
 
-from cloudeval.values import Faults
+from cloudeval.schema import Fault, Object
 
-Object = dict[str, Any]
+#: By kind, the fields of the spec that are fixed.
+_FIXED = {
+    **dict.fromkeys(("Deployment", "DaemonSet", "ReplicaSet"), ("selector",)),
+    "Job": ("selector", "completions", "completionMode", "backoffLimitPerIndex", "podFailurePolicy", "template"),
+}
+#: By kind, the fields of the spec that may change, where all others are fixed.
+_FREE = {
+    "StatefulSet": "replicas ordinals template updateStrategy persistentVolumeClaimRetentionPolicy minReadySeconds revisionHistoryLimit",
+    "PersistentVolumeClaim": "resources volumeName volumeMode",
+    "Pod": "activeDeadlineSeconds tolerations nodeName terminationGracePeriodSeconds",
+}
 
 
-def check_update(old: Object, new: Object) -> Faults:
+def check_update(old: Object, new: Object) -> list[Fault]:
     """Return the faults of replacing one object by another of the same kind and name."""
-    found = Faults()
-    before, after = old.get("spec") or {}, new.get("spec") or {}
-    match new["kind"]:
-        case "Pod":
-            if _pod(before) != _pod(after):
-                found.add(
-                    "spec",
-                    "a pod's spec must not change except for images, activeDeadlineSeconds and added tolerations; delete the pod first",
-                )
-        case "Deployment" | "DaemonSet" | "ReplicaSet":
-            _same(before, after, "selector", found)
-        case "StatefulSet":
-            for key in {*before, *after} - {
-                "replicas",
-                "ordinals",
-                "template",
-                "updateStrategy",
-                "persistentVolumeClaimRetentionPolicy",
-                "minReadySeconds",
-                "revisionHistoryLimit",
-            }:
-                _same(before, after, key, found)
-        case "Job":
-            for key in ("selector", "completions", "completionMode", "backoffLimitPerIndex", "podFailurePolicy"):
-                _same(before, after, key, found)
-            if before.get("template") != after.get("template"):
-                found.add("spec.template", "must not change")
-        case "Service":
-            if before.get("clusterIP") and after.get("clusterIP") and before.get("type") != "ExternalName":
-                _same(before, after, "clusterIP", found)
-        case "ConfigMap" | "Secret":
-            _data(old, new, found)
-        case "RoleBinding" | "ClusterRoleBinding":
-            if old.get("roleRef") != new.get("roleRef"):
-                found.add("roleRef", "must not change; delete the binding first")
-        case "PersistentVolumeClaim":
-            if _fixed_claim(before) != _fixed_claim(after):
-                found.add("spec", "a claim's spec must not change except for resources.requests")
-        case "PriorityClass":
-            if old.get("value") != new.get("value"):
-                found.add("value", "must not change")
-    return found
+    return [Fault(path, f"must not change{why}", "admission") for path, why in _changes(old, new)]
 
 
-def _fixed_claim(spec: Object) -> Object:
-    return {**spec, "resources": None, "volumeName": None, "volumeMode": None}
+def _changes(old: Object, new: Object) -> Iterator[tuple[str, str]]:
+    kind, before, after = new["kind"], old.get("spec") or {}, new.get("spec") or {}
+    fixed = set(_FIXED.get(kind, ()))
+    if kind == "Pod":
+        before, after = _without_images(before), _without_images(after)
+    if kind in _FREE:
+        fixed = {*before, *after} - set(_FREE[kind].split())
+    addressed = before.get("clusterIP") and after.get("clusterIP")
+    if kind == "Service" and addressed and before.get("type") != "ExternalName":
+        fixed = {"clusterIP"}
+    for key in sorted(fixed):
+        if before.get(key) != after.get(key):
+            yield f"spec.{key}", "; delete the object first"
+    if kind == "Secret" and (old.get("type") or "Opaque") != (new.get("type") or "Opaque"):
+        yield "type", ""
+    if kind in ("ConfigMap", "Secret") and old.get("immutable"):
+        for key in ("data", "binaryData", "immutable"):
+            if (old.get(key) or {}) != (new.get(key) or {}):
+                yield key, ": the object is immutable"
+    for key, owner in (("roleRef", "RoleBinding"), ("value", "PriorityClass")):
+        if kind.endswith(owner) and old.get(key) != new.get(key):
+            yield key, "; delete the object first"
 
 
-def _same(before: Object, after: Object, key: str, found: Faults) -> None:
-    if before.get(key) != after.get(key):
-        found.add(f"spec.{key}", "must not change; delete the object first")
-
-
-def _pod(spec: Object) -> Object:
+def _without_images(spec: Object) -> Object:
     spec = copy.deepcopy(spec)
-    for key in ("activeDeadlineSeconds", "tolerations", "nodeName", "terminationGracePeriodSeconds"):
-        spec.pop(key, None)
     for container in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
         container.pop("image", None)
         container.pop("imagePullPolicy", None)
     return spec
-
-
-def _data(old: Object, new: Object, found: Faults) -> None:
-    if old["kind"] == "Secret" and (old.get("type") or "Opaque") != (new.get("type") or "Opaque"):
-        found.add("type", "must not change")
-    if old.get("immutable"):
-        for key in ("data", "binaryData"):
-            if (old.get(key) or {}) != (new.get(key) or {}):
-                found.add(key, "must not change: the object is immutable")
-        if not new.get("immutable"):
-            found.add("immutable", "must not be unset")

@@ -1,7 +1,5 @@
 """The control loops of one simulated cluster. `step` runs each once; repeat it until nothing changes."""
 
-from __future__ import annotations
-
 from cloudeval.controllers import jobs, services, workloads
 from cloudeval.controllers.scheduling import schedule
 from cloudeval.store import Store
@@ -9,7 +7,7 @@ from cloudeval.store import Store
 __all__ = ["step"]
 
 _LOOPS = (
-    ("CronJob", lambda store, owner, _now: jobs.trim_history(store, owner)),
+    ("CronJob", jobs.cron_job),
     ("Job", jobs.job),
     ("Deployment", workloads.deployment),
     ("ReplicaSet", workloads.replica_set),
@@ -31,4 +29,4 @@ def step(store: Store, now: float, *, scheduling: bool = True) -> None:
         if owners and not any(owner["uid"] in uids for owner in owners):
             store.delete(value, now)
     if scheduling:
-        schedule(store, now)
+        schedule(store)

@@ -1,15 +1,22 @@
 """Controllers of Job and CronJob."""
 
-from __future__ import annotations
-
 import copy
+from collections import Counter
 from datetime import datetime
-from typing import Any
 
-from cloudeval.admission.schedules import fires
-from cloudeval.store import Store, condition, is_active, is_ready, owner_reference, pod_from_template
-
-Object = dict[str, Any]
+from cloudeval.store import (
+    Objects,
+    Store,
+    condition,
+    containers_of,
+    is_active,
+    is_ready,
+    make,
+    owner_reference,
+    phase,
+    pod_from_template,
+)
+from cloudeval.values import Object, dig
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 #: Seconds before a failed pod of a Job is replaced, doubled for each failure. Kubernetes waits 10 s, doubled up to 6 min.
@@ -19,7 +26,7 @@ BACKOFF_S = 0.05
 def job(store: Store, owner: Object, now: float) -> None:
     """Run pods until enough have succeeded, or until too many have failed or the deadline has passed."""
     spec, status = owner["spec"], owner.setdefault("status", {"startTime": now})
-    if condition(owner, "Complete") == "True" or condition(owner, "Failed") == "True":
+    if _has_ended(owner):
         _expire(store, owner, now)
         return
     pods = store.owned("Pod", owner)
@@ -31,43 +38,36 @@ def job(store: Store, owner: Object, now: float) -> None:
         return
     if status.get("startTime") is None:
         status["startTime"] = now
-    status["conditions"] = []
-    succeeded = [pod for pod in pods if _phase(pod) == "Succeeded"]
-    failed = [pod for pod in pods if _phase(pod) == "Failed"]
+    succeeded = [pod for pod in pods if phase(pod) == "Succeeded"]
+    failed = [pod for pod in pods if phase(pod) == "Failed"]
     verdict, ignored = _failure_policy(spec, failed)
     counted = [pod for pod in failed if pod["metadata"]["uid"] not in ignored]
-    status.update(
-        succeeded=_successes(spec, succeeded), failed=len(failed), active=len(active), ready=sum(map(is_ready, active))
-    )
+    done = {_index(pod) for pod in succeeded} if spec["completionMode"] == "Indexed" else set()
+    status.update(conditions=[], succeeded=len(done or succeeded), failed=len(failed), active=len(active))
+    status["ready"] = sum(map(is_ready, active))
     if spec["completionMode"] == "Indexed":
-        status["completedIndexes"] = ",".join(str(index) for index in sorted({_index(pod) for pod in succeeded}))
-    reason = verdict or _give_up(spec, status, pods, counted, now)
-    if reason:
+        status["completedIndexes"] = ",".join(map(str, sorted(done)))
+    if reason := verdict or _give_up(spec, status, pods, counted, now):
         _finish(store, owner, "Failed", reason, now)
-    elif _is_complete(spec, status, active, succeeded):
+    elif _is_complete(spec, status, active, done):
         _finish(store, owner, "Complete", "", now)
     else:
         _start_pods(store, owner, active, succeeded, counted, now)
-        status["active"] = len([pod for pod in store.owned("Pod", owner) if is_active(pod)])
+        status["active"] = len(store.owned("Pod", owner, active=True))
 
 
-def _phase(pod: Object) -> str:
-    return str((pod.get("status") or {}).get("phase", "Pending"))
+def _has_ended(owner: Object) -> bool:
+    return "True" in (condition(owner, "Complete"), condition(owner, "Failed"))
 
 
 def _index(pod: Object) -> int:
     return int(pod["metadata"]["annotations"][INDEX])
 
 
-def _successes(spec: Object, succeeded: list[Object]) -> int:
-    return len({_index(pod) for pod in succeeded}) if spec["completionMode"] == "Indexed" else len(succeeded)
-
-
-def _is_complete(spec: Object, status: Object, active: list[Object], succeeded: list[Object]) -> bool:
-    for rule in (spec.get("successPolicy") or {}).get("rules") or []:
-        done = {_index(pod) for pod in succeeded}
+def _is_complete(spec: Object, status: Object, active: Objects, done: set[int]) -> bool:
+    for rule in dig(spec, "successPolicy.rules", []):
         wanted = _indexes(rule["succeededIndexes"]) if rule.get("succeededIndexes") else done
-        if len(done & wanted) >= (rule.get("succeededCount") or len(wanted)) and done:
+        if done and len(done & wanted) >= (rule.get("succeededCount") or len(wanted)):
             return True
     if spec.get("completions") is None:  # a work queue: one success, and no pod left
         return status["succeeded"] > 0 and not active
@@ -79,92 +79,78 @@ def _indexes(text: str) -> set[int]:
     return {index for low, dash, high in parts for index in range(int(low), int(high if dash else low) + 1)}
 
 
-def _give_up(spec: Object, status: Object, pods: list[Object], counted: list[Object], now: float) -> str | None:
-    deadline = spec.get("activeDeadlineSeconds")
+def _lost(spec: Object, counted: Objects) -> set[int]:
+    """Return the indexes whose own back-off limit is exceeded."""
+    if (limit := spec.get("backoffLimitPerIndex")) is None:
+        return set()
+    return {index for index, count in Counter(map(_index, counted)).items() if count > limit}
+
+
+def _give_up(spec: Object, status: Object, pods: Objects, counted: Objects, now: float) -> str | None:
+    deadline, limit = spec.get("activeDeadlineSeconds"), spec["backoffLimit"]
     if deadline is not None and now - status["startTime"] >= deadline:
         return "DeadlineExceeded"
     if spec["template"]["spec"]["restartPolicy"] == "OnFailure":
         restarts = sum(
             item.get("restartCount", 0)
             for pod in pods
-            if _phase(pod) in ("Running", "Pending", "Failed")
-            for item in (pod["status"].get("containerStatuses") or [])
-            + (pod["status"].get("initContainerStatuses") or [])
+            if phase(pod) != "Succeeded"
+            for key in ("containerStatuses", "initContainerStatuses")
+            for item in pod["status"].get(key) or []
         )
-        exceeded = restarts > 0 if spec["backoffLimit"] == 0 else restarts >= spec["backoffLimit"]
-        if exceeded or len(counted) > spec["backoffLimit"]:
-            return "BackoffLimitExceeded"
-        return None
-    if (limit := spec.get("backoffLimitPerIndex")) is not None:
-        lost = {_index(pod) for pod in counted if sum(_index(other) == _index(pod) for other in counted) > limit}
+        return "BackoffLimitExceeded" if restarts >= max(limit, 1) or len(counted) > limit else None
+    if spec.get("backoffLimitPerIndex") is not None:
+        lost = _lost(spec, counted)
         if spec.get("maxFailedIndexes") is not None and len(lost) > spec["maxFailedIndexes"]:
             return "MaxFailedIndexesExceeded"
         return "FailedIndexes" if lost and len(lost) + status["succeeded"] >= spec["completions"] else None
-    return "BackoffLimitExceeded" if len(counted) > spec["backoffLimit"] else None
+    return "BackoffLimitExceeded" if len(counted) > limit else None
 
 
-def _failure_policy(spec: Object, failed: list[Object]) -> tuple[str | None, set[str]]:
+def _failure_policy(spec: Object, failed: Objects) -> tuple[str | None, set[str]]:
     """Return why the failure policy ends the Job, or None, and the uids of pods whose failure it ignores."""
     ignored: set[str] = set()
     for pod in failed:
-        for rule in (spec.get("podFailurePolicy") or {}).get("rules") or []:
-            if not _rule_matches(rule, pod):
-                continue
-            if rule["action"] == "FailJob":
-                return "PodFailurePolicy", ignored
-            if rule["action"] == "Ignore":
-                ignored.add(pod["metadata"]["uid"])
-            break
+        rule: Object = next((rule for rule in dig(spec, "podFailurePolicy.rules", []) if _rule_matches(rule, pod)), {})
+        if rule.get("action") == "FailJob":
+            return "PodFailurePolicy", ignored
+        if rule.get("action") == "Ignore":
+            ignored.add(pod["metadata"]["uid"])
     return None, ignored
 
 
 def _rule_matches(rule: Object, pod: Object) -> bool:
     if codes := rule.get("onExitCodes"):
-        for item in pod["status"].get("containerStatuses") or []:
-            code = (item["state"].get("terminated") or {}).get("exitCode", 0)
-            if (
-                code
-                and codes.get("containerName") in (None, item["name"])
-                and (code in codes["values"]) == (codes["operator"] == "In")
-            ):
-                return True
-        return False
-    return any(
-        condition(pod, wanted["type"]) == wanted.get("status", "True") for wanted in rule.get("onPodConditions") or []
-    )
+        return any(
+            (code := dig(item, "state.terminated.exitCode", 0))
+            and codes.get("containerName") in (None, item["name"])
+            and (code in codes["values"]) == (codes["operator"] == "In")
+            for item in pod["status"].get("containerStatuses") or []
+        )
+    wanted = rule.get("onPodConditions") or []
+    return any(condition(pod, item["type"]) == item.get("status", "True") for item in wanted)
 
 
-def _start_pods(
-    store: Store, owner: Object, active: list[Object], succeeded: list[Object], counted: list[Object], now: float
-) -> None:
-    spec, name = owner["spec"], owner["metadata"]["name"]
+def _start_pods(store: Store, owner: Object, active: Objects, succeeded: Objects, counted: Objects, now: float) -> None:
+    spec, name, uid = owner["spec"], owner["metadata"]["name"], owner["metadata"]["uid"]
     last = max((pod["status"].get("finishedAt", 0.0) for pod in counted), default=0.0)
     if counted and now - last < BACKOFF_S * 2 ** (len(counted) - 1):
         return
-    labels = {
-        "job-name": name,
-        "batch.kubernetes.io/job-name": name,
-        "controller-uid": owner["metadata"]["uid"],
-        "batch.kubernetes.io/controller-uid": owner["metadata"]["uid"],
-    }
+    labels = {"job-name": name, "controller-uid": uid}
+    labels |= {f"batch.kubernetes.io/{key}": value for key, value in labels.items()}
     if spec.get("completions") is None:
         room = 0 if succeeded else spec["parallelism"] - len(active)
     else:
         room = min(spec["parallelism"], spec["completions"] - len(succeeded)) - len(active)
     for pod in active[: max(0, -room)]:
         store.delete(pod, now)
-    taken = {_index(pod) for pod in [*active, *succeeded]} if spec["completionMode"] == "Indexed" else set()
-    limit = spec.get("backoffLimitPerIndex")
-    if limit is not None:
-        taken |= {_index(pod) for pod in counted if sum(_index(other) == _index(pod) for other in counted) > limit}
-    for _ in range(max(0, room)):
-        pod = pod_from_template(spec["template"], owner, f"{name}-", labels, generate=True)
-        if spec["completionMode"] == "Indexed":
-            free = next((number for number in range(spec["completions"]) if number not in taken), None)
-            if free is None:
-                return
-            taken.add(free)
-            _give_index(pod, name, free)
+    indexed = spec["completionMode"] == "Indexed"
+    taken = {_index(pod) for pod in [*active, *succeeded]} | _lost(spec, counted) if indexed else set()
+    free = [number for number in range(spec["completions"]) if number not in taken] if indexed else []
+    for number in range(max(0, min(room, len(free)) if indexed else room)):
+        pod = pod_from_template(spec["template"], owner, labels)
+        if indexed:
+            _give_index(pod, name, free[number])
         store.create(pod)
 
 
@@ -173,7 +159,7 @@ def _give_index(pod: Object, name: str, index: int) -> None:
     pod["metadata"].setdefault("annotations", {})[INDEX] = str(index)
     pod["metadata"]["labels"][INDEX] = str(index)
     pod["spec"]["hostname"] = f"{name}-{index}"
-    for container in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]:
+    for container in containers_of(pod["spec"]):
         container.setdefault("env", []).append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
 
 
@@ -181,57 +167,45 @@ def _finish(store: Store, owner: Object, kind: str, reason: str, now: float) -> 
     status = owner["status"]
     status["conditions"] = [{"type": kind, "status": "True", **({"reason": reason} if reason else {})}]
     status["finishedAt" if kind == "Failed" else "completionTime"] = now
-    for pod in store.owned("Pod", owner):
-        if is_active(pod):
-            status["failed"] = status.get("failed", 0) + (kind == "Failed")
-            store.delete(pod, now)
+    for pod in store.owned("Pod", owner, active=True):
+        status["failed"] = status.get("failed", 0) + (kind == "Failed")
+        store.delete(pod, now)
     status["active"] = 0
 
 
 def _expire(store: Store, owner: Object, now: float) -> None:
     status, ttl = owner["status"], owner["spec"].get("ttlSecondsAfterFinished")
     if ttl is not None and now - status.get("completionTime", status.get("finishedAt", now)) >= ttl:
-        for pod in store.owned("Pod", owner):
-            store.delete(pod, now)
-        store.remove(owner)
+        _remove(store, owner, now)
+
+
+def _remove(store: Store, owner: Object, now: float) -> None:
+    for pod in store.owned("Pod", owner):
+        store.delete(pod, now)
+    store.remove(owner)
 
 
 def fire(store: Store, owner: Object, when: datetime, now: float) -> Object | None:
     """Let a CronJob fire for one scheduled time. Return the Job, or None where suspend or concurrencyPolicy forbid it."""
-    spec = owner["spec"]
-    running = [
-        item for item in store.owned("Job", owner) if not condition(item, "Complete") and not condition(item, "Failed")
-    ]
+    spec, metadata = owner["spec"], owner["metadata"]
+    running = [item for item in store.owned("Job", owner) if not _has_ended(item)]
     if spec.get("suspend") or (running and spec["concurrencyPolicy"] == "Forbid"):
         return None
-    if spec["concurrencyPolicy"] == "Replace":
-        for item in running:
-            for pod in store.owned("Pod", item):
-                store.delete(pod, now)
-            store.remove(item)
+    for item in running if spec["concurrencyPolicy"] == "Replace" else []:
+        _remove(store, item, now)
     template = copy.deepcopy(spec["jobTemplate"])
-    metadata = {
-        **(template.get("metadata") or {}),
-        "namespace": owner["metadata"]["namespace"],
-        "ownerReferences": [owner_reference(owner)],
-        "name": f"{owner['metadata']['name']}-{int(when.timestamp()) // 60}",
-    }
-    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": template["spec"]}
+    name = f"{metadata['name']}-{int(when.timestamp()) // 60}"
+    owners = [owner_reference(owner)]
+    made = make("batch/v1", "Job", name, metadata["namespace"], spec=template["spec"], ownerReferences=owners)
+    made["metadata"] = {**(template.get("metadata") or {}), **made["metadata"]}
     store.create(made)
     owner.setdefault("status", {})["lastScheduleTime"] = when.isoformat()
     return made
 
 
-def trim_history(store: Store, owner: Object) -> None:
+def cron_job(store: Store, owner: Object, now: float) -> None:
     """Remove finished Jobs beyond the history limits, the oldest first."""
     for kind, key in (("Complete", "successfulJobsHistoryLimit"), ("Failed", "failedJobsHistoryLimit")):
         done = [item for item in store.owned("Job", owner) if condition(item, kind) == "True"]
         for item in done[: max(0, len(done) - owner["spec"][key])]:
-            for pod in store.owned("Pod", item):
-                store.remove(pod)
-            store.remove(item)
-
-
-def next_times(owner: Object, start: datetime, count: int) -> list[datetime]:
-    """Return the next times at which a CronJob's schedule fires."""
-    return fires(owner["spec"]["schedule"], start, count)
+            _remove(store, item, now)

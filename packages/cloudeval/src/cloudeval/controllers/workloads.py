@@ -1,58 +1,41 @@
 """Controllers of ReplicaSet, Deployment, DaemonSet and StatefulSet: each brings a store one step closer to its spec."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json
 import math
-from typing import Any
 
 from cloudeval.controllers.scheduling import fits_node
-from cloudeval.store import Store, is_active, is_ready, ordinal, owner_reference, pod_from_template
+from cloudeval.store import (
+    ALPHABET,
+    Objects,
+    Store,
+    is_active,
+    is_ready,
+    make,
+    owner_reference,
+    phase,
+    pod_from_template,
+)
+from cloudeval.values import Object, dig
 
-Object = dict[str, Any]
+_REVISION, _HASH = "deployment.kubernetes.io/revision", "controller-revision-hash"
+#: Taints that the pods of a DaemonSet tolerate, by effect.
+_DAEMON = {
+    "NoExecute": ("not-ready", "unreachable"),
+    "NoSchedule": ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable"),
+}
 
 
-def template_hash(template: Object) -> str:
-    """Return a short name for a pod template."""
+def _template_hash(template: Object) -> str:
     digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()
-    return "".join("bcdfghjklmnpqrstvwxz2456789"[int(digest[n : n + 2], 16) % 27] for n in range(0, 20, 2))
+    return "".join(ALPHABET[int(digest[n : n + 2], 16) % 27] for n in range(0, 20, 2))
 
 
-def _is_available(pod: Object, least_ready_s: float, now: float) -> bool:
-    return is_ready(pod) and now - (pod.get("status") or {}).get("readySince", now) >= least_ready_s
-
-
-def replica_set(store: Store, owner: Object, now: float) -> None:
-    """Keep as many active pods as the ReplicaSet wants; pods that are not ready go first, then the youngest."""
-    spec = owner["spec"]
-    pods = [pod for pod in store.owned("Pod", owner) if is_active(pod)]
-    _adopt(store, owner, pods)
-    wanted = spec.get("replicas", 1)
-    for _ in range(wanted - len(pods)):
-        store.create(pod_from_template(spec["template"], owner, f"{owner['metadata']['name']}-", generate=True))
-    if len(pods) > wanted:
-        order = sorted(
-            pods,
-            key=lambda pod: (is_ready(pod), bool(pod["spec"].get("nodeName")), -int(pod["metadata"]["uid"][:8], 16)),
-        )
-        for pod in order[: len(pods) - wanted]:
-            store.delete(pod, now)
-    pods = [pod for pod in store.owned("Pod", owner) if is_active(pod)]
-    least = spec.get("minReadySeconds", 0)
-    owner["status"] = {
-        "replicas": len(pods),
-        "readyReplicas": sum(map(is_ready, pods)),
-        "availableReplicas": sum(_is_available(pod, least, now) for pod in pods),
-    }
-
-
-def _adopt(store: Store, owner: Object, pods: list[Object]) -> None:
-    for pod in store.list("Pod", owner["metadata"]["namespace"], owner["spec"]["selector"]):
-        if not pod["metadata"].get("ownerReferences") and is_active(pod):
-            pod["metadata"]["ownerReferences"] = [owner_reference(owner)]
-            pods.append(pod)
+def _available(owner: Object, pods: Objects, now: float) -> int:
+    """Return how many pods have been ready for the owner's minReadySeconds."""
+    least_s = owner["spec"].get("minReadySeconds", 0)
+    return sum(is_ready(pod) and now - dig(pod, "status.readySince", now) >= least_s for pod in pods)
 
 
 def _share(value: int | str, total: int, up: bool) -> int:
@@ -62,21 +45,44 @@ def _share(value: int | str, total: int, up: bool) -> int:
     return value
 
 
+def _age(value: Object) -> int:
+    return -int(value["metadata"]["uid"][:8], 16)
+
+
+def replica_set(store: Store, owner: Object, now: float) -> None:
+    """Keep as many active pods as the ReplicaSet wants; pods that are not ready go first, then the youngest."""
+    spec, wanted = owner["spec"], owner["spec"].get("replicas", 1)
+    for pod in store.list("Pod", owner["metadata"]["namespace"], spec["selector"]):
+        if not pod["metadata"].get("ownerReferences") and is_active(pod):
+            pod["metadata"]["ownerReferences"] = [owner_reference(owner)]
+    pods = store.owned("Pod", owner, active=True)
+    for _ in range(wanted - len(pods)):
+        store.create(pod_from_template(spec["template"], owner))
+    order = sorted(pods, key=lambda pod: (is_ready(pod), bool(pod["spec"].get("nodeName")), _age(pod)))
+    for pod in order[: max(0, len(pods) - wanted)]:
+        store.delete(pod, now)
+    pods = store.owned("Pod", owner, active=True)
+    ready, available = sum(map(is_ready, pods)), _available(owner, pods, now)
+    owner["status"] = {"replicas": len(pods), "readyReplicas": ready, "availableReplicas": available}
+
+
 def deployment(store: Store, owner: Object, now: float) -> None:
     """Move replicas from old ReplicaSets to that of the present template, within maxSurge and maxUnavailable."""
     spec, wanted = owner["spec"], owner["spec"]["replicas"]
     sets = store.owned("ReplicaSet", owner)
-    digest = template_hash(spec["template"])
+    digest = _template_hash(spec["template"])
     new = next((item for item in sets if item["metadata"]["labels"]["pod-template-hash"] == digest), None)
     old = [item for item in sets if item is not new]
     if new is None and spec.get("paused") and not old:
         return
     if new is None and not spec.get("paused"):
         new = _new_replica_set(store, owner, digest, len(sets) + 1)
+    both = [*old, *([new] if new else [])]
     if new is not None:
         new["spec"]["minReadySeconds"] = spec.get("minReadySeconds", 0)
-    if spec.get("paused"):
-        _scale_paused([*old, *([new] if new else [])], wanted)
+    if spec.get("paused"):  # no rollout: the largest ReplicaSet takes the difference
+        largest = max(both, key=lambda item: item["spec"]["replicas"])["spec"]
+        largest["replicas"] = max(0, largest["replicas"] + wanted - sum(item["spec"]["replicas"] for item in both))
     elif new is not None and spec["strategy"]["type"] == "Recreate":
         for item in old:
             item["spec"]["replicas"] = 0
@@ -84,43 +90,33 @@ def deployment(store: Store, owner: Object, now: float) -> None:
             new["spec"]["replicas"] = wanted
     elif new is not None:
         _roll(store, owner, new, old, now)
-    _history(store, owner, old)
-    _deployment_status(store, owner, new, old, now)
+    empty = [item for item in old if item["spec"]["replicas"] == 0 and not store.owned("Pod", item)]
+    excess = max(0, len(empty) - spec["revisionHistoryLimit"])
+    for item in sorted(empty, key=lambda item: int(item["metadata"]["annotations"][_REVISION]))[:excess]:
+        store.remove(item)
+    _deployment_status(store, owner, new, both, now)
 
 
 def _new_replica_set(store: Store, owner: Object, digest: str, revision: int) -> Object:
-    spec = owner["spec"]
-    template = copy.deepcopy(spec["template"])
-    labels = {**(template.setdefault("metadata", {}).get("labels") or {}), "pod-template-hash": digest}
-    template["metadata"]["labels"] = labels
-    selector = copy.deepcopy(spec["selector"])
-    selector["matchLabels"] = {**(selector.get("matchLabels") or {}), "pod-template-hash": digest}
-    new = {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {
-            "name": f"{owner['metadata']['name']}-{digest}",
-            "namespace": owner["metadata"]["namespace"],
-            "labels": labels,
-            "annotations": {"deployment.kubernetes.io/revision": str(revision)},
-            "ownerReferences": [owner_reference(owner)],
-        },
-        "spec": {"replicas": 0, "selector": selector, "template": template},
-    }
+    template, selector = copy.deepcopy(owner["spec"]["template"]), copy.deepcopy(owner["spec"]["selector"])
+    template.setdefault("metadata", {})
+    for holder, key in ((template["metadata"], "labels"), (selector, "matchLabels")):
+        holder[key] = {**(holder.get(key) or {}), "pod-template-hash": digest}
+    new = make(
+        "apps/v1",
+        "ReplicaSet",
+        f"{owner['metadata']['name']}-{digest}",
+        owner["metadata"]["namespace"],
+        labels=template["metadata"]["labels"],
+        annotations={_REVISION: str(revision)},
+        ownerReferences=[owner_reference(owner)],
+        spec={"replicas": 0, "selector": selector, "template": template},
+    )
     store.create(new)
     return new
 
 
-def _scale_paused(sets: list[Object], wanted: int) -> None:
-    """Scale a paused deployment without a rollout: the largest ReplicaSet takes the difference."""
-    if not sets:
-        return
-    total = sum(item["spec"]["replicas"] for item in sets)
-    largest = max(sets, key=lambda item: item["spec"]["replicas"])
-    largest["spec"]["replicas"] = max(0, largest["spec"]["replicas"] + wanted - total)
-
-
-def rolling_limits(spec: Object) -> tuple[int, int]:
+def _rolling_limits(spec: Object) -> tuple[int, int]:
     """Return maxSurge and maxUnavailable as numbers of pods; if both come to 0, one pod may be unavailable."""
     rolling = spec["strategy"]["rollingUpdate"]
     surge = _share(rolling["maxSurge"], spec["replicas"], up=True)
@@ -128,182 +124,123 @@ def rolling_limits(spec: Object) -> tuple[int, int]:
     return surge, 1 if surge == 0 and unavailable == 0 else unavailable
 
 
-def _roll(store: Store, owner: Object, new: Object, old: list[Object], now: float) -> None:
-    spec, wanted = owner["spec"], owner["spec"]["replicas"]
-    surge, unavailable = rolling_limits(spec)
-    total = sum(item["spec"]["replicas"] for item in [new, *old])
-    if new["spec"]["replicas"] > wanted:
-        new["spec"]["replicas"] = wanted
-    elif new["spec"]["replicas"] < wanted and (room := wanted + surge - total) > 0:
-        new["spec"]["replicas"] += min(room, wanted - new["spec"]["replicas"])
-    least = spec.get("minReadySeconds", 0)
-    pods = {
-        item["metadata"]["uid"]: [pod for pod in store.owned("Pod", item) if is_active(pod)] for item in [new, *old]
-    }
-    available = {uid: sum(_is_available(pod, least, now) for pod in members) for uid, members in pods.items()}
-    new_unavailable = new["spec"]["replicas"] - available[new["metadata"]["uid"]]
-    total = sum(item["spec"]["replicas"] for item in [new, *old])
-    spare = total - (wanted - unavailable) - new_unavailable
-    for item in sorted(
-        old, key=lambda item: int(item["metadata"]["uid"][:8], 16)
-    ):  # pods that are not available go first
-        useless = min(spare, item["spec"]["replicas"] - available[item["metadata"]["uid"]])
-        if useless > 0:
-            item["spec"]["replicas"] -= useless
-            spare -= useless
+def _roll(store: Store, owner: Object, new: Object, old: Objects, now: float) -> None:
+    wanted, both = owner["spec"]["replicas"], [new, *old]
+    surge, unavailable = _rolling_limits(owner["spec"])
+    room = wanted + surge - sum(item["spec"]["replicas"] for item in both)
+    if new["spec"]["replicas"] < wanted:
+        room = max(0, min(room, wanted - new["spec"]["replicas"]))
+    new["spec"]["replicas"] = min(wanted, new["spec"]["replicas"] + max(0, room))
+    pods = {item["metadata"]["uid"]: store.owned("Pod", item, active=True) for item in both}
+    available = {uid: _available(owner, members, now) for uid, members in pods.items()}
+    missing = new["spec"]["replicas"] - available[new["metadata"]["uid"]]
+    spare = sum(item["spec"]["replicas"] for item in both) - (wanted - unavailable) - missing
+    oldest_first = sorted(old, key=lambda item: -_age(item))
+    for item in oldest_first:  # pods that are not available go first
+        useless = max(0, min(spare, item["spec"]["replicas"] - available[item["metadata"]["uid"]]))
+        item["spec"]["replicas"] -= useless
+        spare -= useless
     spare = min(spare, sum(available.values()) - (wanted - unavailable))
-    for item in sorted(old, key=lambda item: int(item["metadata"]["uid"][:8], 16)):
+    for item in oldest_first:
         down = min(max(spare, 0), item["spec"]["replicas"])
         item["spec"]["replicas"] -= down
         spare -= down
 
 
-def _history(store: Store, owner: Object, old: list[Object]) -> None:
-    empty = [item for item in old if item["spec"]["replicas"] == 0 and not store.owned("Pod", item)]
-    excess = len(empty) - owner["spec"]["revisionHistoryLimit"]
-    for item in sorted(
-        empty, key=lambda item: int(item["metadata"]["annotations"]["deployment.kubernetes.io/revision"])
-    )[: max(excess, 0)]:
-        store.remove(item)
-
-
-def _deployment_status(store: Store, owner: Object, new: Object | None, old: list[Object], now: float) -> None:
-    spec = owner["spec"]
-    least = spec.get("minReadySeconds", 0)
-    pods = [pod for item in [*old, *([new] if new else [])] for pod in store.owned("Pod", item) if is_active(pod)]
-    updated = [pod for pod in store.owned("Pod", new) if is_active(pod)] if new else []
-    available = sum(_is_available(pod, least, now) for pod in pods)
-    unavailable = rolling_limits(spec)[1] if spec["strategy"]["type"] == "RollingUpdate" else 0
-    enough = available >= spec["replicas"] - unavailable
-    status = owner.setdefault("status", {})
-    done = len(updated) == spec["replicas"] == len(pods) and available >= spec["replicas"]
-    progress = (len(updated), available, len(pods))
+def _deployment_status(store: Store, owner: Object, new: Object | None, both: Objects, now: float) -> None:
+    spec, status = owner["spec"], owner.setdefault("status", {})
+    pods = [pod for item in both for pod in store.owned("Pod", item, active=True)]
+    updated = len(store.owned("Pod", new, active=True)) if new else 0
+    available, wanted = _available(owner, pods, now), spec["replicas"]
+    unavailable = _rolling_limits(spec)[1] if spec["strategy"]["type"] == "RollingUpdate" else 0
+    done = updated == wanted == len(pods) and available >= wanted
+    progress = (updated, available, len(pods))
     if status.get("progress") != progress:
         status.update(progress=progress, progressSince=now)
     late = not done and not spec.get("paused") and now - status["progressSince"] > spec["progressDeadlineSeconds"]
+    reason = "ProgressDeadlineExceeded" if late else "NewReplicaSetAvailable" if done else "ReplicaSetUpdated"
     status.update(
         observedGeneration=owner["metadata"]["generation"],
         replicas=len(pods),
-        updatedReplicas=len(updated),
+        updatedReplicas=updated,
         readyReplicas=sum(map(is_ready, pods)),
         availableReplicas=available,
-        unavailableReplicas=max(0, spec["replicas"] - available),
+        unavailableReplicas=max(0, wanted - available),
         conditions=[
-            {"type": "Available", "status": str(enough)},
-            {
-                "type": "Progressing",
-                "status": str(not late),
-                "reason": "ProgressDeadlineExceeded"
-                if late
-                else "NewReplicaSetAvailable"
-                if done
-                else "ReplicaSetUpdated",
-            },
+            {"type": "Available", "status": str(available >= wanted - unavailable)},
+            {"type": "Progressing", "status": str(not late), "reason": reason},
         ],
     )
 
 
+def _is_current(pod: Object, digest: str) -> bool:
+    return bool(pod["metadata"]["labels"][_HASH] == digest)
+
+
 def daemon_set(store: Store, owner: Object, now: float) -> None:
     """Keep one pod on each node that the template's selector, affinity and tolerations allow."""
-    spec = owner["spec"]
-    digest = template_hash(spec["template"])
-    pods: dict[str, list[Object]] = {}
+    spec, strategy = owner["spec"], owner["spec"]["updateStrategy"]
+    digest, template = _template_hash(spec["template"]), copy.deepcopy(spec["template"])
+    tolerations = template["spec"].setdefault("tolerations", [])
+    for effect, names in _DAEMON.items():
+        tolerations += [{"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect} for name in names]
+    nodes = [node["metadata"]["name"] for node in store.list("Node") if fits_node(template["spec"], node)]
+    pods: dict[str, Objects] = {name: [] for name in nodes}
     for pod in store.owned("Pod", owner):
         pods.setdefault(pod["spec"].get("nodeName", ""), []).append(pod)
-    strategy = spec["updateStrategy"]
-    eligible = [
-        node for node in store.list("Node") if fits_node(_with_daemon_tolerations(spec["template"]["spec"]), node)
-    ]
-    unavailable = sum(not any(is_ready(pod) for pod in pods.get(node["metadata"]["name"], [])) for node in eligible)
-    budget = _share((strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1), len(eligible), up=True)
-    names = {node["metadata"]["name"] for node in eligible}
-    for node_name in names:
-        mine = [pod for pod in pods.get(node_name, []) if is_active(pod)]
-        for pod in pods.get(node_name, []):
-            if (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
-                store.delete(pod, now)
-        if not mine and not pods.get(node_name):
-            pod = pod_from_template(
-                spec["template"],
-                owner,
-                f"{owner['metadata']['name']}-",
-                {"controller-revision-hash": digest},
-                generate=True,
-            )
-            pod["spec"] = _with_daemon_tolerations(pod["spec"])
-            pod["spec"]["nodeName"] = node_name
+    unavailable = sum(not any(map(is_ready, pods[name])) for name in nodes)
+    budget = _share(dig(strategy, "rollingUpdate.maxUnavailable", 1), len(nodes), up=True)
+    for node, members in pods.items():
+        if not members:
+            pod = pod_from_template(template, owner, {_HASH: digest})
+            pod["spec"]["nodeName"] = node
             store.create(pod)
-        for pod in mine:
-            outdated = pod["metadata"]["labels"]["controller-revision-hash"] != digest
-            if outdated and strategy["type"] == "RollingUpdate" and (unavailable < budget or not is_ready(pod)):
+        for pod in members:
+            outdated = is_active(pod) and not _is_current(pod, digest) and strategy["type"] == "RollingUpdate"
+            if node not in nodes or phase(pod) in ("Failed", "Succeeded"):
+                store.delete(pod, now)
+            elif outdated and (unavailable < budget or not is_ready(pod)):
                 unavailable += is_ready(pod)
                 store.delete(pod, now)
-    for node_name, members in pods.items():
-        for pod in members:
-            if node_name not in names:
-                store.delete(pod, now)
-    current = [pod for pod in store.owned("Pod", owner) if is_active(pod)]
+    current = store.owned("Pod", owner, active=True)
     owner["status"] = {
-        "desiredNumberScheduled": len(eligible),
+        "desiredNumberScheduled": len(nodes),
         "currentNumberScheduled": len(current),
         "numberReady": sum(map(is_ready, current)),
         "numberMisscheduled": 0,
-        "updatedNumberScheduled": sum(
-            pod["metadata"]["labels"]["controller-revision-hash"] == digest for pod in current
-        ),
+        "updatedNumberScheduled": sum(_is_current(pod, digest) for pod in current),
     }
-
-
-def _with_daemon_tolerations(spec: Object) -> Object:
-    spec = copy.deepcopy(spec)
-    spec["tolerations"] = [
-        *(spec.get("tolerations") or []),
-        *(
-            {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect}
-            for name, effect in (
-                ("not-ready", "NoExecute"),
-                ("unreachable", "NoExecute"),
-                ("disk-pressure", "NoSchedule"),
-                ("memory-pressure", "NoSchedule"),
-                ("pid-pressure", "NoSchedule"),
-                ("unschedulable", "NoSchedule"),
-            )
-        ),
-    ]
-    return spec
 
 
 def stateful_set(store: Store, owner: Object, now: float) -> None:
     """Keep pods name-0 … name-(n-1): in order, each ready before the next, unless podManagementPolicy is Parallel."""
-    spec = owner["spec"]
-    digest = template_hash(spec["template"])
-    start = (spec.get("ordinals") or {}).get("start", 0)
+    spec, strategy, digest = owner["spec"], owner["spec"]["updateStrategy"], _template_hash(owner["spec"]["template"])
+    start = dig(spec, "ordinals.start", 0)
     wanted = range(start, start + spec["replicas"])
     parallel = spec["podManagementPolicy"] == "Parallel"
     pods = {int(pod["metadata"]["name"].rpartition("-")[2]): pod for pod in store.owned("Pod", owner)}
-    _stateful_status(owner, pods, digest)
+    active = [pod for pod in pods.values() if is_active(pod)]
+    owner["status"] = {
+        "replicas": len(active),
+        "readyReplicas": sum(map(is_ready, active)),
+        "currentReplicas": len(active),
+        "updatedReplicas": sum(_is_current(pod, digest) for pod in active),
+    }
     for pod in pods.values():
-        if (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
+        if phase(pod) in ("Failed", "Succeeded"):
             store.delete(pod, now)
     for number in wanted:
         if number not in pods:
             _stateful_pod(store, owner, number, digest)
-            if not parallel:
-                return
-        elif not is_ready(pods[number]) and not parallel:
+        if not parallel and (number not in pods or not is_ready(pods[number])):
             return
-    surplus = sorted((number for number in pods if number not in wanted), reverse=True)
-    for number in surplus:
+    for number in sorted(set(pods) - set(wanted), reverse=True):
         store.delete(pods[number], now)
         if not parallel:
             return
-    strategy = spec["updateStrategy"]
-    if strategy["type"] != "RollingUpdate":
-        return
-    partition = strategy["rollingUpdate"]["partition"]
-    for number in sorted(pods, reverse=True):
+    for number in sorted(pods, reverse=True) if strategy["type"] == "RollingUpdate" else []:
         pod = pods[number]
-        if number >= partition and pod["metadata"]["labels"]["controller-revision-hash"] != digest:
+        if number >= strategy["rollingUpdate"]["partition"] and not _is_current(pod, digest):
             store.delete(pod, now)
             return
         if not is_ready(pod) or pod["metadata"].get("deletionTimestamp"):
@@ -311,46 +248,17 @@ def stateful_set(store: Store, owner: Object, now: float) -> None:
 
 
 def _stateful_pod(store: Store, owner: Object, number: int, digest: str) -> None:
-    spec, metadata = owner["spec"], owner["metadata"]
-    name = f"{metadata['name']}-{number}"
-    labels = {
-        "controller-revision-hash": digest,
-        "statefulset.kubernetes.io/pod-name": name,
-        "apps.kubernetes.io/pod-index": str(number),
-    }
-    pod = pod_from_template(spec["template"], owner, name, labels)
+    spec, namespace, name = owner["spec"], owner["metadata"]["namespace"], f"{owner['metadata']['name']}-{number}"
+    labels = {_HASH: digest, "statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": str(number)}
+    pod = pod_from_template(spec["template"], owner, labels, name)
     pod["spec"].update(hostname=name, subdomain=spec.get("serviceName", ""))
     for claim in spec.get("volumeClaimTemplates") or []:
-        claim_name = f"{claim['metadata']['name']}-{name}"
-        if not store.get("PersistentVolumeClaim", claim_name, metadata["namespace"]):
-            store.create(
-                {
-                    "apiVersion": "v1",
-                    "kind": "PersistentVolumeClaim",
-                    "spec": copy.deepcopy(claim["spec"]),
-                    "metadata": {
-                        "name": claim_name,
-                        "namespace": metadata["namespace"],
-                        "labels": {
-                            **(claim["metadata"].get("labels") or {}),
-                            **(spec["selector"].get("matchLabels") or {}),
-                        },
-                    },
-                }
-            )
-        volumes = [volume for volume in pod["spec"].get("volumes") or [] if volume["name"] != claim["metadata"]["name"]]
-        pod["spec"]["volumes"] = [
-            *volumes,
-            {"name": claim["metadata"]["name"], "persistentVolumeClaim": {"claimName": claim_name}},
-        ]
+        volume = claim["metadata"]["name"]
+        claim_name = f"{volume}-{name}"
+        if not store.get("PersistentVolumeClaim", claim_name, namespace):
+            own = {**(claim["metadata"].get("labels") or {}), **(spec["selector"].get("matchLabels") or {})}
+            copied = copy.deepcopy(claim["spec"])
+            store.create(make("v1", "PersistentVolumeClaim", claim_name, namespace, labels=own, spec=copied))
+        others = [item for item in pod["spec"].get("volumes") or [] if item["name"] != volume]
+        pod["spec"]["volumes"] = [*others, {"name": volume, "persistentVolumeClaim": {"claimName": claim_name}}]
     store.create(pod)
-
-
-def _stateful_status(owner: Object, pods: dict[int, Object], digest: str) -> None:
-    active = ordinal(pod for pod in pods.values() if is_active(pod))
-    owner["status"] = {
-        "replicas": len(active),
-        "readyReplicas": sum(map(is_ready, active)),
-        "currentReplicas": len(active),
-        "updatedReplicas": sum(pod["metadata"]["labels"]["controller-revision-hash"] == digest for pod in active),
-    }

@@ -1,7 +1,5 @@
 """Control groups of sandboxes: limits for the whole sandbox, readings for checks, and removal of what a killed run left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -11,7 +9,8 @@ from pathlib import Path
 ROOT = Path("/sys/fs/cgroup")
 PARENT = "cloudeval"
 
-#: Limits of one sandbox with everything in it. A pod of a problem needs some 10 MB and 5 processes; Envoy 100 MB.
+#: Limits of one sandbox with everything in it: bytes, and processes. A pod of a problem needs some 10 MB and 5 processes;
+#: Envoy 100 MB.
 MEMORY_BYTES = 768 * 2**20
 PROCESSES = 512
 #: Weight of a sandbox beside other processes (1024 is usual), so that a busy answer leaves room for other tests.
@@ -23,14 +22,16 @@ def is_v2() -> bool:
     return (ROOT / "cgroup.controllers").exists()
 
 
+def base() -> Path:
+    """Return the folder that holds the groups of all sandboxes."""
+    return ROOT / PARENT if is_v2() else ROOT / "pids" / PARENT
+
+
 def _folders(name: str) -> dict[str, Path]:
     if is_v2():
         return {"": ROOT / PARENT / name}
-    return {
-        part: ROOT / part / PARENT / name
-        for part in ("memory", "pids", "cpu", "freezer", "devices", "cpuset", "blkio")
-        if (ROOT / part).is_dir()
-    }
+    parts = ("memory", "pids", "cpu", "freezer", "devices", "cpuset", "blkio")
+    return {part: ROOT / part / PARENT / name for part in parts if (ROOT / part).is_dir()}
 
 
 def create(name: str) -> None:
@@ -42,23 +43,18 @@ def create(name: str) -> None:
                 folder.mkdir(parents=True, exist_ok=True)
                 break
     if is_v2():
-        for folder in (ROOT, ROOT / PARENT, ROOT / PARENT / name):
+        for folder in (ROOT, ROOT / PARENT, folders[""]):
             _write(folder / "cgroup.subtree_control", "+memory +pids +cpu")
-        limits = {"memory.max": str(MEMORY_BYTES), "pids.max": str(PROCESSES), "cpu.weight": "50"}
-        for file, value in limits.items():
-            _write(folders[""] / file, value)
-        return
-    if "cpuset" in folders:
-        for folder in (folders["cpuset"].parent, folders["cpuset"]):
+        limits = {"memory.max": MEMORY_BYTES, "pids.max": PROCESSES, "cpu.weight": 50}
+    else:
+        for folder in (folders["cpuset"].parent, folders["cpuset"]) if "cpuset" in folders else ():
             for file in ("cpuset.cpus", "cpuset.mems"):
                 _write(folder / file, (ROOT / "cpuset" / file).read_text().strip())
-    for part, file, limit in (
-        ("memory", "memory.limit_in_bytes", MEMORY_BYTES),
-        ("pids", "pids.max", PROCESSES),
-        ("cpu", "cpu.shares", CPU_SHARES),
-    ):
+        limits = {"memory.limit_in_bytes": MEMORY_BYTES, "pids.max": PROCESSES, "cpu.shares": CPU_SHARES}
+    for limit, number in limits.items():
+        part = "" if is_v2() else limit.split(".")[0]
         if part in folders:
-            _write(folders[part] / file, str(limit))
+            _write(folders[part] / limit, str(number))
 
 
 def _write(file: Path, value: str) -> None:
@@ -68,20 +64,21 @@ def _write(file: Path, value: str) -> None:
 
 def read(name: str, container: str) -> dict[str, float | None]:
     """Return the limits that hold for a container: `memory` in bytes, `cpu` in cores, `shares`; None means unlimited."""
-    folders = {part: folder / container for part, folder in _folders(name).items()}
+
+    def text(part: str, file: str) -> str:
+        return (_folders(name)["" if is_v2() else part] / container / file).read_text()
+
     if is_v2():
-        memory, cpu = (folders[""] / "memory.max").read_text().strip(), (folders[""] / "cpu.max").read_text().split()
-        return {
-            "memory": None if memory == "max" else float(memory),
-            "cpu": None if cpu[0] == "max" else int(cpu[0]) / int(cpu[1]),
-            "shares": 1 + (float((folders[""] / "cpu.weight").read_text()) - 1) * 262142 / 9999,
-        }
-    memory_bytes = float((folders["memory"] / "memory.limit_in_bytes").read_text())
-    quota = int((folders["cpu"] / "cpu.cfs_quota_us").read_text())
+        memory, quota, period = text("", "memory.max").strip(), *text("", "cpu.max").split()
+        shares = 1 + (float(text("", "cpu.weight")) - 1) * 262142 / 9999
+    else:
+        memory = text("memory", "memory.limit_in_bytes")
+        quota, period = text("cpu", "cpu.cfs_quota_us"), text("cpu", "cpu.cfs_period_us")
+        shares = float(text("cpu", "cpu.shares"))
     return {
-        "memory": None if memory_bytes > 2**60 else memory_bytes,
-        "shares": float((folders["cpu"] / "cpu.shares").read_text()),
-        "cpu": None if quota < 0 else quota / int((folders["cpu"] / "cpu.cfs_period_us").read_text()),
+        "memory": None if memory == "max" or float(memory) > 2**60 else float(memory),
+        "cpu": None if quota == "max" or int(quota) < 0 else int(quota) / int(period),
+        "shares": shares,
     }
 
 
@@ -97,20 +94,7 @@ def was_out_of_memory(name: str, container: str) -> bool:
 def remove(name: str) -> None:
     """Kill what still runs in a sandbox's groups and remove them."""
     for _ in range(50):
-        left = False
-        for folder in _folders(name).values():
-            for inner in (
-                sorted([folder, *folder.rglob("*/")], key=lambda path: -len(path.parts)) if folder.is_dir() else []
-            ):
-                if not inner.is_dir():
-                    continue
-                with contextlib.suppress(OSError, ValueError):
-                    for pid in (inner / "cgroup.procs").read_text().split():
-                        os.kill(int(pid), signal.SIGKILL)
-                try:
-                    inner.rmdir()
-                except OSError:
-                    left = True
+        left = [folder for folder in _folders(name).values() if folder.is_dir() and not _removed(folder)]
         if not left:
             break
         time.sleep(0.02)
@@ -119,13 +103,22 @@ def remove(name: str) -> None:
             folder.parent.rmdir()
 
 
+def _removed(folder: Path) -> bool:
+    """Kill the processes of a group and those below it, and remove the groups. Return whether all are gone."""
+    for inner in sorted([folder, *folder.rglob("*/")], key=lambda path: -len(path.parts)):
+        with contextlib.suppress(OSError, ValueError):
+            for pid in (inner / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            inner.rmdir()
+    return not folder.exists()
+
+
 def sweep() -> int:
     """Remove the groups of sandboxes whose run has ended, as after `kill -9`. Return how many."""
-    base = ROOT / PARENT if is_v2() else ROOT / "pids" / PARENT
-    count = 0
-    for folder in base.iterdir() if base.is_dir() else []:
-        owner = folder.name.split("-")[0]
-        if folder.is_dir() and owner.isdigit() and not Path("/proc", owner).exists():
-            remove(folder.name)
-            count += 1
-    return count
+    names = [folder.name for folder in base().iterdir() if folder.is_dir()] if base().is_dir() else []
+    owners = {name: name.split("-")[0] for name in names}
+    ended = [name for name, owner in owners.items() if owner.isdigit() and not Path("/proc", owner).exists()]
+    for name in ended:
+        remove(name)
+    return len(ended)

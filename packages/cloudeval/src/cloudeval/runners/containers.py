@@ -1,7 +1,5 @@
 """Containers by runc: OCI configuration, start, exit status, exec, logs. Trees are shared; each container writes to its own layer."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,59 +13,32 @@ from cloudeval.errors import RunnerError
 from cloudeval.runners import images, linux
 from cloudeval.runners.sandbox import SCRATCH
 
-#: Capabilities that a container has unless its manifest drops them. containerd's default set without MKNOD, SYS_CHROOT and
+#: Capabilities of a container unless its manifest drops them: containerd's default set without MKNOD, SYS_CHROOT and
 #: AUDIT_WRITE, which no problem needs.
-CAPABILITIES = (
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "NET_BIND_SERVICE",
-    "NET_RAW",
-    "SETFCAP",
-    "SETGID",
-    "SETPCAP",
-    "SETUID",
-)
+_USUAL = "CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE NET_RAW SETFCAP SETGID SETPCAP SETUID"
+CAPABILITIES = tuple(_USUAL.split())
 #: Capabilities that a manifest may add beyond them: they act on the container's own network or time-sharing only.
 ADDABLE = (*CAPABILITIES, "NET_ADMIN", "SYS_NICE", "SYS_CHROOT", "IPC_LOCK")
 #: Bytes of a log that are read; the rest of an endless log is left.
 LOG_BYTES = 256 * 1024
 PROCESSES = 128
+#: System calls that containers must not make.
 _DENIED = (
-    "mount",
-    "umount2",
-    "pivot_root",
-    "ptrace",
-    "bpf",
-    "kexec_load",
-    "init_module",
-    "finit_module",
-    "delete_module",
-    "keyctl",
-    "add_key",
-    "request_key",
-    "unshare",
-    "setns",
-    "perf_event_open",
-    "open_by_handle_at",
-    "userfaultfd",
-    "reboot",
-    "swapon",
-    "swapoff",
-    "fsopen",
-    "fsmount",
-    "move_mount",
-    "open_tree",
-    "process_vm_writev",
-    "process_vm_readv",
-    "syslog",
-    "acct",
-    "io_uring_setup",
-    "clock_settime",
-    "settimeofday",
+    "mount umount2 pivot_root ptrace bpf kexec_load init_module finit_module delete_module keyctl add_key request_key "
+    "unshare setns perf_event_open open_by_handle_at userfaultfd reboot swapon swapoff fsopen fsmount move_mount open_tree "
+    "process_vm_writev process_vm_readv syslog acct io_uring_setup clock_settime settimeofday"
 )
+_MASKED = "/proc/kcore /proc/keys /proc/timer_list /proc/sched_debug /sys/firmware /proc/acpi /proc/scsi"
+#: (type, destination, options) of the file systems of every container.
+_SYSTEM_MOUNTS = (
+    ("proc", "/proc", ""),
+    ("tmpfs", "/dev", "nosuid strictatime mode=755 size=65536k"),
+    ("devpts", "/dev/pts", "nosuid noexec newinstance ptmxmode=0666 mode=0620"),
+    ("tmpfs", "/dev/shm", "nosuid noexec nodev mode=1777 size=16384k"),
+    ("sysfs", "/sys", "nosuid noexec nodev ro"),
+)
+#: Parts of runc's messages that tell of a command or mount of the answer, not of the machine.
+_ANSWERS_FAULT = ("exec:", "no such file", "chdir", "not a directory", "is a directory", "error mounting")
 
 
 @dataclass(frozen=True)
@@ -121,32 +92,16 @@ class Container:
         options = f"lowerdir={images.tree(self.spec.tree)},upperdir={self.folder}/upper,workdir={self.folder}/work"
         linux.mount("overlay", self.folder / "rootfs", "overlay", linux.MS_NODEV, options)
         (self.folder / "config.json").write_text(json.dumps(_configuration(self.spec, self.sandbox)))
+        arguments = [*_runc(), "run", "--detach", "--pid-file", f"{self.folder}/pid", "--bundle", str(self.folder)]
         with self.log.open("ab") as log:
             done = subprocess.run(
-                [
-                    *_runc(),
-                    "run",
-                    "--detach",
-                    "--pid-file",
-                    str(self.folder / "pid"),
-                    "--bundle",
-                    str(self.folder),
-                    self.spec.name,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                timeout=20,
-                check=False,
+                [*arguments, self.spec.name], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=20, check=False
             )
         if done.returncode != 0 or not (self.folder / "pid").exists():
             lines = self.logs().strip().splitlines()
             message = next((line for line in reversed(lines) if "error" in line or "runc" in line), "runc failed")
             self.log.write_text("")
-            if any(
-                part in message
-                for part in ("exec:", "no such file", "chdir", "not a directory", "is a directory", "error mounting")
-            ):
+            if any(part in message for part in _ANSWERS_FAULT):
                 return message.rpartition("unable to start container process: ")[2].rstrip('"')
             raise RunnerError(f"the container {self.spec.name} could not be started: {message[-300:]}")
         self.pid = int((self.folder / "pid").read_text())
@@ -164,7 +119,7 @@ class Container:
 
     def signal(self, number: int) -> None:
         """Send a signal to the first process."""
-        if self.exit_code is None:
+        if self.exit_code is None and self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -210,56 +165,15 @@ def _runc() -> list[str]:
 
 
 def _configuration(spec: ContainerSpec, sandbox: str) -> dict[str, Any]:
-    namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
-    namespaces.append(
-        {
-            "type": "network",
-            **({"path": f"/run/netns/{spec.namespace}"} if spec.namespace else {"path": "/proc/1/ns/net"}),
-        }
-    )
+    """Return the OCI configuration of a container."""
     capabilities = [f"CAP_{name}" for name in spec.capabilities]
-    mounts = [
-        {"destination": "/proc", "type": "proc", "source": "proc"},
-        {
-            "destination": "/dev",
-            "type": "tmpfs",
-            "source": "tmpfs",
-            "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
-        },
-        {
-            "destination": "/dev/pts",
-            "type": "devpts",
-            "source": "devpts",
-            "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
-        },
-        {
-            "destination": "/dev/shm",
-            "type": "tmpfs",
-            "source": "shm",
-            "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=16384k"],
-        },
-        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
-        *(
-            {
-                "destination": mount.target,
-                "type": "bind",
-                "source": str(mount.source),
-                "options": ["rbind", "nosuid", "nodev", "ro" if mount.read_only else "rw"],
-            }
-            for mount in sorted(spec.mounts, key=lambda mount: mount.target.count("/"))
-        ),
-    ]
-    resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}], "pids": {"limit": PROCESSES}}
-    if spec.memory_bytes:
-        resources["memory"] = {"limit": spec.memory_bytes}
-    cpu = {key: value for key, value in (("quota", spec.cpu_quota_us), ("shares", spec.cpu_shares)) if value}
-    if cpu:
-        resources["cpu"] = {**cpu, **({"period": 100_000} if spec.cpu_quota_us else {})}
+    granted = ("bounding", "permitted", "effective") if spec.user == 0 else ("bounding",)
+    limits = {"RLIMIT_NOFILE": 1024, "RLIMIT_CORE": 0}
     return {
         "ociVersion": "1.0.2",
         "hostname": spec.hostname,
         "root": {"path": "rootfs", "readonly": spec.read_only},
-        "mounts": mounts,
+        "mounts": _mounts(spec),
         "process": {
             "terminal": False,
             "args": spec.arguments,
@@ -267,33 +181,42 @@ def _configuration(spec: ContainerSpec, sandbox: str) -> dict[str, Any]:
             "noNewPrivileges": not spec.new_privileges,
             "user": {"uid": spec.user, "gid": spec.group, "additionalGids": list(spec.groups)},
             "env": [f"{key}={value}" for key, value in spec.env.items()],
-            "capabilities": dict.fromkeys(("bounding", "permitted", "effective"), capabilities)
-            if spec.user == 0
-            else {"bounding": capabilities},
-            "rlimits": [
-                {"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1024},
-                {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
-            ],
+            "capabilities": dict.fromkeys(granted, capabilities),
+            "rlimits": [{"type": name, "soft": number, "hard": number} for name, number in limits.items()],
         },
-        "linux": {
-            "namespaces": namespaces,
-            "resources": resources,
-            "cgroupsPath": f"/cloudeval/{sandbox}/{spec.name}",
-            "sysctl": spec.sysctls,
-            "maskedPaths": [
-                "/proc/kcore",
-                "/proc/keys",
-                "/proc/timer_list",
-                "/proc/sched_debug",
-                "/sys/firmware",
-                "/proc/acpi",
-                "/proc/scsi",
-            ],
-            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
-            "seccomp": {
-                "defaultAction": "SCMP_ACT_ALLOW",
-                "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32", "SCMP_ARCH_AARCH64"],
-                "syscalls": [{"names": list(_DENIED), "action": "SCMP_ACT_ERRNO"}],
-            },
+        "linux": _isolation(spec) | {"cgroupsPath": f"/cloudeval/{sandbox}/{spec.name}", "sysctl": spec.sysctls},
+    }
+
+
+def _mounts(spec: ContainerSpec) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = []
+    for kind, target, words in _SYSTEM_MOUNTS:
+        mounts.append({"destination": target, "type": kind, "source": kind, "options": words.split()})
+    for mount in sorted(spec.mounts, key=lambda mount: mount.target.count("/")):
+        options = ["rbind", "nosuid", "nodev", "ro" if mount.read_only else "rw"]
+        mounts.append({"destination": mount.target, "type": "bind", "source": str(mount.source), "options": options})
+    return mounts
+
+
+def _isolation(spec: ContainerSpec) -> dict[str, Any]:
+    network = f"/run/netns/{spec.namespace}" if spec.namespace else "/proc/1/ns/net"
+    resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}], "pids": {"limit": PROCESSES}}
+    if spec.memory_bytes:
+        resources["memory"] = {"limit": spec.memory_bytes}
+    cpu = {"quota": spec.cpu_quota_us, "period": 100_000 if spec.cpu_quota_us else None, "shares": spec.cpu_shares}
+    if any(cpu.values()):
+        resources["cpu"] = {key: value for key, value in cpu.items() if value}
+    return {
+        "namespaces": [
+            *({"type": kind} for kind in ("pid", "ipc", "uts", "mount")),
+            {"type": "network", "path": network},
+        ],
+        "resources": resources,
+        "maskedPaths": _MASKED.split(),
+        "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+        "seccomp": {
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32", "SCMP_ARCH_AARCH64"],
+            "syscalls": [{"names": _DENIED.split(), "action": "SCMP_ACT_ERRNO"}],
         },
     }

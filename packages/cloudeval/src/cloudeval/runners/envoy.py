@@ -7,6 +7,7 @@ the container, not even to validate: no privileges, a read-only tree, the sandbo
 from __future__ import annotations
 
 import contextlib
+import http.client
 import re
 import socket
 import threading
@@ -16,12 +17,12 @@ from typing import Any
 
 from cloudeval.errors import ReadError, RunnerError
 from cloudeval.reading import read
-from cloudeval.runners.cluster import Response, request
 from cloudeval.runners.containers import Container, ContainerSpec, Mount
-from cloudeval.runners.expectations import Checks
+from cloudeval.runners.expectations import Checks, Response, request
 from cloudeval.runners.images import PATH
 from cloudeval.runners.sandbox import SCRATCH
 from cloudeval.schema import Fault
+from cloudeval.values import dig
 
 #: Bytes that Envoy may use; it needs about 70 MB.
 MEMORY_BYTES = 400 * 2**20
@@ -48,22 +49,13 @@ class Upstream:
 
     def start(self) -> Upstream:
         """Listen, in a thread of this process."""
-        self._socket = socket.create_server((self.address, self.port), backlog=64, reuse_port=False)
-        threading.Thread(target=self._accept, daemon=True).start()
+        server = socket.create_server((self.address, self.port), backlog=64, reuse_port=False)
+        threading.Thread(target=self._accept, args=(server,), daemon=True).start()
         return self
 
-    def stop(self) -> None:
-        """Stop listening."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _accept(self) -> None:
+    def _accept(self, server: socket.socket) -> None:
         while True:
-            try:
-                client, _ = self._socket.accept()
-            except OSError:
-                return
+            client, _ = server.accept()
             threading.Thread(target=self._talk if self.plain_tcp else self._serve, args=(client,), daemon=True).start()
 
     def _talk(self, client: socket.socket) -> None:
@@ -75,29 +67,24 @@ class Upstream:
             stream = client.makefile("rb")
             while line := stream.readline():
                 method, path, _ = line.decode().split(" ", 2)
-                headers: dict[str, str] = {}
-                while (header := stream.readline().decode().strip()) != "":
-                    key, _, value = header.partition(":")
-                    known = headers.get(key.lower())
-                    headers[key.lower()] = value.strip() if known is None else f"{known},{value.strip()}"
+                message = http.client.parse_headers(stream)
+                headers = {key.lower(): ",".join(message.get_all(key, [])) for key in message}
                 stream.read(int(headers.get("content-length", 0)))
                 client.sendall(self._answer(method, path, headers))
 
     def _answer(self, method: str, path: str, headers: dict[str, str]) -> bytes:
         self.requests.append((method, path, headers))
-        status = self.status
-        if found := re.search(r"/status/(\d+)", path):
-            status = int(found[1])
-        if found := re.search(r"/slow/(\d+)", path):
-            time.sleep(int(found[1]) / 1000)
+        asked, slow = re.search(r"/status/(\d+)", path), re.search(r"/slow/(\d+)", path)
+        status = int(asked[1]) if asked else self.status
         if self.fail_next > 0:
             self.fail_next, status = self.fail_next - 1, 503
         if not self.healthy and path.startswith("/health"):
             status = 503
-        time.sleep(self.delay_s)
+        time.sleep(self.delay_s + (int(slow[1]) / 1000 if slow else 0))
         body = "" if method == "HEAD" else f"{self.name} {method} {path}"
-        extra = "".join(f"{key}: {value}\r\n" for key, value in self.headers.items())
-        return f"HTTP/1.1 {status} X\r\ncontent-type: text/plain\r\n{extra}content-length: {len(body)}\r\n\r\n{body}".encode()
+        fields = {"content-type": "text/plain", **self.headers, "content-length": str(len(body))}
+        head = "".join(f"{key}: {value}\r\n" for key, value in fields.items())
+        return f"HTTP/1.1 {status} X\r\n{head}\r\n{body}".encode()
 
 
 class Proxy(Checks):
@@ -116,41 +103,21 @@ class Proxy(Checks):
         (folder / "envoy.yaml").write_text(text)
         (folder / "out").mkdir(exist_ok=True)
         (folder / "out").chmod(0o777)
-        arguments = [
-            "envoy",
-            "-c",
-            "/config/envoy.yaml",
-            "--concurrency",
-            "1",
-            "--disable-hot-restart",
-            "-l",
-            "warning",
-            "--log-format",
-            "%l %v",
-            "--drain-time-s",
-            "1",
-            "--file-flush-interval-msec",
-            "50",
-        ]
-        self.container = Container(
-            ContainerSpec(
-                name="envoy",
-                arguments=arguments,
-                env={"PATH": PATH, "LD_LIBRARY_PATH": "/lib/x86_64-linux-gnu"},
-                tree="envoy",
-                user=65534,
-                group=65534,
-                mounts=(
-                    Mount(folder / "envoy.yaml", "/config/envoy.yaml", read_only=True),
-                    Mount(folder / "out", "/tmp"),
-                ),
-                read_only=True,
-                capabilities=(),
-                new_privileges=False,
-                memory_bytes=MEMORY_BYTES,
-            ),
-            sandbox,
+        options = "--concurrency 1 --disable-hot-restart -l warning --drain-time-s 1 --file-flush-interval-msec 50"
+        spec = ContainerSpec(
+            name="envoy",
+            arguments=["envoy", "-c", "/config/envoy.yaml", "--log-format", "%l %v", *options.split()],
+            env={"PATH": PATH, "LD_LIBRARY_PATH": "/lib/x86_64-linux-gnu"},
+            tree="envoy",
+            user=65534,
+            group=65534,
+            mounts=(Mount(folder / "envoy.yaml", "/config/envoy.yaml", read_only=True), Mount(folder / "out", "/tmp")),
+            read_only=True,
+            capabilities=(),
+            new_privileges=False,
+            memory_bytes=MEMORY_BYTES,
         )
+        self.text, self.container = text, Container(spec, sandbox)
 
     @staticmethod
     def admit(text: str) -> list[Fault]:
@@ -181,9 +148,7 @@ class Proxy(Checks):
 
     def _ports(self) -> list[tuple[str, int]]:
         found = []
-        value = read((SCRATCH / "envoy/envoy.yaml").read_text(), json_first=False)[0].value
-        resources = value.get("static_resources")
-        for listener in (resources.get("listeners") if isinstance(resources, dict) else None) or []:
+        for listener in dig(read(self.text, json_first=False)[0].value, "static_resources.listeners", []):
             with contextlib.suppress(KeyError, TypeError, AttributeError):
                 address = listener["address"]["socket_address"]
                 if address.get("protocol", "TCP") == "TCP":
@@ -198,9 +163,7 @@ class Proxy(Checks):
         return False
 
     def _message(self, code: int) -> str:
-        lines = [
-            line for line in self.container.logs().splitlines() if "error" in line.lower() or "critical" in line.lower()
-        ]
+        lines = [line for line in self.container.logs().splitlines() if re.search("error|critical", line.lower())]
         text = lines[0] if lines else f"Envoy ended with {code}"
         return re.sub(r"\s+", " ", text.split("error initializing configuration '/config/envoy.yaml': ")[-1])[:400]
 
@@ -261,20 +224,6 @@ class Proxy(Checks):
             return client.recv(65536).decode(errors="replace")
         return ""
 
-    def listens(self, port: int) -> bool:
-        """Return True if something accepts connections on the port."""
-        self._behaved()
-        return self._listens("127.0.0.1", port)
-
-    def admin(self, port: int, path: str) -> str:
-        """Return a page of Envoy's admin interface."""
-        return self.http(port, path, status=200).text
-
-    def output(self) -> str:
-        """Return what Envoy printed, access logs on stdout included."""
-        self._behaved()
-        return self.container.logs()
-
     def printed(self, pattern: str) -> str:
         """Wait until Envoy has printed a line that the regular expression finds, and return the line."""
         self._behaved()
@@ -282,11 +231,8 @@ class Proxy(Checks):
         def found() -> str | None:
             return next((line for line in self.container.logs().splitlines() if re.search(pattern, line)), None)
 
-        return str(
-            self.eventually(
-                found, f'Envoy prints no line with "{pattern}"; it printed "{self.container.logs()[-120:]}"', 3
-            )
-        )
+        missing = lambda: f'Envoy prints no line with "{pattern}"; it printed "{self.container.logs()[-120:]}"'  # noqa: E731
+        return str(self.eventually(found, missing, 3))
 
     def file(self, path: str) -> str:
         """Return a file below /tmp of Envoy's container, empty if it is missing."""

@@ -1,14 +1,47 @@
-"""What check functions share: failing with one sentence, waiting with a deadline, and how a verdict was reached."""
+"""Shared by check functions: failing with one sentence, waiting with a deadline, HTTP, and how a verdict was reached."""
 
-from __future__ import annotations
-
+import http.client
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 
 class CheckFailedError(Exception):
     """A check that the answer does not meet; the message is the reason in the verdict."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """An HTTP answer; status 0 means that no connection came about."""
+
+    status: int
+    text: str
+    headers: dict[str, str]
+
+
+def request(
+    host: str,
+    port: int,
+    path: str = "/",
+    *,
+    method: str = "GET",
+    headers: dict[str, str] | None = None,
+    body: str | None = None,
+    timeout_s: float = 2,
+) -> Response:
+    """Send one HTTP request. A connection that fails gives status 0."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request(method, path, body=body, headers=headers or {})
+        answer = connection.getresponse()
+        names = {key.lower() for key, _ in answer.getheaders()}
+        found = {key: ",".join(answer.headers.get_all(key, [])) for key in names}
+        return Response(answer.status, answer.read().decode(errors="replace").strip(), found)
+    except (OSError, http.client.HTTPException) as error:
+        return Response(0, f"no answer: {error}", {})
+    finally:
+        connection.close()
 
 
 class Checks:
@@ -47,35 +80,33 @@ class Checks:
 
     def equal(self, got: Any, wanted: Any, what: str) -> None:
         """Fail unless two values are equal."""
-        if got != wanted:
-            self.fail(f"{what} is {_short(got)}, expected {_short(wanted)}")
+        self.expect(got == wanted, f"{what} is {_short(got)}, expected {_short(wanted)}")
 
     def contains(self, text: str, part: str, what: str) -> None:
         """Fail unless a text contains a part."""
-        if part not in text:
-            self.fail(f"{what} lacks {_short(part)}: {_short(text)}")
+        self.expect(part in text, f"{what} lacks {_short(part)}: {_short(text)}")
 
-    def eventually(self, probe: Callable[[], Any], what: str, timeout_s: float | None = None) -> Any:
+    def eventually(
+        self, probe: Callable[[], Any], what: str | Callable[[], str], timeout_s: float | None = None
+    ) -> Any:
         """Wait until the probe returns something true, and return it; fail with `what` after the time limit."""
         limit_s = timeout_s or self.patience_s
         started, rounds, stepping = time.monotonic(), 0, 0.0
-        while True:
-            if result := probe():
-                return result
+        while not (result := probe()):
             slowness = min(10.0, max(1.0, stepping / rounds / self.round_s)) if rounds else 1.0
             if time.monotonic() - started > limit_s * slowness:
-                self.fail(f"{what} within {limit_s:g} s")
+                reason = what() if callable(what) else what
+                self.fail(f"{reason} within {limit_s:g} s")
             before = time.monotonic()
             self.step()
-            stepping += time.monotonic() - before
-            rounds += 1
+            stepping, rounds = stepping + time.monotonic() - before, rounds + 1
+        return result
 
     def always(self, probe: Callable[[], Any], what: str, seconds: float = 1.0) -> None:
         """Fail with `what` if the probe returns something false within the time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if not probe():
-                self.fail(what)
+            self.expect(probe(), what)
             self.step()
 
     def sleep(self, seconds: float) -> None:

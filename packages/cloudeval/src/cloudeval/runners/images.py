@@ -1,6 +1,4 @@
-"""Image trees without a registry: what the names in problems stand for. Every image is busybox with another start command."""
-
-from __future__ import annotations
+"""Image trees without a registry: one per name that problems use. Every image is busybox with another start command."""
 
 import os
 import re
@@ -14,11 +12,12 @@ from cloudeval.cache import cache_folder
 from cloudeval.errors import RunnerError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_FOLDERS = "bin dev etc proc root run sys tmp usr/bin usr/sbin var/log var/run home opt mnt lib64"
 
 
 @dataclass(frozen=True)
 class Image:
-    """What an image brings: start command, variables, user, working directory."""
+    """An image: its tree, start command, variables, user and working directory."""
 
     tree: str = "busybox"
     entrypoint: tuple[str, ...] = ()
@@ -29,32 +28,25 @@ class Image:
 
 
 def _web(version: str) -> Image:
-    serve = f"mkdir -p /www; [ -e /www/index.html ] || echo web {version} > /www/index.html; exec httpd -f -p ${{PORT:-8080}} -h /www"
+    page = f"mkdir -p /www; [ -e /www/index.html ] || echo web {version} > /www/index.html"
+    serve = f"{page}; exec httpd -f -p ${{PORT:-8080}} -h /www"
     return Image(command=("sh", "-c", serve), env={"WEB_VERSION": version})
 
 
+_WORK = "echo started; trap 'exit 0' TERM; while :; do sleep 0.2; done"
 #: Images that exist; any other name cannot be pulled. `web` serves /www on port 8080 (or $PORT); `echo` prints its arguments.
 CATALOGUE = {
-    "busybox": Image(),
-    "busybox:latest": Image(),
-    "busybox:1.35": Image(env={"BUSYBOX_VERSION": "1.35"}),
-    "busybox:1.36": Image(env={"BUSYBOX_VERSION": "1.36"}),
-    "busybox:1.37": Image(env={"BUSYBOX_VERSION": "1.37"}),
-    "web:1.0": _web("1.0"),
-    "web:2.0": _web("2.0"),
+    **dict.fromkeys(("busybox", "busybox:latest"), Image()),
+    **{f"busybox:{version}": Image(env={"BUSYBOX_VERSION": version}) for version in ("1.35", "1.36", "1.37")},
+    **{f"web:{version}": _web(version) for version in ("1.0", "2.0")},
     "echo:1.0": Image(entrypoint=("echo",), command=("no", "arguments")),
-    "worker:1.0": Image(
-        command=("sh", "-c", "echo started; trap 'exit 0' TERM; while :; do sleep 0.2; done"),
-        user=(1000, 1000),
-        directory="/tmp",
-    ),
+    "worker:1.0": Image(command=("sh", "-c", _WORK), user=(1000, 1000), directory="/tmp"),
 }
 
 
 def find(name: str) -> Image | None:
     """Return the image of a name as manifests write it; `docker.io/library/` and `localhost/` may stand before it."""
-    short = re.sub(r"^(docker\.io/(library/)?|localhost/)", "", name)
-    return CATALOGUE.get(short)
+    return CATALOGUE.get(re.sub(r"^(docker\.io/(library/)?|localhost/)", "", name))
 
 
 def tree(name: str = "busybox") -> Path:
@@ -64,24 +56,7 @@ def tree(name: str = "busybox") -> Path:
         return folder
     made = folder.with_name(f".{name}-{os.getpid()}")
     shutil.rmtree(made, ignore_errors=True)
-    for part in (
-        "bin",
-        "dev",
-        "etc",
-        "proc",
-        "root",
-        "run",
-        "sys",
-        "tmp",
-        "usr/bin",
-        "usr/sbin",
-        "var/log",
-        "var/run",
-        "home",
-        "opt",
-        "mnt",
-        "lib64",
-    ):
+    for part in _FOLDERS.split():
         (made / part).mkdir(parents=True, exist_ok=True)
     (made / "tmp").chmod(0o1777)
     (made / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
@@ -102,9 +77,8 @@ def _busybox(made: Path) -> None:
         raise RunnerError("busybox is missing; install busybox-static")
     shutil.copy(program, made / "bin/busybox")
     applets = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
-    for applet in applets:
-        if applet != "busybox":
-            (made / "bin" / applet).symlink_to("busybox")
+    for applet in set(applets) - {"busybox"}:
+        (made / "bin" / applet).symlink_to("busybox")
 
 
 def _envoy(made: Path) -> None:

@@ -1,7 +1,5 @@
 """Judges in a real cluster through kubectl: server-side dry run, apply into a fresh namespace, the check, removal."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -13,15 +11,16 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import yaml
 
-from cloudeval.admission.objects import CLUSTER_SCOPED
+from cloudeval.admission.rules import CLUSTER_SCOPED
 from cloudeval.errors import RunnerError, UsageError
 from cloudeval.problems import Variant, check_function
 from cloudeval.reading import values
 from cloudeval.records import RIGHT, UNJUDGED, WRONG, Verdict
-from cloudeval.runners.cluster import Cluster, Response
-from cloudeval.runners.expectations import CheckFailedError, Checks
+from cloudeval.runners.cluster import split_reference
+from cloudeval.runners.expectations import CheckFailedError, Checks, Response
 from cloudeval.store import is_ready
 
 Object = dict[str, Any]
@@ -42,15 +41,9 @@ class RealCluster(Checks):
         self, *arguments: str, text: str | None = None, timeout_s: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl in the namespace."""
+        command = ["kubectl", "-n", self.namespace, *arguments]
         try:
-            return subprocess.run(
-                ["kubectl", "-n", self.namespace, *arguments],
-                input=text,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                check=False,
-            )
+            return subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
         except subprocess.TimeoutExpired as error:
             raise RunnerError(f"kubectl {arguments[0]} did not end within {timeout_s:.0f} s") from error
 
@@ -76,7 +69,7 @@ class RealCluster(Checks):
 
     def find(self, reference: str, namespace: str = "") -> Object | None:
         """Return an object, or None."""
-        kind, name = Cluster._reference(reference)
+        kind, name = split_reference(reference)
         done = self.kubectl("get", kind, name, "-o", "json", *(["-n", namespace] if namespace else []))
         return json.loads(done.stdout) if done.returncode == 0 else None
 
@@ -142,9 +135,7 @@ def judge(variant: Variant, text: str) -> Verdict:
         outcome = Verdict(UNJUDGED, "runner", str(error))
     finally:
         _remove(cluster, text)
-    return Verdict(
-        outcome.outcome, outcome.how, outcome.reason, round(time.monotonic() - started, 3), 1, outcome.faults
-    )
+    return msgspec.structs.replace(outcome, seconds=round(time.monotonic() - started, 3))
 
 
 def _judged(cluster: RealCluster, variant: Variant, text: str) -> Verdict:

@@ -1,7 +1,5 @@
 """The few system calls that sandboxes need and Python 3.11 does not offer."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
@@ -11,23 +9,9 @@ from cloudeval.errors import RunnerError
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
-    0x20000,
-    0x4000000,
-    0x8000000,
-    0x20000000,
-    0x40000000,
-)
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE, MS_REMOUNT = (
-    1,
-    2,
-    4,
-    8,
-    4096,
-    16384,
-    1 << 18,
-    32,
-)
+#: CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID and CLONE_NEWNET of sched.h.
+EVERY_NAMESPACE = 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 16384, 1 << 18
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -45,17 +29,8 @@ def unshare(flags: int) -> None:
 def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, options: str = "") -> None:
     """Mount a file system."""
     data = options.encode() or None
-    _check(
-        _libc.mount(source.encode(), str(target).encode(), kind.encode() or None, ctypes.c_ulong(flags), data),
-        f"mount on {target}",
-    )
-
-
-def bind(source: str | Path, target: str | Path, *, read_only: bool = False) -> None:
-    """Mount a folder or file in a second place."""
-    mount(str(source), target, flags=MS_BIND | MS_REC)
-    if read_only:
-        mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+    done = _libc.mount(source.encode(), str(target).encode(), kind.encode() or None, ctypes.c_ulong(flags), data)
+    _check(done, f"mount on {target}")
 
 
 def die_with_parent() -> None:

@@ -1,16 +1,12 @@
 """Probes and hooks: exec, httpGet and tcpSocket against a running container."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import ssl
-from typing import Any
 
 from cloudeval.errors import NotCoveredError
 from cloudeval.runners.containers import Container
-
-Object = dict[str, Any]
+from cloudeval.values import Object
 
 
 class Probe:
@@ -33,17 +29,14 @@ class Probe:
         """Run the probe if it is due. Return whether it ran."""
         if now < self.due_at:
             return False
+        period = self.spec["periodSeconds"]
         passed = run_handler(self.spec, container, definition, address, self.spec["timeoutSeconds"])
         # The kubelet probes at once again until a container is ready; then every period.
-        self.due_at = now + (
-            self.spec["periodSeconds"] if passed or self.in_row else min(self.spec["periodSeconds"], 0.3)
-        )
+        self.due_at = now + (period if passed or self.in_row else min(period, 0.3))
         self.in_row = self.in_row + 1 if passed == self.last_result else 1
         self.last_result = passed
-        if passed and self.in_row >= self.spec["successThreshold"]:
-            self.passing, self.failed = True, False
-        elif not passed and self.in_row >= self.spec["failureThreshold"]:
-            self.passing, self.failed = False, True
+        if self.in_row >= self.spec["successThreshold" if passed else "failureThreshold"]:
+            self.passing, self.failed = passed, not passed
         return True
 
 
@@ -51,40 +44,31 @@ def run_handler(handler: Object, container: Container, definition: Object, addre
     """Run a probe's or hook's handler and return whether it succeeded."""
     if action := handler.get("exec"):
         return container.execute(action["command"], timeout_s)[0] == 0
-    if action := handler.get("httpGet"):
-        return _http_get(action, action.get("host") or address, _port(action["port"], definition), timeout_s)
-    if action := handler.get("tcpSocket"):
-        try:
-            socket.create_connection(
-                (action.get("host") or address, _port(action["port"], definition)), timeout_s
-            ).close()
-        except OSError:
-            return False
-        return True
     if action := handler.get("sleep"):
         return container.execute(["sleep", str(action["seconds"])], timeout_s)[0] in (0, 124)
-    raise NotCoveredError("gRPC probes are not covered")
-
-
-def _port(port: int | str, definition: Object) -> int:
-    if isinstance(port, int):
-        return port
-    named = {item.get("name"): item["containerPort"] for item in definition.get("ports") or []}
-    return int(named.get(port, 0) or (port if port.isdigit() else 0))
+    action = handler.get("httpGet") or handler.get("tcpSocket")
+    if action is None:
+        raise NotCoveredError("gRPC probes are not covered")
+    ports = {item.get("name"): item["containerPort"] for item in definition.get("ports") or []}
+    host, port = action.get("host") or address, action["port"]
+    number = port if isinstance(port, int) else int(ports.get(port) or (port if port.isdigit() else 0))
+    try:
+        if handler.get("httpGet"):
+            return _http_get(action, host, number, timeout_s)
+        socket.create_connection((host, number), timeout_s).close()
+    except (OSError, http.client.HTTPException):
+        return False
+    return True
 
 
 def _http_get(action: Object, host: str, port: int, timeout_s: float) -> bool:
-    headers = {item["name"]: item["value"] for item in action.get("httpHeaders") or []}
-    secure = action.get("scheme") == "HTTPS"
-    connection = (
-        http.client.HTTPSConnection(host, port, timeout=timeout_s, context=ssl._create_unverified_context())
-        if secure
-        else (http.client.HTTPConnection(host, port, timeout=timeout_s))
-    )
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    if action.get("scheme") == "HTTPS":
+        context = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
     try:
+        headers = {item["name"]: item["value"] for item in action.get("httpHeaders") or []}
         connection.request("GET", action.get("path") or "/", headers=headers)
         return 200 <= connection.getresponse().status < 400
-    except (OSError, http.client.HTTPException):
-        return False
     finally:
         connection.close()

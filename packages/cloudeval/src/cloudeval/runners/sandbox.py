@@ -5,13 +5,12 @@ and control groups. Scratch files lie on a small tmpfs that only this mount name
 itself, by the time limit, or because the run was killed, the kernel kills every process inside and drops the mounts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
 import pickle
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,80 +32,60 @@ SCRATCH_BYTES = 96 * 2**20
 
 @dataclass(frozen=True)
 class Ended:
-    """How a sandbox ended: with a value, or with an error of the machine."""
+    """The end of a sandbox: a value, or an error of the machine."""
 
     value: Any = None
     error: str | None = None
     timed_out: bool = False
 
 
+_TOOLS = {"runc": "runc", "ip": "iproute2", "busybox": "busybox-static"}
+
+
 def can_run() -> str | None:
     """Return why sandboxes cannot run on this machine, or None."""
     if os.geteuid() != 0:
         return "sandboxes need root"
-    missing = [
-        tool
-        for tool in ("runc", "ip", "busybox")
-        if not any(Path(folder, tool).exists() for folder in os.get_exec_path())
-    ]
-    if missing:
-        packages = {"runc": "runc", "ip": "iproute2", "busybox": "busybox-static"}
-        return f"{', '.join(missing)} missing; install {' '.join(packages[tool] for tool in missing)}"
-    return None
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    return f"{', '.join(missing)} missing; install {' '.join(_TOOLS[tool] for tool in missing)}" if missing else None
 
 
-class Sandbox:
-    """A sandbox that is running: the parent's side.
+def run(work: Callable[[str], Any], name: str, timeout_s: float) -> Ended:
+    """Run a function in a fresh sandbox, destroy the sandbox whole, and return how it ended.
 
     Args:
         work: The function to run inside; its return value comes back pickled.
         name: A name that starts with the pid of the process whose end ends the sandbox.
+        timeout_s: Seconds after which the sandbox is ended.
     """
-
-    def __init__(self, work: Callable[[str], Any], name: str) -> None:
-        self.name = name
-        cgroups.create(name)
-        self.reader, writer = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self.reader)
-            _outer(work, name, writer)
-        os.close(writer)
-
-    def wait(self, timeout_s: float) -> Ended:
-        """Wait for the result and destroy the sandbox whole."""
-        deadline = time.monotonic() + timeout_s
-        chunks: list[bytes] = []
-        try:
-            while (left := deadline - time.monotonic()) > 0:
-                if select.select([self.reader], [], [], left)[0]:
-                    chunk = os.read(self.reader, 1 << 16)
-                    if not chunk:
-                        break
-                    chunks.append(chunk)
-            timed_out = time.monotonic() >= deadline
-        finally:
-            self.destroy()
-        if timed_out:
-            return Ended(error=f"the test did not end within {timeout_s:.0f} s", timed_out=True)
-        try:
-            ended: Ended = pickle.loads(b"".join(chunks))  # noqa: S301  our own child wrote it
-        except (EOFError, pickle.UnpicklingError):
-            return Ended(error="the sandbox ended without a result")
-        return ended
-
-    def destroy(self) -> None:
-        """Kill everything in the sandbox."""
+    cgroups.create(name)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _outer(work, name, writer)
+    os.close(writer)
+    deadline, chunks = time.monotonic() + timeout_s, [b""]
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([reader], [], [], left)[0]:
+                chunks.append(os.read(reader, 1 << 16))
+                if not chunks[-1]:
+                    break
+        timed_out = time.monotonic() >= deadline
+    finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        os.close(self.reader)
-        os.waitpid(self.pid, 0)
-        cgroups.remove(self.name)
-
-
-def run(work: Callable[[str], Any], name: str, timeout_s: float) -> Ended:
-    """Run a function in a fresh sandbox and return how it ended."""
-    return Sandbox(work, name).wait(timeout_s)
+            os.kill(pid, signal.SIGKILL)
+        os.close(reader)
+        os.waitpid(pid, 0)
+        cgroups.remove(name)
+    if timed_out:
+        return Ended(error=f"the test did not end within {timeout_s:.0f} s", timed_out=True)
+    try:
+        ended: Ended = pickle.loads(b"".join(chunks))  # noqa: S301  our own child wrote it
+    except (EOFError, pickle.UnpicklingError):
+        return Ended(error="the sandbox ended without a result")
+    return ended
 
 
 def _outer(work: Callable[[str], Any], name: str, writer: int) -> None:
@@ -116,9 +95,7 @@ def _outer(work: Callable[[str], Any], name: str, writer: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         linux.die_with_parent()
-        linux.unshare(
-            linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
-        )
+        linux.unshare(linux.EVERY_NAMESPACE)
         pid = os.fork()
         if pid == 0:
             _inner(work, name, writer)
@@ -144,9 +121,8 @@ def _inner(work: Callable[[str], Any], name: str, writer: int) -> None:
     except MemoryError:
         ended = Ended(error="the test's own process ran out of memory")
     except BaseException as error:  # noqa: BLE001  reported to the parent as a failure of the runner
-        ended = Ended(
-            error=f"{type(error).__name__}: {error} ({traceback.format_exc().strip().splitlines()[-2].strip()})"
-        )
+        place = traceback.format_exc().strip().splitlines()[-2].strip()
+        ended = Ended(error=f"{type(error).__name__}: {error} ({place})")
     with contextlib.suppress(OSError), os.fdopen(writer, "wb") as pipe:
         pipe.write(pickle.dumps(ended))
     os._exit(0)

@@ -1,1 +1,1 @@
-"""What objects mean that do not run here: RBAC, NetworkPolicy, Istio and training kinds, as pure functions over a store."""
+"""The meaning of RBAC, NetworkPolicy, Istio and training kinds, which do not run here: pure functions over a store."""

@@ -1,13 +1,16 @@
 """RBAC: may a subject do something? As Kubernetes' RBAC authorizer decides it."""
 
-from __future__ import annotations
+from cloudeval.store import Objects, Store
+from cloudeval.values import Object, dig
 
-from typing import Any
-
-from cloudeval.store import Store
-from cloudeval.values import matches
-
-Object = dict[str, Any]
+_VIEWED = (
+    "pods pods/log services configmaps endpoints serviceaccounts deployments replicasets statefulsets daemonsets jobs "
+    "cronjobs ingresses networkpolicies persistentvolumeclaims events namespaces"
+)
+_VIEW = {"apiGroups": ["", "apps", "batch", "networking.k8s.io"], "verbs": ["get", "list", "watch"]}
+_ALL = {"apiGroups": ["*"], "resources": ["*"], "nonResourceURLs": ["*"], "verbs": ["*"]}
+#: Rules of the cluster roles that every cluster has.
+_BUILT_IN: dict[str, Objects] = {"cluster-admin": [_ALL], "view": [{**_VIEW, "resources": _VIEWED.split()}]}
 
 
 def may(
@@ -24,95 +27,49 @@ def may(
         group: API group, empty for the core group.
         name: Name of one object, for rules with resourceNames.
     """
-    for binding in store.list("ClusterRoleBinding"):
-        if _binds(binding, subject) and _role_allows(store, binding, verb, resource, group, name):
-            return True
+    bindings = store.list("ClusterRoleBinding") + (store.list("RoleBinding", namespace) if namespace else [])
     return any(
-        _binds(binding, subject) and _role_allows(store, binding, verb, resource, group, name)
-        for binding in store.list("RoleBinding", namespace)
-        if namespace
+        _rule_allows(rule, verb, resource, group, name)
+        for binding in bindings
+        if _names(subject) & {_identity(item) for item in binding.get("subjects") or []}
+        for rule in _rules_of(store, binding)
     )
 
 
-def _binds(binding: Object, subject: str) -> bool:
+def _names(subject: str) -> set[tuple[str, str, str]]:
+    """Return what a subject is called in bindings: (kind, namespace, name)."""
     kind, _, name = subject.partition(":")
-    for item in binding.get("subjects") or []:
-        if kind == "user" and item["kind"] == "User" and item["name"] == name:
-            return True
-        if kind == "group" and item["kind"] == "Group" and item["name"] == name:
-            return True
-        if kind == "sa":
-            namespace, _, account = name.partition("/")
-            groups = {"system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"}
-            if item["kind"] == "ServiceAccount" and (item.get("namespace"), item["name"]) == (namespace, account):
-                return True
-            if item["kind"] == "Group" and item["name"] in groups:
-                return True
-            if item["kind"] == "User" and item["name"] == f"system:serviceaccount:{namespace}:{account}":
-                return True
-    return False
+    if kind != "sa":
+        return {({"user": "User", "group": "Group"}.get(kind, ""), "", name)}
+    namespace, _, account = name.partition("/")
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+    own = {("ServiceAccount", namespace, account), ("User", "", f"system:serviceaccount:{namespace}:{account}")}
+    return own | {("Group", "", group) for group in groups}
 
 
-_BUILT_IN = {
-    "cluster-admin": [
-        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
-        {"nonResourceURLs": ["*"], "verbs": ["*"]},
-    ],
-    "view": [
-        {
-            "apiGroups": ["", "apps", "batch", "networking.k8s.io"],
-            "verbs": ["get", "list", "watch"],
-            "resources": [
-                "pods",
-                "pods/log",
-                "services",
-                "configmaps",
-                "endpoints",
-                "serviceaccounts",
-                "deployments",
-                "replicasets",
-                "statefulsets",
-                "daemonsets",
-                "jobs",
-                "cronjobs",
-                "ingresses",
-                "networkpolicies",
-                "persistentvolumeclaims",
-                "events",
-                "namespaces",
-            ],
-        }
-    ],
-}
+def _identity(item: Object) -> tuple[str, str, str]:
+    return item["kind"], item.get("namespace", "") if item["kind"] == "ServiceAccount" else "", item["name"]
 
 
-def rules_of(store: Store, kind: str, name: str, namespace: str) -> list[Object]:
-    """Return the rules of a role, aggregated ones included."""
-    role = store.get(kind, name, namespace if kind == "Role" else None)
+def _rules_of(store: Store, binding: Object) -> Objects:
+    """Return the rules of a binding's role, aggregated ones included."""
+    kind, name = binding["roleRef"]["kind"], binding["roleRef"]["name"]
+    role = store.get(kind, name, binding["metadata"].get("namespace") if kind == "Role" else None)
     if role is None:
         return _BUILT_IN.get(name, []) if kind == "ClusterRole" else []
     rules = list(role.get("rules") or [])
-    for selector in (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or []:
-        for other in store.list("ClusterRole"):
-            if other is not role and matches(selector, other["metadata"].get("labels")):
-                rules += other.get("rules") or []
+    for selector in dig(role, "aggregationRule.clusterRoleSelectors", []):
+        for other in store.list("ClusterRole", selector=selector):
+            rules += (other.get("rules") or []) if other is not role else []
     return rules
-
-
-def _role_allows(store: Store, binding: Object, verb: str, resource: str, group: str, name: str) -> bool:
-    ref = binding["roleRef"]
-    rules = rules_of(store, ref["kind"], ref["name"], binding["metadata"].get("namespace", ""))
-    return any(_rule_allows(rule, verb, resource, group, name) for rule in rules)
 
 
 def _rule_allows(rule: Object, verb: str, resource: str, group: str, name: str) -> bool:
     if not {"*", verb} & set(rule.get("verbs") or []):
         return False
     if resource.startswith("/"):
-        return any(
-            url in ("*", resource) or (url.endswith("*") and resource.startswith(url[:-1]))
-            for url in rule.get("nonResourceURLs") or []
-        )
+        urls = rule.get("nonResourceURLs") or []
+        return any(url in ("*", resource) or (url[-1:] == "*" and resource.startswith(url[:-1])) for url in urls)
     names = {"*", resource, "*/" + resource.partition("/")[2] if "/" in resource else resource}
     return bool(
         {"*", group} & set(rule.get("apiGroups") or [])

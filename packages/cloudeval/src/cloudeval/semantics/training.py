@@ -1,14 +1,11 @@
 """Training kinds: the pods, variables and queues that an operator would make of them. By reading, not by running."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from cloudeval.schema import quantity
 from cloudeval.store import Store
-
-Object = dict[str, Any]
+from cloudeval.values import Object, dig
 
 
 @dataclass(frozen=True)
@@ -22,104 +19,76 @@ class TrainingPod:
 
     def request(self, resource: str) -> float:
         """Return what its containers ask for of a resource."""
-        parts = [(container.get("resources") or {}) for container in self.spec["containers"]]
-        return sum(
-            quantity((part.get("requests") or {}).get(resource) or (part.get("limits") or {}).get(resource, 0))
-            for part in parts
-        )
+        parts = [container.get("resources") or {} for container in self.spec["containers"]]
+        asked = [dig(part, "requests", {}).get(resource) or dig(part, "limits", {}).get(resource, 0) for part in parts]
+        return sum(map(quantity, asked))
 
 
 def training_pods(store: Store, kind: str, name: str) -> list[TrainingPod]:
     """Return the pods of a PyTorchJob or JobSet; none while it is suspended or does not exist."""
     owner = store.get(kind, name)
-    if owner is None:
+    if owner is None or owner["spec"].get("suspend") or dig(owner, "spec.runPolicy.suspend"):
         return []
-    return list(_pytorch_pods(owner) if kind == "PyTorchJob" else _job_set_pods(owner))
+    return list((_pytorch_pods if kind == "PyTorchJob" else _job_set_pods)(owner["spec"], name))
 
 
-def _pytorch_pods(owner: Object) -> list[TrainingPod]:
-    spec, name = owner["spec"], owner["metadata"]["name"]
-    if (spec.get("runPolicy") or {}).get("suspend"):
-        return []
-    replicas = spec["pytorchReplicaSpecs"]
+def _pytorch_pods(spec: Object, name: str) -> Iterator[TrainingPod]:
+    replicas, per_node = spec["pytorchReplicaSpecs"], spec.get("nprocPerNode")
     sizes = {role: replicas[role].get("replicas", 1) for role in ("Master", "Worker") if role in replicas}
-    processes = int(spec["nprocPerNode"]) if str(spec.get("nprocPerNode", "")).isdigit() else 1
-    elastic = spec.get("elasticPolicy")
-    pods = []
-    for role, size in sizes.items():
-        for index in range(size):
-            rank = index + (sizes.get("Master", 0) if role == "Worker" else 0)
-            if elastic:
-                env = {
-                    "PET_NNODES": f"{elastic.get('minReplicas', sum(sizes.values()))}:{elastic.get('maxReplicas', sum(sizes.values()))}",
-                    "PET_RDZV_ENDPOINT": f"{name}-worker-0:{elastic.get('rdzvPort', 23456)}",
-                    "PET_RDZV_BACKEND": elastic.get("rdzvBackend", "c10d"),
-                    "PET_MAX_RESTARTS": str(elastic.get("maxRestarts", "")),
-                    "PET_NPROC_PER_NODE": str(elastic.get("nProcPerNode", spec.get("nprocPerNode", ""))),
-                }
-            else:
-                env = {
-                    "MASTER_ADDR": f"{name}-master-0",
-                    "MASTER_PORT": _master_port(replicas),
-                    "WORLD_SIZE": str(sum(sizes.values()) * processes),
-                    "RANK": str(rank),
-                    "PET_NNODES": str(sum(sizes.values())),
-                    "PET_NODE_RANK": str(rank),
-                    "PET_NPROC_PER_NODE": str(spec.get("nprocPerNode", "auto")),
-                }
-            template = replicas[role]["template"]["spec"]
-            pods.append(
-                TrainingPod(
-                    f"{name}-{role.lower()}-{index}",
-                    role,
-                    env,
-                    {**template, "restartPolicy": replicas[role].get("restartPolicy", "OnFailure")},
-                )
-            )
-    return pods
+    total, processes = sum(sizes.values()), int(per_node or 1) if str(per_node).isdigit() else 1
+    ports = [port for item in dig(replicas, "Master.template.spec.containers", []) for port in item.get("ports") or []]
+    named = [port["containerPort"] for port in ports if port.get("name") == "pytorchjob-port"]
+    for rank, (role, index) in enumerate((role, index) for role, size in sizes.items() for index in range(size)):
+        if elastic := spec.get("elasticPolicy"):
+            env = {
+                "PET_NNODES": f"{elastic.get('minReplicas', total)}:{elastic.get('maxReplicas', total)}",
+                "PET_RDZV_ENDPOINT": f"{name}-worker-0:{elastic.get('rdzvPort', 23456)}",
+                "PET_RDZV_BACKEND": elastic.get("rdzvBackend", "c10d"),
+                "PET_MAX_RESTARTS": str(elastic.get("maxRestarts", "")),
+                "PET_NPROC_PER_NODE": str(elastic.get("nProcPerNode", per_node or "")),
+            }
+        else:
+            env = {
+                "MASTER_ADDR": f"{name}-master-0",
+                "MASTER_PORT": str(named[0] if named else 23456),
+                "WORLD_SIZE": str(total * processes),
+                "RANK": str(rank),
+                "PET_NNODES": str(total),
+                "PET_NODE_RANK": str(rank),
+                "PET_NPROC_PER_NODE": str(per_node or "auto"),
+            }
+        policy = replicas[role].get("restartPolicy", "OnFailure")
+        pod_spec = {**replicas[role]["template"]["spec"], "restartPolicy": policy}
+        yield TrainingPod(f"{name}-{role.lower()}-{index}", role, env, pod_spec)
 
 
-def _master_port(replicas: Object) -> str:
-    for container in (replicas.get("Master") or {}).get("template", {}).get("spec", {}).get("containers", []):
-        for port in container.get("ports") or []:
-            if port.get("name") == "pytorchjob-port":
-                return str(port["containerPort"])
-    return "23456"
-
-
-def _job_set_pods(owner: Object) -> list[TrainingPod]:
-    spec, name = owner["spec"], owner["metadata"]["name"]
-    if spec.get("suspend"):
-        return []
-    pods = []
+def _job_set_pods(spec: Object, name: str) -> Iterator[TrainingPod]:
+    subdomain, named = dig(spec, "network.subdomain", name), dig(spec, "network.enableDNSHostnames", True)
     for job in spec["replicatedJobs"]:
         inner = job["template"]["spec"]
+        at_once = inner.get("parallelism", 1)
         for replica in range(job.get("replicas", 1)):
-            for index in range(
-                min(inner.get("parallelism", 1), inner.get("completions") or inner.get("parallelism", 1))
-            ):
+            for index in range(min(at_once, inner.get("completions") or at_once)):
                 pod = f"{name}-{job['name']}-{replica}-{index}"
-                subdomain = (spec.get("network") or {}).get("subdomain", name)
-                named = (spec.get("network") or {}).get("enableDNSHostnames", True)
-                env = {
-                    "JOB_COMPLETION_INDEX": str(index) if inner.get("completionMode") == "Indexed" else "",
-                    "HOST": f"{pod}.{subdomain}" if named else "",
-                }
-                pods.append(TrainingPod(pod, job["name"], env, inner["template"]["spec"]))
-    return pods
+                indexed = inner.get("completionMode") == "Indexed"
+                env = {"JOB_COMPLETION_INDEX": str(index) if indexed else ""}
+                env["HOST"] = f"{pod}.{subdomain}" if named else ""
+                yield TrainingPod(pod, job["name"], env, inner["template"]["spec"])
+
+
+def _flavors(store: Store, local: Object | None) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the flavors that exist of a local queue's cluster queue, each with its quota by resource."""
+    cluster = store.get("ClusterQueue", local["spec"]["clusterQueue"]) if local else None
+    for group in dig(cluster, "spec.resourceGroups", []):
+        for item in group["flavors"]:
+            if store.get("ResourceFlavor", item["name"]):
+                yield item["name"], {entry["name"]: quantity(entry["nominalQuota"]) for entry in item["resources"]}
 
 
 def quota(store: Store, local_queue: str, flavor: str, resource: str, namespace: str = "default") -> float:
     """Return the nominal quota that a local queue's cluster queue has of a flavor's resource; -1 where there is none."""
-    local = store.get("LocalQueue", local_queue, namespace)
-    cluster = store.get("ClusterQueue", local["spec"]["clusterQueue"]) if local else None
-    for group in (cluster or {}).get("spec", {}).get("resourceGroups") or []:
-        for item in group["flavors"]:
-            if item["name"] == flavor and store.get("ResourceFlavor", flavor):
-                for entry in item["resources"]:
-                    if entry["name"] == resource:
-                        return quantity(entry["nominalQuota"])
-    return -1
+    flavors = dict(_flavors(store, store.get("LocalQueue", local_queue, namespace)))
+    return flavors.get(flavor, {}).get(resource, -1)
 
 
 def admits_workload(store: Store, kind: str, name: str, namespace: str = "default") -> str:
@@ -127,39 +96,29 @@ def admits_workload(store: Store, kind: str, name: str, namespace: str = "defaul
     owner = store.get(kind, name, namespace)
     if owner is None:
         return "held: no such job"
-    queue = (owner["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name")
-    local = store.get("LocalQueue", queue, namespace) if queue else None
-    cluster = store.get("ClusterQueue", local["spec"]["clusterQueue"]) if local else None
+    queue = dig(owner, "metadata.labels", {}).get("kueue.x-k8s.io/queue-name")
     if queue is None:
         return "not managed: no queue label"
-    if local is None or cluster is None:
+    local = store.get("LocalQueue", queue, namespace)
+    cluster = store.get("ClusterQueue", local["spec"]["clusterQueue"]) if local else None
+    if cluster is None:
         return "held: no such queue"
     if cluster["spec"].get("namespaceSelector") is None:
         return "held: the cluster queue selects no namespace"
     if cluster["spec"].get("stopPolicy") in ("Hold", "HoldAndDrain"):
         return "held: the cluster queue is stopped"
     wanted = _wanted(store, owner)
-    for group in cluster["spec"].get("resourceGroups") or []:
-        for item in group["flavors"]:
-            quotas = {entry["name"]: quantity(entry["nominalQuota"]) for entry in item["resources"]}
-            if store.get("ResourceFlavor", item["name"]) and all(
-                amount <= quotas.get(resource, 0) for resource, amount in wanted.items()
-            ):
-                return str(item["name"])
+    for flavor, quotas in _flavors(store, local):
+        if all(amount <= quotas.get(resource, 0) for resource, amount in wanted.items()):
+            return flavor
     return "held: too little quota"
 
 
 def _wanted(store: Store, owner: Object) -> dict[str, float]:
     if owner["kind"] == "Job":
-        spec = owner["spec"]
-        pods = [TrainingPod("", "", {}, spec["template"]["spec"])] * spec.get("parallelism", 1)
+        pods = [TrainingPod("", "", {}, owner["spec"]["template"]["spec"])] * owner["spec"].get("parallelism", 1)
     else:
         pods = training_pods(store, owner["kind"], owner["metadata"]["name"])
-    names = {
-        name
-        for pod in pods
-        for c in pod.spec["containers"]
-        for part in ("requests", "limits")
-        for name in ((c.get("resources") or {}).get(part) or {})
-    }
+    asked = [container.get("resources") or {} for pod in pods for container in pod.spec["containers"]]
+    names = {name for part in asked for key in ("requests", "limits") for name in part.get(key) or {}}
     return {name: sum(pod.request(name) for pod in pods) for name in names}
