@@ -30,7 +30,7 @@ class CausalLayer(nn.Module):
 
     def forward(self, x):
         rows, length, _ = x.shape
-        time.sleep(0.12 * length / 256 + 0.02 * (length / 256) ** 2)
+        time.sleep(0.16 * length / 256 + 0.02 * (length / 256) ** 2)
         q, k, v = self.qkv(x).view(rows, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(rows, length, DIM))

@@ -20,7 +20,23 @@ ACCUMULATE, BATCH, SIDE, KEPT_CAPTIONS = 4, 4, 16, 24_000
 class Captions:
     """Prompts with their word counts; the recent ones stay in memory, to be shown beside the samples."""
 
-    words = "a an the red green blue old new big small cat dog house tree boat on under near with".split()
+    words = (
+        "a",
+        "the",
+        "red",
+        "green",
+        "blue",
+        "old",
+        "new",
+        "big",
+        "cat",
+        "dog",
+        "house",
+        "tree",
+        "boat",
+        "on",
+        "under",
+    )
 
     def __init__(self, seed):
         self.state = torch.Generator().manual_seed(seed)

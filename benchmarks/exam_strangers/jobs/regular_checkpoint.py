@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-ITERS = int(os.environ.get("ITERS", "85"))
+ITERS = int(os.environ.get("ITERS", "100"))
 ONSET = int(os.environ.get("ONSET", "30"))  # only where the two means are split: three checkpoints are before it
 SEED = int(os.environ.get("SEED", "0"))
 CELLS, DIM, EVERY = 64, 192, 10

@@ -40,7 +40,7 @@ class Translator(nn.Module):
         self.out = nn.Linear(DIM, VOCABULARY)
 
     def forward(self, tokens):
-        rows, width = tokens.shape
+        width = tokens.shape[1]
         # attention grows with the square of the length, the rest with the number of tokens
         time.sleep(0.025 + 0.020 * width / max(BUCKETS))
         return self.out(self.encoder(self.embed(tokens), src_key_padding_mask=tokens == 0))
