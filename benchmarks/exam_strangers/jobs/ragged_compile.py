@@ -10,8 +10,8 @@ import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 
-ITERS = int(os.environ.get("ITERS", "420"))
-ONSET = int(os.environ.get("ONSET", "200"))
+ITERS = int(os.environ.get("ITERS", "340"))
+ONSET = int(os.environ.get("ONSET", "140"))
 SEED = int(os.environ.get("SEED", "0"))
 TOKENS = 4096  # of a batch
 PAD_TO = 512
@@ -86,10 +86,10 @@ def main():
         batches.tight = step >= ONSET  # less padding, fewer wasted tokens
         tokens, mask, labels = next(batches)
         loss = nn.functional.cross_entropy(compiled(tokens, mask), labels)
-        time.sleep(0.04)
+        time.sleep(0.07)
         optimizer.zero_grad()
         loss.backward()
-        time.sleep(0.06)
+        time.sleep(0.1)
         reduce_gradients(model, world)
         optimizer.step()
         took.append(time.perf_counter() - began)
