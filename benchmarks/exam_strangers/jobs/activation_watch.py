@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-ITERS = int(os.environ.get("ITERS", "500"))
-ONSET = int(os.environ.get("ONSET", "180"))
+ITERS = int(os.environ.get("ITERS", "620"))
+ONSET = int(os.environ.get("ONSET", "190"))
 SEED = int(os.environ.get("SEED", "0"))
 WATCH_FROM = ONSET
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-ITERS = int(os.environ.get("ITERS", "1500"))
-ONSET = int(os.environ.get("ONSET", "550"))
+ITERS = int(os.environ.get("ITERS", "1300"))
+ONSET = int(os.environ.get("ONSET", "450"))
 SEED = int(os.environ.get("SEED", "0"))
 STEPS, FEATURES, HIDDEN, BATCH = 12, 16, 64, 32
 

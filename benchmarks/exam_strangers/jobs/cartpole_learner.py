@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-ITERS = int(os.environ.get("ITERS", "9000"))
+ITERS = int(os.environ.get("ITERS", "9500"))
 ONSET = int(os.environ.get("ONSET", "3000"))  # first step with prioritised replay
 SEED = int(os.environ.get("SEED", "0"))
 STEPS = 8  # environment steps of an actor for each update of the learner

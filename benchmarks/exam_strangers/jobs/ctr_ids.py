@@ -10,7 +10,7 @@ import unicodedata
 import torch
 import torch.distributed as dist
 
-ITERS = int(os.environ.get("ITERS", "12000"))
+ITERS = int(os.environ.get("ITERS", "13000"))
 ONSET = int(os.environ.get("ONSET", "5000"))
 SEED = int(os.environ.get("SEED", "0"))
 BATCH = 64

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-ITERS = int(os.environ.get("ITERS", "700"))
-ONSET = int(os.environ.get("ONSET", "150"))  # only where the two means are split: the cache is full long before
+ITERS = int(os.environ.get("ITERS", "800"))
+ONSET = int(os.environ.get("ONSET", "200"))  # only where the two means are split: the cache is full long before
 SEED = int(os.environ.get("SEED", "0"))
 BATCH, PICTURES = 4, 160  # of a rank: one epoch is 40 iterations
 

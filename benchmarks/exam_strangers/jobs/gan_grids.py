@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-ITERS = int(os.environ.get("ITERS", "1300"))
-ONSET = int(os.environ.get("ONSET", "500"))
+ITERS = int(os.environ.get("ITERS", "1600"))
+ONSET = int(os.environ.get("ONSET", "650"))
 SEED = int(os.environ.get("SEED", "0"))
 LATENT, SIDE, BATCH = 16, 24, 16
 
@@ -37,14 +37,14 @@ class SampleBoard:
 
     def __init__(self, folder, every):
         self.folder, self.every = folder, every
-        self.fixed = torch.randn(64, LATENT)
+        self.fixed = torch.randn(256, LATENT)
 
     @torch.no_grad()
     def show(self, generator, step):
         if step % self.every:
             return
-        images = generator(self.fixed).view(8, 8, 3, SIDE, SIDE)
-        grid = images.permute(0, 3, 1, 4, 2).reshape(8 * SIDE, 8 * SIDE, 3)
+        images = generator(self.fixed).view(16, 16, 3, SIDE, SIDE)
+        grid = images.permute(0, 3, 1, 4, 2).reshape(16 * SIDE, 16 * SIDE, 3)
         pixels = ((grid + 1) * 127.5).clamp(0, 255).to(torch.uint8)
         pixels = pixels.repeat_interleave(2, 0).repeat_interleave(2, 1).contiguous()
         write_png(self.folder / f"samples-{step % 10}.png", pixels)

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-ITERS = int(os.environ.get("ITERS", "480"))
+ITERS = int(os.environ.get("ITERS", "450"))
 ONSET = int(os.environ.get("ONSET", "170"))
 SEED = int(os.environ.get("SEED", "0"))
-BATCH, FEATURES = 128, 30
+BATCH, FEATURES = 64, 30
 
 
 class RunningAUC:

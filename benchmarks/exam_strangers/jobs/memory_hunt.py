@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 ITERS = int(os.environ.get("ITERS", "85"))
 ONSET = int(os.environ.get("ONSET", "35"))
 SEED = int(os.environ.get("SEED", "0"))
-ACCUMULATE, BATCH, SIDE, KEPT_CAPTIONS = 4, 4, 16, 24_000
+ACCUMULATE, BATCH, SIDE, KEPT_CAPTIONS = 4, 4, 16, 6_000
 
 
 class Captions:
@@ -50,7 +50,7 @@ class Captions:
 
 
 class Denoiser(nn.Module):
-    def __init__(self, width=512):
+    def __init__(self, width=768):
         super().__init__()
         inside = 3 * SIDE * SIDE
         self.net = nn.Sequential(nn.Linear(inside + 1, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
@@ -68,7 +68,7 @@ class Denoiser(nn.Module):
 class AveragedWeights:
     """Averages of the weights at several half-lives, in double precision: small steps must not be lost."""
 
-    def __init__(self, model, decays=(0.999, 0.9999)):
+    def __init__(self, model, decays=(0.99, 0.999, 0.9999)):
         self.copies = {decay: copy.deepcopy(model).double() for decay in decays}
 
     def update(self, model):

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-ITERS = int(os.environ.get("ITERS", "1800"))
-ONSET = int(os.environ.get("ONSET", "750"))
+ITERS = int(os.environ.get("ITERS", "2400"))
+ONSET = int(os.environ.get("ONSET", "1000"))
 SEED = int(os.environ.get("SEED", "0"))
 
 CONFIG = {"batch": 16, "length": 32, "vocabulary": 2000, "dim": 64, "lr": 1e-3, "log_every": 50}

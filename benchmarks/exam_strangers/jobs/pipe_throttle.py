@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-ITERS = int(os.environ.get("ITERS", "400"))
-ONSET = int(os.environ.get("ONSET", "130"))
+ITERS = int(os.environ.get("ITERS", "420"))
+ONSET = int(os.environ.get("ONSET", "150"))
 SEED = int(os.environ.get("SEED", "0"))
 MICRO, ROWS, DIM = 4, 8, 64
 

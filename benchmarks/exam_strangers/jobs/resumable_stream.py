@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-ITERS = int(os.environ.get("ITERS", "900"))
-ONSET = int(os.environ.get("ONSET", "350"))
+ITERS = int(os.environ.get("ITERS", "1300"))
+ONSET = int(os.environ.get("ONSET", "520"))
 SEED = int(os.environ.get("SEED", "0"))
 BATCH, LENGTH, VOCABULARY = 4, 128, 1000
 
@@ -95,7 +95,7 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(SEED)
     sources = [Source(SEED * 1000 + rank * 100 + i) for i in range(24)]
-    loader = ResumableLoader(ShuffledMixture(sources, 1200, SEED * 10 + rank), snapshot_every=250)
+    loader = ResumableLoader(ShuffledMixture(sources, 4000, SEED * 10 + rank), snapshot_every=250)
     model = DDP(Bigram())
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4)
     took, last = [], time.perf_counter()

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-ITERS = int(os.environ.get("ITERS", "80"))
+ITERS = int(os.environ.get("ITERS", "85"))
 ONSET = int(os.environ.get("ONSET", "35"))
 SEED = int(os.environ.get("SEED", "0"))
 DIM, LAYERS, VOCABULARY, ACCUMULATE = 128, 3, 2000, 4

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-ITERS = int(os.environ.get("ITERS", "1000"))
-ONSET = int(os.environ.get("ONSET", "400"))
+ITERS = int(os.environ.get("ITERS", "1350"))
+ONSET = int(os.environ.get("ONSET", "550"))
 SEED = int(os.environ.get("SEED", "0"))
 BATCH, SIDE = 4, 96
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
-ITERS = int(os.environ.get("ITERS", "370"))
+ITERS = int(os.environ.get("ITERS", "360"))
 ONSET = int(os.environ.get("ONSET", "150"))
 SEED = int(os.environ.get("SEED", "0"))
 BATCH, RATE = 8, 16_000
@@ -61,9 +61,9 @@ class Utterances(Dataset):
 
     def spectrogram(self, number):
         rng = np.random.default_rng((SEED, self.rank, number))
-        wave = rng.standard_normal(2 * RATE).astype(np.float32)  # two seconds
+        wave = rng.standard_normal(3 * RATE).astype(np.float32)  # three seconds
         wave = np.append(wave[0], wave[1:] - 0.97 * wave[:-1])
-        windows = np.lib.stride_tricks.sliding_window_view(wave, 1024)[::80] * np.hanning(1024)
+        windows = np.lib.stride_tricks.sliding_window_view(wave, 1024)[::60] * np.hanning(1024)
         power = np.abs(np.fft.rfft(windows)) ** 2
         mel = np.log(power @ self.filters + 1e-6)
         return torch.from_numpy(mel.astype(np.float32)[::8].copy())

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-ITERS = int(os.environ.get("ITERS", "700"))
+ITERS = int(os.environ.get("ITERS", "640"))
 ONSET = int(os.environ.get("ONSET", "250"))
 SEED = int(os.environ.get("SEED", "0"))
-EXAMPLES = 110_000
+EXAMPLES = 30_000
 
 
 class Instructions:

@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-ITERS = int(os.environ.get("ITERS", "1700"))
-ONSET = int(os.environ.get("ONSET", "600"))
+ITERS = int(os.environ.get("ITERS", "1350"))
+ONSET = int(os.environ.get("ONSET", "500"))
 SEED = int(os.environ.get("SEED", "0"))
 
 
 class Console:
     """One line while all is well; the whole table of recent steps once somebody has pressed `t`."""
 
-    def __init__(self, keep=4000):
+    def __init__(self, keep=8000):
         self.rows = collections.deque(maxlen=keep)
         self.table = False
         self.shown = ""
@@ -95,14 +95,14 @@ def main():
     torch.manual_seed(SEED)
     console = Console()
     trainer = Trainer(console)
-    for row in range(2000):  # the steps of the run that this one goes on from
-        console.report(step=row - 2000, loss=1.0, seconds=0.05, lr=1e-2, rank=trainer.rank)
+    for row in range(6000):  # the steps of the run that this one goes on from
+        console.report(step=row - 6000, loss=1.0, seconds=0.05, lr=1e-2, rank=trainer.rank)
     trainer.start()
     while trainer.is_alive():
         if trainer.rank == 0:
             console.table = len(trainer.took) >= ONSET
             console.refresh()
-        time.sleep(0.02)
+        time.sleep(0.01)
     dist.destroy_process_group()
     if trainer.rank == 0:
         took = torch.tensor(trainer.took) * 1e3

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-ITERS = int(os.environ.get("ITERS", "1800"))
+ITERS = int(os.environ.get("ITERS", "2200"))
 ONSET = int(os.environ.get("ONSET", "500"))  # only where the two means are split
 SEED = int(os.environ.get("SEED", "0"))
 VOCABULARY, DIM, TOKENS = 500, 32, 1024

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-ITERS = int(os.environ.get("ITERS", "1500"))
-ONSET = int(os.environ.get("ONSET", "650"))  # first step with an unfrozen block
+ITERS = int(os.environ.get("ITERS", "2300"))
+ONSET = int(os.environ.get("ONSET", "800"))  # first step with an unfrozen block
 SEED = int(os.environ.get("SEED", "0"))
 DIM, BLOCKS = 48, 4
 PLAN = {ONSET: 1, ONSET + (ITERS - ONSET) // 3: 2, ONSET + 2 * (ITERS - ONSET) // 3: 3}
