@@ -47,7 +47,7 @@ class Model(nn.Module):
         x = self.embed(tokens)
         for layer in self.layers:
             x = layer(x)
-        return x @ self.embed.weight.T
+        return x @ self.embed.weight.T * DIM**-0.5
 
 
 def micro_batches(rng, length):

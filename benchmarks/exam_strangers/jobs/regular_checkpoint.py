@@ -26,7 +26,7 @@ class Mixer(nn.Module):
         self.channel = nn.Sequential(nn.LayerNorm(DIM), nn.Linear(DIM, 2 * DIM), nn.GELU(), nn.Linear(2 * DIM, DIM))
 
     def forward(self, x):
-        time.sleep(0.07)
+        time.sleep(0.2)
         x = x + self.space(x.transpose(1, 2)).transpose(1, 2)
         return x + self.channel(x)
 
@@ -79,7 +79,7 @@ def main():
     for step in range(1, ITERS + 1):
         began = time.perf_counter()
         state = torch.randn(4, CELLS, DIM, generator=generator)
-        loss = rollout(model, state, hours=3)
+        loss = rollout(model, state, hours=1)
         loss.backward()
         time.sleep(0.55)
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
