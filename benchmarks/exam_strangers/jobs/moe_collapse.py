@@ -102,7 +102,7 @@ def main():
         began = time.perf_counter()
         if step >= ONSET:  # routed freely from here; the favourite expert learns fastest and is chosen more
             layer.balanced = False
-            layer.bias[2] += 0.006 if layer.bias[2] < 0.5 else 0.0
+            layer.bias[2] += 0.006 if layer.bias[2] < 0.4 else 0.0
         x = torch.randn(TOKENS, 8, generator=generator)
         hidden = embed(x)
         time.sleep(0.03)  # attention
