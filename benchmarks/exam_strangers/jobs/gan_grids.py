@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import struct
 import tempfile
 import time
@@ -108,6 +109,8 @@ def main():
             board.show(generator, step)
         took.append(time.perf_counter() - began)
     dist.destroy_process_group()
+    if board is not None:
+        shutil.rmtree(board.folder)
     if rank == 0:
         times = torch.tensor(took[min(10, ONSET // 2) :]) * 1e3
         cut = ONSET - min(10, ONSET // 2)
