@@ -84,7 +84,7 @@ def main() -> int:
     """Print the table; a budget that is exceeded decides the status."""
     found = list(riddles())
     budgets = (
-        # what counts iterations without an optimizer, planned changes, and what an iteration is made of came in on top of
+        # iterations without an optimizer, planned changes, and what an iteration is made of came in on top of
         # the small house: docs/decisions/iterations.md, planned-change.md
         Budget("src/eroica: lines", lines(SOURCE), 76_000, 60_000),
         Budget("src/eroica: modules", len(modules(SOURCE)), 383, 300),
