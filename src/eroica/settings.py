@@ -219,7 +219,9 @@ class Settings:
     )
     baseline_window: bool = _setting(True, "Capture one short window while the job is healthy, to compare with later.")
     baseline_after_iterations: int = _setting(
-        60, "Iterations after warm-up before the baseline window.", Numbers(0, 1_000_000_000)
+        60,
+        "Iterations after warm-up before the baseline window; fewer, but ten, where they take more than 0.25 s.",
+        Numbers(0, 1_000_000_000),
     )
     baseline_window_s: float = _setting(
         3.0, "Length of the baseline window, s; longer where iterations are long.", LENGTH_S

@@ -56,6 +56,8 @@ _AFTER_TRACING = 15
 #: So many times as long they are for what tracing leaves behind: CUPTI stays attached, which made iterations that are
 #: bound by launching up to 1.4 times as long (docs/gpu.md). What is more is the job's own doing.
 _LEFT_BEHIND = (1.05, 1.5)
+#: Iterations longer than this, seconds, are not waited for one by one before the baseline window, but so many are.
+_QUICK_S, _LEAST_BEFORE_BASELINE = 0.25, 10
 
 
 @dataclass(frozen=True)
@@ -282,7 +284,9 @@ class Slowdown:
 
         Enough also to notice afterwards that the job got slow meanwhile.
         """
-        enough = self._seen >= self._settings.baseline_after_iterations and self._change.best_s < math.inf
+        after = self._settings.baseline_after_iterations
+        some = self._seen >= min(after, max(_LEAST_BEFORE_BASELINE, after * _QUICK_S / (self.current_s or _QUICK_S)))
+        enough = some and self._change.best_s < math.inf
         return enough and self.current_s is not None and not any(scale.held for scale in self._scales)
 
     def absolve(self) -> None:

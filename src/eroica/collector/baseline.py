@@ -75,8 +75,7 @@ class Baseline:
             return False
         if any((status.current_s or 0.0) >= FAR_SLOWER * (status.baseline_s or math.inf) for status in training):
             return False
-        after = self._settings.baseline_after_iterations
-        return all(status.steady and status.iteration >= after for status in training)
+        return all(status.steady for status in training)
 
     def opened(self) -> None:
         """A window is opened for it; the last try counts as done, whatever comes of it."""

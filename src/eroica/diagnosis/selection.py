@@ -120,10 +120,14 @@ def _doubted(view: View) -> list[Weighed]:
 
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
-    """Drop blocks whose time a deeper cell holds, or a surer block of some workers instead of all."""
+    """Drop blocks whose time a deeper cell, a surer block of some workers, or a measured one instead of a guess holds."""
     gains = {id(block): _gain(view, block) for block in blocks}
+    enough = _HALF * growth_of(view)[1]
+    is_measured = any(gains[id(block)] >= enough > 0 for block in blocks if block.reference != "slowdown")
 
     def is_beaten(block: Block) -> bool:
+        if block.reference == "slowdown" and is_measured:
+            return True
         if any(_holds(other, block) and gains[id(other)] >= _HOLDS * gains[id(block)] for other in blocks):
             return True
         if block.scope != "all" or block.reference == "peers":
