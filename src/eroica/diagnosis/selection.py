@@ -120,7 +120,7 @@ def _doubted(view: View) -> list[Weighed]:
 
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
-    """Drop blocks whose time a deeper cell, a surer block of some workers, or a measured one instead of a guess holds."""
+    """Drop blocks whose time a deeper cell or a surer block holds, and guesses where enough is measured."""
     gains = {id(block): _gain(view, block) for block in blocks}
     enough = _HALF * growth_of(view)[1]
     is_measured = any(gains[id(block)] >= enough > 0 for block in blocks if block.reference != "slowdown")
