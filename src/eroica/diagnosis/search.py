@@ -66,6 +66,8 @@ _LONG_HELD = 0.2
 #: Waiting of all must grow by this share of the iteration, and of what it was; if own work has grown by little.
 _WAIT_OF_ITERATION, _WAIT_OF_BEFORE, _LITTLE_OWN = 0.05, 0.5, 0.3
 _MANY_MORE_CALLS = 1.5
+#: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
+_SHARED = 0.25
 _Cells = dict[Cell, list[int]]
 
 
@@ -130,6 +132,8 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block
     if cell in ("collections", "memory", "operators", "launches"):
         focus = msgspec.structs.replace(focus, functions=tuple(rows))
     elif cell == "python" and focus.is_specific:
+        if late.agreement is not None and not _is_shared(view, rows, focus, late):
+            return None
         rows = focus.functions
     return Block(
         cell=cell,
@@ -150,6 +154,15 @@ def _focus(view: View, rows: Sequence[int], late: Outliers) -> Focus | None:
     time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
     excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
     return find_focus(view.fleet.keys, rows, excess_R, time_R)
+
+
+def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Outliers) -> bool:
+    """Return True if each of some workers has a part of its excess in the function that is named for all of them."""
+    time_RW = view.fleet.critical_us[list(rows)][:, list(late.workers)]
+    excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
+    named_R = np.isin(rows, focus.functions)
+    share_W = excess_RW[named_R].sum(axis=0) / np.maximum(excess_RW.sum(axis=0), 1e-9)
+    return bool(share_W.min() >= _SHARED)
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
