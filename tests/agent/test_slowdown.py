@@ -376,3 +376,13 @@ def test_a_slowdown_after_the_first_look_at_a_device_is_noticed_as_ever() -> Non
     found = [slowdown.observe(at, 0.045) for at in range(1200, 2000)]
     trigger = next(one for one in found if one is not None)
     assert trigger.baseline_s == pytest.approx(0.034, rel=0.01)
+
+
+@pytest.mark.parametrize(("iteration_s", "steady_after"), [(0.1, 60), (0.25, 60), (1.0, 25), (5.0, 25)])
+def test_a_job_of_long_iterations_is_steady_before_sixty_of_them(iteration_s: float, steady_after: int) -> None:
+    slowdown = Slowdown(Settings(warmup_iterations=0))
+    seen = 0
+    while not slowdown.steady and seen < 100:
+        seen += 1
+        slowdown.observe(seen, iteration_s)
+    assert steady_after <= seen <= steady_after + 5

@@ -26,7 +26,7 @@ def test_a_learner_and_its_actors_count_exchanges_once_they_have_differed_for_a_
 
 
 def test_the_best_source_that_all_have_is_ordered_and_none_while_somebody_learns_or_announces() -> None:
-    assert source_for_all([LEARNER, worker(1, BACKWARD, EXCHANGES)]) == BACKWARD
+    assert source_for_all([LEARNER, worker(1, BACKWARD, EXCHANGES)]) == EXCHANGES
     assert source_for_all([worker(0, BACKWARD, OPTIMIZER), worker(1, OPTIMIZER)]) == OPTIMIZER
     assert source_for_all([worker(0, OPTIMIZER), worker(1, OPTIMIZER, EXCHANGES)]) == NO_SOURCE
     assert source_for_all([LEARNER, worker(1, ANNOUNCED, EXCHANGES)]) == NO_SOURCE

@@ -157,12 +157,12 @@ def _focus(view: View, rows: Sequence[int], late: Outliers) -> Focus | None:
 
 
 def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Outliers) -> bool:
-    """Return True if each of some workers has a part of its excess in the function that is named for all of them."""
+    """Return True if most of some workers have a part of their excess in the function that is named for all of them."""
     time_RW = view.fleet.critical_us[list(rows)][:, list(late.workers)]
     excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
     named_R = np.isin(rows, focus.functions)
     share_W = excess_RW[named_R].sum(axis=0) / np.maximum(excess_RW.sum(axis=0), 1e-9)
-    return bool(share_W.min() >= _SHARED)
+    return bool((share_W >= _SHARED).mean() > 0.5)
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:

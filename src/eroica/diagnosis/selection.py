@@ -122,7 +122,7 @@ def _doubted(view: View) -> list[Weighed]:
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
     """Drop blocks whose time a deeper cell or a surer block holds, and guesses where enough is measured."""
     gains = {id(block): _gain(view, block) for block in blocks}
-    enough = _HALF * growth_of(view)[1]
+    enough = _ACCOUNTS * growth_of(view)[1]
     is_measured = any(gains[id(block)] >= enough > 0 for block in blocks if block.reference != "slowdown")
 
     def is_beaten(block: Block) -> bool:
