@@ -88,7 +88,7 @@ def main() -> int:
         # the small house: docs/decisions/iterations.md, planned-change.md
         Budget("src/eroica: lines", lines(SOURCE), 76_000, 60_000),
         Budget("src/eroica: modules", len(modules(SOURCE)), 383, 300),
-        Budget("diagnosis: lines", lines(DIAGNOSIS), 9_780, 7_000),
+        Budget("diagnosis: lines", lines(DIAGNOSIS), 9_800, 7_000),
         Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 230, 80),
         Budget("tests: lines", lines(ROOT / "tests"), 62_500, 42_000),
         Budget("ARCHITECTURE.md: words", words(ROOT / "ARCHITECTURE.md"), 1_200, 1_200),

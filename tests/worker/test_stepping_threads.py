@@ -100,7 +100,8 @@ def test_steps_of_any_thread_are_counted_and_windows_disturb_nobody(
 ) -> None:
     train(host, tmp_path, code)
     (worker,) = host.workers.values()
-    assert worker.beats[-1].iteration == pytest.approx(iterations, abs=3)
+    # once one of two threads ends, some steps belong to no iteration of the pattern before nor after
+    assert worker.beats[-1].iteration == pytest.approx(iterations, abs=6 if code == TWO else 3)
     durations = worker.reader.durations(20, worker.beats[-1].iteration)
     assert durations and min(durations) > 0 and max(durations) < 10e9
 
