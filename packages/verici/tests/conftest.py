@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from verici.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start tests in the background with it ignored
 
 
 class Repo:
