@@ -187,6 +187,13 @@ def test_a_window_holds_twenty_iterations_and_a_second_but_no_more_than_a_minute
     assert lack == ("the window holds 12 iterations in 60 s: iterations take 5 s" if iteration_s == 5.0 else "")
 
 
+@pytest.mark.parametrize(("iteration_s", "asked", "expected"), [(0.1, 5, 5), (0.1, 5000, 200), (0.002, 5000, 500)])
+def test_a_window_that_is_asked_for_by_iterations_keeps_the_bound_on_them(
+    iteration_s: float, asked: int, expected: int
+) -> None:
+    assert span.iterations(Wanted("manual", "", 1.0, asked), iteration_s, 10, 150_000, Settings()) == expected
+
+
 def test_a_second_look_is_never_smaller_than_the_first() -> None:
     wanted = Wanted("slow", "", 2.0, least=50)
     assert span.iterations(wanted, 0.1, 10, 150_000, Settings()) == 50

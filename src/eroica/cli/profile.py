@@ -19,7 +19,9 @@ from eroica.wire.messages import ProfileAnswer, ProfileRequest
 @click.option("--job", help="Name of the job, if several are being watched.")
 @click.option("--out", type=click.Path(path_type=Path), help="The job's run directory, instead of --job.")
 @click.option(
-    "--iterations", type=click.IntRange(min=2), help="Its length in iterations; at most max_window_iterations."
+    "--iterations",
+    type=click.IntRange(min=2),
+    help="Its length in iterations; at most max_window_iterations, or a second.",
 )
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Length of the window in seconds.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the window's verdict here.")

@@ -30,7 +30,7 @@ ENOUGH_S = 1.0
 LONGEST_S = 60.0
 _FEWEST = 2  # iterations that can be compared with each other
 #: Recording an operator takes so long, seconds, and may make iterations longer by this share.
-_RECORDING_S, _LONGER = 0.7e-6, 0.2
+_RECORDING_S, _LONGER = 0.5e-6, 0.2
 
 
 def in_training(workers: Iterable[WorkerStatus]) -> list[WorkerStatus]:
@@ -142,9 +142,11 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
         settings: Tunables.
     """
     asked = wanted.iterations or math.ceil(wanted.seconds / max(iteration_s, SHORTEST_S))
+    least = max(enough(iteration_s, settings), wanted.least)
     if not wanted.iterations:
-        least = max(enough(iteration_s, settings), wanted.least)
         asked = max(min(asked, settings.max_window_iterations), least)
+    elif not wanted.pace_s:  # slowness that comes and goes shows in a period only
+        asked = min(asked, max(settings.max_window_iterations, least))
     return max(_FEWEST, min(asked, max_events // events))
 
 
