@@ -1,4 +1,4 @@
-"""What each part of diagnosis is needed for: the corpus is judged without it.
+"""List the kept windows that need each function of diagnosis: the corpus is judged without it.
 
     python benchmarks/corpus_needs.py --out needs.jsonl [--only diagnosis.lock,diagnosis.turns] [--page PAGE.md]
 
@@ -119,7 +119,7 @@ def judge(part: str, paths: list[str], processes: int) -> list[tuple[str, list[L
 
 
 def needs(whole: list[Line], without: list[Line]) -> Line:
-    """What becomes worse and what becomes better without a part."""
+    """Return the windows that are right only with a part, those right only without it, and how many verdicts change."""
     before, after = ({line["key"]: line for line in lines} for lines in (whole, without))
     lost = [key for key, line in before.items() if line["marks"]["right"] and not _right(after.get(key))]
     won = [key for key, line in before.items() if not line["marks"]["right"] and _right(after.get(key))]

@@ -39,7 +39,7 @@ def get_rank(group=None):
 
 
 def nanoseconds(call: Callable[[], object], calls: int = CALLS) -> float:
-    """Of one call."""
+    """Return the processor time of one call, nanoseconds."""
     rounds = []
     for _ in range(ROUNDS):
         began = time.thread_time_ns()
