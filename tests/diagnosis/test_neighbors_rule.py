@@ -185,23 +185,6 @@ def test_a_process_that_holds_the_memory_while_tasks_wait_for_it_is_named(seed: 
     assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
 
 
-@seeds
-def test_on_a_host_that_was_full_before_newcomers_count_by_themselves(seed: int) -> None:
-    """Cores that others use stay as many, since there are no more; but the job's threads wait longer."""
-    gone = msgspec.structs.replace(BURNER, pid=333, name="gone", cpu_cores=3.0)
-    come = msgspec.structs.replace(BURNER, cpu_cores=3.0)
-    fleet = {**ONE_HOST}
-    before = beside(synthesize(FleetPlan(seed=seed + 10_000, **fleet), (), 1), ["node-0"], (gone,), host_busy=0.99)
-    patterns = synthesize(FleetPlan(seed=seed, **fleet), [BusyHost((0, 1, 2, 3), 1.6)], 2)
-    now = beside(patterns, ["node-0"], (come,), host_busy=0.99)
-    verdict = analyze("job", synthesize_window(now, "slow", before), now, before)
-    assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
-    assert "pid 777" in verdict.summary and "gone" not in verdict.summary
-    same = beside(patterns, ["node-0"], (gone,), host_busy=0.99)
-    verdict = analyze("job", synthesize_window(same, "slow", before), same, before)
-    assert verdict.cause is not None and verdict.cause.cause == "cpu-contention", verdict.summary
-
-
 def test_many_of_one_name_are_named_together_and_small_ones_only_counted() -> None:
     workers = [Neighbor(name="python (train.py)", pid=pid, cpu_cores=0.5) for pid in (12, 11, 13)]
     assert name_use(workers, 1.6, 4) == "python (train.py) (pids 11, 12 and 13) use 1.5 of 4 cores"

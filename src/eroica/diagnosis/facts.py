@@ -87,7 +87,8 @@ def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> 
     else:
         rows = [row for row in block.rows if view.fleet.keys[row].phase in phases]
     if block.cell == "python" and block.focus.is_own and "forward" not in phases:
-        return False  # what a function of the user does by itself knows nothing of parameters
+        # a function of the user knows of parameters where autograd calls it, and only there
+        rows = [row for row in rows if view.fleet.keys[row].phase == "backward"]
     now_us = float(view.fleet.critical_us[rows].sum(axis=0).mean())
     before_us = float(np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0).mean())
     return now_us - before_us >= _MOSTLY * block.excess_us and now_us <= (1 + _BEYOND * (most - 1)) * before_us

@@ -96,10 +96,6 @@ class _Host:
         kept = [(more, one) for more, one in grown if more >= max(0.1, 0.1 * most)]
         return [one for _, one in sorted(kept, key=lambda pair: -pair[0])]
 
-    def grown(self) -> float:
-        """Return the cores that processes use beyond their like; others may have left meanwhile."""
-        return sum(max(one.cpu_cores - self._like(one), 0.0) for one in self.own.neighbors)
-
     def _like(self, one: Neighbor) -> float:
         before = [other.cpu_cores for past in self.before[:1] for other in past.neighbors if other.pid == one.pid]
         elsewhere = [sum(o.cpu_cores for o in there.neighbors if o.name == one.name) for there in self.elsewhere]
@@ -201,8 +197,6 @@ def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
     is_queued = here.queued() >= _LEAST_QUEUED * lost
     is_full = here.is_compared and fact(here.own, "host_busy") >= _FULL
     more, unseen = here.more("cores_outside"), here.more("cores_unseen")
-    if is_queued and is_full:
-        more = max(more, here.grown())
     more += unseen if unseen >= _LEAST_UNSEEN else 0.0
     is_large = here.is_compared and more >= LARGE * max(fact(here.own, "cpu_count"), 1.0)
     if more >= max(_LEAST_TAKEN * cores, LEAST_CORES) and (is_queued or is_full or is_large):
