@@ -86,12 +86,13 @@ def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> 
         rows = list(block.rows)
     else:
         rows = [row for row in block.rows if view.fleet.keys[row].phase in phases]
-    if block.cell == "python" and block.focus.is_own and "forward" not in phases:
-        # a function of the user knows of parameters where autograd calls it, and only there
+    is_new = block.cell == "python" and block.focus.is_own and "forward" not in phases
+    if is_new:  # a function of the user knows of parameters where autograd calls it, and is not called without them
         rows = [row for row in rows if view.fleet.keys[row].phase == "backward"]
     now_us = float(view.fleet.critical_us[rows].sum(axis=0).mean())
     before_us = float(np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0).mean())
-    return now_us - before_us >= _MOSTLY * block.excess_us and now_us <= (1 + _BEYOND * (most - 1)) * before_us
+    most_us = _BEYOND * (view.baseline_us or 0.0) if is_new else (1 + _BEYOND * (most - 1)) * before_us
+    return now_us - before_us >= _MOSTLY * block.excess_us and now_us <= most_us
 
 
 def _queued(view: View, block: Block, workers: list[int]) -> float:
