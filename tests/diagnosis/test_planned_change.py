@@ -11,7 +11,16 @@ import pytest
 from eroica.model.pattern import Workload
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from support import FleetPlan, LargerBatches, SlowLoader, Trouble, synthesize, synthesize_window
+from support import (
+    BackwardHook,
+    FleetPlan,
+    LargerBatches,
+    SlowLoader,
+    SlowPython,
+    Trouble,
+    synthesize,
+    synthesize_window,
+)
 from support.fleet import Draft
 
 BEFORE = Workload(parameters=210_132, gradients=4, passes=1, batches=1, samples=32, elements=128, sent=210_132)
@@ -30,8 +39,15 @@ class LongerBackward:
                 draft.time_us[key] *= self.factor
 
 
-def judged(troubles: Sequence[Trouble], now: Workload, before: Workload = BEFORE, seed: int = 0) -> Verdict:
-    healthy, patterns = synthesize(FleetPlan(draw=1, seed=seed), (), 1), synthesize(FleetPlan(seed=seed), troubles, 2)
+def judged(
+    troubles: Sequence[Trouble],
+    now: Workload,
+    before: Workload = BEFORE,
+    seed: int = 0,
+    usual: Sequence[Trouble] = (),
+) -> Verdict:
+    healthy = synthesize(FleetPlan(draw=1, seed=seed), usual, 1)
+    patterns = synthesize(FleetPlan(seed=seed), troubles, 2)
     healthy = [msgspec.structs.replace(one, workload=before) for one in healthy]
     patterns = [msgspec.structs.replace(one, workload=now) for one in patterns]
     window = msgspec.structs.replace(synthesize_window(patterns, "slow", healthy), since=1480)
@@ -82,3 +98,29 @@ def test_a_fault_beside_a_planned_change_leads() -> None:
     verdict = judged([LargerBatches(1.5), SlowLoader((2,), 40.0)], grown(samples=48))
     assert verdict.verdict == "slow" and verdict.cause is not None
     assert (verdict.cause.cause, verdict.cause.workers) == ("slow-data-loading", (2,))
+
+
+def test_a_function_that_autograd_calls_for_new_parameters_is_planned() -> None:
+    """It ran for none of them before."""
+    everybody = tuple(range(FleetPlan().workers))
+    troubles = [LongerBackward(), BackwardHook(everybody, 30.0)]
+    verdict = judged(troubles, grown(parameters=1_877_140, gradients=22))
+    assert verdict.verdict == "healthy", verdict.summary
+    assert judged(troubles, BEFORE).verdict != "healthy"
+
+
+@pytest.mark.parametrize(
+    ("troubles", "told", "is_planned"),
+    [
+        ([LargerBatches(1.6), SlowPython(48.0)], Workload(), True),
+        ([SlowPython(48.0)], Workload(), False),
+        ([LargerBatches(1.6), SlowPython(48.0)], BEFORE, False),
+        ([LargerBatches(1.2), SlowPython(90.0)], Workload(), False),
+    ],
+    ids=["operators grow as much", "alone", "a loader tells that batches are as large", "grows by more"],
+)
+def test_a_function_that_takes_longer_as_operators_do_with_longer_batches(
+    troubles: Sequence[Trouble], told: Workload, is_planned: bool
+) -> None:
+    verdict = judged(troubles, told, told, usual=[SlowPython(30.0)])
+    assert any(one.cause == "planned-change" for one in verdict.findings) == is_planned, verdict.summary

@@ -28,7 +28,10 @@ _FEWEST_SAMPLES = 5
 _LEAST_ALLOWED = 0.05
 #: Quantities that the training sets (fields of `Workload`), and the parts of the iteration that take longer with them.
 _PARAMETERS, _AFTER_FORWARD = ("parameters", "gradients"), frozenset({"backward", "optimizer", "other"})
-_DATA, _WITH_DATA = ("batches", "passes", "samples", "elements"), frozenset({"input", "forward", "backward", "other"})
+_DATA, _WITH_DATA = (
+    ("batches", "passes", "samples", "elements", "tensors"),
+    frozenset({"input", "forward", "backward", "other"}),
+)
 #: A quantity has grown from this factor on. What it explains may have grown by so many times as much.
 _LEAST_GROWTH, _BEYOND = 1.1, 1.5
 
@@ -61,13 +64,14 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
     """
     if block.reference != "baseline" or block.scope != "all" or not block.rows:
         return ()
-    known = {one.what: one for one in view.growths}
+    known = {one.what: one for one in (*view.growths, *(_tensors(view) if block.cell == "python" else ()))}
     times = {name: known[name].times if name in known else 1.0 for name in (*_PARAMETERS, *_DATA)}
     if times["gradients"] != 1 and times["gradients"] * times["passes"] < _LEAST_GROWTH:
         # optimizers step in turn: other gradients are there when the window opens, and as many are computed in it
         times |= dict.fromkeys((*_PARAMETERS, "passes"), 1.0)
     parameters = max(times["parameters"], times["gradients"])
-    data = max(times["batches"], times["passes"]) * times["samples"] * max(times["elements"], times["elements"] ** 2)
+    longer = max(times["elements"], times["elements"] ** 2, times["tensors"] ** 2)
+    data = max(times["batches"], times["passes"]) * times["samples"] * longer
     plans = (
         (_PARAMETERS, _AFTER_FORWARD, parameters),
         (_DATA, _WITH_DATA, data),
@@ -77,6 +81,16 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
         if most >= _LEAST_GROWTH and _explains(view, block, phases, most):
             return tuple(known[name] for name in names if times[name] >= _LEAST_GROWTH)
     return ()
+
+
+def _tensors(view: View) -> tuple[Growth, ...]:
+    """Return the growth of tensors that operators show on most workers, where no loader tells the sizes of batches.
+
+    It explains a function of the user's. Whether operators themselves compute more, or more slowly, is not known.
+    """
+    if any(one.what == "samples" for one in view.growths) or 2 * view.larger_than_before.sum() <= view.workers:
+        return ()
+    return (Growth(what="tensors", before=1.0, now=float(np.nanmedian(view.speed_change.factor))),)
 
 
 def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> bool:

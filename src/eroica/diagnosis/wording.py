@@ -38,6 +38,7 @@ _GROWN = {
     "passes": "an iteration runs {} backward passes instead of {}",
     "samples": "a batch holds {} samples instead of {}",
     "elements": "a sample holds {} elements instead of {}",
+    "tensors": "operators of forward and backward take {} times as long, those of the optimizer do not",
 }
 #: Quantities that are not told beside another one that has grown, too.
 _SAYS_AS_MUCH = {"gradients": "parameters", "batches": "passes"}
