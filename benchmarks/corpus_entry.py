@@ -188,11 +188,13 @@ class Marks:
 def marks(verdict: Verdict, truth: Truth) -> Marks:
     """Compare a verdict with the truth of its window; a healthy window is right without any cause.
 
+    A planned change is no cause: the job is called healthy.
+
     Words may stand in the cause, the function, its stack or the sentence, as a reader would take them.
     """
     found = verdict.cause
     if not truth.causes and not truth.words:
-        calm = found is None
+        calm = found is None or verdict.verdict == "healthy"
         return Marks(calm, calm, calm, calm, calm)
     word = verdict.verdict == truth.verdict
     if found is None:
