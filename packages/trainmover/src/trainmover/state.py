@@ -158,7 +158,7 @@ class TrainingState:
             raise MoveError(
                 f"the state is of another model or role: {len(wrong)} tensors differ, the first is {min(wrong)}"
             )
-        self._backend.synchronize()  # no kernel of an iteration, on whatever stream, writes after the values put in place
+        self._backend.synchronize()  # no kernel that is still under way writes after what is put in place
         for name, one in theirs.items():
             self._backend.write(own[name], one)
         small = pickle.loads(snapshot.small)  # noqa: S301 - from a member of this job that knows its token
