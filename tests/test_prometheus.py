@@ -77,7 +77,7 @@ async def watched_job(run: Path, targets: Path) -> AsyncIterator[Scraping]:
     metrics = Scraping(collector, settings, run, "node-1", TOKEN, lambda: {"sent": 1})
     collector.windows.take(time.monotonic(), report())
     window = Window(window_id=1, purpose="slow", reason="slower", first_iteration=400, last_iteration=420)
-    collector.windows.show(window, "done", slow())
+    collector.windows.ledger.show(window, "done", slow())
     metrics.judged(1, slow())
     doors = Doors(collector, run, "node-1", TOKEN, metrics)
     await doors.open()

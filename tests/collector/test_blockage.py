@@ -107,7 +107,7 @@ class Fleet:
 
     @property
     def notes(self) -> str:
-        return "\n".join(self.windows.notes)
+        return "\n".join(self.windows.ledger.notes)
 
 
 def test_a_silent_worker_opens_a_look_and_all_hosts_make_the_blockage() -> None:
@@ -125,7 +125,7 @@ def test_a_silent_worker_opens_a_look_and_all_hosts_make_the_blockage() -> None:
     assert fleet.blockages.look == 0 and fleet.blockages.busy
     fleet.judge(verdict())
     assert fleet.lines() == [(1, "done", "blocked")] and fleet.blockages.standing == {1} and not fleet.blockages.busy
-    assert fleet.windows.verdicts[1].summary == STANDING
+    assert fleet.windows.ledger.verdicts[1].summary == STANDING
 
 
 def test_a_host_that_hands_nothing_in_is_left_out_after_the_deadline() -> None:
@@ -227,7 +227,7 @@ def test_somebody_moved_between_the_looks_is_no_verdict_and_another_look_comes_a
     fleet.step(0.5)
     fleet.judge(None)
     assert fleet.windows.status().windows[0].summary == "nothing: somebody moved"
-    assert "somebody moved between the looks" in fleet.notes and fleet.windows.verdicts == {}
+    assert "somebody moved between the looks" in fleet.notes and fleet.windows.ledger.verdicts == {}
     fleet.step(29.0)
     assert fleet.work == []
     fleet.step(2.0)
@@ -442,7 +442,7 @@ def test_a_restart_leaves_the_verdict_in_the_history_and_says_so() -> None:
     fleet.statuses = {rank: Fleet.newborn(rank, 200 + rank) for rank in range(4)}
     fleet.step(0.5)
     assert fleet.lines() == [(1, "restarted", "blocked")] and not fleet.blockages.on
-    assert fleet.blockages.standing == fleet.blockages.passed == frozenset() and 1 in fleet.windows.verdicts
+    assert fleet.blockages.standing == fleet.blockages.passed == frozenset() and 1 in fleet.windows.ledger.verdicts
     assert fleet.blockages.lapsed == {1}
     assert "after that it was started again" in fleet.notes
     fleet.die(2)
@@ -523,7 +523,7 @@ def test_whatever_happens_every_look_ends_and_the_end_is_never_held_up(
         while word in ("judge", "pass") and fleet.work:
             fleet.judge(verdict() if word == "judge" else None)
         assert len(fleet.work) <= 1
-        assert fleet.blockages.standing <= set(fleet.windows.verdicts)
+        assert fleet.blockages.standing <= set(fleet.windows.ledger.verdicts)
     fleet.work += end(fleet, exit_status)
     while fleet.work:
         fleet.judge(None)

@@ -66,7 +66,7 @@ class Job:
                 self.windows.take(self.now, report)
                 self.sense.reported(self.now, report)
             for one in self.sense.tick(self.now):
-                self.windows.show(one.window, "done", one.verdict)
+                self.windows.ledger.show(one.window, "done", one.verdict)
                 sensed.append(one)
         return sensed
 
@@ -210,7 +210,7 @@ def test_who_has_not_entered_is_told_within_seconds_and_taken_back_when_it_goes_
     job.moves, job.behind = True, {}
     job.live(2)
     assert job.sense.standing == set() and job.sense.passed == {sensed.window.window_id}
-    assert any("went on by itself" in note for note in job.windows.notes)
+    assert any("went on by itself" in note for note in job.windows.ledger.notes)
 
 
 def test_a_pause_that_the_job_has_survived_is_no_hang(job: Job) -> None:

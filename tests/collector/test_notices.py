@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from eroica.collector.notices import MOST_PER_HOUR, MOST_PER_JOB, Notices, escaped, for_slack, words_of
+from eroica.collector.webhook import MOST_PER_HOUR, MOST_PER_JOB, Notices, escaped, for_slack, words_of
 from eroica.model.verdict import (
     Coverage,
     Finding,

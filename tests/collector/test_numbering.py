@@ -109,8 +109,8 @@ class Job:
     async def verdict(self, window_id: int) -> str:
         """What is said of a window."""
         for _ in range(100):
-            if window_id in self.collector.windows.verdicts:
-                return self.collector.windows.verdicts[window_id].summary
+            if window_id in self.collector.windows.ledger.verdicts:
+                return self.collector.windows.ledger.verdicts[window_id].summary
             await asyncio.sleep(0.02)
         raise AssertionError(f"window {window_id} has no verdict")
 

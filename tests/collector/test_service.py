@@ -169,7 +169,7 @@ def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: P
         await client.post("/v1/finish")
         await asyncio.wait_for(collector.run(0.01), 5)
         assert collector.final is not None and collector.final.verdict == "undetermined"
-        assert any("could not write" in note for note in collector.windows.notes)
+        assert any("could not write" in note for note in collector.windows.ledger.notes)
 
     with_collector(blocked, script)
 

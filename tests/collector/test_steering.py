@@ -19,9 +19,8 @@ import pytest
 from eroica.archive.store import Store
 from eroica.collector import orders as giving
 from eroica.collector.__main__ import _orders
-from eroica.collector.orders import ORDERS_FILE, Orders
+from eroica.collector.orders import ORDERS_FILE, Orders, Steering
 from eroica.collector.service import Collector
-from eroica.collector.steering import Steering
 from eroica.model.communication import Communication, Place
 from eroica.model.order import Order
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict

@@ -22,9 +22,8 @@ import pytest
 
 from eroica.archive.store import Store
 from eroica.collector import webhook as module
-from eroica.collector.notices import MOST_PER_JOB
 from eroica.collector.service import Collector
-from eroica.collector.webhook import MOST_WAITING, PAUSES_S, Webhook
+from eroica.collector.webhook import MOST_PER_JOB, MOST_WAITING, PAUSES_S, Webhook
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.settings import Settings, load_settings
 from eroica.wire.address import read_address
@@ -228,7 +227,7 @@ def test_more_than_can_wait_is_left_out() -> None:
 
 def test_the_cap_of_a_job_holds_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_WAITING", 100)
-    monkeypatch.setattr("eroica.collector.notices.MOST_PER_HOUR", 100)
+    monkeypatch.setattr("eroica.collector.webhook.MOST_PER_HOUR", 100)
     with chat(OK) as server:
         told = Told(server.url)
         assert told.go(*range(1, MOST_PER_JOB + 3)) == {"sent": MOST_PER_JOB, "withheld": 2}
@@ -263,7 +262,7 @@ def test_the_address_is_in_no_log_and_no_file_of_the_collector(
 
         async def go() -> None:
             collector = Collector("j", Store(tmp_path / "run"), settings, "t" * 20, lambda *_: verdict())
-            hook = Webhook("j", settings, collector.windows.note)
+            hook = Webhook("j", settings, collector.windows.ledger.note)
             collector.listeners.append(hook.judged)
             collector.listeners[0](1, verdict())
             await hook.close(5)

@@ -13,10 +13,9 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from eroica.archive.store import Store
-from eroica.collector.fleet import Reporting
 from eroica.collector.listening_sockets import Doors, former_door, former_inside, named_door
 from eroica.collector.orders import Orders
-from eroica.collector.pages import Pages
+from eroica.collector.pages import Pages, Reporting
 from eroica.collector.resume import read_history
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
@@ -70,8 +69,8 @@ def _webhook(job: str, collector: Collector, settings: Settings) -> Webhook | No
         return None
     from eroica.collector.webhook import Webhook
 
-    webhook = Webhook(job, settings, collector.windows.note)
-    webhook.resume(collector.windows.verdicts)
+    webhook = Webhook(job, settings, collector.windows.ledger.note)
+    webhook.resume(collector.windows.ledger.verdicts)
     collector.listeners.append(webhook.judged)
     return webhook
 
@@ -86,10 +85,14 @@ def _telemetry(where: Places, collector: Collector, settings: Settings) -> Telem
         telemetry = Telemetry(where.job, where.host, settings.otlp_endpoint, collector.status, collector.pace.history)
     except ImportError as error:
         extra = "otel-grpc" if "grpc" in (error.name or "") else "otel"
-        collector.windows.note(f"otlp_endpoint: OpenTelemetry is missing ({error.name}); pip install 'eroica[{extra}]'")
+        collector.windows.ledger.note(
+            f"otlp_endpoint: OpenTelemetry is missing ({error.name}); pip install 'eroica[{extra}]'"
+        )
         return None
     except Exception as error:  # noqa: BLE001 - its SDK reads variables of the user's; a job is watched without it
-        collector.windows.note(f"otlp_endpoint: OpenTelemetry does not start: {type(error).__name__}: {error}"[:300])
+        collector.windows.ledger.note(
+            f"otlp_endpoint: OpenTelemetry does not start: {type(error).__name__}: {error}"[:300]
+        )
         return None
     telemetry.start()
     collector.listeners.append(telemetry.judged)
@@ -102,7 +105,7 @@ def _trainjob(collector: Collector, settings: Settings) -> TrainJob | None:
         return None
     from eroica.collector.trainjob import TrainJob
 
-    trainjob = TrainJob(os.environ, collector.status, collector.windows.note)
+    trainjob = TrainJob(os.environ, collector.status, collector.windows.ledger.note)
     trainjob.start()
     collector.listeners.append(trainjob.judged)
     return trainjob
@@ -116,7 +119,7 @@ def _orders(where: Places, collector: Collector, settings: Settings, resumed: bo
         where.job,
         where.run,
         settings,
-        collector.windows.note,
+        collector.windows.ledger.note,
         time.monotonic,
         lambda: collector.standing,
         lambda: collector.lapsed,
@@ -139,7 +142,7 @@ async def _serve(where: Places, settings: Settings) -> None:
     webhook = _webhook(where.job, collector, settings)
     orders = _orders(where, collector, settings, bool(died))
     told = [webhook, orders, _telemetry(where, collector, settings), _trainjob(collector, settings)]
-    pages = Pages(where.run, settings, collector.windows.note)
+    pages = Pages(where.run, settings, collector.windows.ledger.note)
     if settings.pages:
         collector.listeners.append(pages.judged)
     metrics = Scraping(
@@ -147,7 +150,7 @@ async def _serve(where: Places, settings: Settings) -> None:
     )
     collector.listeners.append(metrics.judged)
     doors = Doors(collector, where.run, where.host, token, metrics)
-    reporting = Reporting(where, settings, collector.windows.note, lambda: collector.is_home)
+    reporting = Reporting(where, settings, collector.windows.ledger.note, lambda: collector.is_home)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, collector.interrupt)
     try:
         await doors.open(door and door[0], former and former[0])

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from eroica.collector.deaths import Deaths, in_words
 from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
-from eroica.collector.standstill import Standstill, mark
-from eroica.collector.standstill_verdicts import Holding
 from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
 from eroica.model.verdict import Verdict
@@ -27,6 +26,227 @@ from eroica.model.window import Window
 from eroica.model.words import signal_name, worker_list
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, JobStatus, WorkerStatus
+
+Movement = Literal["none", "gone", "on"]
+#: Silent workers that a sentence lists.
+_NAMED = 8
+#: Hosts without looks that an examination is told the reason of.
+_MISSING_NAMED = 50
+#: Who signs off, or is watched no more, has not gone on.
+_NOT_TRAINING = ("finished", "failed")
+
+
+@dataclass
+class Mark:
+    """A silent worker as it was last seen.
+
+    Attributes:
+        agent_pid: Who saw it; a new agent counts the silence from its own start.
+        silent_s: By that agent.
+        longest_s: By any.
+    """
+
+    global_rank: int
+    iteration: int
+    agent_pid: int
+    silent_s: float
+    longest_s: float
+
+    def moved(self, status: WorkerStatus, agent_pid: int) -> bool:
+        """Return whether the worker went on: a new iteration, or an event since.
+
+        The report of an agent that knows no limit or past proves nothing.
+        """
+        if status.iteration > self.iteration:
+            return True
+        return agent_pid == self.agent_pid and not status.silent and status.silent_s < self.silent_s
+
+    def update(self, status: WorkerStatus, agent_pid: int) -> None:
+        """Take in another report of a worker that stands still."""
+        self.iteration = max(self.iteration, status.iteration)
+        self.silent_s = max(self.silent_s, status.silent_s) if agent_pid == self.agent_pid else status.silent_s
+        self.longest_s = max(self.longest_s, status.silent_s)
+        self.agent_pid = agent_pid
+
+
+def mark(status: WorkerStatus, agent_pid: int) -> Mark:
+    """A worker that is silent now."""
+    return Mark(status.worker.global_rank, status.iteration, agent_pid, status.silent_s, status.silent_s)
+
+
+@dataclass
+class Standstill:
+    """One silence of the job, from the first silent worker to the first that moves."""
+
+    window: Window
+    asked_at: float
+    deadline: float
+    marks: dict[WorkerKey, Mark]
+    phase: Literal["looking", "examining", "standing"] = "looking"
+    looks: dict[str, HostLooks] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    look_again_at: float = math.inf
+
+    @property
+    def who(self) -> str:
+        """The silent workers, for a sentence."""
+        ranks = sorted({each.global_rank for each in self.marks.values()})
+        named = ", ".join(map(str, ranks[:_NAMED])) + (
+            f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+        )
+        return f"worker {named}" if len(ranks) == 1 else f"workers {named}"
+
+    @property
+    def lasted_s(self) -> float:
+        """Longest silence so far, seconds."""
+        return max((each.longest_s for each in self.marks.values()), default=0.0)
+
+    def in_words(self, status: JobStatus) -> tuple[str, str]:
+        """Phase and message for people."""
+        if self.phase == "looking":
+            return "looking", f"{self.who} silent ({self.window.reason}): looking at all workers"
+        if self.phase == "examining":
+            return "looking", f"{self.who} silent: comparing the looks at {len(status.workers)} workers"
+        if self.verdict is None:
+            return "silent", f"{self.who} silent ({self.window.reason})"
+        summary = self.verdict.summary.removeprefix("Blocked: ")
+        return self.verdict.verdict, f"standing still at iteration {status.iteration}: {summary}"
+
+    def all_looks(self, missing: Sequence[str], silent: Sequence[str]) -> tuple[HostLooks, ...]:
+        """Return the looks of each host, and a note for each host that handed in none.
+
+        Args:
+            missing: Hosts that are waited for no longer.
+            silent: Hosts whose agent does not report.
+        """
+        excuses = [(host, "its agent did not hand in its looks in time") for host in missing]
+        excuses += [(host, "its agent does not report any more") for host in silent]
+        return (
+            *(self.looks[host] for host in sorted(self.looks)),
+            *(
+                HostLooks(look_id=self.window.window_id, host=host, notes=(f"{host}: {why}",))
+                for host, why in excuses[:_MISSING_NAMED]
+            ),
+        )
+
+    def follow(self, workers: Iterable[WorkerStatus], agent_pid: int) -> Movement:
+        """Notice workers that went on ("on", at the first) or are gone; add workers that fell silent, too.
+
+        Args:
+            workers: Of one host, as its agent says now.
+            agent_pid: Of that agent.
+        """
+        movement: Movement = "none"
+        for status in workers:
+            key = key_of(status)
+            known = self.marks.get(key)
+            if status.ended or status.state in _NOT_TRAINING:
+                movement = movement if known is None else "gone"
+            elif known is None:
+                if status.silent:
+                    self.marks[key] = mark(status, agent_pid)
+            elif known.moved(status, agent_pid):
+                return "on"
+            else:
+                known.update(status, agent_pid)
+        return movement
+
+    def holds_any(self, living: Iterable[WorkerStatus]) -> bool:
+        """Some silent worker is still there, and trains."""
+        return any(key_of(status) in self.marks and status.state not in _NOT_TRAINING for status in living)
+
+
+Fate = Literal["passed", "restarted"]
+
+
+class Holding:
+    """Verdicts on standstills of one job.
+
+    Attributes:
+        passed: Windows of standstills that ended by themselves; they make no final verdict.
+        lapsed: These, and those of standstills after which the job was started again.
+        outlived: How many verdicts of `passed` ended under this collector.
+    """
+
+    def __init__(self, windows: Windows) -> None:
+        self.passed: set[int] = set()
+        self.lapsed: set[int] = set()
+        self.outlived = 0
+        self._windows = windows
+        self._standing: dict[int, Window] = {}
+        self._earlier: set[int] = set()
+        self._fates: dict[int, Fate] = {}
+
+    @property
+    def standing(self) -> frozenset[int]:
+        """Windows of standstills in which no worker has moved since: those that are "blocked", else the unexplained."""
+        return self.blocked or frozenset(self._standing)
+
+    @property
+    def blocked(self) -> frozenset[int]:
+        """Windows of standstills that hold and whose cause is known."""
+        return frozenset(i for i in self._standing if self._windows.ledger.verdicts[i].verdict == "blocked")
+
+    def judged(self, window: Window) -> None:
+        """The window has its verdict, which holds if nothing has become of the standstill meanwhile."""
+        self._standing[window.window_id] = window
+        fate = self._fates.pop(window.window_id, None)
+        if fate is not None:
+            self.seal(window.window_id, fate)
+
+    def foretell(self, window_id: int, fate: Fate) -> None:
+        """The verdict of this window, which is still being made, will not hold."""
+        self._fates[window_id] = fate
+
+    def is_foretold(self, window_id: int) -> bool:
+        """Return whether it is known already that a verdict of this window does not hold."""
+        return window_id in self._fates
+
+    def seal(self, window_id: int, fate: Fate) -> None:
+        """A verdict holds no longer: what stood still went on by itself, or the job was started again."""
+        window = self._standing.pop(window_id, None)
+        self._earlier.discard(window_id)
+        if window is None:
+            return
+        self.lapsed.add(window_id)
+        if fate == "passed":
+            self.passed.add(window_id)
+            self.outlived += 1
+        self._windows.ledger.show(window, fate, self._windows.ledger.verdicts.get(window_id))
+
+    def all_passed(self) -> None:
+        """The job came to its end after all."""
+        for window_id in sorted(self._standing):
+            self.seal(window_id, "passed")
+
+    def restarted(self) -> None:
+        """A new generation of workers: what was found before stays found, but does not hold any more."""
+        for window_id in sorted(self._standing):
+            self._windows.ledger.note(
+                f"window {window_id} says why the job stood still; after that it was started again"
+            )
+            self.seal(window_id, "restarted")
+
+    def outdate(self, workers: Iterable[WorkerStatus]) -> None:
+        """Keep verdicts of a collector before this one until a worker gets further."""
+        farthest = max((status.iteration for status in workers if not status.ended), default=-1)
+        for window_id in sorted(self._earlier):
+            last = self._standing[window_id].last_iteration
+            if farthest > last:
+                self._windows.ledger.note(f"window {window_id}: the job went on by itself after iteration {last}")
+                self.seal(window_id, "passed")
+
+    def resume(self, history: History) -> None:
+        """Go on where a collector of the same job ended."""
+        windows = {window.window_id: window for window in history.windows if window.purpose == "blocked"}
+        phases = {line.window_id: line.phase for line in history.lines}
+        for window_id, _ in history.verdicts:
+            if phases.get(window_id) == "passed":
+                self.passed.add(window_id)
+            elif phases.get(window_id) != "restarted" and window_id in windows:
+                self._standing[window_id] = windows[window_id]
+                self._earlier.add(window_id)
+
 
 _FREE_LOOKS = 3  # that may find nothing before there is a pause between them
 _PAUSE_S = 30.0
@@ -98,7 +318,7 @@ class Blockages:
         if verdict is None:
             self._found_nothing(window, failed)
             return [] if self._ended is None else self._bury(now, *self._ended)
-        self._windows.show(window, "done", verdict)
+        self._windows.ledger.show(window, "done", verdict)
         self._holding.judged(window)
         return [] if self._ended is None else self._bury(now, *self._ended)
 
@@ -239,7 +459,7 @@ class Blockages:
         window = self._window(reason, max(status.iteration for status in still))
         roll_call = {key_of(status): mark(status, roll.agent_pid(status.worker.host)) for status in still}
         self._now = Standstill(window, now, now + self._settings.look_deadline_s, roll_call)
-        self._windows.show(window, "looking")
+        self._windows.ledger.show(window, "looking")
 
     def _missing(self, now: float, current: Standstill) -> list[str]:
         """Hosts whose looks are still to come; one whose agent is silent sends none."""
@@ -251,7 +471,7 @@ class Blockages:
         current.phase = "examining"
         silent = self._windows.roll.hosts_with_living() - set(current.looks) - set(missing)
         looks = current.all_looks(sorted(missing), sorted(silent))
-        self._windows.show(current.window, "examining")
+        self._windows.ledger.show(current.window, "examining")
         work = self._work(current.window, looks, self._deaths.bereaved(), current.asked_at)
         current.looks = {}
         return [work]
@@ -272,14 +492,14 @@ class Blockages:
         return Examine(window, blockage, asked_at)
 
     def _give_up(self, current: Standstill, why: str) -> None:
-        self._windows.show(current.window, "given up", None, why)
+        self._windows.ledger.show(current.window, "given up", None, why)
         self._now = None
 
     def _window(self, reason: str, iteration: int) -> Window:
         """A new one, which stands where the job does."""
         best_s = max((status.baseline_s for status in self._windows.roll if status.baseline_s), default=None)
         return Window(
-            window_id=self._windows.reserve(),
+            window_id=self._windows.ledger.new_id(),
             purpose="blocked",
             kind="blocked",
             reason=reason,
@@ -308,33 +528,35 @@ class Blockages:
         self._now = None
         window, verdict = current.window, current.verdict
         if current.phase == "looking":
-            self._windows.show(window, "done", None, _NOTHING)
+            self._windows.ledger.show(window, "done", None, _NOTHING)
             self._idle_looks += 1
         if current.phase == "examining":
             self._holding.foretell(window.window_id, "passed")
         said = f": {verdict.summary.rstrip('.')}; it went on by itself" if verdict else " and went on by itself"
         where = f"at iteration {window.first_iteration}"
-        self._windows.note(f"{current.who} stood still for {current.lasted_s:.0f} s {where}{said}")
+        self._windows.ledger.note(f"{current.who} stood still for {current.lasted_s:.0f} s {where}{said}")
         self._holding.seal(window.window_id, "passed")
 
     def _found_nothing(self, window: Window, failed: bool) -> None:
         self._idle_looks += 1
         if failed:
-            self._windows.show(window, "failed", None, "the diagnosis failed; see log/collector.log")
+            self._windows.ledger.show(window, "failed", None, "the diagnosis failed; see log/collector.log")
             return
-        self._windows.show(window, "done", None, _NOTHING)
+        self._windows.ledger.show(window, "done", None, _NOTHING)
         if not self._holding.is_foretold(window.window_id):
-            self._windows.note(f"window {window.window_id}: {window.reason}, but somebody moved between the looks")
+            self._windows.ledger.note(
+                f"window {window.window_id}: {window.reason}, but somebody moved between the looks"
+            )
 
     # ------------------------------------------------------------------ deaths
 
     def _restarted(self, dead: tuple[Death, ...]) -> None:
         """A new generation of workers: what was found before stays found, but does not hold any more."""
         for death in dead[:_NAMED]:
-            self._windows.note(f"{in_words(death)}; the job was started again")
+            self._windows.ledger.note(f"{in_words(death)}; the job was started again")
         current, self._now = self._now, None
         if current is not None and current.phase == "looking":
-            self._windows.show(current.window, "given up", None, "the job was started again")
+            self._windows.ledger.show(current.window, "given up", None, "the job was started again")
         for window_id in self._at_work:
             self._holding.foretell(window_id, "restarted")
         self._holding.restarted()
@@ -351,5 +573,5 @@ class Blockages:
         iteration = max(death.iteration for death in dead)
         ended = f"status {exit_status}" if exit_status > 0 else f"signal {-exit_status}"
         window = self._window(f"{in_words(dead[0])}{more}, and the command ended with {ended}", iteration)
-        self._windows.show(window, "examining")
+        self._windows.ledger.show(window, "examining")
         return [self._work(window, (), dead, now)]

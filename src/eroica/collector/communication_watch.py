@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from eroica.collector.participants import Roll
-from eroica.collector.same_iterations import counting
+from eroica.collector.participants import Roll, counting
 from eroica.collector.windows import Windows
 from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
 from eroica.communication.hang import Scene, find_hang, is_suspended
@@ -202,7 +201,7 @@ class Sense:
         if self._hang is not None:
             self.standing.discard(self._hang.window_id)
             self.lapsed.add(self._hang.window_id)
-            self._windows.show(self._hang, "restarted", self._windows.verdicts.get(self._hang.window_id))
+            self._windows.ledger.show(self._hang, "restarted", self._windows.ledger.verdicts.get(self._hang.window_id))
             self._hang = None
 
     def _moved(self, before: Second | None, second: Second) -> bool:
@@ -234,8 +233,8 @@ class Sense:
         self.passed.add(window.window_id)
         self.lapsed.add(window.window_id)
         self.standing.discard(window.window_id)
-        self._windows.show(window, "passed", self._windows.verdicts.get(window.window_id))
-        self._windows.note(f"window {window.window_id}: {why}")
+        self._windows.ledger.show(window, "passed", self._windows.ledger.verdicts.get(window.window_id))
+        self._windows.ledger.note(f"window {window.window_id}: {why}")
 
     @property
     def _in_training(self) -> bool:
@@ -520,7 +519,7 @@ class Sense:
         roll: Roll = self._windows.roll
         iteration = max((status.iteration for status in roll), default=0)
         return Window(
-            window_id=self._windows.reserve(),
+            window_id=self._windows.ledger.new_id(),
             purpose="communication",
             reason=reason,
             first_iteration=iteration,

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from eroica import __version__
-from eroica.collector.cause_tracking import Course, Sighting, follow_causes, same_place
-from eroica.collector.recurrence import believe, courses_in, recurrence_of
+from eroica.collector.recurrence import Course, Sighting, believe, courses_in, follow_causes, recurrence_of, same_place
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import (
@@ -102,7 +101,7 @@ def final_verdict(
     """The verdict that the history of windows supports best.
 
     A job that stood still at its end, or lost a worker, ended for that reason whatever it suffered from before. Else
-    causes are followed through the windows (`eroica.collector.cause_tracking`). The cause that is expected to have cost
+    causes are followed through the windows (`eroica.collector.recurrence`). The cause that is expected to have cost
     most stands: the largest sum of confidences times gains, over the windows that it led. All windows together give it
     its confidence (`eroica.collector.recurrence.believe`), and a sentence says how often it was seen. A cause that
     moves from worker to worker blames none. Two causes that weigh alike, point at different places and never show in

@@ -99,7 +99,7 @@ class Scraping:
         self._own_token = settings.metrics_token
         if not good_token(self._own_token):
             if self._own_token:
-                collector.windows.note("metrics_token is not used: it needs 16 to 200 characters without spaces")
+                collector.windows.ledger.note("metrics_token is not used: it needs 16 to 200 characters without spaces")
             self._own_token = hmac.new(token.encode(), b"eroica metrics", hashlib.sha256).hexdigest()
         self._passes = tuple(f"Bearer {each}".encode() for each in (token, self._own_token))
 
@@ -123,7 +123,7 @@ class Scraping:
             overdue_s=AGENT_SILENT_S,
             verdict=verdict,
             verdict_at=self._stood_at.get(window_id),
-            verdicts=tuple(windows.verdicts.values()),
+            verdicts=tuple(windows.ledger.verdicts.values()),
             messages=self._messages(),
             delays=self._collector.sense.matrix(now),
         )
@@ -131,7 +131,7 @@ class Scraping:
     def _newest(self, past: set[int]) -> tuple[int, Verdict | None]:
         if self._collector.final is not None:
             return 0, self._collector.final
-        verdicts = self._collector.windows.verdicts
+        verdicts = self._collector.windows.ledger.verdicts
         window_id = max(verdicts.keys() - past, default=0)
         return window_id, verdicts.get(window_id)
 
@@ -181,7 +181,7 @@ class Scraping:
             if wanted:
                 self._url = _reachable(await serve(listening(_door(wanted)), self.before(_nothing_else)))
         except (OSError, InputError) as error:
-            self._collector.windows.note(f"metrics are not to be had at {wanted[:100]}: {error}")
+            self._collector.windows.ledger.note(f"metrics are not to be had at {wanted[:100]}: {error}")
         self.announce()
 
     def reached_at(self, url: str) -> None:
@@ -203,7 +203,7 @@ class Scraping:
             for path in self._files[1:]:
                 _write_for_all(path, self._target)
         except OSError as error:
-            self._collector.windows.note(f"Prometheus cannot find the metrics: {error}")
+            self._collector.windows.ledger.note(f"Prometheus cannot find the metrics: {error}")
 
     def withdraw(self) -> None:
         """There is nothing to be asked any more; what another collector has written since stays."""

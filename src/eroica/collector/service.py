@@ -29,9 +29,9 @@ from eroica.collector.live.routes import Live
 from eroica.collector.live.telling import Shown
 from eroica.collector.numbering import ANSWER_S, Book
 from eroica.collector.pace import Pace
+from eroica.collector.participants import SameIterations
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
-from eroica.collector.same_iterations import SameIterations
 from eroica.collector.span import report_pause_s
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
@@ -157,7 +157,7 @@ class Collector:
             run=self._store.run,
             settings=self._settings,
             status=self._job_status,
-            verdicts=lambda: self.windows.verdicts,
+            verdicts=lambda: self.windows.ledger.verdicts,
             final=lambda: self.final,
             pace=lambda version: self.pace.since(version),  # noqa: PLW0108 - `resume` may put another one there
             heard=lambda host: self.windows.roll.hears(host, self._clock()),
@@ -213,7 +213,7 @@ class Collector:
             self._tick_if_due()
             self._save_status_if_due()
             self._save_history(HISTORY_S)
-            heard = max(began, self.windows.last_heard)
+            heard = max(began, self.windows.roll.last_heard)
             if self.windows.ended and not self._busy:
                 self._conclude()
             elif self._clock() - heard > self._settings.agent_silence_s:
@@ -237,7 +237,7 @@ class Collector:
     async def bid_farewell(self) -> None:
         """Answer until every agent has heard that the job is over, at most `farewell_s`."""
         end = self._clock() + self._settings.farewell_s
-        while not self.windows.hosts <= self._dismissed and self._clock() < end:
+        while not self.windows.roll.hosts <= self._dismissed and self._clock() < end:
             await asyncio.sleep(0.05)
 
     # ------------------------------------------------------------------ requests
@@ -261,7 +261,7 @@ class Collector:
     async def _report(self, request: Request) -> Response:
         data = await _body(request, MAX_REPORT_BYTES)
         if why := refusal(spoken_in(data), "an agent", "the job's collector"):
-            self.windows.note(why)
+            self.windows.ledger.note(why)
             raise Refused(426, why)
         report = clean_report(_decode(data, AgentReport))
         now = self._clock()
@@ -291,7 +291,7 @@ class Collector:
         look_id, size = self._looks_bytes
         size = len(data) + (size if look_id == self.blockages.look else 0)
         if size > MAX_ALL_LOOKS_BYTES:
-            self.windows.note(
+            self.windows.ledger.note(
                 f"the looks of all hosts hold more than {MAX_ALL_LOOKS_BYTES} bytes; the rest is left out"
             )
             raise Refused(413, "there is no room for more looks")
@@ -344,9 +344,8 @@ class Collector:
     async def _failure(self, request: Request) -> Response:
         failure = _decode(await _body(request, MAX_REPORT_BYTES), SummaryFailure)
         window_id = int(request.path_params["window_id"])
-        self._start(
-            self.windows.summary_failed(self._clock(), window_id, failure.global_rank, clean_text(failure.note))
-        )
+        self.windows.summary_failed(window_id, failure.global_rank, clean_text(failure.note))
+        self._tick_if_due()
         return Response(status_code=204)
 
     async def _profile(self, request: Request) -> Response:
@@ -387,9 +386,9 @@ class Collector:
         self._start(self.blockages.tick(now))
         self.windows.hold = self.blockages.on
         if note := self._same_iterations.tick(now, self.windows.roll.living):
-            self.windows.note(note)
+            self.windows.ledger.note(note)
         self._start(self.windows.tick(now))
-        self.pace.shown(now, self.windows.take_news())
+        self.pace.shown(now, self.windows.ledger.take_news())
         self.pace.tick(now)
         self._keep_window()
 
@@ -403,8 +402,10 @@ class Collector:
     def _confirm(self, now: float, sensed: Sensed) -> None:
         """Keep and tell what communication says, and have somebody look what runs there."""
         window = sensed.window
-        verdict = with_recurrence(window.window_id, stamped(sensed.verdict, now - sensed.since), self.windows.verdicts)
-        self.windows.show(window, "done", verdict)
+        verdict = with_recurrence(
+            window.window_id, stamped(sensed.verdict, now - sensed.since), self.windows.ledger.verdicts
+        )
+        self.windows.ledger.show(window, "done", verdict)
         self._keep(lambda: self._store.save_window(window))
         self._keep(lambda: self._store.save_verdict(window.window_id, verdict))
         self._tell(window.window_id, verdict)
@@ -422,7 +423,7 @@ class Collector:
             verdict = await asyncio.to_thread(self._diagnosis, order.blockage, self._job, self._settings)
         except Exception:  # as below
             log.exception("the diagnosis of blockage %d failed", window.window_id)
-            self.windows.note(f"the diagnosis of blockage {window.window_id} failed; see log/collector.log")
+            self.windows.ledger.note(f"the diagnosis of blockage {window.window_id} failed; see log/collector.log")
             failed = True
         now = self._clock()
         if verdict is None and not failed:
@@ -445,17 +446,17 @@ class Collector:
             verdict = await asyncio.to_thread(self._judge, order)
         except Exception:  # the collector outlives any analysis; the job's other windows matter too
             log.exception("the analysis of window %d failed", window.window_id)
-            self.windows.note(f"the analysis of window {window.window_id} failed; see log/collector.log")
+            self.windows.ledger.note(f"the analysis of window {window.window_id} failed; see log/collector.log")
         try:
             settled = await asyncio.to_thread(self._arrivals.settle, window.window_id)
         except (OSError, EroicaError) as error:
-            self.windows.note(f"could not write into {self._store.run}: {error}")
+            self.windows.ledger.note(f"could not write into {self._store.run}: {error}")
         self._arrivals.close(window.window_id, settled)
         now = self._clock()
         if verdict is not None and order.counts:
             captured_s = max((pattern.duration_s for pattern in order.patterns), default=0.0)
             verdict = stamped(verdict, now - order.asked_at - captured_s)
-            verdict = with_recurrence(window.window_id, verdict, self.windows.verdicts)
+            verdict = with_recurrence(window.window_id, verdict, self.windows.ledger.verdicts)
             done = verdict
             self._keep(lambda: self._store.save_verdict(window.window_id, done))
         if order.counts:
@@ -496,7 +497,7 @@ class Collector:
         attendance = self._attendance.attendance(over_at, failures_in(self._store.run / "log"))
         self.final = final_verdict(
             self._job,
-            self.windows.verdicts,
+            self.windows.ledger.verdicts,
             attendance.expected,
             attendance.watched,
             standing=self.blockages.standing or frozenset(self.sense.standing),
@@ -505,11 +506,11 @@ class Collector:
                 roll.slowed,
                 self.blockages.loss,
                 self.windows.suspicion,
-                self.windows.missed,
+                self.windows.ledger.missed,
                 self.blockages.failure,
                 attendance.gaps,
                 self.pace.loss(is_traced=any(one.has_accelerator for one in self.windows.baseline)),
-                self.windows.unseen,
+                self.windows.ledger.unseen,
                 self.windows.look,
             ),
             former=self._former,
@@ -518,7 +519,7 @@ class Collector:
         self._keep(lambda: self._store.save_final(final))
         self._tell(0, final)
         self._save_status()
-        self.pace.shown(self._clock(), self.windows.take_news())
+        self.pace.shown(self._clock(), self.windows.ledger.take_news())
         self._save_history()
         self.finished.set()
 
@@ -576,7 +577,7 @@ class Collector:
         try:
             write()
         except (OSError, EroicaError) as error:
-            self.windows.note(f"could not write into {self._store.run}: {error}")
+            self.windows.ledger.note(f"could not write into {self._store.run}: {error}")
 
 
 async def _body(request: Request, limit: int) -> bytes:

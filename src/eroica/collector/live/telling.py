@@ -13,12 +13,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from eroica.collector.live.feed import Feed, Position, frame
 from eroica.collector.live.siblings import siblings
 from eroica.collector.pace import PaceUpdate
 from eroica.model.communication import DelayMatrix
@@ -26,6 +26,76 @@ from eroica.model.verdict import Verdict
 from eroica.settings import Settings
 from eroica.views.live_page import job_now, roster, verdict_now, window_now, workers_now
 from eroica.wire.messages import JobStatus, ProfileAnswer, ProfileRequest, WindowLine
+
+
+class Position(NamedTuple):
+    """Versions up to which a reader has seen everything.
+
+    Attributes:
+        version: Of the feed.
+        pace: Of the iteration times (`eroica.collector.pace`).
+    """
+
+    version: int = 0
+    pace: int = 0
+
+
+class Feed:
+    """Topics of one collector.
+
+    Args:
+        epoch: Names this collector's life; positions of another one mean nothing here.
+    """
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self.version = 0
+        self._topics: dict[str, tuple[int, bytes]] = {}
+
+    def put(self, topic: str, event: str, data: bytes) -> None:
+        """Say what a topic is now; nothing happens if it was told before.
+
+        Args:
+            topic: Its name.
+            event: What pages know it as; several topics may share one.
+            data: JSON on one line.
+        """
+        framed = frame(event, data)
+        known = self._topics.get(topic)
+        if known is None or known[1] != framed:
+            self.version += 1
+            self._topics[topic] = self.version, framed
+
+    def keep(self, prefix: str, most: int) -> None:
+        """Forget the oldest topics whose name begins like this, beyond so many."""
+        names = [name for name in self._topics if name.startswith(prefix)]
+        for name in names[: max(len(names) - most, 0)]:
+            del self._topics[name]
+
+    def since(self, version: int) -> list[bytes]:
+        """Events for who has seen everything up to a version, in the order of change."""
+        return [framed for at, framed in sorted(self._topics.values()) if at > version]
+
+    def identify(self, position: Position) -> bytes:
+        """The line that goes in front of an event: `Last-Event-ID` after it."""
+        return f"id: {self.epoch}.{position.version}.{position.pace}\n".encode()
+
+    def position(self, event_id: str) -> Position | None:
+        """Return the position of a reader that gives this id; None if that is no position in this feed."""
+        epoch, _, rest = event_id.partition(".")
+        numbers = rest.split(".")
+        if epoch != self.epoch or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):
+            return None
+        if any(len(number) > 15 for number in numbers):
+            return None
+        version, pace = map(int, numbers)
+        return Position(version, pace) if version <= self.version else None
+
+
+def frame(event: str, data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"event: %s\ndata: %s\n\n" % (event.encode(), data)
+
 
 log = logging.getLogger("eroica.collector")
 
