@@ -2,7 +2,7 @@
 
     <run>/orders.jsonl    a line for each order, and a line for what became of it
 
-The address is a secret, as that of the webhook. Nothing here waits for the receiver: a command has `act_command_s`.
+The address is a secret, as that of the webhook. Nothing here waits for the receiver: a command has a minute.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import datetime
 import logging
 import os
 import shlex
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from eroica.collector.webhook import usable_address
+from eroica.collector.webhook import TRY_S, try_to_send, usable_address
 from eroica.model.order import Action, Order
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
@@ -188,7 +189,10 @@ def _action(verdict: Verdict, finding: Finding) -> Action:
 
 log = logging.getLogger("eroica.collector")
 ORDERS_FILE = "orders.jsonl"
-_TRIES, _PAUSE_S, _TRY_S = 4, 1.0, 5.0
+#: Pauses between two tries, seconds.
+_PAUSES_S = (1.0, 2.0, 4.0)
+#: A command that takes longer over an order is ended, seconds.
+_COMMAND_S = 60.0
 #: How often it is asked whether an order that is held back is due.
 _HELD_S = 0.5
 
@@ -201,7 +205,6 @@ class Orders:
         run: The run directory.
         settings: `on_verdict`, `on_verdict_url`, `act_from` and what belongs to them.
         note: Where to say what people should know.
-        clock: Seconds, monotonic.
         standing: Windows whose verdict on a standstill still holds.
         lapsed: Those whose verdict on a standstill holds no longer: nothing is ordered, or sent again, for them.
     """
@@ -212,7 +215,6 @@ class Orders:
         run: Path,
         settings: Settings,
         note: Callable[[str], object],
-        clock: Callable[[], float],
         standing: Callable[[], Collection[int]] = frozenset,
         lapsed: Callable[[], Collection[int]] = frozenset,
     ) -> None:
@@ -221,7 +223,6 @@ class Orders:
         self._settings = settings
         self._url = usable_address(settings.on_verdict_url)
         self._note = note
-        self._clock = clock
         self._standing = standing
         self._lapsed = lapsed
         self._holding: asyncio.Task[None] | None = None
@@ -238,13 +239,13 @@ class Orders:
             for line in self._path.read_bytes().splitlines():
                 with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
                     orders.append(msgspec.json.decode(line, type=Order))
-        self._steering.resume(self._clock(), orders, datetime.datetime.now(datetime.timezone.utc))
+        self._steering.resume(time.monotonic(), orders, datetime.datetime.now(datetime.timezone.utc))
 
     def judged(self, window_id: int, verdict: Verdict) -> None:
         """A verdict stands (window 0: that of the whole job). Never waits."""
         if window_id in self._lapsed():  # the job went on, or was started again, while it was made
             return
-        self._follow(self._steering.judged(self._clock(), window_id, verdict, self._standing()))
+        self._follow(self._steering.judged(time.monotonic(), window_id, verdict, self._standing()))
         if self._steering.holds and (self._holding is None or self._holding.done()):
             self._holding = asyncio.get_running_loop().create_task(self._hold())
 
@@ -252,7 +253,7 @@ class Orders:
         """Give what is held back once the pause is over, if the job still stands."""
         while self._steering.holds:
             await asyncio.sleep(_HELD_S)
-            self._follow(self._steering.tick(self._clock(), self._standing()))
+            self._follow(self._steering.tick(time.monotonic(), self._standing()))
 
     def _follow(self, order: Order | str | None) -> None:
         if isinstance(order, str):
@@ -298,30 +299,24 @@ class Orders:
         except (OSError, ValueError, IndexError) as error:
             return f"it cannot be started ({error})"
         try:
-            await asyncio.wait_for(process.communicate(body + b"\n"), self._settings.act_command_s)
+            await asyncio.wait_for(process.communicate(body + b"\n"), _COMMAND_S)
         except (TimeoutError, asyncio.TimeoutError):
             process.kill()
             await process.wait()
-            return f"it took longer than {self._settings.act_command_s:g} s and was ended (act_command_s)"
+            return f"it took longer than {_COMMAND_S:g} s and was ended"
         return "taken" if process.returncode == 0 else f"it ended with status {process.returncode}"
 
     async def _send(self, body: bytes, order: Order) -> str:
         problem = ""
-        async with httpx.AsyncClient(timeout=_TRY_S, follow_redirects=False, trust_env=False) as client:
-            for attempt in range(_TRIES):
-                await asyncio.sleep(_PAUSE_S * 2 ** (attempt - 1) if attempt else 0.0)
+        async with httpx.AsyncClient(timeout=TRY_S, follow_redirects=False, trust_env=False) as client:
+            for pause_s in (*_PAUSES_S, None):
                 if order.window in self._lapsed():
                     return "; ".join(filter(None, (problem, "the job goes on, or was started again, meanwhile")))
-                try:
-                    answer = await client.post(self._url, content=body, headers={"Content-Type": "application/json"})
-                    if answer.is_success:
-                        return "taken"
-                    problem = f"it answers {answer.status_code}"
-                    if answer.status_code < 500:
-                        break
-                except httpx.HTTPError as error:  # its text may hold the address
-                    problem = f"no answer ({type(error).__name__})"
-        return problem
+                problem, wanted_s = await try_to_send(client, self._url, body)
+                if not problem or pause_s is None or wanted_s is None:
+                    break
+                await asyncio.sleep(pause_s)
+        return problem or "taken"
 
     def _write(self, line: dict[str, Any]) -> None:
         try:

@@ -22,7 +22,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -69,7 +69,6 @@ class Scraping:
         run: The run directory.
         host: This host's name.
         token: The collector's.
-        messages: How often the webhook was told what; see `eroica.collector.webhook`.
         clock: The collector's.
     """
 
@@ -80,7 +79,6 @@ class Scraping:
         run: Path,
         host: str,
         token: str,
-        messages: Callable[[], Mapping[str, int]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -92,7 +90,6 @@ class Scraping:
         if settings.metrics_targets:
             name = f"{file_name(collector.windows.job)}@{file_name(host)}.json"
             self._files.append(Path(settings.metrics_targets) / name)
-        self._messages = messages
         self._stood_at: dict[int, float] = {}
         self._target = b""
         self._url = ""
@@ -124,7 +121,7 @@ class Scraping:
             verdict=verdict,
             verdict_at=self._stood_at.get(window_id),
             verdicts=tuple(windows.ledger.verdicts.values()),
-            messages=self._messages(),
+            messages=self._collector.messages,
             delays=self._collector.sense.matrix(now),
         )
 

@@ -7,6 +7,7 @@ import hmac
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -106,6 +107,7 @@ class Collector:
         page: What opens the live page; default: made from the token.
 
     Attributes:
+        messages: How often the webhook was told what; see `eroica.collector.webhook`.
         listeners: Called with each verdict that stands and its window; 0 for the job's final one.
     """
 
@@ -128,6 +130,7 @@ class Collector:
         self._former: Verdict | None = None
         self._over_at: float | None = None
         self.pace = Pace(job, time.time(), clock())
+        self.messages: Counter[str] = Counter()
         self.listeners: list[Callable[[int, Verdict], None]] = []
         self.finished = asyncio.Event()
         self.final: Verdict | None = None

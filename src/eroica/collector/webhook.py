@@ -1,4 +1,9 @@
-"""Verdicts sent to an address of the user's choice as they come; see `notices` for which, and in which words.
+"""Verdicts sent to an address of the user's choice as they come.
+
+A verdict is told when its word is one of those asked for and it says something new: another cause, other workers, or
+that it is getting worse. There are at most `MOST_PER_JOB` of them a job and `MOST_PER_HOUR` an hour; the last one of a
+job says that it is the last. What names of the job could do in a chat is undone: Slack's control characters are
+escaped, and mentions and links get a space of no width.
 
 The address is a secret: whoever knows it may write into somebody's chat. It is in no log, note or error text, and what
 a server answers is quoted only if it is one plain word. Sending happens beside the collector's work: a queue of a few
@@ -16,7 +21,7 @@ import ssl
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -56,12 +61,9 @@ class Notices:
 
     def resume(self, verdicts: Mapping[int, Verdict]) -> None:
         """A collector before this one has told these."""
-        for _, verdict in sorted(verdicts.items()):
-            if self._is_news(verdict, final=False):
-                self._remember(verdict)
+        for window_id, verdict in sorted(verdicts.items()):
+            if self._is_news(window_id, verdict):
                 self._count = min(self._count + 1, MOST_PER_JOB)
-            else:
-                self._pass_over(verdict)
 
     def judged(self, now: float, window_id: int, verdict: Verdict) -> Mapping[str, Any] | str | None:
         """A verdict stands.
@@ -74,36 +76,31 @@ class Notices:
         Returns:
             The message in the form of the setting "json"; why one is withheld; None if there is nothing to tell.
         """
-        if not self._is_news(verdict, final=window_id == 0):
-            self._pass_over(verdict)
+        if not self._is_news(window_id, verdict):
             return None
         if self._count >= MOST_PER_JOB:
             return f"the webhook was told of {MOST_PER_JOB} verdicts of this job; later ones only stand in its windows"
         if len(self._times) == MOST_PER_HOUR and now - self._times[0] < _HOUR_S:
             return f"the webhook was told of {MOST_PER_HOUR} verdicts within an hour; the others are left out"
-        self._remember(verdict)
         self._count += 1
         self._times.append(now)
         return self._message(window_id, verdict)
 
-    def _is_news(self, verdict: Verdict, final: bool) -> bool:
-        said = _said(verdict)
+    def _is_news(self, window_id: int, verdict: Verdict) -> bool:
+        """Return whether a verdict is to be told, and remember it; one that shows that what was told is over, too."""
         if verdict.verdict not in self._words:
+            self._last = self._last if verdict.verdict == "undetermined" else None
             return False
-        return said != self._last if not final else self._told != {said}
-
-    def _pass_over(self, verdict: Verdict) -> None:
-        """Tell no one of a verdict; forget the verdict told before if this one shows that it is over."""
-        if verdict.verdict not in self._words and verdict.verdict != "undetermined":
-            self._last = None
-
-    def _remember(self, verdict: Verdict) -> None:
-        self._last = _said(verdict)
+        said = _said(verdict)
+        if said == self._last if window_id else self._told == {said}:
+            return False
+        self._last = said
         if len(self._told) <= MOST_PER_JOB:
-            self._told.add(self._last)
+            self._told.add(said)
+        return True
 
     def _message(self, window_id: int, verdict: Verdict) -> Mapping[str, Any]:
-        lines = [*_lines(self._job, window_id, verdict)]
+        lines = _lines(self._job, window_id, verdict)
         if self._count == MOST_PER_JOB:
             lines.append("This is the last message about this job; what comes later stands in its run directory.")
         cause = verdict.cause
@@ -117,18 +114,6 @@ class Notices:
             "next_step": "" if cause is None else line(cause.next_step),
             "verdict": msgspec.to_builtins(msgspec.structs.replace(verdict, waits=None)),
         }
-
-
-def for_slack(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The two fields of a message that Slack documents for plain text; others it might refuse."""
-    return {"text": message["text"], "mrkdwn": False}
-
-
-def words_of(text: str) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Verdicts named by the setting `webhook_on`, and what in it is none."""
-    named = {word.strip().lower() for word in text.split(",")} - {""}
-    known = frozenset(get_args(VerdictWord))
-    return frozenset(named & known), tuple(sorted(named - known))
 
 
 def escaped(text: str) -> str:
@@ -183,7 +168,6 @@ TRY_S = 10.0
 LONGEST_PAUSE_S = 300.0
 #: Messages that wait; of verdicts that come faster than they can be sent, the newest are left out.
 MOST_WAITING = 8
-_FORMATS = ("slack", "json")
 _BUSY = (408, 425, 429)
 _MOST_ANSWER_BYTES = 200
 _PLAIN_WORD = re.compile(r"[a-z]+(_[a-z]+){0,5}")
@@ -198,11 +182,8 @@ class Webhook:
         job: Name of the job.
         settings: Tunables.
         note: Where to say what people should know.
-        clock: Seconds, monotonic.
+        counts: Counts messages "sent", "failed" and "withheld" (over the caps).
         pause: Waits so many seconds.
-
-    Attributes:
-        counts: Messages "sent", "failed" and "withheld" (over the caps).
     """
 
     def __init__(
@@ -210,30 +191,19 @@ class Webhook:
         job: str,
         settings: Settings,
         note: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
+        counts: Counter[str],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        words, unknown = words_of(settings.webhook_on)
-        self.counts: Counter[str] = Counter()
         self._url = usable_address(settings.webhook_url)
         self._whole = settings.webhook_format == "json"
-        self._notices = Notices(job, words)
+        self._notices = Notices(job, frozenset(word.strip().lower() for word in settings.webhook_on.split(",")))
         self._note = note
-        self._clock = clock
+        self._counts = counts
         self._pause = pause
         self._waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(MOST_WAITING)
         self._sender: asyncio.Task[None] | None = None
-        if settings.webhook_url and not self._url:
+        if not self._url:
             note("webhook_url is no http or https address; nobody is told of verdicts")
-        elif self._url and unknown:
-            note(f"webhook_on names what is no verdict: {', '.join(unknown)[:100]}")
-        if self._url and settings.webhook_format not in _FORMATS:
-            note("webhook_format is neither slack nor json; slack it is")
-
-    @property
-    def on(self) -> bool:
-        """There is an address."""
-        return bool(self._url)
 
     def resume(self, verdicts: Mapping[int, Verdict]) -> None:
         """A collector before this one has told these."""
@@ -243,15 +213,16 @@ class Webhook:
         """A verdict stands (window 0: that of the whole job): tell it, if it is worth it. Never waits."""
         if not self._url:
             return
-        message = self._notices.judged(self._clock(), window_id, verdict)
+        message = self._notices.judged(time.monotonic(), window_id, verdict)
         if message is None:
             return
         if isinstance(message, str):
-            self.counts["withheld"] += 1
+            self._counts["withheld"] += 1
             self._note(message)
             return
         what = f"the verdict of window {window_id}" if window_id else "the job's final verdict"
-        body = msgspec.json.encode(message if self._whole else for_slack(message))
+        # Slack might refuse other fields than the two that it documents for plain text
+        body = msgspec.json.encode(message if self._whole else {"text": message["text"], "mrkdwn": False})
         try:
             self._waiting.put_nowait((what, body))
         except asyncio.QueueFull:
@@ -277,8 +248,7 @@ class Webhook:
     async def _send_all(self) -> None:
         try:
             trust = await asyncio.to_thread(ssl.create_default_context)  # reads files for tens of milliseconds
-            agent = {"User-Agent": f"eroica/{__version__}", "Content-Type": "application/json"}
-            async with httpx.AsyncClient(verify=trust, headers=agent, timeout=TRY_S, follow_redirects=False) as client:
+            async with httpx.AsyncClient(verify=trust, timeout=TRY_S, follow_redirects=False) as client:
                 while True:
                     what, body = await self._waiting.get()
                     try:
@@ -294,9 +264,9 @@ class Webhook:
         problem = "the job ended before there was an answer"
         try:
             for pause_s in (*PAUSES_S, None):
-                problem, wanted_s = await self._try(client, body)
+                problem, wanted_s = await try_to_send(client, self._url, body)
                 if not problem:
-                    self.counts["sent"] += 1
+                    self._counts["sent"] += 1
                     return
                 if wanted_s is None or pause_s is None:
                     break
@@ -306,46 +276,50 @@ class Webhook:
             raise
         self._failed(what, problem)
 
-    async def _try(self, client: httpx.AsyncClient, body: bytes) -> tuple[str, float | None]:
-        """Send once.
-
-        Returns:
-            What is wrong, "" if nothing; the pause that the server wants before the next try, None if there is no use.
-        """
-        try:
-            return await asyncio.wait_for(self._post(client, body), TRY_S)
-        except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException):
-            return f"no answer within {TRY_S:.0f} s", 0.0
-        except httpx.TransportError as error:  # its text may hold the address
-            return f"no connection ({type(error).__name__})", 0.0
-        except httpx.HTTPError as error:
-            return f"it is no HTTP ({type(error).__name__})", None
-
-    async def _post(self, client: httpx.AsyncClient, body: bytes) -> tuple[str, float | None]:
-        async with client.stream("POST", self._url, content=body) as response:
-            status = response.status_code
-            if response.is_success:
-                return "", None
-            if response.is_redirect:
-                return f"it answers {status} and points elsewhere, which is not followed", None
-            if status in _BUSY or status >= 500:
-                return f"it answers {status}", _asked_pause_s(response.headers.get("retry-after", ""))
-            return f"it answers {status}{await self._plain_word(response)}", None
-
-    async def _plain_word(self, response: httpx.Response) -> str:
-        """Slack says in one word what it does not like; anything else could hold the address."""
-        data = b""
-        async for chunk in response.aiter_raw():
-            data += chunk
-            if len(data) > _MOST_ANSWER_BYTES:
-                return ""
-        word = data.decode("ascii", "replace").strip()
-        return f" ({word})" if _PLAIN_WORD.fullmatch(word) and word not in self._url else ""
-
     def _failed(self, what: str, why: str) -> None:
-        self.counts["failed"] += 1
+        self._counts["failed"] += 1
         log.warning("the webhook was not told of %s: %s", what, why)
         self._note(f"the webhook was not told of {what}: {why}")
+
+
+async def try_to_send(client: httpx.AsyncClient, url: str, body: bytes) -> tuple[str, float | None]:
+    """Post JSON to an address that is a secret, once.
+
+    Returns:
+        What is wrong, "" if nothing; the pause that the server wants before the next try, None if there is no use.
+    """
+    try:
+        return await asyncio.wait_for(_post(client, url, body), TRY_S)
+    except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException):
+        return f"no answer within {TRY_S:.0f} s", 0.0
+    except httpx.TransportError as error:  # its text may hold the address
+        return f"no connection ({type(error).__name__})", 0.0
+    except httpx.HTTPError as error:
+        return f"it is no HTTP ({type(error).__name__})", None
+
+
+async def _post(client: httpx.AsyncClient, url: str, body: bytes) -> tuple[str, float | None]:
+    headers = {"User-Agent": f"eroica/{__version__}", "Content-Type": "application/json"}
+    async with client.stream("POST", url, content=body, headers=headers) as response:
+        status = response.status_code
+        if response.is_success:
+            return "", None
+        if response.is_redirect:
+            return f"it answers {status} and points elsewhere, which is not followed", None
+        if status in _BUSY or status >= 500:
+            return f"it answers {status}", _asked_pause_s(response.headers.get("retry-after", ""))
+        return f"it answers {status}{await _plain_word(response, url)}", None
+
+
+async def _plain_word(response: httpx.Response, url: str) -> str:
+    """Slack says in one word what it does not like; anything else could hold the address."""
+    data = b""
+    async for chunk in response.aiter_raw():
+        data += chunk
+        if len(data) > _MOST_ANSWER_BYTES:
+            return ""
+    word = data.decode("ascii", "replace").strip()
+    return f" ({word})" if _PLAIN_WORD.fullmatch(word) and word not in url else ""
 
 
 def usable_address(url: str) -> str:
