@@ -24,6 +24,7 @@ from eroica.collector.service import Collector
 from eroica.model.communication import Communication, Place
 from eroica.model.order import Order
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.places import Places
 
@@ -250,13 +251,19 @@ def test_of_two_standstills_in_the_pause_only_the_last_one_is_ordered() -> None:
     assert steering.tick(700.0, {2, 3}) is None
 
 
+def standstill(window_id: int) -> Window:
+    return Window(
+        window_id=window_id, purpose="blocked", kind="blocked", reason="", first_iteration=1, last_iteration=1
+    )
+
+
 def test_the_collector_gives_a_held_order_while_the_job_stands(tmp_path: Path) -> None:
     settings = Settings(act_from=0.95, act_pause_s=0.2, on_verdict="true", pages=False)
     collector = Collector("j", Store(tmp_path), settings, "t", lambda *_: verdict())
 
     async def act() -> None:
         (orders,) = _listeners(Places("j", "h", tmp_path, tmp_path, tmp_path), collector, settings, False)
-        collector.sense.standing.add(2)
+        collector.windows.ledger.show(standstill(2), "done", verdict())
         (tell,) = collector.listeners
         tell(1, verdict())
         tell(2, verdict(workers=(5,), hosts=("c",)))
@@ -284,7 +291,7 @@ def test_no_order_is_given_for_a_standstill_that_is_over_when_its_verdict_comes(
     async def act() -> None:
         (orders,) = _listeners(Places("j", "h", tmp_path, tmp_path, tmp_path), collector, settings, False)
         (tell,) = collector.listeners
-        collector.sense.lapsed.add(1)
+        collector.windows.ledger.show(standstill(1), "passed", verdict())
         tell(1, verdict())
         await orders.close(10.0)
 

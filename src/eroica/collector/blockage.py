@@ -6,7 +6,8 @@
 
 Each standstill gets one look. The next one comes after progress, or after a pause where the examination found a worker
 moving between the two looks. Beside standstills, a command that failed because a worker died first is examined.
-`standstill_verdicts` keeps how long a verdict holds.
+A verdict on a standstill is "done" in the ledger as long as it holds: until a worker moves ("passed"), or the job is
+started again ("restarted").
 """
 
 from __future__ import annotations
@@ -28,12 +29,17 @@ from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, JobStatus, WorkerStatus
 
 Movement = Literal["none", "gone", "on"]
-#: Silent workers that a sentence lists.
-_NAMED = 8
 #: Hosts without looks that an examination is told the reason of.
 _MISSING_NAMED = 50
 #: Who signs off, or is watched no more, has not gone on.
 _NOT_TRAINING = ("finished", "failed")
+#: Agents that have not handed in their looks by then are left out, seconds.
+_LOOKS_S = 8.0
+#: Looks that may find nothing before there is a pause between them, seconds.
+_FREE_LOOKS, _PAUSE_S, _LONGEST_PAUSE_S = 3, 30.0, 600.0
+#: Deaths that are told when the job is started again.
+_NAMED = 8
+_NOTHING = "nothing: somebody moved"
 
 
 @dataclass
@@ -90,11 +96,7 @@ class Standstill:
     @property
     def who(self) -> str:
         """The silent workers, for a sentence."""
-        ranks = sorted({each.global_rank for each in self.marks.values()})
-        named = ", ".join(map(str, ranks[:_NAMED])) + (
-            f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-        )
-        return f"worker {named}" if len(ranks) == 1 else f"workers {named}"
+        return worker_list([each.global_rank for each in self.marks.values()])
 
     @property
     def lasted_s(self) -> float:
@@ -156,105 +158,6 @@ class Standstill:
         return any(key_of(status) in self.marks and status.state not in _NOT_TRAINING for status in living)
 
 
-Fate = Literal["passed", "restarted"]
-
-
-class Holding:
-    """Verdicts on standstills of one job.
-
-    Attributes:
-        passed: Windows of standstills that ended by themselves; they make no final verdict.
-        lapsed: These, and those of standstills after which the job was started again.
-        outlived: How many verdicts of `passed` ended under this collector.
-    """
-
-    def __init__(self, windows: Windows) -> None:
-        self.passed: set[int] = set()
-        self.lapsed: set[int] = set()
-        self.outlived = 0
-        self._windows = windows
-        self._standing: dict[int, Window] = {}
-        self._earlier: set[int] = set()
-        self._fates: dict[int, Fate] = {}
-
-    @property
-    def standing(self) -> frozenset[int]:
-        """Windows of standstills in which no worker has moved since: those that are "blocked", else the unexplained."""
-        return self.blocked or frozenset(self._standing)
-
-    @property
-    def blocked(self) -> frozenset[int]:
-        """Windows of standstills that hold and whose cause is known."""
-        return frozenset(i for i in self._standing if self._windows.ledger.verdicts[i].verdict == "blocked")
-
-    def judged(self, window: Window) -> None:
-        """The window has its verdict, which holds if nothing has become of the standstill meanwhile."""
-        self._standing[window.window_id] = window
-        fate = self._fates.pop(window.window_id, None)
-        if fate is not None:
-            self.seal(window.window_id, fate)
-
-    def foretell(self, window_id: int, fate: Fate) -> None:
-        """The verdict of this window, which is still being made, will not hold."""
-        self._fates[window_id] = fate
-
-    def is_foretold(self, window_id: int) -> bool:
-        """Return whether it is known already that a verdict of this window does not hold."""
-        return window_id in self._fates
-
-    def seal(self, window_id: int, fate: Fate) -> None:
-        """A verdict holds no longer: what stood still went on by itself, or the job was started again."""
-        window = self._standing.pop(window_id, None)
-        self._earlier.discard(window_id)
-        if window is None:
-            return
-        self.lapsed.add(window_id)
-        if fate == "passed":
-            self.passed.add(window_id)
-            self.outlived += 1
-        self._windows.ledger.show(window, fate, self._windows.ledger.verdicts.get(window_id))
-
-    def all_passed(self) -> None:
-        """The job came to its end after all."""
-        for window_id in sorted(self._standing):
-            self.seal(window_id, "passed")
-
-    def restarted(self) -> None:
-        """A new generation of workers: what was found before stays found, but does not hold any more."""
-        for window_id in sorted(self._standing):
-            self._windows.ledger.note(
-                f"window {window_id} says why the job stood still; after that it was started again"
-            )
-            self.seal(window_id, "restarted")
-
-    def outdate(self, workers: Iterable[WorkerStatus]) -> None:
-        """Keep verdicts of a collector before this one until a worker gets further."""
-        farthest = max((status.iteration for status in workers if not status.ended), default=-1)
-        for window_id in sorted(self._earlier):
-            last = self._standing[window_id].last_iteration
-            if farthest > last:
-                self._windows.ledger.note(f"window {window_id}: the job went on by itself after iteration {last}")
-                self.seal(window_id, "passed")
-
-    def resume(self, history: History) -> None:
-        """Go on where a collector of the same job ended."""
-        windows = {window.window_id: window for window in history.windows if window.purpose == "blocked"}
-        phases = {line.window_id: line.phase for line in history.lines}
-        for window_id, _ in history.verdicts:
-            if phases.get(window_id) == "passed":
-                self.passed.add(window_id)
-            elif phases.get(window_id) != "restarted" and window_id in windows:
-                self._standing[window_id] = windows[window_id]
-                self._earlier.add(window_id)
-
-
-_FREE_LOOKS = 3  # that may find nothing before there is a pause between them
-_PAUSE_S = 30.0
-_LONGEST_PAUSE_S = 600.0
-_NAMED = 8
-_NOTHING = "nothing: somebody moved"
-
-
 @dataclass(frozen=True)
 class Examine:
     """Instruction: run the diagnosis of this blockage, then call `Blockages.examined`."""
@@ -269,13 +172,16 @@ class Blockages:
 
     def __init__(self, windows: Windows, settings: Settings) -> None:
         self._windows = windows
-        self._holding = Holding(windows)
+        self._ledger = windows.ledger
         self._settings = settings
         self._deaths = Deaths()
         self._silent: dict[str, dict[WorkerKey, WorkerStatus]] = {}
         self._now: Standstill | None = None
         self._at_work: dict[int, Window] = {}
+        self._fates: dict[int, str] = {}
+        self._earlier: set[int] = set()
         self._idle_looks = 0
+        self._outlived = 0
         self._quiet_until = 0.0
         self._ended: tuple[int | None, bool] | None = None
         self._buried = False
@@ -293,7 +199,7 @@ class Blockages:
             self._silent[report.host] = silent
         else:
             self._silent.pop(report.host, None)
-        self._holding.outdate(workers)
+        self._outdate(workers)
         if self._now is not None:
             self._follow(now, self._now, workers, report.pid)
         return self.tick(now)
@@ -318,8 +224,9 @@ class Blockages:
         if verdict is None:
             self._found_nothing(window, failed)
             return [] if self._ended is None else self._bury(now, *self._ended)
-        self._windows.ledger.show(window, "done", verdict)
-        self._holding.judged(window)
+        self._ledger.show(window, "done", verdict)
+        if window_id in self._fates:
+            self._seal(window_id, self._fates.pop(window_id))
         return [] if self._ended is None else self._bury(now, *self._ended)
 
     def finished(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
@@ -343,7 +250,8 @@ class Blockages:
         if exit_status == 0 or (exit_status is None and self._deaths.all_done):
             if self._now is not None:
                 self._went_on(self._now)
-            self._holding.all_passed()
+            for window_id in sorted(self._held):
+                self._seal(window_id, "passed")
         return work or self._bury(now, exit_status, asked_to_end)
 
     def tick(self, now: float) -> list[Examine]:
@@ -370,7 +278,7 @@ class Blockages:
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended; before anything else."""
-        self._holding.resume(history)
+        self._earlier = set(self._held & {window_id for window_id, _ in history.verdicts})
 
     # ------------------------------------------------------------------ views
 
@@ -382,17 +290,17 @@ class Blockages:
     @property
     def standing(self) -> frozenset[int]:
         """Windows of standstills in which no worker has moved since: those that are "blocked", else the unexplained."""
-        return self._holding.standing
+        return self._blocked or self._held
 
     @property
-    def passed(self) -> frozenset[int]:
-        """Windows of standstills that ended by themselves; they make no final verdict."""
-        return frozenset(self._holding.passed)
+    def _held(self) -> frozenset[int]:
+        """Windows of standstills whose verdict holds."""
+        return self._ledger.judged("done", purpose="blocked")
 
     @property
-    def lapsed(self) -> frozenset[int]:
-        """Windows whose verdict holds no longer: what stood still went on, or the job was started again."""
-        return frozenset(self._holding.lapsed)
+    def _blocked(self) -> frozenset[int]:
+        """Those of them whose cause is known."""
+        return frozenset(one for one in self._held if self._ledger.verdicts[one].verdict == "blocked")
 
     @property
     def loss(self) -> str:
@@ -458,8 +366,8 @@ class Blockages:
         roll = self._windows.roll
         window = self._window(reason, max(status.iteration for status in still))
         roll_call = {key_of(status): mark(status, roll.agent_pid(status.worker.host)) for status in still}
-        self._now = Standstill(window, now, now + self._settings.look_deadline_s, roll_call)
-        self._windows.ledger.show(window, "looking")
+        self._now = Standstill(window, now, now + _LOOKS_S, roll_call)
+        self._ledger.show(window, "looking")
 
     def _missing(self, now: float, current: Standstill) -> list[str]:
         """Hosts whose looks are still to come; one whose agent is silent sends none."""
@@ -471,7 +379,7 @@ class Blockages:
         current.phase = "examining"
         silent = self._windows.roll.hosts_with_living() - set(current.looks) - set(missing)
         looks = current.all_looks(sorted(missing), sorted(silent))
-        self._windows.ledger.show(current.window, "examining")
+        self._ledger.show(current.window, "examining")
         work = self._work(current.window, looks, self._deaths.bereaved(), current.asked_at)
         current.looks = {}
         return [work]
@@ -492,14 +400,14 @@ class Blockages:
         return Examine(window, blockage, asked_at)
 
     def _give_up(self, current: Standstill, why: str) -> None:
-        self._windows.ledger.show(current.window, "given up", None, why)
+        self._ledger.show(current.window, "given up", None, why)
         self._now = None
 
     def _window(self, reason: str, iteration: int) -> Window:
         """A new one, which stands where the job does."""
         best_s = max((status.baseline_s for status in self._windows.roll if status.baseline_s), default=None)
         return Window(
-            window_id=self._windows.ledger.new_id(),
+            window_id=self._ledger.new_id(),
             purpose="blocked",
             kind="blocked",
             reason=reason,
@@ -509,7 +417,7 @@ class Blockages:
         )
 
     def _pause_s(self) -> float:
-        excess = self._idle_looks + self._holding.outlived - _FREE_LOOKS
+        excess = self._idle_looks + self._outlived - _FREE_LOOKS
         return 0.0 if excess < 0 else min(_PAUSE_S * 2.0 ** min(excess, 10), _LONGEST_PAUSE_S)
 
     # ------------------------------------------------------------------ moving on
@@ -528,42 +436,57 @@ class Blockages:
         self._now = None
         window, verdict = current.window, current.verdict
         if current.phase == "looking":
-            self._windows.ledger.show(window, "done", None, _NOTHING)
+            self._ledger.show(window, "done", None, _NOTHING)
             self._idle_looks += 1
         if current.phase == "examining":
-            self._holding.foretell(window.window_id, "passed")
+            self._fates[window.window_id] = "passed"
         said = f": {verdict.summary.rstrip('.')}; it went on by itself" if verdict else " and went on by itself"
         where = f"at iteration {window.first_iteration}"
-        self._windows.ledger.note(f"{current.who} stood still for {current.lasted_s:.0f} s {where}{said}")
-        self._holding.seal(window.window_id, "passed")
+        self._ledger.note(f"{current.who} stood still for {current.lasted_s:.0f} s {where}{said}")
+        self._seal(window.window_id, "passed")
+
+    def _seal(self, window_id: int, fate: str) -> None:
+        """A verdict, if there is one, holds no longer: what stood still went on, or the job was started again."""
+        self._earlier.discard(window_id)
+        if window_id in self._held:
+            self._outlived += fate == "passed"
+            self._ledger.move(window_id, fate)
+
+    def _outdate(self, workers: Iterable[WorkerStatus]) -> None:
+        """Keep verdicts of a collector before this one until a worker gets further."""
+        farthest = max((status.iteration for status in workers if not status.ended), default=-1)
+        for window_id in sorted(self._earlier):
+            last = self._ledger.last_iteration(window_id)
+            if farthest > last:
+                self._ledger.note(f"window {window_id}: the job went on by itself after iteration {last}")
+                self._seal(window_id, "passed")
 
     def _found_nothing(self, window: Window, failed: bool) -> None:
         self._idle_looks += 1
         if failed:
-            self._windows.ledger.show(window, "failed", None, "the diagnosis failed; see log/collector.log")
+            self._ledger.show(window, "failed", None, "the diagnosis failed; see log/collector.log")
             return
-        self._windows.ledger.show(window, "done", None, _NOTHING)
-        if not self._holding.is_foretold(window.window_id):
-            self._windows.ledger.note(
-                f"window {window.window_id}: {window.reason}, but somebody moved between the looks"
-            )
+        self._ledger.show(window, "done", None, _NOTHING)
+        if self._fates.pop(window.window_id, None) is None:
+            self._ledger.note(f"window {window.window_id}: {window.reason}, but somebody moved between the looks")
 
     # ------------------------------------------------------------------ deaths
 
     def _restarted(self, dead: tuple[Death, ...]) -> None:
         """A new generation of workers: what was found before stays found, but does not hold any more."""
         for death in dead[:_NAMED]:
-            self._windows.ledger.note(f"{in_words(death)}; the job was started again")
+            self._ledger.note(f"{in_words(death)}; the job was started again")
         current, self._now = self._now, None
         if current is not None and current.phase == "looking":
-            self._windows.ledger.show(current.window, "given up", None, "the job was started again")
-        for window_id in self._at_work:
-            self._holding.foretell(window_id, "restarted")
-        self._holding.restarted()
+            self._ledger.show(current.window, "given up", None, "the job was started again")
+        self._fates.update(dict.fromkeys(self._at_work, "restarted"))
+        for window_id in sorted(self._held):
+            self._ledger.note(f"window {window_id} says why the job stood still; after that it was started again")
+            self._seal(window_id, "restarted")
 
     def _bury(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
         """Examine a command that failed: did a worker die first?"""
-        if not exit_status or self._holding.blocked or self.busy or self._buried:
+        if not exit_status or self._blocked or self.busy or self._buried:
             return []
         dead = self._deaths.culprits(asked_to_end)
         if not dead:
@@ -573,5 +496,5 @@ class Blockages:
         iteration = max(death.iteration for death in dead)
         ended = f"status {exit_status}" if exit_status > 0 else f"signal {-exit_status}"
         window = self._window(f"{in_words(dead[0])}{more}, and the command ended with {ended}", iteration)
-        self._windows.ledger.show(window, "examining")
+        self._ledger.show(window, "examining")
         return [self._work(window, (), dead, now)]

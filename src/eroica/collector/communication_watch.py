@@ -127,9 +127,11 @@ class Sense:
         self._fresh_from = float("-inf")
         self._ends: dict[str, set[int]] = {}
         self._ticked = float("-inf")
-        self.passed: set[int] = set()
-        self.standing: set[int] = set()
-        self.lapsed: set[int] = set()
+
+    @property
+    def standing(self) -> frozenset[int]:
+        """The window of a hang that lasts."""
+        return frozenset() if self._hang is None else frozenset({self._hang.window_id})
 
     # ------------------------------------------------------------------ events in
 
@@ -199,9 +201,7 @@ class Sense:
         self._accused.clear()
         self._progress = _Progress(longest_s=self._progress.longest_s)
         if self._hang is not None:
-            self.standing.discard(self._hang.window_id)
-            self.lapsed.add(self._hang.window_id)
-            self._windows.ledger.show(self._hang, "restarted", self._windows.ledger.verdicts.get(self._hang.window_id))
+            self._windows.ledger.move(self._hang.window_id, "restarted")
             self._hang = None
 
     def _moved(self, before: Second | None, second: Second) -> bool:
@@ -230,10 +230,7 @@ class Sense:
         if self._hang is None:
             return
         window, self._hang = self._hang, None
-        self.passed.add(window.window_id)
-        self.lapsed.add(window.window_id)
-        self.standing.discard(window.window_id)
-        self._windows.ledger.show(window, "passed", self._windows.ledger.verdicts.get(window.window_id))
+        self._windows.ledger.move(window.window_id, "passed")
         self._windows.ledger.note(f"window {window.window_id}: {why}")
 
     @property
@@ -327,7 +324,6 @@ class Sense:
         since = stretch_of(self.ledger.between(self._progress.at, now))
         verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage, since)
         self._hang = window
-        self.standing.add(window.window_id)
         return self._sensed(window, verdict, self._progress.at)
 
     def _marked(self) -> dict[int, WorkerOperations]:

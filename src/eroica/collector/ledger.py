@@ -45,6 +45,7 @@ class Ledger:
         self.last_id = 0
         self.unseen = ""
         self._lines: dict[int, WindowLine] = {}
+        self._windows: dict[int, Window] = {}
         self._told = 0
         self._news: deque[News] = deque(maxlen=_MOST_NEWS)
 
@@ -78,6 +79,7 @@ class Ledger:
         if phase == "done":
             self.unseen = ""
         self._news.append(News(window, phase, verdict))
+        self._windows[window.window_id] = window
         self._lines[window.window_id] = WindowLine(
             window_id=window.window_id,
             purpose=window.purpose,
@@ -88,6 +90,20 @@ class Ledger:
             summary=summary,
             cause="" if verdict is None or verdict.cause is None else in_short(verdict.cause),
         )
+
+    def move(self, window_id: int, phase: str) -> None:
+        """A window that has its verdict comes into another phase."""
+        self.show(self._windows[window_id], phase, self.verdicts[window_id])
+
+    def judged(self, *phases: str, purpose: str = "") -> frozenset[int]:
+        """Windows that have a verdict and are in one of these phases; only those of a purpose, if one is given."""
+        lines = (self._lines[one] for one in self.verdicts if one in self._windows)
+        found = (line for line in lines if line.phase in phases and purpose in ("", line.purpose))
+        return frozenset(line.window_id for line in found)
+
+    def last_iteration(self, window_id: int) -> int:
+        """The last iteration of a window that was shown."""
+        return self._windows[window_id].last_iteration
 
     def note(self, text: str) -> bool:
         """Remember something that people should know; bounded. False if it was known or there is no room."""
@@ -106,6 +122,7 @@ class Ledger:
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
         self._lines.update({line.window_id: line for line in history.lines})
+        self._windows.update({window.window_id: window for window in history.windows})
         self.verdicts.update(history.verdicts)
         self.last_id = history.last_id + 1  # one may have been asked for that left no trace
         for note in history.notes:

@@ -207,7 +207,7 @@ class Collector:
     @property
     def lapsed(self) -> frozenset[int]:
         """Windows whose verdict on a standstill holds no longer: the job went on, or was started again."""
-        return self.blockages.lapsed | self.sense.lapsed
+        return self.windows.ledger.judged("passed", "restarted")
 
     async def run(self, period_s: float = 0.5) -> None:
         """Tick, rewrite status.json, end when the job is over or every agent has long been silent."""
@@ -438,7 +438,7 @@ class Collector:
             done = verdict
             self._keep(lambda: self._store.save_verdict(window.window_id, done))
         self._start(self.blockages.examined(now, window.window_id, verdict, failed))
-        if verdict is not None and window.window_id not in self.blockages.passed:
+        if verdict is not None and window.window_id not in self.windows.ledger.judged("passed"):
             self._tell(window.window_id, verdict)
         self._save_status()
 
@@ -503,8 +503,8 @@ class Collector:
             self.windows.ledger.verdicts,
             attendance.expected,
             attendance.watched,
-            standing=self.blockages.standing or frozenset(self.sense.standing),
-            passed=self.blockages.passed | self.sense.passed,
+            standing=self.blockages.standing or self.sense.standing,
+            passed=self.windows.ledger.judged("passed"),
             hints=Hints(
                 roll.slowed,
                 self.blockages.loss,
