@@ -398,8 +398,11 @@ class Sense:
     def _read(self, now: float) -> list[Sensed]:
         """Tell what all moments show that came since iterations became longer, or since something was seen."""
         usual = self._usual()
-        self._pace(now, usual)
+        if usual is not None:
+            self._pace(now, usual)
         self._chunk(now, usual)
+        if usual is None:
+            return []
         length_s, slow, stretch = self._first_sight(now, usual)
         if slow is None:
             self._calm(now, stretch, usual)
@@ -421,12 +424,10 @@ class Sense:
             return []
         return [self._accuse(slow, stretch, usual)]
 
-    def _pace(self, now: float, usual: Usual | None) -> None:
+    def _pace(self, now: float, usual: Usual) -> None:
         """Since when iterations take longer than usual: they are counted, so seconds tell what moments cannot yet."""
         stretch = stretch_of(self.ledger.between(now - _PACE_S, now))
         least = self._settings.communication_slow
-        if usual is None:
-            return
         if stretch.iteration_s is None:
             is_pause = usual.iteration_s * _PAUSE_ITERATIONS < _PACE_S
             self._slower_since = None if is_pause else self._slower_since
@@ -440,7 +441,7 @@ class Sense:
         since = self._slower_since
         return since if since is not None and now - since <= _STRETCHES_S[2] else None
 
-    def _first_sight(self, now: float, usual: Usual | None) -> tuple[float, Slow | None, Stretch]:
+    def _first_sight(self, now: float, usual: Usual) -> tuple[float, Slow | None, Stretch]:
         """The shortest stretch that shows something, and what; the longest one there is where none does."""
         length_s, slow, stretch = 0.0, None, self._look(now, now, usual)[0]
         since = self._slower_lately(now)
@@ -454,18 +455,16 @@ class Sense:
         return length_s, slow, stretch
 
     @staticmethod
-    def _is_usual(stretch: Stretch, usual: Usual | None) -> bool:
+    def _is_usual(stretch: Stretch, usual: Usual) -> bool:
         """Iterations take what they used to: longer stretches would only show what is over."""
-        return (
-            usual is not None and stretch.iteration_s is not None and stretch.iteration_s < usual.iteration_s * _USUAL
-        )
+        return stretch.iteration_s is not None and stretch.iteration_s < usual.iteration_s * _USUAL
 
-    def _look(self, began: float, now: float, usual: Usual | None) -> tuple[Stretch, Slow | None]:
+    def _look(self, began: float, now: float, usual: Usual) -> tuple[Stretch, Slow | None]:
         stretch = stretch_of(self.ledger.between(began, now))
         least = self._settings.communication_slow
-        return stretch, find_slow(stretch, usual, [tuple(self.ledger.hosts)], self.ledger.hosts, least)
+        return stretch, find_slow(stretch, usual, self.ledger.hosts, least)
 
-    def _accuse(self, slow: Slow, stretch: Stretch, usual: Usual | None) -> Sensed:
+    def _accuse(self, slow: Slow, stretch: Stretch, usual: Usual) -> Sensed:
         since, self._seen = self._onset or 0.0, None
         # what else is found must show in what comes now
         self._onset = self._slower_since = self._fresh_from = self._progress.at
@@ -474,14 +473,14 @@ class Sense:
         verdict = slow_verdict(self._windows.job, window, slow, stretch, usual, self._coverage)
         return self._sensed(window, verdict, since)
 
-    def _calm(self, now: float, stretch: Stretch | None, usual: Usual | None) -> None:
+    def _calm(self, now: float, stretch: Stretch, usual: Usual) -> None:
         """Nothing is slow; after a while, what was found may be found again."""
         if self._unseen is None:
             self._unseen = now
         if now - self._unseen < _UNSEEN_S:
             return
         self._seen = self._onset = None
-        if not self._accused or usual is None or stretch is None or not stretch.iteration_s:
+        if not self._accused or not stretch.iteration_s:
             return
         if stretch.iteration_s > usual.iteration_s * _USUAL:
             self._usual_since = None
