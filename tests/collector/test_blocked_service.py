@@ -280,7 +280,7 @@ def test_a_new_collector_goes_on_where_the_one_before_it_was_killed(tmp_path: Pa
         await tell(client, status())
         await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
         await tell(client, status())
-        collector._save_status()
+        collector.save_status()
 
     with_collector(tmp_path, first)
     Store(tmp_path).save_verdict(1, verdict("slow", "a slow disk", cause="slow-storage-read"))

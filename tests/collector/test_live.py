@@ -66,7 +66,7 @@ def with_job(tmp_path: Path, work: Callable[[Job], Awaitable[None]], **changed: 
         run = tmp_path / "run"
         run.mkdir(exist_ok=True)
         collector = Collector("j", Store(run), Settings(baseline_window=False, **changed), TOKEN, judge)
-        doors = Doors(collector, run, "a", TOKEN)
+        doors = Doors(collector, "a")
         await doors.open()
         address = read_address(run, "a")
         assert address is not None
@@ -502,7 +502,7 @@ def test_a_collector_that_died_comes_back_where_its_pages_look_for_it(tmp_path: 
             token = TOKEN + str(turn)  # whoever listened meanwhile may have been shown the old one
             page = "p" * 20 if former is None else former[1]
             collector = Collector("j", Store(tmp_path), Settings(), token, judge, page=page)
-            doors = Doors(collector, tmp_path, "a", token)
+            doors = Doors(collector, "a")
             await doors.open(None, former and former[0])
             address = read_address(tmp_path, "a")
             assert address is not None and former in (

@@ -38,9 +38,9 @@ class Scene:
         self.run = run
         chosen = Settings(baseline_window=False, **settings)
         self.collector = Collector("train", Store(run), chosen, TOKEN, lambda *_: verdict("slow"))
-        self.metrics = Scraping(self.collector, chosen, run, "a", TOKEN)
+        self.metrics = Scraping(self.collector, "a")
         self.collector.listeners.append(self.metrics.judged)
-        self.doors = Doors(self.collector, run, "a", TOKEN, self.metrics)
+        self.doors = Doors(self.collector, "a", self.metrics)
 
     @property
     def inside(self) -> str:

@@ -125,9 +125,9 @@ async def _serve(where: Places, settings: Settings) -> None:
     if died:
         collector.resume(read_history(where.run, died))
     told = list(_listeners(where, collector, settings, bool(died)))
-    metrics = Scraping(collector, settings, where.run, where.host, token)
+    metrics = Scraping(collector, where.host)
     collector.listeners.append(metrics.judged)
-    doors = Doors(collector, where.run, where.host, token, metrics)
+    doors = Doors(collector, where.host, metrics)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, collector.interrupt)
     try:
         await doors.open(door and door[0], former and former[0])

@@ -73,17 +73,15 @@ class Doors:
 
     Args:
         collector: What answers.
-        run: The run directory.
         host: This host's name.
-        token: What every request must carry.
         metrics: What Prometheus reads, if it may.
     """
 
-    def __init__(self, collector: Collector, run: Path, host: str, token: str, metrics: Scraping | None = None) -> None:
+    def __init__(self, collector: Collector, host: str, metrics: Scraping | None = None) -> None:
         self.elsewhere = asyncio.Event()
-        self._run = run
+        self._run = collector.run_directory
         self._host = host
-        self._token = token
+        self._token = collector.token
         self._servers: list[tuple[Server, asyncio.Task[None]]] = []
         self._outside: dict[str, str] = {}
         self._address: Address | None = None
@@ -93,7 +91,7 @@ class Doors:
             Route("/v1/elsewhere", self._elsewhere, methods=["POST"]),
         ]
         self._live = collector.live
-        gate = TokenGate(collector.application(routes), token, collector.live.visitors)
+        gate = TokenGate(collector.application(routes), collector.token, collector.live.visitors)
         self._metrics = metrics
         self._application: ASGIApp = gate if metrics is None else metrics.before(gate)
 

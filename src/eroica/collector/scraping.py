@@ -37,7 +37,6 @@ from eroica.collector.service import Collector
 from eroica.errors import InputError
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean
-from eroica.settings import Settings
 from eroica.wire.address import read_shared
 from eroica.wire.files import write_whole
 from eroica.wire.guarded_server import admit
@@ -65,40 +64,26 @@ class Scraping:
 
     Args:
         collector: Whose.
-        settings: Tunables.
-        run: The run directory.
         host: This host's name.
-        token: The collector's.
-        clock: The collector's.
     """
 
-    def __init__(
-        self,
-        collector: Collector,
-        settings: Settings,
-        run: Path,
-        host: str,
-        token: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._clock = clock
-        self._token = token
+    def __init__(self, collector: Collector, host: str) -> None:
         self._collector = collector
-        self._settings = settings
-        self._run = run
-        self._files = [run / "prometheus.json"]
-        if settings.metrics_targets:
+        self._settings, self._run = collector.settings, collector.run_directory
+        self._note = collector.windows.ledger.note
+        self._files = [self._run / "prometheus.json"]
+        if self._settings.metrics_targets:
             name = f"{file_name(collector.windows.job)}@{file_name(host)}.json"
-            self._files.append(Path(settings.metrics_targets) / name)
+            self._files.append(Path(self._settings.metrics_targets) / name)
         self._stood_at: dict[int, float] = {}
         self._target = b""
         self._url = ""
-        self._own_token = settings.metrics_token
+        self._own_token = self._settings.metrics_token
         if not good_token(self._own_token):
             if self._own_token:
-                collector.windows.ledger.note("metrics_token is not used: it needs 16 to 200 characters without spaces")
-            self._own_token = hmac.new(token.encode(), b"eroica metrics", hashlib.sha256).hexdigest()
-        self._passes = tuple(f"Bearer {each}".encode() for each in (token, self._own_token))
+                self._note("metrics_token is not used: it needs 16 to 200 characters without spaces")
+            self._own_token = hmac.new(collector.token.encode(), b"eroica metrics", hashlib.sha256).hexdigest()
+        self._passes = tuple(f"Bearer {each}".encode() for each in (collector.token, self._own_token))
 
     # ------------------------------------------------------------------ what
 
@@ -110,7 +95,7 @@ class Scraping:
         """Gather the present state for the metrics."""
         from eroica.views.metrics import Scrape
 
-        windows, now = self._collector.windows, self._clock()
+        windows, now = self._collector.windows, self._collector.clock()
         status = self._collector.status()
         window_id, verdict = self._newest({line.window_id for line in status.windows if line.phase in _PAST})
         return Scrape(
@@ -178,7 +163,7 @@ class Scraping:
             if wanted:
                 self._url = _reachable(await serve(listening(_door(wanted)), self.before(_nothing_else)))
         except (OSError, InputError) as error:
-            self._collector.windows.ledger.note(f"metrics are not to be had at {wanted[:100]}: {error}")
+            self._note(f"metrics are not to be had at {wanted[:100]}: {error}")
         self.announce()
 
     def reached_at(self, url: str) -> None:
@@ -190,7 +175,7 @@ class Scraping:
     def announce(self) -> None:
         """Write the files, unless hosts share the directory and the job's collector is that of another one."""
         shared = read_shared(self._run)
-        if shared is not None and shared.token != self._token:
+        if shared is not None and shared.token != self._collector.token:
             return
         where = [{"targets": [urlsplit(self._url).netloc], "labels": {"run": clean(self._collector.windows.job)}}]
         self._target = msgspec.json.format(msgspec.json.encode(where), indent=2) + b"\n"
@@ -200,7 +185,7 @@ class Scraping:
             for path in self._files[1:]:
                 _write_for_all(path, self._target)
         except OSError as error:
-            self._collector.windows.ledger.note(f"Prometheus cannot find the metrics: {error}")
+            self._note(f"Prometheus cannot find the metrics: {error}")
 
     def withdraw(self) -> None:
         """There is nothing to be asked any more; what another collector has written since stays."""

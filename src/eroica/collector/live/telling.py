@@ -10,22 +10,17 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from eroica.collector.live.siblings import siblings
-from eroica.collector.pace import PaceUpdate
-from eroica.model.communication import DelayMatrix
-from eroica.model.verdict import Verdict
-from eroica.settings import Settings
 from eroica.views.live_page import job_now, roster, verdict_now, window_now, workers_now
-from eroica.wire.messages import JobStatus, ProfileAnswer, ProfileRequest, WindowLine
+from eroica.wire.messages import WindowLine
 
 
 class Position(NamedTuple):
@@ -97,6 +92,9 @@ def frame(event: str, data: bytes) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event.encode(), data)
 
 
+if TYPE_CHECKING:
+    from eroica.collector.service import Collector
+
 log = logging.getLogger("eroica.collector")
 
 STUCK_S = 30.0
@@ -113,22 +111,6 @@ MOST_WINDOWS = 100
 _SIBLINGS_S = 5.0
 
 
-@dataclass(frozen=True)
-class Shown:
-    """State of a job for its page; the functions return it as it is now."""
-
-    job: str
-    run: Path
-    settings: Settings
-    status: Callable[[], JobStatus]
-    verdicts: Callable[[], Mapping[int, Verdict]]
-    final: Callable[[], Verdict | None]
-    pace: Callable[[int], PaceUpdate]
-    heard: Callable[[str], bool]
-    ask: Callable[[ProfileRequest], ProfileAnswer]
-    ways: Callable[[], DelayMatrix | None] = lambda: None
-
-
 def report_path(run: Path, window_id: int) -> Path:
     """Path of the report of a window once it is drawn."""
     return run / "windows" / str(window_id) / "index.html"
@@ -138,15 +120,15 @@ class Telling:
     """Readers of one collector's page, and the task that tells them of changes.
 
     Args:
-        shown: The job.
+        collector: The job's.
 
     Attributes:
         readers: How many there are.
     """
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, collector: Collector) -> None:
         self.readers = 0
-        self._shown = shown
+        self._collector = collector
         self._feed = Feed(secrets.token_hex(4))
         self._pace: dict[int, tuple[int, bytes]] = {}
         self._reports: set[int] = set()
@@ -187,7 +169,7 @@ class Telling:
                     if beat:
                         yield frame("beat", msgspec.json.encode({"now": time.time()}))
                 if self._closed and not events:
-                    yield frame("bye", msgspec.json.encode({"run": str(self._shown.run)}))
+                    yield frame("bye", msgspec.json.encode({"run": str(self._collector.run_directory)}))
                     return
                 at, news = new, self._news
         finally:
@@ -211,7 +193,7 @@ class Telling:
 
     def _pace_since(self, version: int) -> tuple[int, bytes]:
         """Iteration times since then, encoded once for all readers who are equally far."""
-        now = self._shown.pace(version) if version not in self._pace else None
+        now = self._collector.pace.since(version) if version not in self._pace else None
         if now is not None:
             news = frame("pace", msgspec.json.encode(now)) if now.version != version else b""
             self._pace[version] = now.version, news
@@ -226,7 +208,7 @@ class Telling:
         beside = 0.0
         while self.readers and not self._closed:
             if time.monotonic() - beside >= _SIBLINGS_S:
-                others = await asyncio.to_thread(siblings, self._shown.run)
+                others = await asyncio.to_thread(siblings, self._collector.run_directory)
                 self._feed.put("jobs", "jobs", msgspec.json.encode(others))
                 beside = time.monotonic()
             began = time.thread_time()
@@ -242,14 +224,18 @@ class Telling:
     def look(self) -> None:
         """Put into the feed what has changed."""
         self._pace.clear()
-        status, verdicts, final = self._shown.status(), self._shown.verdicts(), self._shown.final()
-        who = roster(status, self._shown.heard)
+        collector = self._collector
+        status, verdicts, final = collector.status(), collector.windows.ledger.verdicts, collector.final
+        who = roster(status, lambda host: collector.windows.roll.hears(host, collector.clock()))
         workers = workers_now(status, who)
         put, encode = self._feed.put, msgspec.json.encode
         put("status", "status", encode(job_now(status, workers.letters)))
         put("roster", "roster", encode(who))
         put("workers", "workers", encode(workers))
-        if time.monotonic() - self._ways_at >= WAYS_S and (ways := self._shown.ways()) is not None:
+        if (
+            time.monotonic() - self._ways_at >= WAYS_S
+            and (ways := self._collector.sense.matrix(self._collector.clock())) is not None
+        ):
             self._ways_at = time.monotonic()
             put("ways", "ways", encode(ways))
         put("notes", "notes", encode(status.notes))
@@ -262,13 +248,13 @@ class Telling:
         self._feed.keep("window ", MOST_WINDOWS)
         self._feed.keep("verdict ", MOST_WINDOWS)
         if final is not None:
-            report = "/report" if (self._shown.run / "index.html").is_file() else ""
+            report = "/report" if (self._collector.run_directory / "index.html").is_file() else ""
             put("final", "final", encode(verdict_now(0, final, report)))
 
     def report_of(self, line: WindowLine) -> str:
         """Path of a window's report; "" before there is one."""
         if line.window_id not in self._reports:
-            if not line.verdict or not report_path(self._shown.run, line.window_id).is_file():
+            if not line.verdict or not report_path(self._collector.run_directory, line.window_id).is_file():
                 return ""
             self._reports.add(line.window_id)
         return f"/v1/windows/{line.window_id}/report"
