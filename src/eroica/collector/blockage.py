@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eroica.collector.deaths import Deaths, in_words
+from eroica.collector.lives import Lives, in_words
 from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
 from eroica.collector.windows import Windows
@@ -174,7 +174,7 @@ class Blockages:
         self._windows = windows
         self._ledger = windows.ledger
         self._settings = settings
-        self._deaths = Deaths()
+        self.lives = Lives()
         self._silent: dict[str, dict[WorkerKey, WorkerStatus]] = {}
         self._now: Standstill | None = None
         self._at_work: dict[int, Window] = {}
@@ -190,7 +190,7 @@ class Blockages:
 
     def reported(self, now: float, report: AgentReport) -> list[Examine]:
         """An agent told the state of its workers; `Windows.take` has the report already."""
-        before = self._deaths.reported(now, report)
+        before = self.lives.reported(now, report)
         if before is not None:
             self._restarted(before)
         workers = self._windows.roll.workers_of(report.host)
@@ -247,7 +247,7 @@ class Blockages:
                 work = self._examine(current)
             else:
                 self._give_up(current, "the job ended before anybody had looked")
-        if exit_status == 0 or (exit_status is None and self._deaths.all_done):
+        if exit_status == 0 or (exit_status is None and self.lives.all_done):
             if self._now is not None:
                 self._went_on(self._now)
             for window_id in sorted(self._held):
@@ -306,7 +306,7 @@ class Blockages:
     def loss(self) -> str:
         """Name the workers that vanished from a failed command where nobody saw which went first; else ""."""
         status, asked_to_end = self._ended or (None, False)
-        lost = self._deaths.unexplained()
+        lost = self.lives.unexplained()
         if not status or asked_to_end or self._buried or not lost:
             return ""
         who = worker_list([worker.global_rank for worker in lost])
@@ -321,7 +321,7 @@ class Blockages:
         if not status or asked_to_end:
             return ""
         failed = f"failed with status {status}" if status > 0 else f"was ended by {signal_name(-status)}"
-        return self.loss or "; ".join(filter(None, (f"the command {failed}", self._deaths.first_out())))
+        return self.loss or "; ".join(filter(None, (f"the command {failed}", self.lives.first_out())))
 
     @property
     def on(self) -> bool:
@@ -380,7 +380,7 @@ class Blockages:
         silent = self._windows.roll.hosts_with_living() - set(current.looks) - set(missing)
         looks = current.all_looks(sorted(missing), sorted(silent))
         self._ledger.show(current.window, "examining")
-        work = self._work(current.window, looks, self._deaths.bereaved(), current.asked_at)
+        work = self._work(current.window, looks, self.lives.bereaved(), current.asked_at)
         current.looks = {}
         return [work]
 
@@ -393,8 +393,8 @@ class Blockages:
             reason=window.reason,
             looks=looks,
             deaths=deaths,
-            left=self._deaths.left(),
-            world_size=self._deaths.world_size or self._windows.roll.world_size,
+            left=self.lives.left(),
+            world_size=self.lives.world_size or self._windows.roll.world_size,
             baseline_iteration_s=window.baseline_iteration_s,
         )
         return Examine(window, blockage, asked_at)
@@ -488,7 +488,7 @@ class Blockages:
         """Examine a command that failed: did a worker die first?"""
         if not exit_status or self._blocked or self.busy or self._buried:
             return []
-        dead = self._deaths.culprits(asked_to_end)
+        dead = self.lives.culprits(asked_to_end)
         if not dead:
             return []
         self._buried = True

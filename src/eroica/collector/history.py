@@ -47,7 +47,7 @@ class Hints(NamedTuple):
         suspicion: The verdict on the baseline window, if that shows a slow job and nobody has looked again.
         missed: Why the last window that was opened for a slowdown came to nothing; "" if none did.
         failure: How the command failed, and who ended first; "" if it did not.
-        gaps: Which workers were not watched all along, and why (`eroica.collector.attendance`).
+        gaps: Which workers were not watched all along, and why (`eroica.collector.lives`).
         pace: The job's end against its best level, over its whole life, milliseconds; None where it was too short.
         unseen: Why no window was captured, if any was tried; "" else.
         look: The verdict on the last baseline window; None if none was judged.

@@ -22,12 +22,12 @@ from starlette.routing import Route
 from eroica.archive.bundle import Content
 from eroica.archive.store import Store, write_json
 from eroica.collector.arrivals import Arrivals, head_in
-from eroica.collector.attendance import Roster, failures_in
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
+from eroica.collector.lives import failures_in
 from eroica.collector.numbering import ANSWER_S, Book
 from eroica.collector.pace import Pace
 from eroica.collector.participants import SameIterations
@@ -124,7 +124,6 @@ class Collector:
         self.blockages = Blockages(self.windows, settings)
         self.sense = Sense(self.windows, settings)
         self._same_iterations = SameIterations()
-        self._attendance = Roster()
         self._former: Verdict | None = None
         self._over_at: float | None = None
         self.pace = Pace(job, time.time(), clock())
@@ -256,7 +255,6 @@ class Collector:
         now = self.clock()
         self.windows.take(now, report)
         self._take_back_conclusion()
-        self._attendance.reported(now, report)
         self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
         self.sense.reported(now, report)
         self._start(self.blockages.reported(now, report))
@@ -475,7 +473,7 @@ class Collector:
             self.finished.set()
             return
         roll, over_at = self.windows.roll, self._over_at if self._over_at is not None else self.clock()
-        attendance = self._attendance.attendance(over_at, failures_in(self._store.run / "log"))
+        attendance = self.blockages.lives.attendance(over_at, failures_in(self._store.run / "log"))
         self.final = final_verdict(
             self._job,
             self.windows.ledger.verdicts,
