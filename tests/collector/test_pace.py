@@ -63,7 +63,7 @@ class Job:
         self.pace.tick(self.now)
 
     def show(self, phase: str, window: Window, verdict: Verdict | None = None) -> None:
-        self.pace.shown(self.now, [News(window, phase, verdict)])
+        self.pace.shown(self.now, News(window, phase, verdict))
 
     @property
     def history(self) -> IterationHistory:

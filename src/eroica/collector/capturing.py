@@ -306,23 +306,19 @@ class Capturing:
             current.first_probes = current.stale = probes
             self._probe(now, current, training)
             return "going on"
-        least = min(whole, span.enough(iteration_s, self._settings))
+        least = min(whole, span.enough(iteration_s))
         if current.operators and (length < least or span.is_slowed(training, events, iteration_s)):
             self._too_many, current.operators = events, False
             current.first_probes, current.stale = {}, current.probes(self._roll)
             self._probe(now, current, training)
             return "going on"
-        objection = span.objection(length, events, self._settings)
-        if objection:
+        if objection := span.objection(length, events, self._settings):
             self._give_up(current, objection)
             return "too large"
-        burden = span.burden(length, events)
-        if burden:
-            self._ledger.note(f"window {current.window.window_id}: {burden}")
         if not current.operators:
             current.notes.append(f"operators are not recorded: one iteration makes {self._too_many:,} trace events")
-        lack = span.shortfall(length, iteration_s, events, current.wanted, self._settings)
-        current.notes.extend(filter(None, [lack]))
+        if lack := span.shortfall(length, iteration_s, events, current.wanted):
+            current.notes.append(lack)
         self._order_window(now, current, training, length)
         return "going on"
 
@@ -335,11 +331,11 @@ class Capturing:
         """Order a probe of the next iteration that nobody reaches before the order does."""
         slowest_s = span.slowest_s(training)
         pace_s = min(slowest_s, current.wanted.pace_s or slowest_s)
-        first = span.first_iteration(training, pace_s, self._roll.host_count, self._settings)
+        lead = span.lead(pace_s, self._roll.host_count, self._settings)
+        first = span.farthest(training) + lead
         current.window = msgspec.structs.replace(current.window, first_iteration=first, last_iteration=first + 1)
         longest_s = max(slowest_s, current.wanted.current_s or 0.0)
-        until_open_s = patience.until_open_s(span.lead(pace_s, self._roll.host_count, self._settings), longest_s)
-        current.deadline = now + until_open_s + 10 * longest_s + 10.0
+        current.deadline = now + patience.until_open_s(lead, longest_s) + 10 * longest_s + 10.0
         self._give("probe", current.window)
 
     def _give_up(self, current: Underway, why: str) -> Outcome:
@@ -357,7 +353,8 @@ class Capturing:
         iteration_s = span.slowest_s(training)
         wanted = current.wanted
         pace_s = min(iteration_s, wanted.pace_s or iteration_s)
-        earliest = span.first_iteration(training, pace_s, self._roll.host_count, self._settings)
+        farthest = span.farthest(training)
+        earliest = farthest + span.lead(pace_s, self._roll.host_count, self._settings)
         first = span.around(earliest, length, wanted)
         current.window = msgspec.structs.replace(
             current.window,
@@ -367,8 +364,7 @@ class Capturing:
         )
         current.phase = "window"
         iteration_s = max(iteration_s, wanted.current_s or 0.0)
-        lead = first - max(status.iteration for status in training)
-        current.deadline = now + patience.until_closed_s(lead, length, iteration_s, self._settings)
+        current.deadline = now + patience.until_closed_s(first - farthest, length, iteration_s, self._settings)
         self._give("window", current.window)
         current.serial = self._serial
         self._ledger.show(current.window, "window")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from eroica.collector.intake import clean_text
@@ -15,8 +14,6 @@ from eroica.wire.messages import WindowLine
 
 #: Notes of agents that are kept; ours have as much room again.
 _MOST_NOTES = 100
-#: Changes that wait for somebody to take them.
-_MOST_NEWS = 1000
 #: Phases in which a window has ended without a verdict.
 _IN_VAIN = ("given up", "failed")
 
@@ -36,6 +33,7 @@ class Ledger:
         verdicts: By window id.
         notes: What people should know, each once.
         last_id: Of the newest window.
+        listen: Told of each window that came into another phase.
         unseen: Reason why no window was captured since the last one that was; "" if there is none.
     """
 
@@ -43,11 +41,11 @@ class Ledger:
         self.verdicts: dict[int, Verdict] = {}
         self.notes: list[str] = []
         self.last_id = 0
+        self.listen: Callable[[News], object] = lambda news: None
         self.unseen = ""
         self._lines: dict[int, WindowLine] = {}
         self._windows: dict[int, Window] = {}
         self._told = 0
-        self._news: deque[News] = deque(maxlen=_MOST_NEWS)
 
     @property
     def lines(self) -> tuple[WindowLine, ...]:
@@ -65,12 +63,6 @@ class Ledger:
         self.last_id += 1
         return self.last_id
 
-    def take_news(self) -> list[News]:
-        """Return the news since the last call, and forget them."""
-        taken = list(self._news)
-        self._news.clear()
-        return taken
-
     def show(self, window: Window, phase: str, verdict: Verdict | None = None, summary: str = "") -> None:
         """A window in one line; its verdict, if it has one, counts from now on."""
         if verdict is not None:
@@ -78,7 +70,6 @@ class Ledger:
             summary = summary or verdict.summary
         if phase == "done":
             self.unseen = ""
-        self._news.append(News(window, phase, verdict))
         self._windows[window.window_id] = window
         self._lines[window.window_id] = WindowLine(
             window_id=window.window_id,
@@ -90,6 +81,7 @@ class Ledger:
             summary=summary,
             cause="" if verdict is None or verdict.cause is None else in_short(verdict.cause),
         )
+        self.listen(News(window, phase, verdict))
 
     def move(self, window_id: int, phase: str) -> None:
         """A window that has its verdict comes into another phase."""

@@ -118,10 +118,9 @@ class Pace:
             self._marks.reached(self._at_s(now), self._lowest())
         self._close_if_due(now)
 
-    def shown(self, now: float, news: Iterable[News]) -> None:
-        """Windows came into other phases."""
-        for one in news:
-            self._marks.shown(self._at_s(now), self._lowest(), self._at_s(self._last_at), one)
+    def shown(self, now: float, news: News) -> None:
+        """A window came into another phase."""
+        self._marks.shown(self._at_s(now), self._lowest(), self._at_s(self._last_at), news)
 
     def resume(self, history: IterationHistory) -> None:
         """Go on with what a collector of the same job kept; before anything else."""

@@ -150,6 +150,7 @@ class Collector:
         self._next_tick = 0.0
         self._next_status = 0.0
         self._note = self.windows.ledger.note
+        self.windows.ledger.listen = lambda news: self.pace.shown(self.clock(), news)
         self.live = Live(self, token, page)
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:
@@ -175,11 +176,11 @@ class Collector:
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
+        if history.pace is not None:
+            self.pace.resume(history.pace)
         self.windows.resume(self.clock(), time.time(), history)
         self.blockages.resume(history)
         self._former = history.final
-        if history.pace is not None:
-            self.pace.resume(history.pace)
 
     @property
     def is_home(self) -> bool:
@@ -369,7 +370,6 @@ class Collector:
         if note := self._same_iterations.tick(now, self.windows.roll.living):
             self._note(note)
         self._start(self.windows.tick(now))
-        self.pace.shown(now, self.windows.ledger.take_news())
         self.pace.tick(now)
         self._keep_window()
 
@@ -497,7 +497,6 @@ class Collector:
         self._keep(self._store.save_final, self.final)
         self._tell(0, self.final)
         self.save_status()
-        self.pace.shown(self.clock(), self.windows.ledger.take_news())
         self._save_history()
         self.finished.set()
 

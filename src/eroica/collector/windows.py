@@ -37,6 +37,9 @@ from eroica.wire.messages import (
     WorkerStatus,
 )
 
+#: A job whose baseline window already shows a cause of this gain is looked at again, for longer.
+_EARLY_GAIN = 0.1
+
 
 @dataclass(frozen=True)
 class Analyze:
@@ -163,7 +166,7 @@ class Windows:
     def _suspect(self, verdict: Verdict | None) -> None:
         """The baseline window of a job that looks slow from its start: only a longer window may say so."""
         cause = None if verdict is None or verdict.verdict != "slow" else verdict.cause
-        if verdict is None or cause is None or (cause.gain or 0.0) < self._settings.early_gain:
+        if verdict is None or cause is None or (cause.gain or 0.0) < _EARLY_GAIN:
             return
         self.suspicion = verdict
         self._opening.suspect(f"the first window already shows {in_short(cause)}")
