@@ -46,6 +46,8 @@ _UNSEEN_S = 3.0
 _MOVING_S = 0.9
 #: A job is as usual again if its iterations take at most so many times as long as usual, for so long.
 _USUAL, _USUAL_S = 1.08, 10.0
+#: A hang lasts for at least so many usual operations.
+_HANG_OPERATIONS = 5.0
 #: A pause counts as survived by so much: the next one may be a little longer.
 _PAUSE_FACTOR = 1.5
 #: An agent that has not reported for so long while the job hangs may be cut off.
@@ -98,7 +100,7 @@ class Sense:
 
     Args:
         windows: For ids, lines and notes.
-        settings: `communication`, `hang_s`, `hang_operations`, `communication_slow`, `silence_s`.
+        settings: `communication`, `hang_s`, `communication_slow`, `silence_s`.
     """
 
     def __init__(self, windows: Windows, settings: Settings) -> None:
@@ -300,9 +302,9 @@ class Sense:
     # ------------------------------------------------------------------ hang
 
     def _limit_s(self) -> float:
-        settings, rate = self._settings, self._stretch_before(self._progress.at).operations_per_s
-        operations_s = settings.hang_operations / rate if rate > 0 else 0.0
-        return max(settings.hang_s, operations_s, _PAUSE_FACTOR * self._progress.longest_s)
+        rate = self._stretch_before(self._progress.at).operations_per_s
+        operations_s = _HANG_OPERATIONS / rate if rate > 0 else 0.0
+        return max(self._settings.hang_s, operations_s, _PAUSE_FACTOR * self._progress.longest_s)
 
     def _stretch_before(self, at: float) -> Stretch:
         return stretch_of(self.ledger.between(at - _STRETCHES_S[1], at))
@@ -316,8 +318,6 @@ class Sense:
             return None
         hang = find_hang(self._scene(now))
         if hang is None or (hang.is_busy and waited_s < self._settings.silence_s):
-            return None
-        if not hang.places or hang.confidence < 0.5 or not hang.is_expected:
             return None  # the looks will be taken when the worker is silent; they see more than we do
         usual = self._stretch_before(self._progress.at)
         window = self._window(f"nothing entered, completed or moved for {waited_s:.1f} s")
