@@ -104,10 +104,19 @@ class Sense:
     """
 
     def __init__(self, windows: Windows, settings: Settings) -> None:
-        self.ledger = Ledger()
         self._windows = windows
         self._settings = settings
-        self._progress = _Progress()
+        self._hang: Window | None = None
+        self._told = 0
+        self._read_at = self._fresh_from = self._ticked = self._worded_at = float("-inf")
+        self._words = ""
+        self._ends: dict[str, set[int]] = {}
+        self._begin(0.0)
+
+    def _begin(self, longest_s: float) -> None:
+        """Nothing is known of the workers but the longest pause that they have survived."""
+        self.ledger = Ledger()
+        self._progress = _Progress(longest_s=longest_s)
         self._counted: dict[int, int] = {}
         self._iterated: dict[int, int] = {}
         self._marks: dict[str, Second] = {}
@@ -116,19 +125,12 @@ class Sense:
         self._refuted = False
         self._chunks: deque[Stretch] = deque(maxlen=_CHUNKS)
         self._chunk_from: float | None = None
-        self._read_at = float("-inf")
         self._seen: object = None
         self._onset: float | None = None
         self._slower_since: float | None = None
         self._unseen: float | None = None
-        self._accused: set[object] = set()
         self._usual_since: float | None = None
-        self._hang: Window | None = None
-        self._told = 0
-        self._words, self._worded_at = "", float("-inf")
-        self._fresh_from = float("-inf")
-        self._ends: dict[str, set[int]] = {}
-        self._ticked = float("-inf")
+        self._accused: set[object] = set()
 
     @property
     def standing(self) -> frozenset[int]:
@@ -168,8 +170,7 @@ class Sense:
         Nothing more is said of this standstill; looks go on.
         """
         self._refuted = True
-        if self._hang is not None:
-            self._pass("a look saw somebody move in what communication took for a hang")
+        self._pass("a look saw somebody move in what communication took for a hang")
 
     def _hear(self, now: float, second: Second) -> None:
         """Note when hooks of each worker fired last."""
@@ -190,18 +191,7 @@ class Sense:
 
     def _restart(self) -> None:
         """Other processes: nothing of before says anything of them."""
-        self.ledger.forget()
-        self._counted.clear()
-        self._iterated.clear()
-        self._marks.clear()
-        self._pids.clear()
-        self._heard.clear()
-        self._refuted = False
-        self._chunks.clear()
-        self._chunk_from = self._onset = self._slower_since = self._usual_since = self._unseen = None
-        self._seen = None
-        self._accused.clear()
-        self._progress = _Progress(longest_s=self._progress.longest_s)
+        self._begin(self._progress.longest_s)
         if self._hang is not None:
             self._windows.ledger.move(self._hang.window_id, "restarted")
             self._hang = None
@@ -224,16 +214,14 @@ class Sense:
             progress.longest_s = max(progress.longest_s, now - progress.at)
         progress.at, progress.moved = now, True
         self._refuted = False
-        if self._hang is not None:
-            self._pass("what communication took for a hang went on by itself")
+        self._pass("what communication took for a hang went on by itself")
 
     def _pass(self, why: str) -> None:
-        """Take the verdict on the hang back."""
-        if self._hang is None:
-            return
-        window, self._hang = self._hang, None
-        self._windows.ledger.move(window.window_id, "passed")
-        self._windows.ledger.note(f"window {window.window_id}: {why}")
+        """Take the verdict on the hang back, if there is one."""
+        if self._hang is not None:
+            window_id, self._hang = self._hang.window_id, None
+            self._windows.ledger.move(window_id, "passed")
+            self._windows.ledger.note(f"window {window_id}: {why}")
 
     @property
     def _in_training(self) -> bool:
@@ -324,7 +312,8 @@ class Sense:
         since = stretch_of(self.ledger.between(self._progress.at, now))
         verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage, since)
         self._hang = window
-        return self._sensed(window, verdict, self._progress.at)
+        self._told += 1
+        return Sensed(window, verdict, self._progress.at)
 
     def _marked(self) -> dict[int, WorkerOperations]:
         """Return what each worker had done when something moved last: its host's last record by then."""
@@ -470,8 +459,8 @@ class Sense:
         self._onset = self._slower_since = self._fresh_from = self._progress.at
         self._accused.add(slow.key)
         window = self._window(f"communication shows {place_in_words(slow.places[0])}")
-        verdict = slow_verdict(self._windows.job, window, slow, stretch, usual, self._coverage)
-        return self._sensed(window, verdict, since)
+        self._told += 1
+        return Sensed(window, slow_verdict(self._windows.job, window, slow, stretch, usual, self._coverage), since)
 
     def _calm(self, now: float, stretch: Stretch, usual: Usual) -> None:
         """Nothing is slow; after a while, what was found may be found again."""
@@ -520,10 +509,6 @@ class Sense:
             first_iteration=iteration,
             last_iteration=iteration,
         )
-
-    def _sensed(self, window: Window, verdict: Verdict, since: float) -> Sensed:
-        self._told += 1
-        return Sensed(window, verdict, since)
 
 
 def _of(record: HostCommunication, workers: frozenset[int]) -> HostCommunication:

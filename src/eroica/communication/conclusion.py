@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from msgspec.structs import replace
+
 from eroica import __version__
 from eroica.communication.hang import Hang
 from eroica.communication.slow import Slow, Usual
@@ -131,29 +133,17 @@ def hang_verdict(
     cause = "slow-link" if hang.kind == "communication-hang" and _is_way(hang.places) else "unknown"
     waits_in = f"a collective of {hang.group}"
     evidence = (*hang.evidence, *ports_in_words(since, _hosts(hang.places)))
-    return Verdict(
-        eroica_version=__version__,
-        job=job,
-        verdict="blocked",
-        summary=summary,
-        window=VerdictWindow(
-            kind="blocked", first_iteration=window.first_iteration, last_iteration=window.last_iteration,
-            duration_s=round(waited_s, 3), reason=window.reason,
-        ),
-        iteration=IterationTimes(),
-        coverage=coverage,
-        findings=_findings(hang.kind, cause, hang.places, waits_in, hang.confidence, evidence),
-        found_by="communication",
-        communication=Communication(
-            kind=hang.kind,
-            place=hang.places[0],
-            further=hang.places[1:],
-            operation=hang.operation,
-            matrix=build_matrix(usual, {}),
-            waited_s=round(waited_s, 3),
-            usual_operation_s=_operation_s(usual),
-        ),
-    )  # fmt: skip
+    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, evidence)
+    communication = Communication(
+        kind=hang.kind,
+        place=hang.places[0],
+        further=hang.places[1:],
+        operation=hang.operation,
+        matrix=build_matrix(usual, {}),
+        waited_s=round(waited_s, 3),
+        usual_operation_s=_operation_s(usual),
+    )
+    return _verdict(job, window, summary, coverage, findings, communication, waited_s)
 
 
 def slow_verdict(job: str, window: Window, slow: Slow, now: Stretch, usual: Usual, coverage: Coverage) -> Verdict:
@@ -172,29 +162,47 @@ def slow_verdict(job: str, window: Window, slow: Slow, now: Stretch, usual: Usua
     for cause, places in (("slow-link", ways), ("unknown", others)):
         more = _findings(slow.kind, cause, places, "", confidence, evidence, slow.gain, len(findings))
         findings += more
+    communication = Communication(
+        kind=slow.kind,
+        place=slow.places[0],
+        further=slow.places[1:],
+        matrix=build_matrix(now, usual.cells),
+        own_work_ms={worker: round((now.work_s(worker) or 0) * 1000, 3) for worker in slow.late},
+        usual_work_ms={worker: round(usual.work_s.get(worker, 0.0) * 1000, 3) for worker in slow.late},
+        usual_operation_s=_operation_s(now),
+    )
+    verdict = _verdict(job, window, summary, coverage, findings, communication, now.seconds)
+    return replace(verdict, iteration=IterationTimes(baseline_ms=before_ms, current_ms=current_ms))
+
+
+def _verdict(
+    job: str,
+    window: Window,
+    summary: str,
+    coverage: Coverage,
+    findings: tuple[Finding, ...],
+    communication: Communication,
+    duration_s: float,
+) -> Verdict:
+    hangs = communication.kind.endswith("hang")
     return Verdict(
         eroica_version=__version__,
         job=job,
-        verdict="slow",
+        verdict="blocked" if hangs else "slow",
         summary=summary,
         window=VerdictWindow(
-            kind="iterations", first_iteration=window.first_iteration, last_iteration=window.last_iteration,
-            duration_s=round(now.seconds, 3), reason=window.reason,
+            kind="blocked" if hangs else "iterations",
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+            duration_s=round(duration_s, 3),
+            reason=window.reason,
         ),
-        iteration=IterationTimes(baseline_ms=before_ms, current_ms=current_ms),
+        iteration=IterationTimes(),
         coverage=coverage,
         findings=findings,
         found_by="communication",
-        communication=Communication(
-            kind=slow.kind,
-            place=slow.places[0],
-            further=slow.places[1:],
-            matrix=build_matrix(now, usual.cells),
-            own_work_ms={worker: round((now.work_s(worker) or 0) * 1000, 3) for worker in slow.late},
-            usual_work_ms={worker: round(usual.work_s.get(worker, 0.0) * 1000, 3) for worker in slow.late},
-            usual_operation_s=_operation_s(now),
-        ),
-    )  # fmt: skip
+        communication=communication,
+    )
 
 
 def _operation_s(stretch: Stretch) -> float:
