@@ -13,13 +13,14 @@ started again ("restarted").
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from eroica.collector.lives import Lives, in_words
 from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
+from eroica.collector.span import best_s
 from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
 from eroica.model.verdict import Verdict
@@ -75,11 +76,6 @@ class Mark:
         self.agent_pid = agent_pid
 
 
-def mark(status: WorkerStatus, agent_pid: int) -> Mark:
-    """A worker that is silent now."""
-    return Mark(status.worker.global_rank, status.iteration, agent_pid, status.silent_s, status.silent_s)
-
-
 @dataclass
 class Standstill:
     """One silence of the job, from the first silent worker to the first that moves."""
@@ -87,7 +83,7 @@ class Standstill:
     window: Window
     asked_at: float
     deadline: float
-    marks: dict[WorkerKey, Mark]
+    marks: dict[WorkerKey, Mark] = field(default_factory=dict)
     phase: Literal["looking", "examining", "standing"] = "looking"
     looks: dict[str, HostLooks] = field(default_factory=dict)
     verdict: Verdict | None = None
@@ -114,21 +110,18 @@ class Standstill:
         summary = self.verdict.summary.removeprefix("Blocked: ")
         return self.verdict.verdict, f"standing still at iteration {status.iteration}: {summary}"
 
-    def all_looks(self, missing: Sequence[str], silent: Sequence[str]) -> tuple[HostLooks, ...]:
-        """Return the looks of each host, and a note for each host that handed in none.
+    def all_looks(self, excuses: Mapping[str, str]) -> tuple[HostLooks, ...]:
+        """Return the looks of each host, and a note for each host that handed in none: why, by its name."""
+        noted = (
+            HostLooks(look_id=self.window.window_id, host=host, notes=(f"{host}: {why}",))
+            for host, why in list(excuses.items())[:_MISSING_NAMED]
+        )
+        return (*(self.looks[host] for host in sorted(self.looks)), *noted)
 
-        Args:
-            missing: Hosts that are waited for no longer.
-            silent: Hosts whose agent does not report.
-        """
-        excuses = [(host, "its agent did not hand in its looks in time") for host in missing]
-        excuses += [(host, "its agent does not report any more") for host in silent]
-        return (
-            *(self.looks[host] for host in sorted(self.looks)),
-            *(
-                HostLooks(look_id=self.window.window_id, host=host, notes=(f"{host}: {why}",))
-                for host, why in excuses[:_MISSING_NAMED]
-            ),
+    def mark(self, status: WorkerStatus, agent_pid: int) -> None:
+        """A worker is silent now."""
+        self.marks[key_of(status)] = Mark(
+            status.worker.global_rank, status.iteration, agent_pid, status.silent_s, status.silent_s
         )
 
     def follow(self, workers: Iterable[WorkerStatus], agent_pid: int) -> Movement:
@@ -140,13 +133,12 @@ class Standstill:
         """
         movement: Movement = "none"
         for status in workers:
-            key = key_of(status)
-            known = self.marks.get(key)
+            known = self.marks.get(key_of(status))
             if status.ended or status.state in _NOT_TRAINING:
                 movement = movement if known is None else "gone"
             elif known is None:
                 if status.silent:
-                    self.marks[key] = mark(status, agent_pid)
+                    self.mark(status, agent_pid)
             elif known.moved(status, agent_pid):
                 return "on"
             else:
@@ -175,7 +167,6 @@ class Blockages:
         self._ledger = windows.ledger
         self._settings = settings
         self.lives = Lives()
-        self._silent: dict[str, dict[WorkerKey, WorkerStatus]] = {}
         self._now: Standstill | None = None
         self._at_work: dict[int, Window] = {}
         self._fates: dict[int, str] = {}
@@ -194,11 +185,6 @@ class Blockages:
         if before is not None:
             self._restarted(before)
         workers = self._windows.roll.workers_of(report.host)
-        silent = {key_of(status): status for status in workers if status.silent and not status.ended}
-        if silent:
-            self._silent[report.host] = silent
-        else:
-            self._silent.pop(report.host, None)
         self._outdate(workers)
         if self._now is not None:
             self._follow(now, self._now, workers, report.pid)
@@ -244,9 +230,10 @@ class Blockages:
         current = self._now
         if current is not None and current.phase == "looking":
             if current.looks:
-                work = self._examine(current)
+                work = self._examine(now, current)
             else:
-                self._give_up(current, "the job ended before anybody had looked")
+                self._ledger.show(current.window, "given up", None, "the job ended before anybody had looked")
+                self._now = None
         if exit_status == 0 or (exit_status is None and self.lives.all_done):
             if self._now is not None:
                 self._went_on(self._now)
@@ -265,9 +252,9 @@ class Blockages:
             self._maybe_look(now)
             return []
         if current.phase == "looking":
-            missing = self._missing(now, current)
-            if not missing or now > current.deadline:
-                return self._examine(current, missing)
+            waited_for = any(self._windows.roll.hears(host, now) for host in self._without_looks(current))
+            if not waited_for or now > current.deadline:
+                return self._examine(now, current)
         return []
 
     def alarmed(self, now: float, reason: str) -> None:
@@ -303,11 +290,16 @@ class Blockages:
         return frozenset(one for one in self._held if self._ledger.verdicts[one].verdict == "blocked")
 
     @property
+    def _failed_with(self) -> int:
+        """Exit status of a command that failed by itself; else 0."""
+        status, asked_to_end = self._ended or (None, False)
+        return 0 if asked_to_end else status or 0
+
+    @property
     def loss(self) -> str:
         """Name the workers that vanished from a failed command where nobody saw which went first; else ""."""
-        status, asked_to_end = self._ended or (None, False)
-        lost = self.lives.unexplained()
-        if not status or asked_to_end or self._buried or not lost:
+        status, lost = self._failed_with, self.lives.unexplained()
+        if not status or self._buried or not lost:
             return ""
         who = worker_list([worker.global_rank for worker in lost])
         ended = f"status {status}" if status > 0 else f"signal {-status}"
@@ -317,8 +309,8 @@ class Blockages:
     @property
     def failure(self) -> str:
         """Tell how a command failed by itself and which worker ended first; else ""."""
-        status, asked_to_end = self._ended or (None, False)
-        if not status or asked_to_end:
+        status = self._failed_with
+        if not status:
             return ""
         failed = f"failed with status {status}" if status > 0 else f"was ended by {signal_name(-status)}"
         return self.loss or "; ".join(filter(None, (f"the command {failed}", self.lives.first_out())))
@@ -354,7 +346,7 @@ class Blockages:
         if self._ended is not None or self._at_work or now < self._quiet_until or self._windows.roll.waiting(now):
             return
         roll = self._windows.roll
-        silent = [s for host, statuses in self._silent.items() if roll.hears(host, now) for s in statuses.values()]
+        silent = [one for one in roll.living if one.silent and roll.hears(one.worker.host, now)]
         if not silent:
             return
         first = max(silent, key=lambda status: status.silent_s)
@@ -365,20 +357,19 @@ class Blockages:
     def _look_at(self, now: float, still: Sequence[WorkerStatus], reason: str) -> None:
         roll = self._windows.roll
         window = self._window(reason, max(status.iteration for status in still))
-        roll_call = {key_of(status): mark(status, roll.agent_pid(status.worker.host)) for status in still}
-        self._now = Standstill(window, now, now + _LOOKS_S, roll_call)
+        self._now = Standstill(window, now, now + _LOOKS_S)
+        for status in still:
+            self._now.mark(status, roll.agent_pid(status.worker.host))
         self._ledger.show(window, "looking")
 
-    def _missing(self, now: float, current: Standstill) -> list[str]:
-        """Hosts whose looks are still to come; one whose agent is silent sends none."""
-        roll = self._windows.roll
-        wanted = roll.hosts_with_living() - set(current.looks)
-        return sorted(host for host in wanted if roll.hears(host, now))
+    def _without_looks(self, current: Standstill) -> list[str]:
+        return sorted(self._windows.roll.hosts_with_living() - set(current.looks))
 
-    def _examine(self, current: Standstill, missing: Iterable[str] = ()) -> list[Examine]:
+    def _examine(self, now: float, current: Standstill) -> list[Examine]:
         current.phase = "examining"
-        silent = self._windows.roll.hosts_with_living() - set(current.looks) - set(missing)
-        looks = current.all_looks(sorted(missing), sorted(silent))
+        late, gone = "its agent did not hand in its looks in time", "its agent does not report any more"
+        hears = self._windows.roll.hears
+        looks = current.all_looks({host: late if hears(host, now) else gone for host in self._without_looks(current)})
         self._ledger.show(current.window, "examining")
         work = self._work(current.window, looks, self.lives.bereaved(), current.asked_at)
         current.looks = {}
@@ -399,13 +390,8 @@ class Blockages:
         )
         return Examine(window, blockage, asked_at)
 
-    def _give_up(self, current: Standstill, why: str) -> None:
-        self._ledger.show(current.window, "given up", None, why)
-        self._now = None
-
     def _window(self, reason: str, iteration: int) -> Window:
         """A new one, which stands where the job does."""
-        best_s = max((status.baseline_s for status in self._windows.roll if status.baseline_s), default=None)
         return Window(
             window_id=self._ledger.new_id(),
             purpose="blocked",
@@ -413,7 +399,7 @@ class Blockages:
             reason=reason,
             first_iteration=iteration,
             last_iteration=iteration,
-            baseline_iteration_s=best_s,
+            baseline_iteration_s=best_s(self._windows.roll),
         )
 
     def _pause_s(self) -> float:
