@@ -19,8 +19,7 @@ from eroica.archive.store import Store
 from eroica.collector.listening_sockets import Doors, former_inside
 from eroica.collector.live import routes, telling
 from eroica.collector.live import siblings as module
-from eroica.collector.live.siblings import sibling_link, siblings
-from eroica.collector.live.telling import Feed, Position
+from eroica.collector.live.telling import Feed, Position, sibling_link, siblings
 from eroica.collector.service import Collector
 from eroica.model.communication import Flow, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, IterationTimes, Verdict

@@ -13,7 +13,7 @@ import pytest
 from eroica.agent.link import CollectorLink
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store
-from eroica.collector.numbering import ANSWER_S, MOST_PART_BYTES, Book
+from eroica.collector.arrivals import ANSWER_S, MOST_PART_BYTES, Book
 from eroica.collector.service import MAX_PARTS_BYTES, Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError

@@ -21,14 +21,13 @@ from starlette.routing import Route
 
 from eroica.archive.bundle import Content
 from eroica.archive.store import Store, write_json
-from eroica.collector.arrivals import Arrivals, head_in
+from eroica.collector.arrivals import ANSWER_S, Arrivals, Book, head_in
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
 from eroica.collector.lives import failures_in
-from eroica.collector.numbering import ANSWER_S, Book
 from eroica.collector.pace import Pace
 from eroica.collector.participants import SameIterations
 from eroica.collector.recurrence import with_recurrence

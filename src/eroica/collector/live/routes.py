@@ -18,8 +18,7 @@ from starlette.routing import Route
 
 from eroica.collector.access import Visitors, small_body, with_headers
 from eroica.collector.intake import clean_request
-from eroica.collector.live.siblings import sibling_link
-from eroica.collector.live.telling import Stream, Telling, report_path
+from eroica.collector.live.telling import Stream, Telling, report_path, sibling_link
 from eroica.errors import InputError
 from eroica.views.live_page import ASSETS, REPORT_POLICY, asset, draw_page, window_now, worker_now
 from eroica.wire.messages import ProfileRequest

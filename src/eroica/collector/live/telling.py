@@ -1,16 +1,18 @@
 """Send the live page's readers the state of the job, as server-sent events.
 
 While nobody reads, nothing is computed. While somebody does, one task looks at the job a few times a second and encodes
-what has changed, once for all readers (`feed`); each reader is one loop that sends what it has not seen yet.
+what has changed, once for all readers (`Feed`); each reader is one loop that sends what it has not seen yet.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,9 +20,97 @@ import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from eroica.collector.live.siblings import siblings
+from eroica.errors import InputError
+from eroica.model.words import clean, sentence
 from eroica.views.live_page import job_now, roster, verdict_now, window_now, workers_now
+from eroica.wire.address import page_link, read_address
 from eroica.wire.messages import WindowLine
+from eroica.wire.network import endpoint_of, is_loopback
+from eroica.wire.places import belongs_to_us, host_name, read_private
+
+_MOST_SEEN, _MOST_SHOWN = 500, 20
+_MOST_BYTES = 8_000_000
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """Fields that are read of a verdict."""
+
+    verdict: str
+    summary: str
+
+
+class Sibling(msgspec.Struct, frozen=True, kw_only=True):
+    """Another job.
+
+    Attributes:
+        name: Of its run directory.
+        running: Its collector lives on this host.
+        verdict: Its final word, "" before there is one.
+        summary: The sentence to it.
+        changed: When its directory was last written to, seconds since 1970.
+    """
+
+    name: str
+    running: bool = False
+    verdict: str = ""
+    summary: str = ""
+    changed: float = 0.0
+
+
+def siblings(run: Path) -> tuple[Sibling, ...]:
+    """Run directories beside `run`, the latest first; what cannot be read is left out."""
+    found = sorted((each for path in _beside(run) if (each := _seen(path)) is not None), key=_rank, reverse=True)
+    shown = (_judged(run.parent / each.name, each) for each in found[:_MOST_SHOWN])
+    return tuple(each for each in shown if each is not None)
+
+
+def sibling_link(run: Path, name: str) -> str | None:
+    """The page of the job beside `run`; None if it has none that could be opened here."""
+    path = run.parent / name
+    return None if Path(name).name != name or path == run or not belongs_to_us(path) else _link(path)
+
+
+def _link(path: Path) -> str | None:
+    address = read_address(path)
+    if address is None or not is_loopback(endpoint_of(address.url).host):
+        return None
+    lives = address.host in ("", host_name(os.environ)) and Path(f"/proc/{address.pid}").exists()
+    return page_link(address) if lives else None
+
+
+def _beside(run: Path) -> Iterable[Path]:
+    try:
+        with os.scandir(run.parent) as entries:
+            near = [Path(entry.path) for entry, _ in zip(entries, range(_MOST_SEEN), strict=False) if entry.is_dir()]
+    except OSError:
+        return []
+    return [path for path in near if path != run and path.name.isprintable() and belongs_to_us(path)]
+
+
+def _seen(path: Path) -> Sibling | None:
+    """A run directory without its verdict; None if it is none. Only that of the latest ones is worth reading."""
+    for name in ("status.json", "verdict.json"):
+        with contextlib.suppress(OSError, InputError):
+            changed = (path / name).lstat().st_mtime
+            return Sibling(name=path.name, running=_link(path) is not None, changed=changed)
+    return None
+
+
+def _rank(sibling: Sibling) -> tuple[bool, float]:
+    return sibling.running, sibling.changed
+
+
+def _judged(path: Path, sibling: Sibling) -> Sibling | None:
+    """Add its final verdict to a job, if there is one; None where that cannot be read."""
+    if sibling.running:
+        return sibling
+    try:
+        word = msgspec.json.decode(read_private(path / "verdict.json", _MOST_BYTES), type=_Word)
+    except FileNotFoundError:
+        return sibling
+    except (OSError, ValueError, RecursionError):
+        return None
+    return msgspec.structs.replace(sibling, verdict=clean(word.verdict, 20), summary=sentence(word.summary))
 
 
 class Position(NamedTuple):
