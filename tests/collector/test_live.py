@@ -18,7 +18,7 @@ import pytest
 from eroica.archive.store import Store
 from eroica.collector.listening_sockets import Doors, former_inside
 from eroica.collector.live import routes, telling
-from eroica.collector.live import siblings as module
+from eroica.collector.live import telling as module
 from eroica.collector.live.telling import Feed, Position, sibling_link, siblings
 from eroica.collector.service import Collector
 from eroica.model.communication import Flow, HostCommunication, WorkerOperations

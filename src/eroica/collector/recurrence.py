@@ -1,6 +1,9 @@
 """Weigh what several windows of a job say of one cause: belief in it, whether it comes again, whether it grows.
 
-Pure functions over verdicts and the courses that causes take through them (`eroica.collector.cause_tracking`).
+Pure functions over verdicts and the courses that causes take through them. A *course* holds one cause as several
+windows found it. Two findings belong to one course if they name the same cause on workers that overlap (in a job of
+several hosts: on hosts), or the same cause on other workers in other windows. They also belong together if one names,
+for the same workers or function, more precisely the cause that the other calls vaguely.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import msgspec
@@ -48,16 +52,20 @@ class Course:
     Attributes:
         cause: Its most precise name.
         blocked: Seen at a standstill; such windows and those of iterations do not speak of each other.
-        sightings: One a window, in order of windows.
-        every: The same with further findings of it in one window.
+        every: All sightings.
         many_hosts: Hosts tell something, as the job has several.
     """
 
     cause: str
     blocked: bool
-    sightings: tuple[Sighting, ...]
     every: tuple[Sighting, ...]
     many_hosts: bool = False
+
+    @cached_property
+    def sightings(self) -> tuple[Sighting, ...]:
+        """One a window, the first of its verdict, in order of windows."""
+        found = sorted(self.every, key=lambda one: (one.window_id, -one.finding.order))
+        return tuple({one.window_id: one for one in found}.values())
 
     def orders(self, window_id: int) -> frozenset[int]:
         """Its findings in one window's verdict, by their order."""
@@ -80,13 +88,9 @@ class Course:
         """The sighting to show: a precise one that leads its verdict, on the workers named most often, the newest."""
         leading = [sighting for sighting in self.sightings if sighting.leads]
         leading = [sighting for sighting in leading if sighting.finding.cause == self.cause] or leading
-        usual = self._usual_workers()
-        return max(leading, key=lambda one: (_likeness(one.finding, usual), one.window_id), default=None)
-
-    def _usual_workers(self) -> frozenset[int]:
-        """Workers that more than half of the sightings name."""
         named = Counter(worker for one in self.sightings for worker in set(one.finding.workers))
-        return frozenset(worker for worker, times in named.items() if 2 * times > len(self.sightings))
+        usual = {worker for worker, times in named.items() if 2 * times > len(self.sightings)}
+        return max(leading, key=lambda one: (_likeness(one.finding, usual), one.window_id), default=None)
 
     def agreeing(self, finding: Finding) -> list[Sighting]:
         """Sightings that mean the same workers as `finding`; all of them if it wanders."""
@@ -97,7 +101,8 @@ class Course:
     def weight(self, finding: Finding) -> float:
         """Expected cost of the cause where it led: sum of confidence times gain, over windows that agree with it."""
         leading = (one for one in self.agreeing(finding) if one.leads)
-        return sum(self.confidence(one) * _gain(one.finding) for one in leading)
+        gains = ((one, one.finding.gain) for one in leading)
+        return sum(self.confidence(one) * (_TYPICAL_GAIN if gain is None else gain) for one, gain in gains)
 
     def confidence(self, sighting: Sighting) -> float:
         """Confidence that a sighting gives the cause by its precise name, 0-1."""
@@ -128,32 +133,36 @@ def _same_function(one: Finding, other: Finding) -> bool:
     return names[0] == names[1] and one.function.name != NO_FUNCTION
 
 
-def _likeness(finding: Finding, usual: frozenset[int]) -> float:
+def _likeness(finding: Finding, usual: set[int]) -> float:
     """Likeness of the workers of a finding to the usual ones, 0-1."""
     workers = set(finding.workers)
     return len(workers & usual) / max(len(workers | usual), 1)
-
-
-def _gain(finding: Finding) -> float:
-    return _TYPICAL_GAIN if finding.gain is None else finding.gain
 
 
 # ---------------------------------------------------------------------- courses
 
 
 def follow_causes(verdicts: Mapping[int, Verdict]) -> tuple[Course, ...]:
-    """All causes of a job's windows (id -> verdict), each as one course."""
+    """All causes of a job's windows (id -> verdict), each as one course.
+
+    A vague cause goes into the surest precise one that means the same workers or function.
+    """
     newest = sorted(verdicts)[-MOST_WINDOWS:]
     found = [(is_standstill(verdicts[at]), one) for at in newest for one in _sightings(at, verdicts[at])]
     many_hosts = len({host for _, one in found for host in one.finding.hosts}) > 1
-    groups: list[tuple[bool, str, list[Sighting]]] = []
-    for blocked, cause in sorted({(blocked, one.finding.cause) for blocked, one in found}):
-        alike = [one for is_blocked, one in found if (is_blocked, one.finding.cause) == (blocked, cause)]
-        groups += [(blocked, cause, group) for group in _fold(_components(alike, many_hosts))]
-    return tuple(
-        Course(cause, blocked, _one_a_window(group), tuple(group), many_hosts)
-        for blocked, cause, group in _join_vaguer(groups, many_hosts)
-    )
+    courses: list[Course] = []
+    for blocked in (False, True):
+        mine = [one for is_blocked, one in found if is_blocked == blocked]
+        groups: list[tuple[str, list[Sighting]]] = []
+        for vague in sorted({one.finding.cause for one in mine}, key=lambda cause: (_vagueness(cause), cause)):
+            for group in _fold(_components([one for one in mine if one.finding.cause == vague], many_hosts)):
+                homes = [home for name, home in groups if _refines(name, vague) and _means_the_same(home, group)]
+                if homes:
+                    max(homes, key=lambda home: sum(one.finding.confidence for one in home)).extend(group)
+                else:
+                    groups.append((vague, group))
+        courses += (Course(cause, blocked, tuple(group), many_hosts) for cause, group in groups)
+    return tuple(courses)
 
 
 def is_standstill(verdict: Verdict) -> bool:
@@ -190,34 +199,16 @@ def _fold(groups: list[list[Sighting]]) -> list[list[Sighting]]:
     Seen twice only, it may as well be two troubles, one after the other.
     """
     if len({one.window_id for group in groups for one in group}) < _FEWEST_TURNS:
-        return [list(group) for group in groups]
+        return groups
     folded: list[list[Sighting]] = []
     for group in sorted(groups, key=lambda group: (min(one.window_id for one in group), -len(group))):
         windows = {one.window_id for one in group}
         home = next((other for other in folded if windows.isdisjoint(one.window_id for one in other)), None)
         if home is None:
-            folded.append(list(group))
+            folded.append(group)
         else:
             home += group
     return folded
-
-
-def _join_vaguer(
-    groups: list[tuple[bool, str, list[Sighting]]], many_hosts: bool
-) -> list[tuple[bool, str, list[Sighting]]]:
-    """Vague groups go into the heaviest precise one that means the same workers or function."""
-    kept: list[tuple[bool, str, list[Sighting]]] = []
-    for blocked, cause, group in sorted(groups, key=lambda one: _vagueness(one[1])):
-        homes = [
-            other
-            for is_blocked, name, other in kept
-            if is_blocked == blocked and _refines(name, cause) and _means_the_same(other, group)
-        ]
-        if homes:
-            max(homes, key=lambda home: sum(one.finding.confidence for one in home)).extend(group)
-        else:
-            kept.append((blocked, cause, list(group)))
-    return kept
 
 
 def _vagueness(cause: str) -> int:
@@ -241,14 +232,6 @@ def _means_the_same(precise: Sequence[Sighting], vague: Sequence[Sighting]) -> b
         for one in precise
         for other in vague
     )
-
-
-def _one_a_window(group: Iterable[Sighting]) -> tuple[Sighting, ...]:
-    """Keep one sighting a window: the first of its verdict."""
-    by_window: dict[int, list[Sighting]] = {}
-    for sighting in group:
-        by_window.setdefault(sighting.window_id, []).append(sighting)
-    return tuple(min(several, key=lambda one: one.finding.order) for _, several in sorted(by_window.items()))
 
 
 #: How far one healthy window speaks against a cause that another window saw (it may come and go)...
