@@ -3,6 +3,15 @@
 Everybody on the host can open a connection, and beyond localhost everybody on the network. So a request without the
 token (of a browser: the cookie made from it) is answered before it is routed or its body read. What connections cost
 that have not shown one of them is bounded in `eroica.wire.guarded_server`.
+
+Visitors of the live page are let in as a notebook server does: by its link, and by a cookie from then on. Agents and
+commands show the collector's token. The link carries something else, and so does the cookie that it is exchanged for:
+links end up in histories and logs, and browsers send the cookies of one port to every other port of a host. Both open
+the page and windows, and nothing that agents may do.
+
+Three more walls stand behind it. The Host header must name us, so that no foreign name that leads here (DNS rebinding)
+is answered. What changes anything must come from our own page (Origin). And nothing of ours may be framed, cached, told
+to other sites or load anything from them.
 """
 
 from __future__ import annotations
@@ -54,6 +63,13 @@ _LOCKED = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="co
 <p>On the host of the job, run</p><pre>eroica live</pre>
 <p>or <code>eroica status</code>, and open the link that it prints. A link is good until the job ends.</p></main></html>
 """
+
+_SMALL_BYTES = 4096
+_LONGEST_PATH = 1_000
+_NOTHING_THERE = JSONResponse({"error": "there is no such path"}, status_code=404)
+_NEEDS_TOKEN = JSONResponse(
+    {"error": "a token is needed; it stands in collector.json"}, status_code=401, headers={"connection": "close"}
+)
 
 
 def with_headers(response: Response) -> Response:
@@ -142,14 +158,6 @@ def _refuse(request: Request, status: int, why: str) -> Response:
         return with_headers(JSONResponse({"error": why}, status_code=status))
     page = _LOCKED.format(why=why, style=_LOCKED_STYLE)
     return with_headers(HTMLResponse(page, status, headers={"content-security-policy": _LOCKED_POLICY}))
-
-
-_SMALL_BYTES = 4096
-_LONGEST_PATH = 1_000
-_NOTHING_THERE = JSONResponse({"error": "there is no such path"}, status_code=404)
-_NEEDS_TOKEN = JSONResponse(
-    {"error": "a token is needed; it stands in collector.json"}, status_code=401, headers={"connection": "close"}
-)
 
 
 class TokenGate:

@@ -29,6 +29,10 @@ MOST_PART_BYTES = 1_000_000
 MOST_PARTS, MOST_BYTES = 500_000, 128_000_000
 #: An agent that was asked for a part hands it over within this time; after that another one is asked.
 ANSWER_S = 3.0
+#: Up to so many workers get a file each.
+FEW_WORKERS = 256
+#: Workers left out whose reason is told; the rest is a number.
+_NAMED = 20
 
 
 class Book:
@@ -116,12 +120,6 @@ class Book:
             return None
         found = tuple(part for part in map(self._parts.__getitem__, numbers) if part is not None)
         return found if len(found) == len(numbers) else None
-
-
-#: Up to so many workers get a file each.
-FEW_WORKERS = 256
-#: Workers left out whose reason is told; the rest is a number.
-_NAMED = 20
 
 
 class Arrivals:

@@ -27,6 +27,9 @@ _OVER = ("closed", "done")
 _BEGUN = ("open", *_OVER)
 #: Workers left out whose reason is told; the rest is a number.
 _NAMED = 20
+Outcome = Literal["going on", "given up", "too large", "ready"]
+#: More orders than any window makes: agents take a serial number that they know for an old order.
+_ORDERS_OF_A_WINDOW = 5
 
 
 @dataclass
@@ -181,11 +184,6 @@ class Underway:
     def _gone(self, workers: Iterable[WorkerStatus]) -> set[int]:
         """Ranks of the window of which no process is there."""
         return set(self.ranks) - {status.worker.global_rank for status in workers if not status.ended}
-
-
-Outcome = Literal["going on", "given up", "too large", "ready"]
-#: More orders than any window makes: agents take a serial number that they know for an old order.
-_ORDERS_OF_A_WINDOW = 5
 
 
 class Capturing:

@@ -1,6 +1,11 @@
-"""Orders as they are given: written down, handed to a command on its standard input, or sent to an address.
+"""Orders: which verdicts become one, and how it is given to a command on its standard input, or sent to an address.
 
     <run>/orders.jsonl    a line for each order, and a line for what became of it
+
+Off unless `act_from` says from which confidence on. Never on an undetermined verdict, on one that names nobody or
+everybody, or on the job's final one; one order for one fault; `act_pause_s` between two, `act_most` in a job. An order
+for a standstill that comes inside the pause is held. It is given after the pause if the job has stood still since, and
+if no later verdict on the same standstill names somebody else, or nobody.
 
 The address is a secret, as that of the webhook. Nothing here waits for the receiver: a command has a minute.
 """
@@ -27,10 +32,18 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
 
 _WAYS = ("connection", "sending", "receiving")
+log = logging.getLogger("eroica.collector")
+ORDERS_FILE = "orders.jsonl"
+#: Pauses between two tries, seconds.
+_PAUSES_S = (1.0, 2.0, 4.0)
+#: A command that takes longer over an order is ended, seconds.
+_COMMAND_S = 60.0
+#: How often it is asked whether an order that is held back is due.
+_HELD_S = 0.5
 
 
 class Steering:
-    """Decides for one job.
+    """Decides for one job: a state machine without I/O.
 
     Args:
         job: Its name.
@@ -55,11 +68,11 @@ class Steering:
         """
         self._count = max((order.order for order in orders), default=0)
         self._given = list(orders)
-        ages = [(wall - at).total_seconds() for order in orders if (at := _moment(order.at)) is not None]
-        if len(ages) < len(orders):  # one that does not say when may have been given just now
-            ages.append(0.0)
-        if ages:
-            self._last_at = now - max(0.0, min(ages))
+        if orders:
+            self._last_at = now  # one that does not say when may have been given just now
+            with contextlib.suppress(ValueError, TypeError):
+                age = wall - datetime.datetime.fromisoformat(orders[-1].at)
+                self._last_at = now - max(0.0, age.total_seconds())
 
     def judged(
         self, now: float, window_id: int, verdict: Verdict, standing: Collection[int] | None = None
@@ -168,15 +181,6 @@ def _agree(later: Verdict, earlier: Verdict) -> bool:
     return not set(one.hosts).isdisjoint(other.hosts)
 
 
-def _moment(text: str) -> datetime.datetime | None:
-    """When an order was given; None where that cannot be read."""
-    try:
-        at = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return at if at.tzinfo is not None else None
-
-
 def _action(verdict: Verdict, finding: Finding) -> Action:
     told = verdict.communication
     places = () if told is None else (told.place, *told.further)
@@ -185,16 +189,6 @@ def _action(verdict: Verdict, finding: Finding) -> Action:
     if kind in _WAYS or (finding.cause == "slow-link" and len(finding.hosts) > 1):
         return "avoid-path"  # nobody at its ends is to blame
     return "isolate-worker" if finding.workers and kind != "host" else "isolate-host"
-
-
-log = logging.getLogger("eroica.collector")
-ORDERS_FILE = "orders.jsonl"
-#: Pauses between two tries, seconds.
-_PAUSES_S = (1.0, 2.0, 4.0)
-#: A command that takes longer over an order is ended, seconds.
-_COMMAND_S = 60.0
-#: How often it is asked whether an order that is held back is due.
-_HELD_S = 0.5
 
 
 class Orders:

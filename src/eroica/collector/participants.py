@@ -1,4 +1,9 @@
-"""Keep the workers that take part, as agents report them: bounded, and each host speaks for its own workers only."""
+"""Keep the workers that take part, as agents report them: bounded, and each host speaks for its own workers only.
+
+Iterations of all workers must mean the same (`SameIterations`). A learner steps an optimizer and its actors do not.
+Each of them counts what it has, so they would differ; but all of them exchange data once an iteration. See
+`docs/decisions/iterations.md`.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +32,11 @@ _LEAST_BEHIND = 100
 #: Seconds for which workers have to differ: they begin to step at different moments.
 _PATIENCE_S = 10.0
 _REMEDY = "call eroica.step() once an iteration on all ranks"
+WorkerKey = tuple[str, int]
+AGENT_SILENT_S = 10.0
+_MAX_HOSTS = 50_000
+_DISPUTE_S = 2.0
+_GATHER_S = 10.0
 
 
 class SameIterations:
@@ -94,13 +104,6 @@ def difference(living: Sequence[WorkerStatus]) -> str:
         f"iterations of workers drift apart: worker {first.worker.global_rank} is at {first.iteration}, worker "
         f"{last.worker.global_rank} at {last.iteration}; to compare them, {_REMEDY}"
     )
-
-
-WorkerKey = tuple[str, int]
-AGENT_SILENT_S = 10.0
-_MAX_HOSTS = 50_000
-_DISPUTE_S = 2.0
-_GATHER_S = 10.0
 
 
 @dataclass

@@ -28,6 +28,20 @@ _VAGUE_SUPPORT = 0.5
 _TYPICAL_GAIN = 0.1
 #: Windows from which a cause that is on other workers each time is said to wander.
 _FEWEST_TURNS = 3
+#: How far one healthy window speaks against a cause that another window saw (it may come and go)...
+_HEALTHY_AGAINST = 0.3
+#: ...and how far one that blames something else does, for each unit of its own confidence (both may be true).
+_OTHER_AGAINST = 0.5
+#: What is left of both for windows before the first that saw it: it had perhaps not begun.
+_BEFORE_IT_BEGAN = 0.5
+#: Iterations from which a window tells as much as any other.
+_FULL_ITERATIONS = 10
+#: No number of windows makes it surer: they share the rules and what these are blind to.
+_HIGHEST = 0.99
+#: Uncertainty of a gain, as a share of it and at least (recomputed iterations of healthy jobs scatter so far).
+_GAIN_ERROR, _LEAST_GAIN_ERROR = 0.1, 0.02
+_FEWEST_TO_GROW = 3
+_MS_PER_HOUR = 3_600_000.0
 
 
 @dataclass(frozen=True)
@@ -232,22 +246,6 @@ def _means_the_same(precise: Sequence[Sighting], vague: Sequence[Sighting]) -> b
         for one in precise
         for other in vague
     )
-
-
-#: How far one healthy window speaks against a cause that another window saw (it may come and go)...
-_HEALTHY_AGAINST = 0.3
-#: ...and how far one that blames something else does, for each unit of its own confidence (both may be true).
-_OTHER_AGAINST = 0.5
-#: What is left of both for windows before the first that saw it: it had perhaps not begun.
-_BEFORE_IT_BEGAN = 0.5
-#: Iterations from which a window tells as much as any other.
-_FULL_ITERATIONS = 10
-#: No number of windows makes it surer: they share the rules and what these are blind to.
-_HIGHEST = 0.99
-#: Uncertainty of a gain, as a share of it and at least (recomputed iterations of healthy jobs scatter so far).
-_GAIN_ERROR, _LEAST_GAIN_ERROR = 0.1, 0.02
-_FEWEST_TO_GROW = 3
-_MS_PER_HOUR = 3_600_000.0
 
 
 # ---------------------------------------------------------------------- belief

@@ -41,6 +41,20 @@ _NO_WIDTH = "\u200b"
 _NAMED_WORKERS = 32
 
 _Said = tuple[str, str, str, tuple[int, ...], bool]
+log = logging.getLogger("eroica.collector")
+#: Pauses between two tries of one message, before jitter; one more try than there are pauses.
+PAUSES_S = (1.0, 4.0, 15.0, 60.0)
+#: One try, from connecting to the answer's status: a chat that takes longer is taken for dead.
+TRY_S = 10.0
+#: A server may ask for so long a pause; beyond it, its wish is not respected.
+LONGEST_PAUSE_S = 300.0
+#: Messages that wait; of verdicts that come faster than they can be sent, the newest are left out.
+MOST_WAITING = 8
+_BUSY = (408, 425, 429)
+_MOST_ANSWER_BYTES = 200
+_PLAIN_WORD = re.compile(r"[a-z]+(_[a-z]+){0,5}")
+#: Longest address that is used: a longer one is a mistake.
+_LONGEST_URL = 4_000
 
 
 class Notices:
@@ -156,23 +170,6 @@ def _facts(cause: Finding, window_id: int) -> str:
     who += f" and {len(cause.workers) - _NAMED_WORKERS} more" if len(cause.workers) > _NAMED_WORKERS else ""
     where = f", window {window_id}" if window_id else ""
     return f"Cause {clean(cause.cause, 60)}, {who}; {gain}, confidence {percent(cause.confidence)}{where}."
-
-
-log = logging.getLogger("eroica.collector")
-
-#: Pauses between two tries of one message, before jitter; one more try than there are pauses.
-PAUSES_S = (1.0, 4.0, 15.0, 60.0)
-#: One try, from connecting to the answer's status: a chat that takes longer is taken for dead.
-TRY_S = 10.0
-#: A server may ask for so long a pause; beyond it, its wish is not respected.
-LONGEST_PAUSE_S = 300.0
-#: Messages that wait; of verdicts that come faster than they can be sent, the newest are left out.
-MOST_WAITING = 8
-_BUSY = (408, 425, 429)
-_MOST_ANSWER_BYTES = 200
-_PLAIN_WORD = re.compile(r"[a-z]+(_[a-z]+){0,5}")
-#: Longest address that is used: a longer one is a mistake.
-_LONGEST_URL = 4_000
 
 
 class Webhook:

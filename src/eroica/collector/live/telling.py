@@ -1,7 +1,9 @@
 """Send the live page's readers the state of the job, as server-sent events.
 
 While nobody reads, nothing is computed. While somebody does, one task looks at the job a few times a second and encodes
-what has changed, once for all readers (`Feed`); each reader is one loop that sends what it has not seen yet.
+what has changed, once for all readers (`Feed`); each reader is one loop that sends what it has not seen yet. Whoever
+has seen everything up to version 41 gets each topic that has changed since, once, as it is now. So a slow reader costs
+no memory and never sees a backlog, and one that comes back later is told only what it missed.
 """
 
 from __future__ import annotations
@@ -30,6 +32,19 @@ from eroica.wire.places import belongs_to_us, host_name, read_private
 
 _MOST_SEEN, _MOST_SHOWN = 500, 20
 _MOST_BYTES = 8_000_000
+log = logging.getLogger("eroica.collector")
+STUCK_S = 30.0
+"""A reader that takes nothing for so long is hung up on, s."""
+BEAT_S = 5.0
+"""Something is sent at least so often, so that a page knows that it is not cut off, s."""
+LOOK_S = 0.25
+"""Pause between two looks at the job while somebody reads, s."""
+MOST_CORE = 0.1
+"""Looking may take this share of one core: a very large job is looked at more seldom."""
+WAYS_S = 1.0
+"""Pause between two matrices of delays, s."""
+MOST_WINDOWS = 100
+_SIBLINGS_S = 5.0
 
 
 class _Word(msgspec.Struct, frozen=True):
@@ -184,21 +199,6 @@ def frame(event: str, data: bytes) -> bytes:
 
 if TYPE_CHECKING:
     from eroica.collector.service import Collector
-
-log = logging.getLogger("eroica.collector")
-
-STUCK_S = 30.0
-"""A reader that takes nothing for so long is hung up on, s."""
-BEAT_S = 5.0
-"""Something is sent at least so often, so that a page knows that it is not cut off, s."""
-LOOK_S = 0.25
-"""Pause between two looks at the job while somebody reads, s."""
-MOST_CORE = 0.1
-"""Looking may take this share of one core: a very large job is looked at more seldom."""
-WAYS_S = 1.0
-"""Pause between two matrices of delays, s."""
-MOST_WINDOWS = 100
-_SIBLINGS_S = 5.0
 
 
 def report_path(run: Path, window_id: int) -> Path:
