@@ -427,7 +427,7 @@ def test_nothing_is_computed_while_nobody_looks(tmp_path: Path) -> None:
     async def work(job: Job) -> None:
         await job.report()
         await asyncio.sleep(0.1)
-        assert job.collector.live._telling.version == 0
+        assert job.collector.live._telling._feed.version == 0
 
     with_job(tmp_path, work)
 

@@ -17,8 +17,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from eroica.collector.access import Visitors, small_body, with_headers
+from eroica.collector.child_processes import page_of
 from eroica.collector.intake import clean_request
-from eroica.collector.live.telling import Stream, Telling, report_path, sibling_link
+from eroica.collector.live.telling import Stream, Telling, sibling_link
 from eroica.errors import InputError
 from eroica.views.live_page import ASSETS, REPORT_POLICY, asset, draw_page, window_now, worker_now
 from eroica.wire.messages import ProfileRequest
@@ -57,7 +58,7 @@ class Live:
         return [
             Route("/", self._kept(self._page), methods=["GET"]),
             Route("/live/{name}", self._kept(self._asset), methods=["GET"]),
-            Route("/report", self._kept(self._job_report), methods=["GET"]),
+            Route("/report", self._kept(self._report), methods=["GET"]),
             Route("/v1/events", self._kept(self._events), methods=["GET"]),
             Route("/v1/window", self._kept(self._open_window), methods=["POST"]),
             Route("/v1/windows", self._kept(self._windows), methods=["GET"]),
@@ -93,11 +94,8 @@ class Live:
             return _missing("there is no such file")
         return Response(asset(request.path_params["name"]), media_type=kind)
 
-    async def _job_report(self, request: Request) -> Response:
-        return await _html(self._collector.run_directory / "index.html")
-
     async def _report(self, request: Request) -> Response:
-        return await _html(report_path(self._collector.run_directory, request.path_params["window_id"]))
+        return await _html(page_of(self._collector.run_directory, request.path_params.get("window_id", 0)))
 
     async def _sibling(self, request: Request) -> Response:
         """Redirect to another job's page; its token is only for readers on this host."""

@@ -22,6 +22,7 @@ import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from eroica.collector.child_processes import page_of
 from eroica.errors import InputError
 from eroica.model.words import clean, sentence
 from eroica.views.live_page import job_now, roster, verdict_now, window_now, workers_now
@@ -32,6 +33,9 @@ from eroica.wire.places import belongs_to_us, host_name, read_private
 
 _MOST_SEEN, _MOST_SHOWN = 500, 20
 _MOST_BYTES = 8_000_000
+if TYPE_CHECKING:
+    from eroica.collector.service import Collector
+
 log = logging.getLogger("eroica.collector")
 STUCK_S = 30.0
 """A reader that takes nothing for so long is hung up on, s."""
@@ -197,15 +201,6 @@ def frame(event: str, data: bytes) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event.encode(), data)
 
 
-if TYPE_CHECKING:
-    from eroica.collector.service import Collector
-
-
-def report_path(run: Path, window_id: int) -> Path:
-    """Path of the report of a window once it is drawn."""
-    return run / "windows" / str(window_id) / "index.html"
-
-
 class Telling:
     """Readers of one collector's page, and the task that tells them of changes.
 
@@ -227,11 +222,6 @@ class Telling:
         self._ways_at = float("-inf")
         self._looking: asyncio.Task[None] | None = None
 
-    @property
-    def version(self) -> int:
-        """Version of the feed: the number of changes while a reader looked."""
-        return self._feed.version
-
     def close(self) -> None:
         """Tell the readers how it ended, and let them go."""
         if self.readers:
@@ -246,7 +236,9 @@ class Telling:
         self.readers += 1
         position = self._feed.position(last_id)
         try:
-            self._start_looking()
+            self.look()
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
             hello = {"epoch": self._feed.epoch, "resumed": position is not None, "now": time.time()}
             yield frame("hello", msgspec.json.encode(hello))
             at, news = position or Position(), self._news
@@ -255,8 +247,9 @@ class Telling:
                 if events:
                     yield events
                 elif not self._closed:
-                    beat = await self._wait(news)
-                    if beat:
+                    try:
+                        await asyncio.wait_for(news.wait(), BEAT_S)
+                    except asyncio.TimeoutError:  # not the same as TimeoutError before Python 3.11
                         yield frame("beat", msgspec.json.encode({"now": time.time()}))
                 if self._closed and not events:
                     yield frame("bye", msgspec.json.encode({"run": str(self._collector.run_directory)}))
@@ -264,14 +257,6 @@ class Telling:
                 at, news = new, self._news
         finally:
             self.readers -= 1
-
-    async def _wait(self, news: asyncio.Event) -> bool:
-        """Wait until there is news, or return True when it is time for a sign of life."""
-        try:
-            await asyncio.wait_for(news.wait(), BEAT_S)
-        except asyncio.TimeoutError:  # not the same as TimeoutError before Python 3.11
-            return True
-        return False
 
     def _since(self, at: Position) -> tuple[Position, bytes]:
         pace, stretches = self._pace_since(at.pace)
@@ -283,16 +268,11 @@ class Telling:
 
     def _pace_since(self, version: int) -> tuple[int, bytes]:
         """Iteration times since then, encoded once for all readers who are equally far."""
-        now = self._collector.pace.since(version) if version not in self._pace else None
-        if now is not None:
+        if version not in self._pace:
+            now = self._collector.pace.since(version)
             news = frame("pace", msgspec.json.encode(now)) if now.version != version else b""
             self._pace[version] = now.version, news
         return self._pace[version]
-
-    def _start_looking(self) -> None:
-        self.look()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
 
     async def _keep_looking(self) -> None:
         beside = 0.0
@@ -322,10 +302,8 @@ class Telling:
         put("status", "status", encode(job_now(status, workers.letters)))
         put("roster", "roster", encode(who))
         put("workers", "workers", encode(workers))
-        if (
-            time.monotonic() - self._ways_at >= WAYS_S
-            and (ways := self._collector.sense.matrix(self._collector.clock())) is not None
-        ):
+        due = time.monotonic() - self._ways_at >= WAYS_S
+        if due and (ways := collector.sense.matrix(collector.clock())) is not None:
             self._ways_at = time.monotonic()
             put("ways", "ways", encode(ways))
         put("notes", "notes", encode(status.notes))
@@ -344,7 +322,7 @@ class Telling:
     def report_of(self, line: WindowLine) -> str:
         """Path of a window's report; "" before there is one."""
         if line.window_id not in self._reports:
-            if not line.verdict or not report_path(self._collector.run_directory, line.window_id).is_file():
+            if not line.verdict or not page_of(self._collector.run_directory, line.window_id).is_file():
                 return ""
             self._reports.add(line.window_id)
         return f"/v1/windows/{line.window_id}/report"

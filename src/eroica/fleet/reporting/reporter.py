@@ -381,4 +381,4 @@ def commit_of(environ: Mapping[str, str]) -> str:
 
 
 def _lives(pid: int) -> bool:
-    return psutil.pid_exists(pid)
+    return bool(psutil.pid_exists(pid))
