@@ -218,15 +218,19 @@ class TokenShown:
         return hmac.compare_digest(header_in(words, b"authorization"), self._wanted)
 
 
-async def small_body(request: Request) -> bytes:
+class TooLong(ValueError):
+    """A request's body has more bytes than it may."""
+
+
+async def body_of(request: Request, most_bytes: int = _SMALL_BYTES) -> bytes:
     """A request's body.
 
     Raises:
-        ValueError: It is longer than a small one.
+        TooLong: As soon as it is longer than that.
     """
-    data = b""
+    data = bytearray()
     async for chunk in request.stream():
         data += chunk
-        if len(data) > _SMALL_BYTES:
-            raise ValueError(f"more than {_SMALL_BYTES} bytes")
-    return data
+        if len(data) > most_bytes:
+            raise TooLong(f"more than {most_bytes} bytes")
+    return bytes(data)

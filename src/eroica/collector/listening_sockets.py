@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from eroica.collector.access import TokenGate, TokenShown, small_body
+from eroica.collector.access import TokenGate, TokenShown, body_of
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.errors import InputError, UsageError
@@ -153,7 +153,7 @@ class Doors:
         if refusal is not None:
             return refusal
         try:
-            host = msgspec.msgpack.decode(await small_body(request), type=OpenRequest).host
+            host = msgspec.msgpack.decode(await body_of(request), type=OpenRequest).host
             if host not in self._outside:
                 self._outside[host] = await self._serve(listening(Endpoint(host, 0)))
                 log.info("listening at %s for other hosts", self._outside[host])
@@ -170,7 +170,7 @@ class Doors:
         if refusal is not None:
             return refusal
         try:
-            other = msgspec.msgpack.decode(await small_body(request), type=Address)
+            other = msgspec.msgpack.decode(await body_of(request), type=Address)
             endpoint_of(other.url)
             if self._outside:
                 raise InputError("other hosts come to this one")

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from eroica.archive.bundle import Content
 from eroica.archive.store import Store, write_json
+from eroica.collector.access import TooLong, body_of
 from eroica.collector.arrivals import ANSWER_S, Arrivals, Book, head_in
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.communication_watch import Sense, Sensed
@@ -40,7 +41,7 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.address import read_shared
-from eroica.wire.codec import UNDECODABLE
+from eroica.wire.codec import UNDECODABLE, decode_message
 from eroica.wire.messages import (
     AgentReport,
     CollectorReply,
@@ -69,7 +70,6 @@ HISTORY_S = 5.0
 TICK_PAUSE_S, SMALL_JOB = 4e-5, 64
 #: `status.json` names all workers. In a large job it is not written twice a second.
 STATUS_PAUSE_S = 1e-4
-Message = TypeVar("Message", bound=msgspec.Struct)
 Handler = Callable[[Request], Awaitable[Response]]
 Analysis = Callable[[str, Analyze, Settings], Verdict]
 Diagnosis = Callable[[Blockage, str, Settings], "Verdict | None"]
@@ -241,17 +241,18 @@ class Collector:
                 return JSONResponse({"error": "a token is needed; it stands in collector.json"}, status_code=401)
             try:
                 return await handler(request)
-            except (Refused, InputError) as error:
-                return JSONResponse({"error": str(error)}, status_code=getattr(error, "status", 400))
+            except (Refused, TooLong, InputError) as error:
+                status = 413 if isinstance(error, TooLong) else getattr(error, "status", 400)
+                return JSONResponse({"error": str(error)}, status_code=status)
 
         return guarded
 
     async def _report(self, request: Request) -> Response:
-        data = await _body(request, MAX_REPORT_BYTES)
+        data = await body_of(request, MAX_REPORT_BYTES)
         if why := refusal(spoken_in(data), "an agent", "the job's collector"):
             self._note(why)
             raise Refused(426, why)
-        report = clean_report(_decode(data, AgentReport))
+        report = clean_report(decode_message(data, AgentReport))
         now = self.clock()
         self.windows.take(now, report)
         self._take_back_conclusion()
@@ -274,25 +275,25 @@ class Collector:
 
     async def _looks(self, request: Request) -> Response:
         """Take a host's looks at its silent workers; late and foreign ones are dropped before they cost anything."""
-        data = await _body(request, MAX_LOOKS_BYTES)
+        data = await body_of(request, MAX_LOOKS_BYTES)
         look_id, size = self._looks_bytes
         size = len(data) + (size if look_id == self.blockages.look else 0)
         if size > MAX_ALL_LOOKS_BYTES:
             self._note(f"the looks of all hosts hold more than {MAX_ALL_LOOKS_BYTES} bytes; the rest is left out")
             raise Refused(413, "there is no room for more looks")
-        looks = clean_looks(_decode(data, HostLooks))
+        looks = clean_looks(decode_message(data, HostLooks))
         if self.blockages.expects(looks):
             self._looks_bytes = (self.blockages.look, size)
             self._start(self.blockages.looked(self.clock(), looks))
         return Response(status_code=204)
 
     async def _pattern(self, request: Request) -> Response:
-        self._take(await _body(request, MAX_PATTERN_BYTES))
+        self._take(await body_of(request, MAX_PATTERN_BYTES))
         return Response(status_code=204)
 
     async def _parts(self, request: Request) -> Response:
         """Take in parts of patterns that were asked for, number others, and ask for those that nobody has sent."""
-        asked = _decode(await _body(request, MAX_PARTS_BYTES), PartsRequest)
+        asked = decode_message(await body_of(request, MAX_PARTS_BYTES), PartsRequest)
         if asked.texts:
             with _refusing():
                 parts = unpack_parts(asked.texts)
@@ -303,7 +304,7 @@ class Collector:
 
     async def _parcel(self, request: Request) -> Response:
         """Take in a pattern whose parts are known, or come within seconds from an agent that was asked for them."""
-        sent = _decode(await _body(request, MAX_PATTERN_BYTES), NumberedPattern)
+        sent = decode_message(await body_of(request, MAX_PATTERN_BYTES), NumberedPattern)
         with _refusing():
             numbers = unpack_numbers(sent.numbers, sent.parts)
         end = self.clock() + ANSWER_S
@@ -329,22 +330,22 @@ class Collector:
         self._tick_if_due()
 
     async def _failure(self, request: Request) -> Response:
-        failure = _decode(await _body(request, MAX_REPORT_BYTES), SummaryFailure)
+        failure = decode_message(await body_of(request, MAX_REPORT_BYTES), SummaryFailure)
         window_id = int(request.path_params["window_id"])
         self.windows.summary_failed(window_id, failure.global_rank, clean_text(failure.note))
         self._tick_if_due()
         return Response(status_code=204)
 
     async def _profile(self, request: Request) -> Response:
-        asked = clean_request(_decode(await _body(request, MAX_REPORT_BYTES), ProfileRequest))
+        asked = clean_request(decode_message(await body_of(request, MAX_REPORT_BYTES), ProfileRequest))
         return _packed(self.windows.asked(self.clock(), asked))
 
     async def _status(self, request: Request) -> Response:
         return Response(msgspec.json.encode(self.status()), media_type="application/json")
 
     async def _finish(self, request: Request) -> Response:
-        data = await _body(request, MAX_REPORT_BYTES)
-        self.end_job(_decode(data, FinishRequest) if data else FinishRequest())
+        data = await body_of(request, MAX_REPORT_BYTES)
+        self.end_job(decode_message(data, FinishRequest) if data else FinishRequest())
         if not self._busy and not self.finished.is_set():
             self._conclude()
         return Response(status_code=204)
@@ -548,24 +549,6 @@ class Collector:
             write(*what)
         except (OSError, EroicaError) as error:
             self._note(f"could not write into {self._store.run}: {error}")
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    """The request's body, refused as soon as it is longer than `limit` bytes."""
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise Refused(413, f"more than {limit} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _decode(data: bytes, kind: type[Message]) -> Message:
-    try:
-        return msgspec.msgpack.decode(data, type=kind)
-    except UNDECODABLE as error:
-        raise Refused(400, f"no {kind.__name__}: {error}") from error
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from eroica.collector.access import Visitors, small_body, with_headers
+from eroica.collector.access import Visitors, body_of, with_headers
 from eroica.collector.child_processes import page_of
 from eroica.collector.intake import clean_request
 from eroica.collector.live.telling import Stream, Telling, sibling_link
@@ -113,7 +113,7 @@ class Live:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return JSONResponse({"error": "the body must be application/json, as in {}"}, status_code=415)
         try:
-            asked = clean_request(msgspec.json.decode(await small_body(request) or b"{}", type=ProfileRequest))
+            asked = clean_request(msgspec.json.decode(await body_of(request) or b"{}", type=ProfileRequest))
         except (InputError, ValueError, RecursionError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         answer = self._collector.windows.asked(self._collector.clock(), asked)
