@@ -203,19 +203,9 @@ class TokenGate:
             await self._application(scope, receive, send)
 
 
-class TokenShown:
-    """Tell whether the first words of a connection carry the token. Each request is checked again for its rights.
-
-    Args:
-        token: What they must carry.
-    """
-
-    def __init__(self, token: str) -> None:
-        self._wanted = b"Bearer " + token.encode()
-
-    def __call__(self, words: bytes) -> bool:
-        """Look at the first words."""
-        return hmac.compare_digest(header_in(words, b"authorization"), self._wanted)
+def shows_token(token: str, words: bytes) -> bool:
+    """Return whether the first words of a connection carry the token. Each request is checked again for its rights."""
+    return hmac.compare_digest(header_in(words, b"authorization"), b"Bearer " + token.encode())
 
 
 class TooLong(ValueError):

@@ -122,12 +122,17 @@ class Roll:
 
     Args:
         note: Where to say what people should know.
+
+    Attributes:
+        last_heard: Time of the last report of any agent; 0 if none ever reported.
+        joined_at: Time at which a worker reported that had not before.
+        world_size: Largest that any worker told; 0 before the first.
     """
 
     def __init__(self, note: Callable[[str], object]) -> None:
         self.last_heard = 0.0
+        self.joined_at = float("-inf")
         self.world_size = 0
-        self._joined_at: float | None = None
         self._note = note
         self._hosts: dict[str, _Host] = {}
         self._waiting: set[str] = set()
@@ -170,7 +175,7 @@ class Roll:
             if not status.ended:
                 self._owners[status.worker.global_rank] = report.host
             if (report.host, status.worker.pid) not in self._ever:
-                self._joined_at = now
+                self.joined_at = now
             if len(self._ever) < 2 * MAX_WORKERS:
                 self._ever.add((report.host, status.worker.pid))
             self.world_size = max(self.world_size, status.worker.world_size)
@@ -205,11 +210,6 @@ class Roll:
     def living(self) -> list[WorkerStatus]:
         """Workers whose process is there."""
         return [status for status in self if not status.ended]
-
-    @property
-    def joined_at(self) -> float:
-        """Time at which a worker reported that had not before; 0 if none ever did."""
-        return self._joined_at or 0.0
 
     @property
     def ever(self) -> int:
@@ -252,7 +252,7 @@ class Roll:
 
     def gathering(self, now: float) -> bool:
         """Return whether a worker joined (or the job restarted) a moment ago, and not all are in full swing yet."""
-        if self._joined_at is None or now - self._joined_at >= _GATHER_S:
+        if now - self.joined_at >= _GATHER_S:
             return False
         return sum(status.baseline_s is not None for status in self.living) < self.world_size
 
