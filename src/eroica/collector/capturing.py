@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,6 +37,7 @@ class Underway:
     """One window from the probe to its analysis.
 
     Attributes:
+        roll: Who takes part in the job.
         window: As it was last ordered.
         wanted: What it was opened for.
         phase: How far it is.
@@ -53,6 +54,7 @@ class Underway:
         notes: What the window had to give up.
     """
 
+    roll: Roll
     window: Window
     wanted: Wanted
     asked_at: float
@@ -112,36 +114,32 @@ class Underway:
 
     # ------------------------------------------------------------------ the probe
 
-    def is_probed(self, workers: Iterable[WorkerStatus]) -> bool:
+    def is_probed(self) -> bool:
         """Everybody has measured one iteration, cannot, or is gone."""
-        workers = list(workers)
-        answers = self._probed(workers)
-        finished = {rank for rank, result in answers.items() if result.status in ("done", *_MISSED)}
-        return finished | self._gone(workers) >= self.ranks
+        finished = {rank for rank, result in self._probed().items() if result.status in ("done", *_MISSED)}
+        return finished | self._gone() >= self.ranks
 
-    def probes(self, workers: Iterable[WorkerStatus]) -> dict[int, OrderResult]:
+    def probes(self) -> dict[int, OrderResult]:
         """Results of the last probe, by global rank."""
-        return {rank: result for rank, result in self._probed(workers).items() if result.status == "done"}
+        return {rank: result for rank, result in self._probed().items() if result.status == "done"}
 
-    def _probed(self, workers: Iterable[WorkerStatus]) -> dict[int, OrderResult]:
-        answers = self._answers(workers, "probe")
-        return {rank: result for rank, result in answers.items() if result != self.stale.get(rank)}
+    def _probed(self) -> dict[int, OrderResult]:
+        return {rank: result for rank, result in self._answers("probe").items() if result != self.stale.get(rank)}
 
-    def why_not_probed(self, workers: Iterable[WorkerStatus]) -> str:
+    def why_not_probed(self) -> str:
         """Reasons that workers give instead of a measurement, in words."""
-        reasons = {result.note for result in self._answers(workers, "probe").values() if result.note}
+        reasons = {result.note for result in self._answers("probe").values() if result.note}
         return "; ".join(sorted(reasons)) or "no worker answered in time"
 
     # ------------------------------------------------------------------ the window
 
-    def leave_out(self, workers: Iterable[WorkerStatus]) -> None:
+    def leave_out(self) -> None:
         """Wait no longer for workers that missed the window, failed in it or ended before it was opened."""
-        workers = list(workers)
-        answers = self._answers(workers, "window")
+        answers = self._answers("window")
         for rank, result in answers.items():
             if result.status in _MISSED:
                 self.left_out.setdefault(rank, result.note or result.status)
-        for rank in self._gone(workers):
+        for rank in self._gone():
             begun = rank in answers and answers[rank].status in _BEGUN
             if not begun and rank not in self.patterns:
                 self.left_out.setdefault(rank, "the worker ended before the window was opened")
@@ -151,10 +149,9 @@ class Underway:
         for rank in sorted(self.waiting_for):
             self.left_out[rank] = "no pattern before the deadline"
 
-    def is_captured(self, workers: Iterable[WorkerStatus]) -> bool:
+    def is_captured(self) -> bool:
         """The window is over on every worker that is not left out."""
-        workers = list(workers)
-        answers, gone = self._answers(workers, "window"), self._gone(workers)
+        answers, gone = self._answers("window"), self._gone()
         over = {rank for rank, result in answers.items() if result.status in _OVER or rank in gone}
         return bool(over) and self.ranks <= over | set(self.left_out)
 
@@ -171,19 +168,19 @@ class Underway:
         world = max((p.worker.world_size for p in self.patterns.values()), default=len(self.ranks))
         return max(world, len(self.ranks))
 
-    def _answers(self, workers: Iterable[WorkerStatus], kind: str) -> dict[int, OrderResult]:
+    def _answers(self, kind: str) -> dict[int, OrderResult]:
         """Answers of the window's workers to this order, by global rank."""
         return {
             status.worker.global_rank: status.result
-            for status in workers
+            for status in self.roll
             if status.worker.global_rank in self.ranks
             and status.result.window_id == self.window.window_id
             and status.result.kind == kind
         }
 
-    def _gone(self, workers: Iterable[WorkerStatus]) -> set[int]:
+    def _gone(self) -> set[int]:
         """Ranks of the window of which no process is there."""
-        return set(self.ranks) - {status.worker.global_rank for status in workers if not status.ended}
+        return set(self.ranks) - {status.worker.global_rank for status in self.roll.living}
 
 
 class Capturing:
@@ -230,7 +227,7 @@ class Capturing:
             since=wanted.since,
         )
         ranks = frozenset(status.worker.global_rank for status in training)
-        self.current = Underway(window, wanted, now, now, ranks, operators=not self._too_many)
+        self.current = Underway(self._roll, window, wanted, now, now, ranks, operators=not self._too_many)
         self._probe(now, self.current, training)
         self._ledger.show(self.current.window, "probe")
 
@@ -243,8 +240,8 @@ class Capturing:
             return self._advance_probe(now, current)
         if self._may_still_report(now, current) and current.waiting_for and now <= current.deadline:
             return "going on"
-        current.leave_out(self._roll)
-        if current.phase == "window" and current.is_captured(self._roll):
+        current.leave_out()
+        if current.phase == "window" and current.is_captured():
             self._await_patterns(now, current, job_ended)
         return "ready" if not current.waiting_for or now > current.deadline else "going on"
 
@@ -269,6 +266,7 @@ class Capturing:
             return
         window = left.window
         self.current = Underway(
+            self._roll,
             window,
             Wanted(window.purpose, window.reason, 0.0),
             asked_at=now - max(wall_s - left.asked_at, 0.0),
@@ -289,12 +287,12 @@ class Capturing:
     # ------------------------------------------------------------------ the probe
 
     def _advance_probe(self, now: float, current: Underway) -> Outcome:
-        if now < current.deadline and not current.is_probed(self._roll):
+        if now < current.deadline and not current.is_probed():
             return "going on"
-        probes = {**current.first_probes, **current.probes(self._roll)}
+        probes = {**current.first_probes, **current.probes()}
         training = span.in_training(self._roll)
         if not probes or not training:
-            return self._give_up(current, current.why_not_probed(self._roll))
+            return self._give_up(current, current.why_not_probed())
         iteration_s = span.slowest_s(training)
         shortest_s = min(status.current_s or 0.0 for status in training)
         events = max(1, *(self._events(current, rank, probe, shortest_s) for rank, probe in probes.items()))
@@ -307,7 +305,7 @@ class Capturing:
         least = min(whole, span.enough(iteration_s))
         if current.operators and (length < least or span.is_slowed(training, events, iteration_s)):
             self._too_many, current.operators = events, False
-            current.first_probes, current.stale = {}, current.probes(self._roll)
+            current.first_probes, current.stale = {}, current.probes()
             self._probe(now, current, training)
             return "going on"
         if objection := span.objection(length, events, self._settings):

@@ -50,8 +50,6 @@ log = logging.getLogger("eroica.collector")
 
 Serve = Callable[[socket.socket, ASGIApp], Awaitable[str]]
 PATH = "/metrics"
-#: Windows of verdicts like these are over and say nothing of the job now.
-_PAST = ("passed", "restarted")
 _STRANGER = JSONResponse(
     {"error": "a token is needed; it stands in metrics.token in the run directory"},
     status_code=401,
@@ -96,26 +94,22 @@ class Scraping:
         from eroica.views.metrics import Scrape
 
         windows, now = self._collector.windows, self._collector.clock()
-        status = self._collector.status()
-        window_id, verdict = self._newest({line.window_id for line in status.windows if line.phase in _PAST})
+        verdicts, over = windows.ledger.verdicts, windows.ledger.judged("passed", "restarted")
+        window_id, verdict = 0, self._collector.final
+        if verdict is None and (standing := verdicts.keys() - over):  # others say nothing of the job now
+            window_id = max(standing)
+            verdict = verdicts[window_id]
         return Scrape(
-            status=status,
+            status=self._collector.status(),
             workers_expected=windows.roll.world_size,
             report_ages_s=windows.roll.report_ages(now),
             overdue_s=AGENT_SILENT_S,
             verdict=verdict,
             verdict_at=self._stood_at.get(window_id),
-            verdicts=tuple(windows.ledger.verdicts.values()),
+            verdicts=tuple(verdicts.values()),
             messages=self._collector.messages,
             delays=self._collector.sense.matrix(now),
         )
-
-    def _newest(self, past: set[int]) -> tuple[int, Verdict | None]:
-        if self._collector.final is not None:
-            return 0, self._collector.final
-        verdicts = self._collector.windows.ledger.verdicts
-        window_id = max(verdicts.keys() - past, default=0)
-        return window_id, verdicts.get(window_id)
 
     # ------------------------------------------------------------------ to whom
 
