@@ -255,7 +255,9 @@ class Collector:
         report = clean_report(decode_message(data, AgentReport))
         now = self.clock()
         self.windows.take(now, report)
-        self._take_back_conclusion()
+        if self._former is not None and self.windows.roll:  # the collector before this one was told to end too early
+            self._former = None
+            self._keep(self._store.remove_final)
         self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
         self.sense.reported(now, report)
         self._start(self.blockages.reported(now, report))
@@ -314,12 +316,6 @@ class Collector:
         if parts is not None:
             self._take(Parcel(parts, sent.own))
         return _packed(PatternReply(unknown=parts is None))
-
-    def _take_back_conclusion(self) -> None:
-        """Workers report, so the collector before this one was told to end too early; until then its word is final."""
-        if self._former is not None and self.windows.roll:
-            self._former = None
-            self._keep(self._store.remove_final)
 
     def _take(self, content: Content) -> None:
         """Take in what came of a worker; a parcel is decoded no further than to see whose it is."""

@@ -147,8 +147,9 @@ class Windows:
         """The analysis of a window is done; None if it failed."""
         if window_id == self._judging:
             self._judging = 0
-            self.look = verdict or self.look
-            self._suspect(verdict)
+            if verdict is not None:
+                self.look = verdict
+                self._suspect(verdict)
         current = self._capturing.current
         if current is None or current.window.window_id != window_id:
             return
@@ -163,13 +164,12 @@ class Windows:
         length = current.window.last_iteration - current.window.first_iteration
         self._opening.judged(now, current.wanted.purpose, verdict, length)
 
-    def _suspect(self, verdict: Verdict | None) -> None:
+    def _suspect(self, verdict: Verdict) -> None:
         """The baseline window of a job that looks slow from its start: only a longer window may say so."""
-        cause = None if verdict is None or verdict.verdict != "slow" else verdict.cause
-        if verdict is None or cause is None or (cause.gain or 0.0) < _EARLY_GAIN:
-            return
-        self.suspicion = verdict
-        self._opening.suspect(f"the first window already shows {in_short(cause)}")
+        cause = verdict.cause
+        if verdict.verdict == "slow" and cause is not None and (cause.gain or 0.0) >= _EARLY_GAIN:
+            self.suspicion = verdict
+            self._opening.suspect(f"the first window already shows {in_short(cause)}")
 
     def job_ended(self, now: float, patience_s: float = math.inf) -> list[Analyze]:
         """The command is over: no new windows; what is being summarized may still come in, for so long."""

@@ -78,7 +78,11 @@ class Sibling(msgspec.Struct, frozen=True, kw_only=True):
 
 def siblings(run: Path) -> tuple[Sibling, ...]:
     """Run directories beside `run`, the latest first; what cannot be read is left out."""
-    found = sorted((each for path in _beside(run) if (each := _seen(path)) is not None), key=_rank, reverse=True)
+    found = sorted(
+        (each for path in _beside(run) if (each := _seen(path)) is not None),
+        key=lambda one: (one.running, one.changed),
+        reverse=True,
+    )
     shown = (_judged(run.parent / each.name, each) for each in found[:_MOST_SHOWN])
     return tuple(each for each in shown if each is not None)
 
@@ -113,10 +117,6 @@ def _seen(path: Path) -> Sibling | None:
             changed = (path / name).lstat().st_mtime
             return Sibling(name=path.name, running=_link(path) is not None, changed=changed)
     return None
-
-
-def _rank(sibling: Sibling) -> tuple[bool, float]:
-    return sibling.running, sibling.changed
 
 
 def _judged(path: Path, sibling: Sibling) -> Sibling | None:
