@@ -26,7 +26,7 @@ import corpus_entry
 import corpus_judge
 from corpus_entry import _pattern, entry_files, read_entry
 from eroica.agent.numbering import Numbering
-from eroica.collector.numbering import Book
+from eroica.collector.arrivals import Book
 from eroica.fleet.records import pack_body
 from eroica.fleet.reporting.packing import block_of
 from eroica.model.pattern import WorkerPattern

@@ -138,11 +138,6 @@ class Settings:
     expected_iteration_s: float = _setting(
         0.0, "Iterations longer than this are slow from the start, s; 0 = unknown.", SECONDS
     )
-    early_gain: float = _setting(
-        0.1,
-        "A job whose baseline window already shows a cause of this gain is looked at again, for longer; 1 = never.",
-        SHARE,
-    )
     cooldown_s: float = _setting(120.0, "Pause between two windows nobody asked for by hand, s.", SECONDS)
 
     # --- blocked jobs ---
@@ -155,9 +150,6 @@ class Settings:
         300.0, "The same limit while the iteration pattern is not known yet, s.", SECONDS
     )
     second_look_s: float = _setting(2.0, "Pause between the two looks at a silent job, s.", SECONDS)
-    look_deadline_s: float = _setting(
-        8.0, "Agents that have not handed in their looks by then are left out, s.", SECONDS
-    )
     answering_thread: bool = _setting(
         True, "A sleeping thread in each worker tells the agent, when asked, what it waits for."
     )
@@ -176,9 +168,10 @@ class Settings:
         0.01, "Share of a core that the agent may take for reading the workers' connections.", Numbers(0.0001, 1)
     )
     hang_s: float = _setting(
-        3.0, "Nothing entered, completed or moved for at least so long may mean a hang, s...", Numbers(0.5, 1_000_000)
+        3.0,
+        "Nothing entered, completed or moved for at least so long, and five usual operations, may mean a hang, s.",
+        Numbers(0.5, 1_000_000),
     )
-    hang_operations: float = _setting(5.0, "... and for so many usual operations.", FACTOR)
     communication_slow: float = _setting(
         0.15, "A place that costs at least this share of an iteration is slow, as far as communication tells.", SHARE
     )
@@ -197,11 +190,6 @@ class Settings:
         "Length of a slowdown's first window, s, longer where iterations are; where its verdict is not sure, one of "
         "`window_s` follows at once. 0 = that one only.",
         SECONDS,
-    )
-    min_window_iterations: int = _setting(
-        20,
-        "Fewest iterations of a window, and a second of them; a window that must hold less says so.",
-        Numbers(2, 5000),
     )
     max_window_iterations: int = _setting(
         200, "Most iterations of a window of a second or more; more add nothing to the statistics.", COUNT
@@ -349,14 +337,8 @@ class Settings:
     fleet_plain_http: bool = _setting(
         False, "Report to http://, too, where that leaves the host: the token travels in clear."
     )
-    fleet_report_s: float = _setting(
-        30.0, "Pause between two reports of iteration times; verdicts go at once, s.", LENGTH_S
-    )
     fleet_patience_s: float = _setting(
         600.0, "How long reports that could not be handed over are tried again after the job's end, s.", SECONDS
-    )
-    fleet_spool_bytes: int = _setting(
-        1_000_000_000, "While more than this waits to be handed over, patterns stay in the run directory.", Numbers(0)
     )
 
     # --- steering ---
@@ -371,7 +353,6 @@ class Settings:
     )
     act_pause_s: float = _setting(300.0, "Pause between two orders of a job, s.", SECONDS)
     act_most: int = _setting(3, "Orders that one job may give.", Numbers(1, 1000))
-    act_command_s: float = _setting(60.0, "A command that takes longer over an order is ended, s.", LENGTH_S)
 
     # --- processes ---
     poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.", Numbers(1, 1000))
@@ -384,7 +365,6 @@ class Settings:
     footer: bool = _setting(True, "A live line at the bottom of the terminal of `eroica run`, where that is safe.")
     farewell_s: float = _setting(2.0, "How long the collector still answers after its last verdict, s.", SECONDS)
     pages: bool = _setting(True, "Draw each verdict as a page, index.html in the run directory and in its windows.")
-    page_limit_s: float = _setting(60.0, "Drawing a page is given up after so long, s.", LENGTH_S)
     page_hosts: str = _setting(
         "", "Names beside loopback under which the live page may be opened (a proxy's), separated by commas."
     )

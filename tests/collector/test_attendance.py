@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from eroica.collector.attendance import Attendance, Roster, failures_in
-from eroica.collector.deaths import Deaths
 from eroica.collector.history import Hints, final_verdict
+from eroica.collector.lives import Attendance, Lives, failures_in
 from eroica.model.look import Ending
 from eroica.model.lost import Lost
 from eroica.model.verdict import (
@@ -42,7 +41,7 @@ def lost(rank: int, **more: object) -> WorkerStatus:
 
 
 def attendance(*reports: tuple[float, tuple[WorkerStatus, ...]], now: float = 100.0, logged: tuple = ()) -> Attendance:
-    roster = Roster()
+    roster = Lives()
     for at, workers in reports:
         roster.reported(at, AgentReport(host="h", pid=1, workers=workers))
     return roster.attendance(now, logged)
@@ -156,7 +155,7 @@ def test_a_command_that_failed_is_not_called_healthy_whatever_its_windows_said()
     ],
 )
 def test_who_ended_first_and_with_what(endings: tuple[WorkerStatus, ...], said: str) -> None:
-    deaths = Deaths()
+    deaths = Lives()
     deaths.reported(1.0, AgentReport(host="h", pid=1, workers=(status(0), status(1))))
     deaths.reported(5.0, AgentReport(host="h", pid=1, workers=endings))
     assert deaths.first_out() == said

@@ -39,10 +39,12 @@ class Job:
                 self.status, iteration=self.status.iteration + 1, current_s=current_s, baseline_s=best_s
             )
             self._obey()
-            self.work += self.windows.reported(self.now, AgentReport(host="h", pid=1, workers=(self.status,)))
+            self.windows.take(self.now, AgentReport(host="h", pid=1, workers=(self.status,)))
+            self.work += self.windows.tick(self.now)
             window = self.windows.window
             if window is not None and self.status.result.kind == "window":
-                self.work += self.windows.pattern_arrived(self.now, self._pattern(window.window_id))
+                self.windows.take_pattern(self._pattern(window.window_id))
+                self.work += self.windows.tick(self.now)
 
     def look(self, current_s: float, best_s: float) -> Analyze:
         assert not self.windows.asked(self.now, ProfileRequest()).refused
@@ -269,7 +271,7 @@ def test_a_baseline_window_taken_beside_other_work_is_marked_and_taken_again_onc
     job.host_facts, job.neighbors = BESIDE, (Neighbor(name="stress-ng", pid=9, cpu_cores=1.4),)
     job.train(0.12, 0.12)
     told = "other processes (stress-ng) used 1.4 of 2 cores of h when it was taken"
-    assert any(told in note for note in job.windows.notes)
+    assert any(told in note for note in job.windows.ledger.notes)
     assert job.work[-1].window.purpose == "baseline"
     work = job.look(0.13, 0.12)
     assert not work.baseline and told in unused(work)[0]

@@ -105,9 +105,12 @@ class Fleet:
     def lines(self) -> list[tuple[int, str, str]]:
         return [(line.window_id, line.phase, line.verdict) for line in self.windows.status().windows]
 
+    def in_phase(self, phase: str) -> frozenset[int]:
+        return self.windows.ledger.judged(phase)
+
     @property
     def notes(self) -> str:
-        return "\n".join(self.windows.notes)
+        return "\n".join(self.windows.ledger.notes)
 
 
 def test_a_silent_worker_opens_a_look_and_all_hosts_make_the_blockage() -> None:
@@ -125,11 +128,11 @@ def test_a_silent_worker_opens_a_look_and_all_hosts_make_the_blockage() -> None:
     assert fleet.blockages.look == 0 and fleet.blockages.busy
     fleet.judge(verdict())
     assert fleet.lines() == [(1, "done", "blocked")] and fleet.blockages.standing == {1} and not fleet.blockages.busy
-    assert fleet.windows.verdicts[1].summary == STANDING
+    assert fleet.windows.ledger.verdicts[1].summary == STANDING
 
 
 def test_a_host_that_hands_nothing_in_is_left_out_after_the_deadline() -> None:
-    fleet = Fleet(look_deadline_s=8.0)
+    fleet = Fleet()
     fleet.step(1.0)
     fleet.deaf = {"h1"}
     fleet.silence(0)
@@ -172,7 +175,7 @@ def test_a_silence_that_ends_during_the_diagnosis_takes_its_verdict_back() -> No
     fleet.step(0.5)
     fleet.judge(verdict())
     assert fleet.lines() == [(1, "passed", "blocked")]
-    assert fleet.blockages.standing == frozenset() and fleet.blockages.passed == fleet.blockages.lapsed == {1}
+    assert fleet.blockages.standing == frozenset() and fleet.in_phase("passed") == {1}
 
 
 def test_a_restart_during_the_diagnosis_takes_its_verdict_back() -> None:
@@ -187,7 +190,7 @@ def test_a_restart_during_the_diagnosis_takes_its_verdict_back() -> None:
     fleet.step(0.5)
     fleet.judge(verdict())
     assert fleet.lines() == [(1, "restarted", "blocked")]
-    assert fleet.blockages.passed == frozenset() and fleet.blockages.lapsed == {1}
+    assert fleet.in_phase("restarted") == {1}
 
 
 def test_after_the_verdict_there_is_no_second_look_until_progress_and_then_the_verdict_counts_no_more() -> None:
@@ -197,7 +200,7 @@ def test_after_the_verdict_there_is_no_second_look_until_progress_and_then_the_v
     assert fleet.lines() == [(1, "done", "blocked")] and fleet.work == [] and fleet.blockages.on
     fleet.wake(1)
     fleet.step(0.25)
-    assert fleet.blockages.passed == {1} and fleet.lines() == [(1, "passed", "blocked")]
+    assert fleet.in_phase("passed") == {1} and fleet.lines() == [(1, "passed", "blocked")]
     assert f"worker 1 stood still for 312 s at iteration 8: {STANDING}; it went on by itself" in fleet.notes
     fleet.blocked(1)
     assert fleet.lines()[1] == (2, "done", "blocked") and fleet.blockages.standing == {2}
@@ -217,7 +220,7 @@ def test_nobody_moves_only_because_a_new_agent_knows_neither_limit_nor_past() ->
     fleet.wake(1)
     fleet.change(1, iteration=8)
     fleet.report("h0")
-    assert fleet.blockages.passed == {1}
+    assert fleet.in_phase("passed") == {1}
 
 
 def test_somebody_moved_between_the_looks_is_no_verdict_and_another_look_comes_after_a_pause() -> None:
@@ -227,7 +230,7 @@ def test_somebody_moved_between_the_looks_is_no_verdict_and_another_look_comes_a
     fleet.step(0.5)
     fleet.judge(None)
     assert fleet.windows.status().windows[0].summary == "nothing: somebody moved"
-    assert "somebody moved between the looks" in fleet.notes and fleet.windows.verdicts == {}
+    assert "somebody moved between the looks" in fleet.notes and fleet.windows.ledger.verdicts == {}
     fleet.step(29.0)
     assert fleet.work == []
     fleet.step(2.0)
@@ -406,7 +409,7 @@ def test_after_exit_status_0_nothing_stood_still_to_the_end() -> None:
         fleet.die(rank, Ending(kind="signed-off"))
     fleet.step(0.25)
     assert end(fleet, 0) == []
-    assert fleet.blockages.standing == frozenset() and fleet.blockages.passed == {1}
+    assert fleet.blockages.standing == frozenset() and fleet.in_phase("passed") == {1}
 
 
 @pytest.mark.parametrize(("status", "standing"), [(0, frozenset()), (1, {1})])
@@ -442,8 +445,8 @@ def test_a_restart_leaves_the_verdict_in_the_history_and_says_so() -> None:
     fleet.statuses = {rank: Fleet.newborn(rank, 200 + rank) for rank in range(4)}
     fleet.step(0.5)
     assert fleet.lines() == [(1, "restarted", "blocked")] and not fleet.blockages.on
-    assert fleet.blockages.standing == fleet.blockages.passed == frozenset() and 1 in fleet.windows.verdicts
-    assert fleet.blockages.lapsed == {1}
+    assert fleet.blockages.standing == fleet.in_phase("passed") == frozenset() and 1 in fleet.windows.ledger.verdicts
+    assert fleet.in_phase("restarted") == {1}
     assert "after that it was started again" in fleet.notes
     fleet.die(2)
     fleet.step(0.5)
@@ -474,7 +477,7 @@ def test_a_new_collector_takes_earlier_verdicts_over_until_somebody_gets_further
     assert fleet.blockages.standing == {3} and fleet.work[0].window.window_id == 5
     fleet.wake(0, 1, 2, 3)
     fleet.step(1.0)
-    assert fleet.blockages.passed == {3} and "went on by itself after iteration 8" in fleet.notes
+    assert fleet.in_phase("passed") == {3} and "went on by itself after iteration 8" in fleet.notes
 
 
 def test_the_status_says_what_is_going_on() -> None:
@@ -523,9 +526,9 @@ def test_whatever_happens_every_look_ends_and_the_end_is_never_held_up(
         while word in ("judge", "pass") and fleet.work:
             fleet.judge(verdict() if word == "judge" else None)
         assert len(fleet.work) <= 1
-        assert fleet.blockages.standing <= set(fleet.windows.verdicts)
+        assert fleet.blockages.standing <= set(fleet.windows.ledger.verdicts)
     fleet.work += end(fleet, exit_status)
     while fleet.work:
         fleet.judge(None)
-    assert not fleet.blockages.busy and not (fleet.blockages.standing & fleet.blockages.passed)
+    assert not fleet.blockages.busy and not (fleet.blockages.standing & fleet.in_phase("passed"))
     assert all(phase not in ("looking", "examining") for _, phase, _ in fleet.lines())

@@ -249,7 +249,7 @@ def test_what_agents_say_does_not_crowd_out_our_own_notes(tmp_path: Path) -> Non
             notes = tuple(f"note {number} {each}" for each in range(50))
             report = AgentReport(host=f"h{number}", pid=1, notes=notes)
             await client.post("/v1/report", content=msgspec.msgpack.encode(report))
-        assert len(collector.windows.notes) == 100 and collector.windows.note("ours")
+        assert len(collector.windows.ledger.notes) == 100 and collector.windows.ledger.note("ours")
 
     with_collector(tmp_path, script)
 
@@ -280,7 +280,7 @@ def test_a_new_collector_goes_on_where_the_one_before_it_was_killed(tmp_path: Pa
         await tell(client, status())
         await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
         await tell(client, status())
-        collector._save_status()
+        collector.save_status()
 
     with_collector(tmp_path, first)
     Store(tmp_path).save_verdict(1, verdict("slow", "a slow disk", cause="slow-storage-read"))

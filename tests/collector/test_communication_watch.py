@@ -66,7 +66,7 @@ class Job:
                 self.windows.take(self.now, report)
                 self.sense.reported(self.now, report)
             for one in self.sense.tick(self.now):
-                self.windows.show(one.window, "done", one.verdict)
+                self.windows.ledger.show(one.window, "done", one.verdict)
                 sensed.append(one)
         return sensed
 
@@ -209,8 +209,8 @@ def test_who_has_not_entered_is_told_within_seconds_and_taken_back_when_it_goes_
     assert job.sense.standing == {sensed.window.window_id}
     job.moves, job.behind = True, {}
     job.live(2)
-    assert job.sense.standing == set() and job.sense.passed == {sensed.window.window_id}
-    assert any("went on by itself" in note for note in job.windows.notes)
+    assert job.sense.standing == set() and job.windows.ledger.judged("passed") == {sensed.window.window_id}
+    assert any("went on by itself" in note for note in job.windows.ledger.notes)
 
 
 def test_a_pause_that_the_job_has_survived_is_no_hang(job: Job) -> None:
@@ -324,7 +324,7 @@ def test_workers_that_end_in_order_behind_a_last_barrier_hung_nowhere(job: Job, 
     (sensed,) = job.live(6)
     job.ends = dict.fromkeys(range(WORLD), ending)
     job.live(1)
-    assert (sensed.window.window_id in job.sense.passed) == passes
+    assert (sensed.window.window_id in job.windows.ledger.judged("passed")) == passes
     assert (job.sense.standing == set()) == passes
 
 
@@ -334,7 +334,7 @@ def test_a_command_that_ends_with_success_hung_nowhere(job: Job) -> None:
     job.sense.finished(1)
     assert job.sense.standing
     job.sense.finished(0)
-    assert job.sense.passed == {sensed.window.window_id}
+    assert job.windows.ledger.judged("passed") == {sensed.window.window_id}
 
 
 @pytest.mark.parametrize("work", ["elsewhere", "hooked", "writing", "uploading"])
@@ -401,7 +401,7 @@ def test_what_a_look_refutes_is_taken_back_and_not_said_again_of_the_same_stands
     job.moves, job.behind = False, {5: "S"}
     (sensed,) = job.live(6)
     job.sense.refuted()
-    assert job.sense.passed == job.sense.lapsed == {sensed.window.window_id} and job.sense.standing == set()
+    assert job.windows.ledger.judged("passed") == {sensed.window.window_id} and job.sense.standing == set()
     assert job.live(60) == []
     job.moves, job.behind = True, {}
     job.live(2)

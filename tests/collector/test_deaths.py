@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from eroica.collector.deaths import Deaths
+from eroica.collector.lives import Lives
 from eroica.model.look import Ending
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, WorkerStatus
@@ -41,15 +41,15 @@ def report(*workers: WorkerStatus, host: str = "h") -> AgentReport:
     return AgentReport(host=host, pid=1, workers=workers)
 
 
-def story(*endings: Ending | None, later: float = 10.0) -> Deaths:
+def story(*endings: Ending | None, later: float = 10.0) -> Lives:
     """Three workers train; at 10 s the agent reports these endings."""
-    deaths = Deaths()
+    deaths = Lives()
     deaths.reported(0.0, report(*(status(rank) for rank in range(len(endings)))))
     deaths.reported(later, report(*(status(rank, ending) for rank, ending in enumerate(endings))))
     return deaths
 
 
-def guilty(deaths: Deaths, asked: bool = False) -> list[int]:
+def guilty(deaths: Lives, asked: bool = False) -> list[int]:
     return [death.worker.global_rank for death in deaths.culprits(asked)]
 
 
@@ -137,7 +137,7 @@ def test_a_death_after_which_the_others_trained_on_does_not_explain_their_stands
 
 def test_workers_that_join_are_not_compared_with_all_that_live() -> None:
     """Of 100,000 that would be the collector's first four minutes."""
-    deaths = Deaths()
+    deaths = Lives()
     deaths.reported(0.0, report(status(0), status(1)))
 
     class Unread(dict):  # type: ignore[type-arg]

@@ -47,10 +47,12 @@ class Job:
             if self.obeys and order is not None and self.status.iteration >= order.last_iteration:
                 result = OrderResult(window_id=order.window_id, status="done", kind=order.kind, events=100)
                 self.status = msgspec.structs.replace(self.status, result=result)
-            work += self.windows.reported(self.now, AgentReport(host="h", pid=1, workers=(self.status,)))
+            self.windows.take(self.now, AgentReport(host="h", pid=1, workers=(self.status,)))
+            work += self.windows.tick(self.now)
             window = self.windows.window
             if window is not None and self.status.result.kind == "window":
-                work += self.windows.pattern_arrived(self.now, self._pattern(window.window_id))
+                self.windows.take_pattern(self._pattern(window.window_id))
+                work += self.windows.tick(self.now)
         return work
 
     def _pattern(self, window_id: int) -> WorkerPattern:
@@ -68,12 +70,12 @@ def test_what_the_first_window_shows_is_looked_at_again_and_only_the_second_verd
     (first,) = job.train()
     assert first.window.purpose == "baseline" and not first.counts and first.baseline == ()
     job.judge(first, verdict("slow", gain=0.4))
-    assert job.windows.verdicts == {} and job.windows.suspicion is not None
+    assert job.windows.ledger.verdicts == {} and job.windows.suspicion is not None
     (second,) = job.train()
     assert second.window.purpose == "early" and second.counts and second.baseline == ()
     assert "slow-data-loading on worker 0" in second.window.reason
     job.judge(second, verdict("slow", gain=0.4))
-    assert list(job.windows.verdicts) == [second.window.window_id] and not job.windows.suspicion
+    assert list(job.windows.ledger.verdicts) == [second.window.window_id] and not job.windows.suspicion
     assert job.train(400) == []
 
 
@@ -120,17 +122,9 @@ def test_a_window_after_a_confirmed_one_is_not_compared_with_the_slow_beginning(
     assert third.baseline == () and any("it was slow from its start" in note for note in third.notes)
 
 
-@pytest.mark.parametrize(
-    ("said", "settings"),
-    [
-        (verdict("healthy"), {}),
-        (verdict("undetermined"), {}),
-        (verdict("slow", gain=0.05), {}),
-        (verdict("slow", gain=0.4), {"early_gain": 1.0}),
-    ],
-)
-def test_nothing_of_note_asks_for_no_other_window(said: Verdict, settings: dict[str, object]) -> None:
-    job = Job(**settings)
+@pytest.mark.parametrize("said", [verdict("healthy"), verdict("undetermined"), verdict("slow", gain=0.05)])
+def test_nothing_of_note_asks_for_no_other_window(said: Verdict) -> None:
+    job = Job()
     (first,) = job.train()
     job.judge(first, said)
     assert job.train(300) == [] and not job.windows.suspicion

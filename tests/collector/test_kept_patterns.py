@@ -169,7 +169,7 @@ def test_a_disk_that_takes_nothing_costs_the_files_and_not_the_verdict(tmp_path:
         for rank in range(WORKERS):
             assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
         assert await job.verdict(window_id) == "4 of 30"
-        assert any("could not write into" in note for note in job.collector.windows.notes)
+        assert any("could not write into" in note for note in job.collector.windows.ledger.notes)
         assert not job.collector._arrivals._unwritten
 
     with_job(tmp_path, script)

@@ -33,7 +33,7 @@ def with_doors(
 ) -> None:
     async def together() -> None:
         collector = Collector("j", Store(run), Settings(), TOKEN, never)
-        doors = Doors(collector, run, "a", TOKEN)
+        doors = Doors(collector, "a")
         await doors.open(door)
         address = read_address(run, "a")
         assert address is not None

@@ -18,9 +18,8 @@ import pytest
 from eroica.archive.store import Store
 from eroica.collector.listening_sockets import Doors, former_inside
 from eroica.collector.live import routes, telling
-from eroica.collector.live import siblings as module
-from eroica.collector.live.feed import Feed, Position
-from eroica.collector.live.siblings import sibling_link, siblings
+from eroica.collector.live import telling as module
+from eroica.collector.live.telling import Feed, Position, sibling_link, siblings
 from eroica.collector.service import Collector
 from eroica.model.communication import Flow, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
@@ -66,7 +65,7 @@ def with_job(tmp_path: Path, work: Callable[[Job], Awaitable[None]], **changed: 
         run = tmp_path / "run"
         run.mkdir(exist_ok=True)
         collector = Collector("j", Store(run), Settings(baseline_window=False, **changed), TOKEN, judge)
-        doors = Doors(collector, run, "a", TOKEN)
+        doors = Doors(collector, "a")
         await doors.open()
         address = read_address(run, "a")
         assert address is not None
@@ -298,7 +297,7 @@ def test_who_comes_back_is_told_what_was_missed_and_nothing_else(tmp_path: Path)
         async with following(job.client) as events:
             while "id" not in (last := await anext(events)):  # at the end of what is told at once
                 pass
-        job.collector.windows.note("something new")
+        job.collector.windows.ledger.note("something new")
         async with following(job.client, **{"Last-Event-ID": last["id"]}) as events:
             assert (await until(events, "hello"))["data"]["resumed"] is True
             first = await until(events, "status", "roster", "workers", "notes", "pace")
@@ -324,7 +323,8 @@ def test_a_window_and_its_verdict_come_and_the_stream_says_goodbye(tmp_path: Pat
             (job.run / "windows" / "1").mkdir(parents=True, exist_ok=True)
             (job.run / "windows" / "1" / "index.html").write_text("<p>drawn</p>")
             for rank in range(4):
-                job.collector._start(job.collector.windows.pattern_arrived(1e9, job.agents.pattern(rank)))
+                job.collector.windows.take_pattern(job.agents.pattern(rank))
+                job.collector._start(job.collector.windows.tick(1e9))
             verdict = (await until(events, "verdict"))["data"]
             assert verdict["summary"] == "All is well." and verdict["report"] == "/v1/windows/1/report"
             job.collector.live.close()
@@ -389,7 +389,7 @@ def test_who_stops_reading_is_hung_up_on_and_never_in_the_way(tmp_path: Path, mo
         writer.write(head.encode())
         await reader.readline()
         for number in range(3000):  # each of the notes is long, all of them are told again and again
-            job.collector.windows.notes[:] = [f"{number} {'x' * 400}"] * 200
+            job.collector.windows.ledger.notes[:] = [f"{number} {'x' * 400}"] * 200
             await asyncio.sleep(0.005)
             if not job.collector.live._telling.readers:
                 break
@@ -427,7 +427,7 @@ def test_nothing_is_computed_while_nobody_looks(tmp_path: Path) -> None:
     async def work(job: Job) -> None:
         await job.report()
         await asyncio.sleep(0.1)
-        assert job.collector.live._telling.version == 0
+        assert job.collector.live._telling._feed.version == 0
 
     with_job(tmp_path, work)
 
@@ -501,7 +501,7 @@ def test_a_collector_that_died_comes_back_where_its_pages_look_for_it(tmp_path: 
             token = TOKEN + str(turn)  # whoever listened meanwhile may have been shown the old one
             page = "p" * 20 if former is None else former[1]
             collector = Collector("j", Store(tmp_path), Settings(), token, judge, page=page)
-            doors = Doors(collector, tmp_path, "a", token)
+            doors = Doors(collector, "a")
             await doors.open(None, former and former[0])
             address = read_address(tmp_path, "a")
             assert address is not None and former in (

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from eroica.collector.notices import MOST_PER_HOUR, MOST_PER_JOB, Notices, escaped, for_slack, words_of
+from eroica.collector.webhook import MOST_PER_HOUR, MOST_PER_JOB, Notices, escaped
 from eroica.model.verdict import (
     Coverage,
     Finding,
@@ -61,7 +61,6 @@ def test_a_message_says_what_is_the_matter_how_sure_and_what_to_do() -> None:
     ]
     assert (message["gain"], message["confidence"], message["window_id"]) == (0.38, 0.97, 3)
     assert msgspec.convert(message["verdict"], Verdict) == verdict()
-    assert for_slack(message) == {"text": message["text"], "mrkdwn": False}
 
 
 def test_the_same_cause_on_the_same_workers_is_told_once() -> None:
@@ -140,7 +139,3 @@ def test_hostile_names_stay_on_their_line_and_are_short() -> None:
 def test_ten_thousand_workers_are_not_all_named() -> None:
     message = Notices("j", ASKED).judged(0.0, 1, verdict(workers=tuple(range(0, 20_000, 2))))
     assert isinstance(message, dict) and len(message["text"]) < 1_000 and "9968 more" in message["text"]
-
-
-def test_the_setting_names_verdicts() -> None:
-    assert words_of(" Slow,blocked,,nice ") == (frozenset({"slow", "blocked"}), ("nice",))

@@ -13,7 +13,7 @@ import pytest
 from eroica.agent.link import CollectorLink
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store
-from eroica.collector.numbering import ANSWER_S, MOST_PART_BYTES, Book
+from eroica.collector.arrivals import ANSWER_S, MOST_PART_BYTES, Book
 from eroica.collector.service import MAX_PARTS_BYTES, Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError
@@ -109,8 +109,8 @@ class Job:
     async def verdict(self, window_id: int) -> str:
         """What is said of a window."""
         for _ in range(100):
-            if window_id in self.collector.windows.verdicts:
-                return self.collector.windows.verdicts[window_id].summary
+            if window_id in self.collector.windows.ledger.verdicts:
+                return self.collector.windows.ledger.verdicts[window_id].summary
             await asyncio.sleep(0.02)
         raise AssertionError(f"window {window_id} has no verdict")
 

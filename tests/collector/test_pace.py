@@ -19,10 +19,9 @@ from eroica.archive.store import Store
 from eroica.collector.intake import clean_report
 from eroica.collector.ledger import News
 from eroica.collector.marks import MOST_MARKS
-from eroica.collector.pace import Pace, PaceUpdate
+from eroica.collector.pace import FINE, Pace, PaceUpdate, Stretch, merged
 from eroica.collector.resume import read_history
 from eroica.collector.service import Collector
-from eroica.collector.thinned_times import FINE, Stretch, Stretches, merged
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
@@ -64,7 +63,7 @@ class Job:
         self.pace.tick(self.now)
 
     def show(self, phase: str, window: Window, verdict: Verdict | None = None) -> None:
-        self.pace.shown(self.now, [News(window, phase, verdict)])
+        self.pace.shown(self.now, News(window, phase, verdict))
 
     @property
     def history(self) -> IterationHistory:
@@ -170,31 +169,37 @@ def test_a_restarted_job_and_a_host_that_is_gone_do_not_stop_the_count() -> None
     assert set(job.history.mean_ms) == {100.0}
 
 
+def lived(rows: int) -> IterationHistory:
+    """What a job of so many stretches of a second keeps."""
+    at = range(1, rows + 1)
+    return IterationHistory(
+        job="j", began=WALL, at_s=tuple(map(float, at)), iteration=tuple(at),
+        mean_ms=tuple(100.0 + one % 7 for one in at), slowest_ms=tuple(900.0 if one == 4321 else 110.0 for one in at),
+        slowest_worker=tuple(one % 5 for one in at),
+    )  # fmt: skip
+
+
 def test_a_long_life_is_thinned_evenly_and_its_time_and_its_worst_moment_stay() -> None:
-    stretches = Stretches()
-    for at in range(1, 20_001):
-        stretches.add(at, Stretch(float(at), 10 * at, 100.0 + at % 7, 900.0 if at == 4321 else 110.0, at % 5))
-        assert len(stretches) <= MOST_STRETCHES
-    found = stretches.all()
+    pace = Pace("j", WALL + 20_000, 0.0)
+    pace.resume(lived(20_000))
+    found = [Stretch._make(row) for row in whole(pace)]
+    assert len(found) <= MOST_STRETCHES
     assert [one.at_s for one in found[-FINE:]] == [float(at) for at in range(20_001 - FINE, 20_001)]
-    lengths = [later.at_s - one.at_s for one, later in pairwise(found)]
-    assert set(lengths[: -FINE - 1]) == {16.0} and lengths[-FINE - 1] <= 17
+    lengths = [later.at_s - one.at_s for one, later in pairwise(found)][: -FINE - 1]
+    assert max(lengths) < 2 * min(lengths)
     starts = [0.0, *(one.at_s for one in found)]
-    whole = sum(one.mean_ms * (one.at_s - start) for one, start in zip(found, starts, strict=False))
-    assert whole == pytest.approx(sum(100.0 + at % 7 for at in range(1, 20_001)), rel=1e-5)
+    spent = sum(one.mean_ms * (one.at_s - start) for one, start in zip(found, starts, strict=False))
+    assert spent == pytest.approx(sum(100.0 + at % 7 for at in range(1, 20_001)), rel=1e-5)
     assert [(one.slowest_ms, one.slowest_worker) for one in found if one.slowest_ms > 200] == [(900.0, 1)]
 
 
-def test_a_history_that_is_too_long_is_thinned_when_it_is_taken_over() -> None:
-    rows = range(1, 10_001)
-    long = IterationHistory(
-        job="j", began=WALL, at_s=tuple(map(float, rows)), iteration=tuple(rows), mean_ms=(10.0,) * len(rows),
-        slowest_ms=(11.0,) * len(rows), slowest_worker=(0,) * len(rows),
-    )  # fmt: skip
-    pace = Pace("j", WALL + 10_000, 0.0)
-    pace.resume(long)
-    history = pace.history()
-    assert len(history.at_s) <= MOST_STRETCHES and history.at_s[-1] == 10_000.0 and set(history.mean_ms) == {10.0}
+def test_a_life_that_goes_on_stays_bounded() -> None:
+    job = Job()
+    for _ in range(3):
+        job.train(1_900, 0.5)
+        assert len(job.history.at_s) <= MOST_STRETCHES
+    lengths = [later - one for one, later in pairwise(job.history.at_s)]
+    assert max(lengths) <= 10 and set(lengths[-FINE + 1 :]) == {1.0}
 
 
 def test_neighbors_are_weighted_by_time() -> None:
@@ -336,7 +341,7 @@ def test_a_page_that_comes_late_is_told_everything() -> None:
     job, page = Job(), Page()
     job.train(FINE / 2, 0.1)
     page.hear(job.pace.since(0))
-    job.train(2 * FINE, 0.1)
+    job.train(MOST_STRETCHES, 0.1)
     for version in (page.version, 0, 1, job.pace.version + 1):
         assert job.pace.since(version).whole
     assert not job.pace.since(job.pace.version - 100).whole

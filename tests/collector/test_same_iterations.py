@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eroica.collector.same_iterations import SameIterations, counting, difference, source_for_all
+from eroica.collector.participants import SameIterations, counting, difference, source_for_all
 from eroica.model.worker import Worker
 from eroica.wire.beat import ANNOUNCED, BACKWARD, BATCHES, EXCHANGES, NO_SOURCE, OPTIMIZER
 from eroica.wire.messages import WorkerStatus

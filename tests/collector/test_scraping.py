@@ -38,9 +38,9 @@ class Scene:
         self.run = run
         chosen = Settings(baseline_window=False, **settings)
         self.collector = Collector("train", Store(run), chosen, TOKEN, lambda *_: verdict("slow"))
-        self.metrics = Scraping(self.collector, chosen, run, "a", TOKEN)
+        self.metrics = Scraping(self.collector, "a")
         self.collector.listeners.append(self.metrics.judged)
-        self.doors = Doors(self.collector, run, "a", TOKEN, self.metrics)
+        self.doors = Doors(self.collector, "a", self.metrics)
 
     @property
     def inside(self) -> str:
@@ -58,7 +58,7 @@ class Scene:
 
     def show(self, window_id: int, phase: str, judged: Verdict | None) -> None:
         window = Window(window_id=window_id, purpose="slow", reason="", first_iteration=1, last_iteration=2)
-        self.collector.windows.show(window, phase, judged)
+        self.collector.windows.ledger.show(window, phase, judged)
 
 
 def verdict(word: VerdictWord) -> Verdict:
@@ -110,7 +110,7 @@ def test_a_weak_token_is_not_used(tmp_path: Path) -> None:
     async def script(scene: Scene) -> None:
         assert (await scene.ask("weak")).status_code == 401
         assert (tmp_path / "metrics.token").read_text() != "weak"
-        assert any("metrics_token is not used" in note for note in scene.collector.windows.notes)
+        assert any("metrics_token is not used" in note for note in scene.collector.windows.ledger.notes)
 
     play(tmp_path, script, metrics_token="weak")
 
@@ -133,7 +133,7 @@ def test_an_address_that_cannot_be_had_is_a_note(tmp_path: Path, where: str) -> 
         where = where.replace("taken", str(other.getsockname()[1]))
 
         async def script(scene: Scene) -> None:
-            assert any("metrics are not to be had" in note for note in scene.collector.windows.notes)
+            assert any("metrics are not to be had" in note for note in scene.collector.windows.ledger.notes)
             assert scene.target["targets"] == [scene.inside.removeprefix("http://")]
 
         play(tmp_path, script, metrics_listen=where)
@@ -173,7 +173,7 @@ def test_targets_of_many_jobs_lie_in_one_directory_for_everybody_to_read(tmp_pat
 
 def test_a_directory_of_targets_that_is_not_there_is_a_note(tmp_path: Path) -> None:
     async def script(scene: Scene) -> None:
-        assert any("Prometheus cannot find" in note for note in scene.collector.windows.notes)
+        assert any("Prometheus cannot find" in note for note in scene.collector.windows.ledger.notes)
         assert scene.target["labels"] == {"run": "train"}
 
     play(tmp_path / "run", script, metrics_targets=str(tmp_path / "none"))

@@ -169,7 +169,7 @@ def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: P
         await client.post("/v1/finish")
         await asyncio.wait_for(collector.run(0.01), 5)
         assert collector.final is not None and collector.final.verdict == "undetermined"
-        assert any("could not write" in note for note in collector.windows.notes)
+        assert any("could not write" in note for note in collector.windows.ledger.notes)
 
     with_collector(blocked, script)
 
@@ -319,7 +319,7 @@ def test_a_window_goes_on_with_the_collector_that_comes_after_one_that_was_kille
 
     async def second(collector: Collector, client: httpx.AsyncClient) -> None:
         collector.resume(read_history(tmp_path, "was ended by SIGKILL"))
-        assert not collector.windows.tick(collector._clock()), "nobody is missed before he can have reported"
+        assert not collector.windows.tick(collector.clock()), "nobody is missed before he can have reported"
         told = await tell(client, *two(410, OrderResult(window_id=1, status="done", kind="window")))
         assert told.order == ordered[0]
         other = msgspec.structs.replace(pattern(1).worker, global_rank=1, pid=8, world_size=2)

@@ -18,13 +18,13 @@ import pytest
 
 from eroica.archive.store import Store
 from eroica.collector import orders as giving
-from eroica.collector.__main__ import _orders
-from eroica.collector.orders import ORDERS_FILE, Orders
+from eroica.collector.__main__ import _listeners
+from eroica.collector.orders import ORDERS_FILE, Orders, Steering
 from eroica.collector.service import Collector
-from eroica.collector.steering import Steering
 from eroica.model.communication import Communication, Place
 from eroica.model.order import Order
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.places import Places
 
@@ -251,14 +251,19 @@ def test_of_two_standstills_in_the_pause_only_the_last_one_is_ordered() -> None:
     assert steering.tick(700.0, {2, 3}) is None
 
 
+def standstill(window_id: int) -> Window:
+    return Window(
+        window_id=window_id, purpose="blocked", kind="blocked", reason="", first_iteration=1, last_iteration=1
+    )
+
+
 def test_the_collector_gives_a_held_order_while_the_job_stands(tmp_path: Path) -> None:
-    settings = Settings(act_from=0.95, act_pause_s=0.2, on_verdict="true")
+    settings = Settings(act_from=0.95, act_pause_s=0.2, on_verdict="true", pages=False)
     collector = Collector("j", Store(tmp_path), settings, "t", lambda *_: verdict())
 
     async def act() -> None:
-        orders = _orders(Places("j", "h", tmp_path, tmp_path, tmp_path), collector, settings, False)
-        assert orders is not None
-        collector.sense.standing.add(2)
+        (orders,) = _listeners(Places("j", "h", tmp_path, tmp_path, tmp_path), collector, settings, False)
+        collector.windows.ledger.show(standstill(2), "done", verdict())
         (tell,) = collector.listeners
         tell(1, verdict())
         tell(2, verdict(workers=(5,), hosts=("c",)))
@@ -280,14 +285,13 @@ def test_the_collector_gives_a_held_order_while_the_job_stands(tmp_path: Path) -
 
 
 def test_no_order_is_given_for_a_standstill_that_is_over_when_its_verdict_comes(tmp_path: Path) -> None:
-    settings = Settings(act_from=0.95, on_verdict="true")
+    settings = Settings(act_from=0.95, on_verdict="true", pages=False)
     collector = Collector("j", Store(tmp_path), settings, "t", lambda *_: verdict())
 
     async def act() -> None:
-        orders = _orders(Places("j", "h", tmp_path, tmp_path, tmp_path), collector, settings, False)
-        assert orders is not None
+        (orders,) = _listeners(Places("j", "h", tmp_path, tmp_path, tmp_path), collector, settings, False)
         (tell,) = collector.listeners
-        collector.sense.lapsed.add(1)
+        collector.windows.ledger.show(standstill(1), "passed", verdict())
         tell(1, verdict())
         await orders.close(10.0)
 
@@ -296,13 +300,13 @@ def test_no_order_is_given_for_a_standstill_that_is_over_when_its_verdict_comes(
 
 
 def test_an_order_is_not_sent_again_once_the_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(giving, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(giving, "_PAUSES_S", (0.01,) * 3)
     notes: list[str] = []
 
     async def act(url: str, got: list[bytes]) -> None:
         settings = Settings(act_from=0.95, on_verdict_url=url)
         lapsed = lambda: {7} if got else set()  # noqa: E731 - as the collector gives it
-        orders = Orders("j", tmp_path, settings, notes.append, time.monotonic, lambda: {7}, lapsed)
+        orders = Orders("j", tmp_path, settings, notes.append, lambda: {7}, lapsed)
         orders.judged(7, verdict())
         await orders.close(20.0)
 
@@ -316,7 +320,7 @@ def give(tmp_path: Path, settings: Settings) -> tuple[list[dict[str, object]], l
     notes: list[str] = []
 
     async def act() -> None:
-        orders = Orders("j", tmp_path, settings, notes.append, time.monotonic)
+        orders = Orders("j", tmp_path, settings, notes.append)
         orders.judged(7, verdict())
         await orders.close(20.0)
 
@@ -337,8 +341,11 @@ def test_a_command_gets_the_order_on_its_standard_input_and_what_became_of_it_is
 @pytest.mark.parametrize(
     ("command", "why"), [("false", "status 1"), ("/no/such/thing", "started"), ("sleep 60", "longer")]
 )
-def test_a_command_that_fails_is_told_and_costs_nothing_else(tmp_path: Path, command: str, why: str) -> None:
-    lines, notes = give(tmp_path, Settings(act_from=0.95, on_verdict=command, act_command_s=0.5))
+def test_a_command_that_fails_is_told_and_costs_nothing_else(
+    tmp_path: Path, command: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(giving, "_COMMAND_S", 0.5)
+    lines, notes = give(tmp_path, Settings(act_from=0.95, on_verdict=command))
     assert why in str(lines[1]["outcome"]) and why in notes[-1]
 
 
@@ -375,7 +382,7 @@ def server(*statuses: int) -> Iterator[tuple[str, list[bytes]]]:
 def test_an_address_is_sent_the_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...], tries: int, outcome: str
 ) -> None:
-    monkeypatch.setattr(giving, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(giving, "_PAUSES_S", (0.01,) * 3)
     with server(*statuses) as (url, got):
         lines, notes = give(tmp_path, Settings(act_from=0.95, on_verdict_url=url))
     assert len(got) == tries and msgspec.json.decode(got[0], type=Order).hosts == ("b",)
@@ -386,11 +393,11 @@ def test_an_address_is_sent_the_order(
 def test_an_address_where_nobody_listens_is_told_without_the_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(giving, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(giving, "_PAUSES_S", (0.01,) * 3)
     with server(204) as (url, _):
         pass
     lines, notes = give(tmp_path, Settings(act_from=0.95, on_verdict_url=url))
-    assert lines[1]["outcome"] == "no answer (ConnectError)"
+    assert lines[1]["outcome"] == "no connection (ConnectError)"
     assert "was not taken by the url" in notes[-1] and "secret" not in notes[-1]
 
 
@@ -400,5 +407,5 @@ def test_an_address_where_nobody_listens_is_told_without_the_address(
 )
 def test_what_keeps_orders_from_being_given_is_said_at_the_start(tmp_path: Path, settings: Settings, said: str) -> None:
     notes: list[str] = []
-    Orders("j", tmp_path, settings, notes.append, time.monotonic)
+    Orders("j", tmp_path, settings, notes.append)
     assert len(notes) == 1 and said in notes[0]

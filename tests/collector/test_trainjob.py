@@ -117,7 +117,6 @@ def test_iteration_times_and_the_verdict_stand_in_the_trainjob(tmp_path: Path, c
         job.judged(2, VERDICT)
         await until(lambda: "eroica_verdict" in names(controller.heard[-1][2]))
         await job.close(5)
-        assert 2 <= job.posted <= len(controller.heard)  # one may have been cut off by the end
 
     asyncio.run(go())
     path, token, first = controller.heard[0]
@@ -197,7 +196,6 @@ def test_a_verdict_of_many_words_is_taken_in_pieces(tmp_path: Path, controller: 
         job.judged(2, LONG)
         job.start()
         await job.close(5)
-        assert job.posted
 
     asyncio.run(go())
     assert notes == []

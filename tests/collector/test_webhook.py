@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,9 +23,8 @@ import pytest
 
 from eroica.archive.store import Store
 from eroica.collector import webhook as module
-from eroica.collector.notices import MOST_PER_JOB
 from eroica.collector.service import Collector
-from eroica.collector.webhook import MOST_WAITING, PAUSES_S, Webhook
+from eroica.collector.webhook import MOST_PER_JOB, MOST_WAITING, PAUSES_S, Webhook
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.settings import Settings, load_settings
 from eroica.wire.address import read_address
@@ -108,13 +108,14 @@ class Told:
 
     def go(self, *windows: int, script: Callable[[Webhook], Awaitable[None]] | None = None) -> dict[str, int]:
         async def together() -> dict[str, int]:
-            hook = Webhook("j", self.settings, self.notes.append, pause=self._pause)
+            counts = Counter[str]()
+            hook = Webhook("j", self.settings, self.notes.append, counts, self._pause)
             for window in windows:
                 hook.judged(window, verdict(window))
             if script is not None:
                 await script(hook)
             await hook.close(self.patience_s)
-            return dict(hook.counts)
+            return dict(counts)
 
         counts = asyncio.run(together())
         assert not [note for note in self.notes if SECRET in note]
@@ -228,7 +229,7 @@ def test_more_than_can_wait_is_left_out() -> None:
 
 def test_the_cap_of_a_job_holds_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_WAITING", 100)
-    monkeypatch.setattr("eroica.collector.notices.MOST_PER_HOUR", 100)
+    monkeypatch.setattr("eroica.collector.webhook.MOST_PER_HOUR", 100)
     with chat(OK) as server:
         told = Told(server.url)
         assert told.go(*range(1, MOST_PER_JOB + 3)) == {"sent": MOST_PER_JOB, "withheld": 2}
@@ -241,18 +242,6 @@ def test_what_is_no_address_is_a_note_and_nothing_is_sent(url: str) -> None:
     assert told.go(3) == {} and "no http or https address" in told.notes[0]
 
 
-def test_without_an_address_nothing_happens() -> None:
-    told = Told("")
-    assert told.go(3) == {} and told.notes == []
-
-
-def test_what_the_settings_say_wrongly_is_a_note() -> None:
-    with chat(OK) as server:
-        told = Told(server.url, webhook_format="teams", webhook_on="slow,bad")
-        assert told.go(3) == {"sent": 1}
-    assert len(told.notes) == 2
-
-
 def test_the_address_is_in_no_log_and_no_file_of_the_collector(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +252,7 @@ def test_the_address_is_in_no_log_and_no_file_of_the_collector(
 
         async def go() -> None:
             collector = Collector("j", Store(tmp_path / "run"), settings, "t" * 20, lambda *_: verdict())
-            hook = Webhook("j", settings, collector.windows.note)
+            hook = Webhook("j", settings, collector.windows.ledger.note, collector.messages)
             collector.listeners.append(hook.judged)
             collector.listeners[0](1, verdict())
             await hook.close(5)

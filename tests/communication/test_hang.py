@@ -53,7 +53,7 @@ def test_what_is_not_expected_is_left_to_those_who_see_more(
 ) -> None:
     """A collective that the job has not done before, or one for which an absent worker at work is waited."""
     found = find_hang(scene(operation(5, 11, 11), waits(2, before), at_work=frozenset(at_work)))
-    assert found is not None and found.is_expected == expected
+    assert (found is not None) == expected
 
 
 def test_processes_that_are_all_stopped_were_suspended() -> None:
@@ -115,7 +115,7 @@ def test_of_a_host_that_is_not_heard_but_reached_by_others_the_way_is_named() ->
 
 def test_all_inside_and_nothing_to_see_is_left_to_those_who_see_more() -> None:
     found = find_hang(scene())
-    assert found is not None and not found.places and found.confidence < 0.5
+    assert found is None
 
 
 #: Two replicas of two stages of two tensor-parallel workers: 4 * replica + 2 * stage + place.
@@ -171,16 +171,16 @@ def in_two_groups(worker: int, first: int, second: int) -> WorkerOperations:
     return WorkerOperations(worker=worker, counts=counts, state="S")
 
 
-@pytest.mark.parametrize(("few", "confidence"), [((2,), 0.6), ((0, 2, 5), 0.6), ((0, 1, 2, 3), 0.3)])
-def test_of_workers_in_different_collectives_the_few_are_told(few: tuple[int, ...], confidence: float) -> None:
+@pytest.mark.parametrize("few", [(2,), (0, 2, 5), (0, 1, 2, 3)])
+def test_of_workers_in_different_collectives_the_few_are_told(few: tuple[int, ...]) -> None:
     """One collective is called under a condition that is not the same on all."""
     groups = {name: ProcessGroup(name=name, description=name, ranks=tuple(HOSTS)) for name in "ab"}
     operations = {worker: in_two_groups(worker, worker not in few, worker in few) for worker in HOSTS}
     busiest = dict.fromkeys(HOSTS, "b")
     found = find_hang(Scene(operations=operations, groups=groups, hosts=HOSTS, home="node0", busiest=busiest))
-    assert found is not None and found.kind == "non-communication-hang"
-    assert found.confidence == confidence
-    if len(few) < len(HOSTS) / 2:
+    assert (found is not None) == (len(few) < len(HOSTS) / 2)
+    if found is not None:
+        assert (found.kind, found.confidence) == ("non-communication-hang", 0.6)
         assert sorted(worker for place in found.places for worker in place.workers) == list(few)
         assert f"Worker {few[-1]} waits in collective number 306 of b." in found.evidence
 
@@ -198,7 +198,7 @@ def test_of_stages_that_are_missed_by_different_groups_alike_either_may_hang() -
     assert found is not None and found.places[0].workers == (2,)
     assert "worker 3 on node1" in found.places[0].instead[0] and found.confidence < 0.7
     found = find_hang(grid(busiest=busiest))
-    assert found is not None and found.confidence < 0.5, "of four nobody is named"
+    assert found is None, "of four nobody is named"
 
 
 def test_one_whose_mates_have_gone_on_for_a_message_may_be_the_one_that_hangs() -> None:
@@ -212,7 +212,7 @@ def test_one_whose_mates_have_gone_on_for_a_message_may_be_the_one_that_hangs() 
 def test_a_message_that_does_not_arrive_is_no_fault_of_its_receiver() -> None:
     lost = Matched(Flow(worker=3, local="a 1", remote="b 1", queued_bytes=90_000), "node1", "node0", 1)
     found = find_hang(grid(in_groups(0, tensor=1), matched=(lost,)))
-    assert found is not None and found.confidence < 0.5
+    assert found is None
 
 
 def test_who_tells_no_counters_beside_a_collective_that_does_not_end_is_not_named() -> None:
@@ -234,7 +234,7 @@ def test_a_group_that_was_only_used_at_the_start_does_not_hold_innocent_workers_
     used = [WorkerOperations(worker=one.worker, counts=(*one.counts, once), state="S") for one in workers]
     scene = grid(*used)
     found = find_hang(Scene(**{**vars(scene), "groups": GROUPS | WORLD}))
-    assert found is not None and found.confidence < 0.5
+    assert found is None
 
 
 def test_a_collective_that_all_have_entered_holds_up_who_waits_for_messages() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eroica.collector.intake import clean_communication
 from eroica.communication.conclusion import ports_in_words, slow_verdict
-from eroica.communication.slow import Slow
+from eroica.communication.slow import Slow, Usual
 from eroica.communication.stretch import Ledger, Stretch, stretch_of
 from eroica.model.communication import HostCommunication, Place, PortCount
 from eroica.model.verdict import Coverage
@@ -40,7 +40,9 @@ def test_the_verdict_on_a_host_has_it_among_its_evidence() -> None:
     now = stretch(node1={"local_ack_timeout_err": 4})
     slow = Slow("communication-slow", (Place(kind="sending", hosts=("node1",)),), 0.4, 5.0)
     window = Window(window_id=1, purpose="communication", reason="", first_iteration=1, last_iteration=1)
-    verdict = slow_verdict("j", window, slow, now, None, Coverage(workers_expected=3, workers_reported=3))
+    verdict = slow_verdict(
+        "j", window, slow, now, Usual(iteration_s=0.1), Coverage(workers_expected=3, workers_reported=3)
+    )
     assert any("local_ack_timeout_err 4" in sentence for sentence in verdict.findings[0].evidence)
 
 

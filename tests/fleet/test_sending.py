@@ -29,8 +29,7 @@ from eroica.fleet.records import (
     decode_body,
     unpack,
 )
-from eroica.fleet.reporting.beats import beat_of, keep_last, look, watch
-from eroica.fleet.reporting.packing import Packer
+from eroica.fleet.reporting.packing import Packer, beat_of, keep_last, look, watch
 from eroica.fleet.reporting.reporter import Reporter, close_run, facts_of, hand_over
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool

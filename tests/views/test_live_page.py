@@ -79,7 +79,7 @@ class Job:
         collector = Collector(
             f"job {SCRIPT}", Store(self.run), Settings(baseline_window=False, communication=True), TOKEN, judge
         )
-        doors = Doors(collector, self.run, "a", TOKEN)
+        doors = Doors(collector, "a")
         await doors.open(None, where)
         address = read_address(self.run, "a")
         assert address is not None

@@ -31,7 +31,7 @@ def answer_to(tmp_path: Path, report: dict[str, Any]) -> tuple[httpx.Response, l
         async with httpx.AsyncClient(transport=transport, base_url="http://c", headers=headers) as client:
             return await client.post("/v1/report", content=msgspec.msgpack.encode(report))
 
-    return asyncio.run(ask()), list(collector.windows.notes)
+    return asyncio.run(ask()), list(collector.windows.ledger.notes)
 
 
 @pytest.mark.parametrize("protocol", [None, PROTOCOL, PROTOCOL + 1])

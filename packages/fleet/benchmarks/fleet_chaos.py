@@ -29,7 +29,7 @@ import sqlalchemy as sa
 
 sys.path.extend(str(Path(__file__).resolve().parents[up] / name) for up, name in ((1, "tests"), (3, "benchmarks")))
 
-from eroica.fleet.reporting.beats import read_history
+from eroica.fleet.reporting.packing import read_history
 from eroica.model.verdict import Verdict
 from machine import machine_facts, revision
 from support.emulated_jobs import EmulatedJob

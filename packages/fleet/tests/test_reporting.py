@@ -15,11 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from eroica.fleet.reporting import close_run
 from eroica.fleet.reporting import reporter as reporter_module
 from eroica.fleet.reporting import spool as spool_module
-from eroica.fleet.reporting.beats import watch
-from eroica.fleet.reporting.closing import close_run
-from eroica.fleet.reporting.packing import Packer
+from eroica.fleet.reporting.packing import Packer, watch
 from eroica.fleet.reporting.reporter import Reporter, begin_anew, facts_of
 from eroica.fleet.reporting.spool import Spool
 from eroica.settings import load_settings

@@ -64,17 +64,24 @@ def watch(path: Path, world: int) -> list[Sensed]:
     windows = Windows("rehearsed", settings)
     sense = Sense(windows, settings)
     told: list[Sensed] = []
+
+    def tick() -> None:
+        for sensed in sense.tick(now):
+            told.append(sensed)
+            windows.ledger.show(sensed.window, "done", sensed.verdict)
+
     now = 0.0
     with path.open("rb") as file:
         for line in file:
             row = json.loads(line)
             if row["at"] != now:
-                told += sense.tick(now)
+                tick()
                 now = row["at"]
             report = report_of(row, world)
             windows.take(now, report)
             sense.reported(now, report)
-    return [*told, *sense.tick(now)]
+    tick()
+    return told
 
 
 def report_of(row: dict[str, Any], world: int) -> AgentReport:

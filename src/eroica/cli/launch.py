@@ -123,7 +123,7 @@ class Launch:
     def _forget_last_time(self) -> None:
         """Remove what an earlier job of the same name left; other hosts of this job may have begun already."""
         from eroica.archive.forget import forget
-        from eroica.fleet.reporting.closing import close_run
+        from eroica.fleet.reporting import close_run
 
         if not self._part.collector:
             return

@@ -8,15 +8,12 @@ import os
 import secrets
 import signal
 import sys
-import time
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 from eroica.archive.store import Store
-from eroica.collector.fleet import Reporting
+from eroica.collector.child_processes import Pages, Reporting
 from eroica.collector.listening_sockets import Doors, former_door, former_inside, named_door
-from eroica.collector.orders import Orders
-from eroica.collector.pages import Pages
 from eroica.collector.resume import read_history
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
@@ -29,8 +26,6 @@ from eroica.wire.places import Places, places, private_directory
 
 if TYPE_CHECKING:
     from eroica.collector.telemetry import Telemetry
-    from eroica.collector.trainjob import TrainJob
-    from eroica.collector.webhook import Webhook
 
 #: What the last verdict may take to be sent: `eroica run` waits for a second more than `farewell_s` for us to end.
 PARTING_S = 2.5
@@ -64,67 +59,60 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool
         waiting.cancel()
 
 
-def _webhook(job: str, collector: Collector, settings: Settings) -> Webhook | None:
-    """Make the webhook that tells verdicts, if an address is set; its HTTP client is only loaded then."""
-    if not settings.webhook_url:
-        return None
-    from eroica.collector.webhook import Webhook
+class _Told(Protocol):
+    async def close(self, patience_s: float) -> None: ...
 
-    webhook = Webhook(job, settings, collector.windows.note)
-    webhook.resume(collector.windows.verdicts)
-    collector.listeners.append(webhook.judged)
-    return webhook
+
+def _listeners(where: Places, collector: Collector, settings: Settings, resumed: bool) -> Iterator[_Told]:
+    """Make what is told of verdicts, as far as settings ask for it; clients and SDKs are only loaded then."""
+    note, listen = collector.windows.ledger.note, collector.listeners.append
+    if settings.webhook_url:
+        from eroica.collector.webhook import Webhook
+
+        webhook = Webhook(where.job, settings, note, counts=collector.messages)
+        webhook.resume(collector.windows.ledger.verdicts)
+        listen(webhook.judged)
+        yield webhook
+    if settings.on_verdict or settings.on_verdict_url:
+        from eroica.collector.orders import Orders
+
+        orders = Orders(where.job, where.run, settings, note, lambda: collector.standing, lambda: collector.lapsed)
+        if resumed:
+            orders.resume()
+        listen(orders.judged)
+        yield orders
+    if settings.otlp_endpoint and (telemetry := _telemetry(where, collector, settings)) is not None:
+        telemetry.start()
+        listen(telemetry.judged)
+        yield telemetry
+    if settings.trainjob_status:
+        from eroica.collector.trainjob import TrainJob
+
+        trainjob = TrainJob(os.environ, collector.status, note)
+        trainjob.start()
+        listen(trainjob.judged)
+        yield trainjob
+    if settings.pages:
+        pages = Pages(where.run, note)
+        listen(pages.judged)
+        yield pages
+    if settings.fleet:
+        yield Reporting(where, note, lambda: collector.is_home)
 
 
 def _telemetry(where: Places, collector: Collector, settings: Settings) -> Telemetry | None:
-    """Start the export to OpenTelemetry, if an endpoint is set; its SDK is only loaded then."""
-    if not settings.otlp_endpoint:
-        return None
+    """The export to OpenTelemetry; None, and a note, where it cannot be."""
     try:
         from eroica.collector.telemetry import Telemetry
 
-        telemetry = Telemetry(where.job, where.host, settings.otlp_endpoint, collector.status, collector.pace.history)
+        return Telemetry(where.job, where.host, settings.otlp_endpoint, collector.status, collector.pace.history)
     except ImportError as error:
         extra = "otel-grpc" if "grpc" in (error.name or "") else "otel"
-        collector.windows.note(f"otlp_endpoint: OpenTelemetry is missing ({error.name}); pip install 'eroica[{extra}]'")
-        return None
+        why = f"is missing ({error.name}); pip install 'eroica[{extra}]'"
     except Exception as error:  # noqa: BLE001 - its SDK reads variables of the user's; a job is watched without it
-        collector.windows.note(f"otlp_endpoint: OpenTelemetry does not start: {type(error).__name__}: {error}"[:300])
-        return None
-    telemetry.start()
-    collector.listeners.append(telemetry.judged)
-    return telemetry
-
-
-def _trainjob(collector: Collector, settings: Settings) -> TrainJob | None:
-    """The Kubeflow TrainJob that this is, if it shall be told."""
-    if not settings.trainjob_status:
-        return None
-    from eroica.collector.trainjob import TrainJob
-
-    trainjob = TrainJob(os.environ, collector.status, collector.windows.note)
-    trainjob.start()
-    collector.listeners.append(trainjob.judged)
-    return trainjob
-
-
-def _orders(where: Places, collector: Collector, settings: Settings, resumed: bool) -> Orders | None:
-    """Make the giver of orders, if a command or an address is set; None without either."""
-    if not (settings.on_verdict or settings.on_verdict_url):
-        return None
-    orders = Orders(
-        where.job,
-        where.run,
-        settings,
-        collector.windows.note,
-        time.monotonic,
-        lambda: collector.standing,
-        lambda: collector.lapsed,
-    )
-    if resumed:
-        orders.resume()
-    collector.listeners.append(orders.judged)
-    return orders
+        why = f"does not start: {type(error).__name__}: {error}"[:250]
+    collector.windows.ledger.note(f"otlp_endpoint: OpenTelemetry {why}")
+    return None
 
 
 async def _serve(where: Places, settings: Settings) -> None:
@@ -136,24 +124,15 @@ async def _serve(where: Places, settings: Settings) -> None:
     collector = Collector(where.job, Store(where.run), settings, token, _analyze, page=page)
     if died:
         collector.resume(read_history(where.run, died))
-    webhook = _webhook(where.job, collector, settings)
-    orders = _orders(where, collector, settings, bool(died))
-    told = [webhook, orders, _telemetry(where, collector, settings), _trainjob(collector, settings)]
-    pages = Pages(where.run, settings, collector.windows.note)
-    if settings.pages:
-        collector.listeners.append(pages.judged)
-    metrics = Scraping(
-        collector, settings, where.run, where.host, token, lambda: webhook.counts if webhook is not None else {}
-    )
+    told = list(_listeners(where, collector, settings, bool(died)))
+    metrics = Scraping(collector, where.host)
     collector.listeners.append(metrics.judged)
-    doors = Doors(collector, where.run, where.host, token, metrics)
-    reporting = Reporting(where, settings, collector.windows.note, lambda: collector.is_home)
+    doors = Doors(collector, where.host, metrics)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, collector.interrupt)
     try:
         await doors.open(door and door[0], former and former[0])
         if await _unless(doors.elsewhere, collector.run()):
-            partings = [one.close(PARTING_S) for one in told if one is not None]
-            farewells = (collector.bid_farewell(), pages.close(PARTING_S), reporting.close(PARTING_S), *partings)
+            farewells = (collector.bid_farewell(), *(one.close(PARTING_S) for one in told))
             for failure in filter(None, await asyncio.gather(*farewells, return_exceptions=True)):
                 logging.error("the job's end: %r", failure)
             collector.save_status()  # what could not be sent is a note in it

@@ -69,13 +69,15 @@ class Baseline:
         if self._done:
             return False
         world = max(status.worker.world_size for status in training)
-        if len(training) < min(world, living) or (self.patterns and not _near_best(training)):
+        if len(training) < min(world, living) or not all(status.steady for status in training):
             return False
-        if self._was_slow and not self._is_faster(training):
+        means = [(status.current_s or 0.0, status.baseline_s) for status in training]
+        if self.patterns and any(current_s > _NEAR_BEST * (best_s or 0.0) for current_s, best_s in means):
             return False
-        if any((status.current_s or 0.0) >= FAR_SLOWER * (status.baseline_s or math.inf) for status in training):
+        clearly_faster_s = (self._taken_s or math.inf) / _FASTER_LATER
+        if self._was_slow and any((best_s or math.inf) > clearly_faster_s for _, best_s in means):
             return False
-        return all(status.steady for status in training)
+        return all(current_s < FAR_SLOWER * (best_s or math.inf) for current_s, best_s in means)
 
     def opened(self) -> None:
         """A window is opened for it; the last try counts as done, whatever comes of it."""
@@ -97,11 +99,6 @@ class Baseline:
             return
         self.patterns, self.disturbed, self._taken_s, self._was_slow = found, disturbed, iteration_s, False
         self._await_return()
-
-    def _is_faster(self, training: Iterable[WorkerStatus]) -> bool:
-        """Everybody's best mean is clearly shorter than when the last window was taken."""
-        limit_s = (self._taken_s or math.inf) / _FASTER_LATER
-        return all((status.baseline_s or math.inf) <= limit_s for status in training)
 
     def discredit(self) -> None:
         """A longer window has confirmed that the job was slow already."""
@@ -258,10 +255,6 @@ def disturbance(patterns: Sequence[WorkerPattern]) -> str:
 def _mean_s(patterns: Iterable[WorkerPattern]) -> float:
     """Mean iteration of the median worker, seconds."""
     return median(one.duration_s / max(one.last_iteration - one.first_iteration, 1) for one in patterns)
-
-
-def _near_best(training: Iterable[WorkerStatus]) -> bool:
-    return all((status.current_s or 0.0) <= _NEAR_BEST * (status.baseline_s or 0.0) for status in training)
 
 
 def _longer_at_last(patterns: Sequence[WorkerPattern]) -> float:

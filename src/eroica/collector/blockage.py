@@ -6,20 +6,21 @@
 
 Each standstill gets one look. The next one comes after progress, or after a pause where the examination found a worker
 moving between the two looks. Beside standstills, a command that failed because a worker died first is examined.
-`standstill_verdicts` keeps how long a verdict holds.
+A verdict on a standstill is "done" in the ledger as long as it holds: until a worker moves ("passed"), or the job is
+started again ("restarted").
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
-from eroica.collector.deaths import Deaths, in_words
+from eroica.collector.lives import Lives, in_words
 from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
-from eroica.collector.standstill import Standstill, mark
-from eroica.collector.standstill_verdicts import Holding
+from eroica.collector.span import best_s
 from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
 from eroica.model.verdict import Verdict
@@ -28,11 +29,125 @@ from eroica.model.words import signal_name, worker_list
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, JobStatus, WorkerStatus
 
-_FREE_LOOKS = 3  # that may find nothing before there is a pause between them
-_PAUSE_S = 30.0
-_LONGEST_PAUSE_S = 600.0
+Movement = Literal["none", "gone", "on"]
+#: Hosts without looks that an examination is told the reason of.
+_MISSING_NAMED = 50
+#: Who signs off, or is watched no more, has not gone on.
+_NOT_TRAINING = ("finished", "failed")
+#: Agents that have not handed in their looks by then are left out, seconds.
+_LOOKS_S = 8.0
+#: Looks that may find nothing before there is a pause between them, seconds.
+_FREE_LOOKS, _PAUSE_S, _LONGEST_PAUSE_S = 3, 30.0, 600.0
+#: Deaths that are told when the job is started again.
 _NAMED = 8
 _NOTHING = "nothing: somebody moved"
+
+
+@dataclass
+class Mark:
+    """A silent worker as it was last seen.
+
+    Attributes:
+        agent_pid: Who saw it; a new agent counts the silence from its own start.
+        silent_s: By that agent.
+        longest_s: By any.
+    """
+
+    global_rank: int
+    iteration: int
+    agent_pid: int
+    silent_s: float
+    longest_s: float
+
+    def moved(self, status: WorkerStatus, agent_pid: int) -> bool:
+        """Return whether the worker went on: a new iteration, or an event since.
+
+        The report of an agent that knows no limit or past proves nothing.
+        """
+        if status.iteration > self.iteration:
+            return True
+        return agent_pid == self.agent_pid and not status.silent and status.silent_s < self.silent_s
+
+    def update(self, status: WorkerStatus, agent_pid: int) -> None:
+        """Take in another report of a worker that stands still."""
+        self.iteration = max(self.iteration, status.iteration)
+        self.silent_s = max(self.silent_s, status.silent_s) if agent_pid == self.agent_pid else status.silent_s
+        self.longest_s = max(self.longest_s, status.silent_s)
+        self.agent_pid = agent_pid
+
+
+@dataclass
+class Standstill:
+    """One silence of the job, from the first silent worker to the first that moves."""
+
+    window: Window
+    asked_at: float
+    deadline: float
+    marks: dict[WorkerKey, Mark] = field(default_factory=dict)
+    phase: Literal["looking", "examining", "standing"] = "looking"
+    looks: dict[str, HostLooks] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    look_again_at: float = math.inf
+
+    @property
+    def who(self) -> str:
+        """The silent workers, for a sentence."""
+        return worker_list([each.global_rank for each in self.marks.values()])
+
+    @property
+    def lasted_s(self) -> float:
+        """Longest silence so far, seconds."""
+        return max((each.longest_s for each in self.marks.values()), default=0.0)
+
+    def in_words(self, status: JobStatus) -> tuple[str, str]:
+        """Phase and message for people."""
+        if self.phase == "looking":
+            return "looking", f"{self.who} silent ({self.window.reason}): looking at all workers"
+        if self.phase == "examining":
+            return "looking", f"{self.who} silent: comparing the looks at {len(status.workers)} workers"
+        if self.verdict is None:
+            return "silent", f"{self.who} silent ({self.window.reason})"
+        summary = self.verdict.summary.removeprefix("Blocked: ")
+        return self.verdict.verdict, f"standing still at iteration {status.iteration}: {summary}"
+
+    def all_looks(self, excuses: Mapping[str, str]) -> tuple[HostLooks, ...]:
+        """Return the looks of each host, and a note for each host that handed in none: why, by its name."""
+        noted = (
+            HostLooks(look_id=self.window.window_id, host=host, notes=(f"{host}: {why}",))
+            for host, why in list(excuses.items())[:_MISSING_NAMED]
+        )
+        return (*(self.looks[host] for host in sorted(self.looks)), *noted)
+
+    def mark(self, status: WorkerStatus, agent_pid: int) -> None:
+        """A worker is silent now."""
+        self.marks[key_of(status)] = Mark(
+            status.worker.global_rank, status.iteration, agent_pid, status.silent_s, status.silent_s
+        )
+
+    def follow(self, workers: Iterable[WorkerStatus], agent_pid: int) -> Movement:
+        """Notice workers that went on ("on", at the first) or are gone; add workers that fell silent, too.
+
+        Args:
+            workers: Of one host, as its agent says now.
+            agent_pid: Of that agent.
+        """
+        movement: Movement = "none"
+        for status in workers:
+            known = self.marks.get(key_of(status))
+            if status.ended or status.state in _NOT_TRAINING:
+                movement = movement if known is None else "gone"
+            elif known is None:
+                if status.silent:
+                    self.mark(status, agent_pid)
+            elif known.moved(status, agent_pid):
+                return "on"
+            else:
+                known.update(status, agent_pid)
+        return movement
+
+    def holds_any(self, living: Iterable[WorkerStatus]) -> bool:
+        """Some silent worker is still there, and trains."""
+        return any(key_of(status) in self.marks and status.state not in _NOT_TRAINING for status in living)
 
 
 @dataclass(frozen=True)
@@ -49,13 +164,15 @@ class Blockages:
 
     def __init__(self, windows: Windows, settings: Settings) -> None:
         self._windows = windows
-        self._holding = Holding(windows)
+        self._ledger = windows.ledger
         self._settings = settings
-        self._deaths = Deaths()
-        self._silent: dict[str, dict[WorkerKey, WorkerStatus]] = {}
+        self.lives = Lives()
         self._now: Standstill | None = None
         self._at_work: dict[int, Window] = {}
+        self._fates: dict[int, str] = {}
+        self._earlier: set[int] = set()
         self._idle_looks = 0
+        self._outlived = 0
         self._quiet_until = 0.0
         self._ended: tuple[int | None, bool] | None = None
         self._buried = False
@@ -64,16 +181,11 @@ class Blockages:
 
     def reported(self, now: float, report: AgentReport) -> list[Examine]:
         """An agent told the state of its workers; `Windows.take` has the report already."""
-        before = self._deaths.reported(now, report)
+        before = self.lives.reported(now, report)
         if before is not None:
             self._restarted(before)
         workers = self._windows.roll.workers_of(report.host)
-        silent = {key_of(status): status for status in workers if status.silent and not status.ended}
-        if silent:
-            self._silent[report.host] = silent
-        else:
-            self._silent.pop(report.host, None)
-        self._holding.outdate(workers)
+        self._outdate(workers)
         if self._now is not None:
             self._follow(now, self._now, workers, report.pid)
         return self.tick(now)
@@ -98,8 +210,9 @@ class Blockages:
         if verdict is None:
             self._found_nothing(window, failed)
             return [] if self._ended is None else self._bury(now, *self._ended)
-        self._windows.show(window, "done", verdict)
-        self._holding.judged(window)
+        self._ledger.show(window, "done", verdict)
+        if window_id in self._fates:
+            self._seal(window_id, self._fates.pop(window_id))
         return [] if self._ended is None else self._bury(now, *self._ended)
 
     def finished(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
@@ -117,13 +230,15 @@ class Blockages:
         current = self._now
         if current is not None and current.phase == "looking":
             if current.looks:
-                work = self._examine(current)
+                work = self._examine(now, current)
             else:
-                self._give_up(current, "the job ended before anybody had looked")
-        if exit_status == 0 or (exit_status is None and self._deaths.all_done):
+                self._ledger.show(current.window, "given up", None, "the job ended before anybody had looked")
+                self._now = None
+        if exit_status == 0 or (exit_status is None and self.lives.all_done):
             if self._now is not None:
                 self._went_on(self._now)
-            self._holding.all_passed()
+            for window_id in sorted(self._held):
+                self._seal(window_id, "passed")
         return work or self._bury(now, exit_status, asked_to_end)
 
     def tick(self, now: float) -> list[Examine]:
@@ -137,9 +252,9 @@ class Blockages:
             self._maybe_look(now)
             return []
         if current.phase == "looking":
-            missing = self._missing(now, current)
-            if not missing or now > current.deadline:
-                return self._examine(current, missing)
+            waited_for = any(self._windows.roll.hears(host, now) for host in self._without_looks(current))
+            if not waited_for or now > current.deadline:
+                return self._examine(now, current)
         return []
 
     def alarmed(self, now: float, reason: str) -> None:
@@ -150,7 +265,7 @@ class Blockages:
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended; before anything else."""
-        self._holding.resume(history)
+        self._earlier = set(self._held & {window_id for window_id, _ in history.verdicts})
 
     # ------------------------------------------------------------------ views
 
@@ -162,24 +277,29 @@ class Blockages:
     @property
     def standing(self) -> frozenset[int]:
         """Windows of standstills in which no worker has moved since: those that are "blocked", else the unexplained."""
-        return self._holding.standing
+        return self._blocked or self._held
 
     @property
-    def passed(self) -> frozenset[int]:
-        """Windows of standstills that ended by themselves; they make no final verdict."""
-        return frozenset(self._holding.passed)
+    def _held(self) -> frozenset[int]:
+        """Windows of standstills whose verdict holds."""
+        return self._ledger.judged("done", purpose="blocked")
 
     @property
-    def lapsed(self) -> frozenset[int]:
-        """Windows whose verdict holds no longer: what stood still went on, or the job was started again."""
-        return frozenset(self._holding.lapsed)
+    def _blocked(self) -> frozenset[int]:
+        """Those of them whose cause is known."""
+        return frozenset(one for one in self._held if self._ledger.verdicts[one].verdict == "blocked")
+
+    @property
+    def _failed_with(self) -> int:
+        """Exit status of a command that failed by itself; else 0."""
+        status, asked_to_end = self._ended or (None, False)
+        return 0 if asked_to_end else status or 0
 
     @property
     def loss(self) -> str:
         """Name the workers that vanished from a failed command where nobody saw which went first; else ""."""
-        status, asked_to_end = self._ended or (None, False)
-        lost = self._deaths.unexplained()
-        if not status or asked_to_end or self._buried or not lost:
+        status, lost = self._failed_with, self.lives.unexplained()
+        if not status or self._buried or not lost:
             return ""
         who = worker_list([worker.global_rank for worker in lost])
         ended = f"status {status}" if status > 0 else f"signal {-status}"
@@ -189,11 +309,11 @@ class Blockages:
     @property
     def failure(self) -> str:
         """Tell how a command failed by itself and which worker ended first; else ""."""
-        status, asked_to_end = self._ended or (None, False)
-        if not status or asked_to_end:
+        status = self._failed_with
+        if not status:
             return ""
         failed = f"failed with status {status}" if status > 0 else f"was ended by {signal_name(-status)}"
-        return self.loss or "; ".join(filter(None, (f"the command {failed}", self._deaths.first_out())))
+        return self.loss or "; ".join(filter(None, (f"the command {failed}", self.lives.first_out())))
 
     @property
     def on(self) -> bool:
@@ -226,7 +346,7 @@ class Blockages:
         if self._ended is not None or self._at_work or now < self._quiet_until or self._windows.roll.waiting(now):
             return
         roll = self._windows.roll
-        silent = [s for host, statuses in self._silent.items() if roll.hears(host, now) for s in statuses.values()]
+        silent = [one for one in roll.living if one.silent and roll.hears(one.worker.host, now)]
         if not silent:
             return
         first = max(silent, key=lambda status: status.silent_s)
@@ -237,22 +357,21 @@ class Blockages:
     def _look_at(self, now: float, still: Sequence[WorkerStatus], reason: str) -> None:
         roll = self._windows.roll
         window = self._window(reason, max(status.iteration for status in still))
-        roll_call = {key_of(status): mark(status, roll.agent_pid(status.worker.host)) for status in still}
-        self._now = Standstill(window, now, now + self._settings.look_deadline_s, roll_call)
-        self._windows.show(window, "looking")
+        self._now = Standstill(window, now, now + _LOOKS_S)
+        for status in still:
+            self._now.mark(status, roll.agent_pid(status.worker.host))
+        self._ledger.show(window, "looking")
 
-    def _missing(self, now: float, current: Standstill) -> list[str]:
-        """Hosts whose looks are still to come; one whose agent is silent sends none."""
-        roll = self._windows.roll
-        wanted = roll.hosts_with_living() - set(current.looks)
-        return sorted(host for host in wanted if roll.hears(host, now))
+    def _without_looks(self, current: Standstill) -> list[str]:
+        return sorted(self._windows.roll.hosts_with_living() - set(current.looks))
 
-    def _examine(self, current: Standstill, missing: Iterable[str] = ()) -> list[Examine]:
+    def _examine(self, now: float, current: Standstill) -> list[Examine]:
         current.phase = "examining"
-        silent = self._windows.roll.hosts_with_living() - set(current.looks) - set(missing)
-        looks = current.all_looks(sorted(missing), sorted(silent))
-        self._windows.show(current.window, "examining")
-        work = self._work(current.window, looks, self._deaths.bereaved(), current.asked_at)
+        late, gone = "its agent did not hand in its looks in time", "its agent does not report any more"
+        hears = self._windows.roll.hears
+        looks = current.all_looks({host: late if hears(host, now) else gone for host in self._without_looks(current)})
+        self._ledger.show(current.window, "examining")
+        work = self._work(current.window, looks, self.lives.bereaved(), current.asked_at)
         current.looks = {}
         return [work]
 
@@ -265,31 +384,26 @@ class Blockages:
             reason=window.reason,
             looks=looks,
             deaths=deaths,
-            left=self._deaths.left(),
-            world_size=self._deaths.world_size or self._windows.roll.world_size,
+            left=self.lives.left(),
+            world_size=self.lives.world_size or self._windows.roll.world_size,
             baseline_iteration_s=window.baseline_iteration_s,
         )
         return Examine(window, blockage, asked_at)
 
-    def _give_up(self, current: Standstill, why: str) -> None:
-        self._windows.show(current.window, "given up", None, why)
-        self._now = None
-
     def _window(self, reason: str, iteration: int) -> Window:
         """A new one, which stands where the job does."""
-        best_s = max((status.baseline_s for status in self._windows.roll if status.baseline_s), default=None)
         return Window(
-            window_id=self._windows.reserve(),
+            window_id=self._ledger.new_id(),
             purpose="blocked",
             kind="blocked",
             reason=reason,
             first_iteration=iteration,
             last_iteration=iteration,
-            baseline_iteration_s=best_s,
+            baseline_iteration_s=best_s(self._windows.roll),
         )
 
     def _pause_s(self) -> float:
-        excess = self._idle_looks + self._holding.outlived - _FREE_LOOKS
+        excess = self._idle_looks + self._outlived - _FREE_LOOKS
         return 0.0 if excess < 0 else min(_PAUSE_S * 2.0 ** min(excess, 10), _LONGEST_PAUSE_S)
 
     # ------------------------------------------------------------------ moving on
@@ -308,42 +422,59 @@ class Blockages:
         self._now = None
         window, verdict = current.window, current.verdict
         if current.phase == "looking":
-            self._windows.show(window, "done", None, _NOTHING)
+            self._ledger.show(window, "done", None, _NOTHING)
             self._idle_looks += 1
         if current.phase == "examining":
-            self._holding.foretell(window.window_id, "passed")
+            self._fates[window.window_id] = "passed"
         said = f": {verdict.summary.rstrip('.')}; it went on by itself" if verdict else " and went on by itself"
         where = f"at iteration {window.first_iteration}"
-        self._windows.note(f"{current.who} stood still for {current.lasted_s:.0f} s {where}{said}")
-        self._holding.seal(window.window_id, "passed")
+        self._ledger.note(f"{current.who} stood still for {current.lasted_s:.0f} s {where}{said}")
+        self._seal(window.window_id, "passed")
+
+    def _seal(self, window_id: int, fate: str) -> None:
+        """A verdict, if there is one, holds no longer: what stood still went on, or the job was started again."""
+        self._earlier.discard(window_id)
+        if window_id in self._held:
+            self._outlived += fate == "passed"
+            self._ledger.move(window_id, fate)
+
+    def _outdate(self, workers: Iterable[WorkerStatus]) -> None:
+        """Keep verdicts of a collector before this one until a worker gets further."""
+        farthest = max((status.iteration for status in workers if not status.ended), default=-1)
+        for window_id in sorted(self._earlier):
+            last = self._ledger.last_iteration(window_id)
+            if farthest > last:
+                self._ledger.note(f"window {window_id}: the job went on by itself after iteration {last}")
+                self._seal(window_id, "passed")
 
     def _found_nothing(self, window: Window, failed: bool) -> None:
         self._idle_looks += 1
         if failed:
-            self._windows.show(window, "failed", None, "the diagnosis failed; see log/collector.log")
+            self._ledger.show(window, "failed", None, "the diagnosis failed; see log/collector.log")
             return
-        self._windows.show(window, "done", None, _NOTHING)
-        if not self._holding.is_foretold(window.window_id):
-            self._windows.note(f"window {window.window_id}: {window.reason}, but somebody moved between the looks")
+        self._ledger.show(window, "done", None, _NOTHING)
+        if self._fates.pop(window.window_id, None) is None:
+            self._ledger.note(f"window {window.window_id}: {window.reason}, but somebody moved between the looks")
 
     # ------------------------------------------------------------------ deaths
 
     def _restarted(self, dead: tuple[Death, ...]) -> None:
         """A new generation of workers: what was found before stays found, but does not hold any more."""
         for death in dead[:_NAMED]:
-            self._windows.note(f"{in_words(death)}; the job was started again")
+            self._ledger.note(f"{in_words(death)}; the job was started again")
         current, self._now = self._now, None
         if current is not None and current.phase == "looking":
-            self._windows.show(current.window, "given up", None, "the job was started again")
-        for window_id in self._at_work:
-            self._holding.foretell(window_id, "restarted")
-        self._holding.restarted()
+            self._ledger.show(current.window, "given up", None, "the job was started again")
+        self._fates.update(dict.fromkeys(self._at_work, "restarted"))
+        for window_id in sorted(self._held):
+            self._ledger.note(f"window {window_id} says why the job stood still; after that it was started again")
+            self._seal(window_id, "restarted")
 
     def _bury(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
         """Examine a command that failed: did a worker die first?"""
-        if not exit_status or self._holding.blocked or self.busy or self._buried:
+        if not exit_status or self._blocked or self.busy or self._buried:
             return []
-        dead = self._deaths.culprits(asked_to_end)
+        dead = self.lives.culprits(asked_to_end)
         if not dead:
             return []
         self._buried = True
@@ -351,5 +482,5 @@ class Blockages:
         iteration = max(death.iteration for death in dead)
         ended = f"status {exit_status}" if exit_status > 0 else f"signal {-exit_status}"
         window = self._window(f"{in_words(dead[0])}{more}, and the command ended with {ended}", iteration)
-        self._windows.show(window, "examining")
+        self._ledger.show(window, "examining")
         return [self._work(window, (), dead, now)]

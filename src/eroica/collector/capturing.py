@@ -4,24 +4,183 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
 from eroica.collector import span
-from eroica.collector.current_window import Underway
 from eroica.collector.ledger import Ledger
 from eroica.collector.opening import Wanted
 from eroica.collector.participants import AGENT_SILENT_S, Roll
 from eroica.collector.resume import History
-from eroica.model.window import Window
+from eroica.model.pattern import WorkerPattern
+from eroica.model.window import UnderwayRecord, Window
 from eroica.settings import Settings
 from eroica.wire import patience
 from eroica.wire.messages import OrderMessage, OrderResult, WorkerStatus
 
+Phase = Literal["probe", "window", "patterns", "analysis"]
+_MISSED = ("missed", "skipped", "failed")
+_OVER = ("closed", "done")
+#: What a worker has captured until it ends, its host hands over, or says why not.
+_BEGUN = ("open", *_OVER)
+#: Workers left out whose reason is told; the rest is a number.
+_NAMED = 20
 Outcome = Literal["going on", "given up", "too large", "ready"]
 #: More orders than any window makes: agents take a serial number that they know for an old order.
 _ORDERS_OF_A_WINDOW = 5
+
+
+@dataclass
+class Underway:
+    """One window from the probe to its analysis.
+
+    Attributes:
+        roll: Who takes part in the job.
+        window: As it was last ordered.
+        wanted: What it was opened for.
+        phase: How far it is.
+        asked_at: When it was opened, seconds.
+        deadline: Until when its phase may last, seconds.
+        ranks: Global ranks that take part.
+        patterns: Heads of those that came in (`eroica.collector.arrivals`), by global rank.
+        left_out: Why, by global rank.
+        serial: Number of the order for the window itself; 0 before it.
+        resumed_at: When we took it over from a collector that died, seconds; 0 = it is our own.
+        first_probes: Answers of a probe that met a long iteration and was followed by another, by global rank.
+        stale: Answers to an earlier probe than the last one, by global rank.
+        operators: Torch's operators are recorded, too.
+        notes: What the window had to give up.
+    """
+
+    roll: Roll
+    window: Window
+    wanted: Wanted
+    asked_at: float
+    deadline: float
+    ranks: frozenset[int]
+    phase: Phase = "probe"
+    patterns: dict[int, WorkerPattern] = field(default_factory=dict)
+    left_out: dict[int, str] = field(default_factory=dict)
+    serial: int = 0
+    resumed_at: float = 0.0
+    first_probes: dict[int, OrderResult] = field(default_factory=dict)
+    stale: dict[int, OrderResult] = field(default_factory=dict)
+    operators: bool = True
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def waiting_for(self) -> set[int]:
+        """Ranks whose pattern may still come."""
+        return set(self.ranks) - set(self.patterns) - set(self.left_out)
+
+    def record(self, now: float, wall_s: float) -> UnderwayRecord:
+        """Describe the window for another collector that goes on with it.
+
+        Args:
+            now: Seconds, on our own clock.
+            wall_s: The same moment in seconds since 1970.
+        """
+        runs: list[tuple[int, int]] = []
+        for rank in sorted(self.ranks):
+            first = runs.pop()[0] if runs and runs[-1][1] == rank - 1 else rank
+            runs.append((first, rank))
+        return UnderwayRecord(
+            window=self.window,
+            serial=self.serial,
+            ranks=tuple(runs),
+            asked_at=wall_s - (now - self.asked_at),
+            until=wall_s + (self.deadline - now),
+            resumed=self.resumed_at > 0,
+        )
+
+    @property
+    def in_words(self) -> str:
+        """Present phase of the window, for people."""
+        window = self.window
+        span = f"iterations {window.first_iteration} to {window.last_iteration}"
+        words: dict[Phase, str] = {
+            "probe": f"measuring one iteration ({window.reason})",
+            "window": f"capturing {span} ({window.reason})",
+            "patterns": "summarizing on the workers' hosts",
+            "analysis": f"comparing {len(self.patterns)} workers",
+        }
+        return f"window {window.window_id}: {words[self.phase]}"
+
+    def expects(self, pattern: WorkerPattern) -> bool:
+        """The pattern is of this window and of a worker in it."""
+        return pattern.window_id == self.window.window_id and pattern.worker.global_rank in self.ranks
+
+    # ------------------------------------------------------------------ the probe
+
+    def is_probed(self) -> bool:
+        """Everybody has measured one iteration, cannot, or is gone."""
+        finished = {rank for rank, result in self._probed().items() if result.status in ("done", *_MISSED)}
+        return finished | self._gone() >= self.ranks
+
+    def probes(self) -> dict[int, OrderResult]:
+        """Results of the last probe, by global rank."""
+        return {rank: result for rank, result in self._probed().items() if result.status == "done"}
+
+    def _probed(self) -> dict[int, OrderResult]:
+        return {rank: result for rank, result in self._answers("probe").items() if result != self.stale.get(rank)}
+
+    def why_not_probed(self) -> str:
+        """Reasons that workers give instead of a measurement, in words."""
+        reasons = {result.note for result in self._answers("probe").values() if result.note}
+        return "; ".join(sorted(reasons)) or "no worker answered in time"
+
+    # ------------------------------------------------------------------ the window
+
+    def leave_out(self) -> None:
+        """Wait no longer for workers that missed the window, failed in it or ended before it was opened."""
+        answers = self._answers("window")
+        for rank, result in answers.items():
+            if result.status in _MISSED:
+                self.left_out.setdefault(rank, result.note or result.status)
+        for rank in self._gone():
+            begun = rank in answers and answers[rank].status in _BEGUN
+            if not begun and rank not in self.patterns:
+                self.left_out.setdefault(rank, "the worker ended before the window was opened")
+
+    def leave_out_the_late(self) -> None:
+        """Wait no longer for any worker."""
+        for rank in sorted(self.waiting_for):
+            self.left_out[rank] = "no pattern before the deadline"
+
+    def is_captured(self) -> bool:
+        """The window is over on every worker that is not left out."""
+        answers, gone = self._answers("window"), self._gone()
+        over = {rank for rank, result in answers.items() if result.status in _OVER or rank in gone}
+        return bool(over) and self.ranks <= over | set(self.left_out)
+
+    def omissions(self) -> list[str]:
+        """Return what the window gave up, and workers left out, each with its reason; a bounded list."""
+        named = [f"worker {rank}: {why}" for rank, why in sorted(self.left_out.items())[:_NAMED]]
+        if len(self.left_out) > len(named):
+            named.append(f"and {len(self.left_out) - len(named)} more workers left out")
+        return [*self.notes, *named]
+
+    @property
+    def expected_workers(self) -> int:
+        """Number of workers of the job, as far as this window knows."""
+        world = max((p.worker.world_size for p in self.patterns.values()), default=len(self.ranks))
+        return max(world, len(self.ranks))
+
+    def _answers(self, kind: str) -> dict[int, OrderResult]:
+        """Answers of the window's workers to this order, by global rank."""
+        return {
+            status.worker.global_rank: status.result
+            for status in self.roll
+            if status.worker.global_rank in self.ranks
+            and status.result.window_id == self.window.window_id
+            and status.result.kind == kind
+        }
+
+    def _gone(self) -> set[int]:
+        """Ranks of the window of which no process is there."""
+        return set(self.ranks) - {status.worker.global_rank for status in self.roll.living}
 
 
 class Capturing:
@@ -68,7 +227,7 @@ class Capturing:
             since=wanted.since,
         )
         ranks = frozenset(status.worker.global_rank for status in training)
-        self.current = Underway(window, wanted, now, now, ranks, operators=not self._too_many)
+        self.current = Underway(self._roll, window, wanted, now, now, ranks, operators=not self._too_many)
         self._probe(now, self.current, training)
         self._ledger.show(self.current.window, "probe")
 
@@ -81,8 +240,8 @@ class Capturing:
             return self._advance_probe(now, current)
         if self._may_still_report(now, current) and current.waiting_for and now <= current.deadline:
             return "going on"
-        current.leave_out(self._roll)
-        if current.phase == "window" and current.is_captured(self._roll):
+        current.leave_out()
+        if current.phase == "window" and current.is_captured():
             self._await_patterns(now, current, job_ended)
         return "ready" if not current.waiting_for or now > current.deadline else "going on"
 
@@ -107,6 +266,7 @@ class Capturing:
             return
         window = left.window
         self.current = Underway(
+            self._roll,
             window,
             Wanted(window.purpose, window.reason, 0.0),
             asked_at=now - max(wall_s - left.asked_at, 0.0),
@@ -127,12 +287,12 @@ class Capturing:
     # ------------------------------------------------------------------ the probe
 
     def _advance_probe(self, now: float, current: Underway) -> Outcome:
-        if now < current.deadline and not current.is_probed(self._roll):
+        if now < current.deadline and not current.is_probed():
             return "going on"
-        probes = {**current.first_probes, **current.probes(self._roll)}
+        probes = {**current.first_probes, **current.probes()}
         training = span.in_training(self._roll)
         if not probes or not training:
-            return self._give_up(current, current.why_not_probed(self._roll))
+            return self._give_up(current, current.why_not_probed())
         iteration_s = span.slowest_s(training)
         shortest_s = min(status.current_s or 0.0 for status in training)
         events = max(1, *(self._events(current, rank, probe, shortest_s) for rank, probe in probes.items()))
@@ -142,23 +302,19 @@ class Capturing:
             current.first_probes = current.stale = probes
             self._probe(now, current, training)
             return "going on"
-        least = min(whole, span.enough(iteration_s, self._settings))
+        least = min(whole, span.enough(iteration_s))
         if current.operators and (length < least or span.is_slowed(training, events, iteration_s)):
             self._too_many, current.operators = events, False
-            current.first_probes, current.stale = {}, current.probes(self._roll)
+            current.first_probes, current.stale = {}, current.probes()
             self._probe(now, current, training)
             return "going on"
-        objection = span.objection(length, events, self._settings)
-        if objection:
+        if objection := span.objection(length, events, self._settings):
             self._give_up(current, objection)
             return "too large"
-        burden = span.burden(length, events)
-        if burden:
-            self._ledger.note(f"window {current.window.window_id}: {burden}")
         if not current.operators:
             current.notes.append(f"operators are not recorded: one iteration makes {self._too_many:,} trace events")
-        lack = span.shortfall(length, iteration_s, events, current.wanted, self._settings)
-        current.notes.extend(filter(None, [lack]))
+        if lack := span.shortfall(length, iteration_s, events, current.wanted):
+            current.notes.append(lack)
         self._order_window(now, current, training, length)
         return "going on"
 
@@ -171,11 +327,11 @@ class Capturing:
         """Order a probe of the next iteration that nobody reaches before the order does."""
         slowest_s = span.slowest_s(training)
         pace_s = min(slowest_s, current.wanted.pace_s or slowest_s)
-        first = span.first_iteration(training, pace_s, self._roll.host_count, self._settings)
+        lead = span.lead(pace_s, self._roll.host_count, self._settings)
+        first = span.farthest(training) + lead
         current.window = msgspec.structs.replace(current.window, first_iteration=first, last_iteration=first + 1)
         longest_s = max(slowest_s, current.wanted.current_s or 0.0)
-        until_open_s = patience.until_open_s(span.lead(pace_s, self._roll.host_count, self._settings), longest_s)
-        current.deadline = now + until_open_s + 10 * longest_s + 10.0
+        current.deadline = now + patience.until_open_s(lead, longest_s) + 10 * longest_s + 10.0
         self._give("probe", current.window)
 
     def _give_up(self, current: Underway, why: str) -> Outcome:
@@ -193,7 +349,8 @@ class Capturing:
         iteration_s = span.slowest_s(training)
         wanted = current.wanted
         pace_s = min(iteration_s, wanted.pace_s or iteration_s)
-        earliest = span.first_iteration(training, pace_s, self._roll.host_count, self._settings)
+        farthest = span.farthest(training)
+        earliest = farthest + span.lead(pace_s, self._roll.host_count, self._settings)
         first = span.around(earliest, length, wanted)
         current.window = msgspec.structs.replace(
             current.window,
@@ -203,8 +360,7 @@ class Capturing:
         )
         current.phase = "window"
         iteration_s = max(iteration_s, wanted.current_s or 0.0)
-        lead = first - max(status.iteration for status in training)
-        current.deadline = now + patience.until_closed_s(lead, length, iteration_s, self._settings)
+        current.deadline = now + patience.until_closed_s(first - farthest, length, iteration_s, self._settings)
         self._give("window", current.window)
         current.serial = self._serial
         self._ledger.show(current.window, "window")

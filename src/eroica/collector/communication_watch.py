@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from eroica.collector.participants import Roll
-from eroica.collector.same_iterations import counting
+from eroica.collector.participants import Roll, counting
 from eroica.collector.windows import Windows
 from eroica.communication.conclusion import hang_verdict, place_in_words, slow_verdict, stretch_in_words
 from eroica.communication.hang import Scene, find_hang, is_suspended
@@ -47,6 +46,8 @@ _UNSEEN_S = 3.0
 _MOVING_S = 0.9
 #: A job is as usual again if its iterations take at most so many times as long as usual, for so long.
 _USUAL, _USUAL_S = 1.08, 10.0
+#: A hang lasts for at least so many usual operations.
+_HANG_OPERATIONS = 5.0
 #: A pause counts as survived by so much: the next one may be a little longer.
 _PAUSE_FACTOR = 1.5
 #: An agent that has not reported for so long while the job hangs may be cut off.
@@ -99,14 +100,23 @@ class Sense:
 
     Args:
         windows: For ids, lines and notes.
-        settings: `communication`, `hang_s`, `hang_operations`, `communication_slow`, `silence_s`.
+        settings: `communication`, `hang_s`, `communication_slow`, `silence_s`.
     """
 
     def __init__(self, windows: Windows, settings: Settings) -> None:
-        self.ledger = Ledger()
         self._windows = windows
         self._settings = settings
-        self._progress = _Progress()
+        self._hang: Window | None = None
+        self._told = 0
+        self._read_at = self._fresh_from = self._ticked = self._worded_at = float("-inf")
+        self._words = ""
+        self._ends: dict[str, set[int]] = {}
+        self._begin(0.0)
+
+    def _begin(self, longest_s: float) -> None:
+        """Nothing is known of the workers but the longest pause that they have survived."""
+        self.ledger = Ledger()
+        self._progress = _Progress(longest_s=longest_s)
         self._counted: dict[int, int] = {}
         self._iterated: dict[int, int] = {}
         self._marks: dict[str, Second] = {}
@@ -115,22 +125,17 @@ class Sense:
         self._refuted = False
         self._chunks: deque[Stretch] = deque(maxlen=_CHUNKS)
         self._chunk_from: float | None = None
-        self._read_at = float("-inf")
         self._seen: object = None
         self._onset: float | None = None
         self._slower_since: float | None = None
         self._unseen: float | None = None
-        self._accused: set[object] = set()
         self._usual_since: float | None = None
-        self._hang: Window | None = None
-        self._told = 0
-        self._words, self._worded_at = "", float("-inf")
-        self._fresh_from = float("-inf")
-        self._ends: dict[str, set[int]] = {}
-        self._ticked = float("-inf")
-        self.passed: set[int] = set()
-        self.standing: set[int] = set()
-        self.lapsed: set[int] = set()
+        self._accused: set[object] = set()
+
+    @property
+    def standing(self) -> frozenset[int]:
+        """The window of a hang that lasts."""
+        return frozenset() if self._hang is None else frozenset({self._hang.window_id})
 
     # ------------------------------------------------------------------ events in
 
@@ -165,8 +170,7 @@ class Sense:
         Nothing more is said of this standstill; looks go on.
         """
         self._refuted = True
-        if self._hang is not None:
-            self._pass("a look saw somebody move in what communication took for a hang")
+        self._pass("a look saw somebody move in what communication took for a hang")
 
     def _hear(self, now: float, second: Second) -> None:
         """Note when hooks of each worker fired last."""
@@ -187,22 +191,9 @@ class Sense:
 
     def _restart(self) -> None:
         """Other processes: nothing of before says anything of them."""
-        self.ledger.forget()
-        self._counted.clear()
-        self._iterated.clear()
-        self._marks.clear()
-        self._pids.clear()
-        self._heard.clear()
-        self._refuted = False
-        self._chunks.clear()
-        self._chunk_from = self._onset = self._slower_since = self._usual_since = self._unseen = None
-        self._seen = None
-        self._accused.clear()
-        self._progress = _Progress(longest_s=self._progress.longest_s)
+        self._begin(self._progress.longest_s)
         if self._hang is not None:
-            self.standing.discard(self._hang.window_id)
-            self.lapsed.add(self._hang.window_id)
-            self._windows.show(self._hang, "restarted", self._windows.verdicts.get(self._hang.window_id))
+            self._windows.ledger.move(self._hang.window_id, "restarted")
             self._hang = None
 
     def _moved(self, before: Second | None, second: Second) -> bool:
@@ -223,19 +214,14 @@ class Sense:
             progress.longest_s = max(progress.longest_s, now - progress.at)
         progress.at, progress.moved = now, True
         self._refuted = False
-        if self._hang is not None:
-            self._pass("what communication took for a hang went on by itself")
+        self._pass("what communication took for a hang went on by itself")
 
     def _pass(self, why: str) -> None:
-        """Take the verdict on the hang back."""
-        if self._hang is None:
-            return
-        window, self._hang = self._hang, None
-        self.passed.add(window.window_id)
-        self.lapsed.add(window.window_id)
-        self.standing.discard(window.window_id)
-        self._windows.show(window, "passed", self._windows.verdicts.get(window.window_id))
-        self._windows.note(f"window {window.window_id}: {why}")
+        """Take the verdict on the hang back, if there is one."""
+        if self._hang is not None:
+            window_id, self._hang = self._hang.window_id, None
+            self._windows.ledger.move(window_id, "passed")
+            self._windows.ledger.note(f"window {window_id}: {why}")
 
     @property
     def _in_training(self) -> bool:
@@ -304,9 +290,9 @@ class Sense:
     # ------------------------------------------------------------------ hang
 
     def _limit_s(self) -> float:
-        settings, rate = self._settings, self._stretch_before(self._progress.at).operations_per_s
-        operations_s = settings.hang_operations / rate if rate > 0 else 0.0
-        return max(settings.hang_s, operations_s, _PAUSE_FACTOR * self._progress.longest_s)
+        rate = self._stretch_before(self._progress.at).operations_per_s
+        operations_s = _HANG_OPERATIONS / rate if rate > 0 else 0.0
+        return max(self._settings.hang_s, operations_s, _PAUSE_FACTOR * self._progress.longest_s)
 
     def _stretch_before(self, at: float) -> Stretch:
         return stretch_of(self.ledger.between(at - _STRETCHES_S[1], at))
@@ -320,16 +306,14 @@ class Sense:
             return None
         hang = find_hang(self._scene(now))
         if hang is None or (hang.is_busy and waited_s < self._settings.silence_s):
-            return None
-        if not hang.places or hang.confidence < 0.5 or not hang.is_expected:
             return None  # the looks will be taken when the worker is silent; they see more than we do
         usual = self._stretch_before(self._progress.at)
         window = self._window(f"nothing entered, completed or moved for {waited_s:.1f} s")
         since = stretch_of(self.ledger.between(self._progress.at, now))
         verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage, since)
         self._hang = window
-        self.standing.add(window.window_id)
-        return self._sensed(window, verdict, self._progress.at)
+        self._told += 1
+        return Sensed(window, verdict, self._progress.at)
 
     def _marked(self) -> dict[int, WorkerOperations]:
         """Return what each worker had done when something moved last: its host's last record by then."""
@@ -403,8 +387,11 @@ class Sense:
     def _read(self, now: float) -> list[Sensed]:
         """Tell what all moments show that came since iterations became longer, or since something was seen."""
         usual = self._usual()
-        self._pace(now, usual)
+        if usual is not None:
+            self._pace(now, usual)
         self._chunk(now, usual)
+        if usual is None:
+            return []
         length_s, slow, stretch = self._first_sight(now, usual)
         if slow is None:
             self._calm(now, stretch, usual)
@@ -426,12 +413,10 @@ class Sense:
             return []
         return [self._accuse(slow, stretch, usual)]
 
-    def _pace(self, now: float, usual: Usual | None) -> None:
+    def _pace(self, now: float, usual: Usual) -> None:
         """Since when iterations take longer than usual: they are counted, so seconds tell what moments cannot yet."""
         stretch = stretch_of(self.ledger.between(now - _PACE_S, now))
         least = self._settings.communication_slow
-        if usual is None:
-            return
         if stretch.iteration_s is None:
             is_pause = usual.iteration_s * _PAUSE_ITERATIONS < _PACE_S
             self._slower_since = None if is_pause else self._slower_since
@@ -445,7 +430,7 @@ class Sense:
         since = self._slower_since
         return since if since is not None and now - since <= _STRETCHES_S[2] else None
 
-    def _first_sight(self, now: float, usual: Usual | None) -> tuple[float, Slow | None, Stretch]:
+    def _first_sight(self, now: float, usual: Usual) -> tuple[float, Slow | None, Stretch]:
         """The shortest stretch that shows something, and what; the longest one there is where none does."""
         length_s, slow, stretch = 0.0, None, self._look(now, now, usual)[0]
         since = self._slower_lately(now)
@@ -459,34 +444,32 @@ class Sense:
         return length_s, slow, stretch
 
     @staticmethod
-    def _is_usual(stretch: Stretch, usual: Usual | None) -> bool:
+    def _is_usual(stretch: Stretch, usual: Usual) -> bool:
         """Iterations take what they used to: longer stretches would only show what is over."""
-        return (
-            usual is not None and stretch.iteration_s is not None and stretch.iteration_s < usual.iteration_s * _USUAL
-        )
+        return stretch.iteration_s is not None and stretch.iteration_s < usual.iteration_s * _USUAL
 
-    def _look(self, began: float, now: float, usual: Usual | None) -> tuple[Stretch, Slow | None]:
+    def _look(self, began: float, now: float, usual: Usual) -> tuple[Stretch, Slow | None]:
         stretch = stretch_of(self.ledger.between(began, now))
         least = self._settings.communication_slow
-        return stretch, find_slow(stretch, usual, [tuple(self.ledger.hosts)], self.ledger.hosts, least)
+        return stretch, find_slow(stretch, usual, self.ledger.hosts, least)
 
-    def _accuse(self, slow: Slow, stretch: Stretch, usual: Usual | None) -> Sensed:
+    def _accuse(self, slow: Slow, stretch: Stretch, usual: Usual) -> Sensed:
         since, self._seen = self._onset or 0.0, None
         # what else is found must show in what comes now
         self._onset = self._slower_since = self._fresh_from = self._progress.at
         self._accused.add(slow.key)
         window = self._window(f"communication shows {place_in_words(slow.places[0])}")
-        verdict = slow_verdict(self._windows.job, window, slow, stretch, usual, self._coverage)
-        return self._sensed(window, verdict, since)
+        self._told += 1
+        return Sensed(window, slow_verdict(self._windows.job, window, slow, stretch, usual, self._coverage), since)
 
-    def _calm(self, now: float, stretch: Stretch | None, usual: Usual | None) -> None:
+    def _calm(self, now: float, stretch: Stretch, usual: Usual) -> None:
         """Nothing is slow; after a while, what was found may be found again."""
         if self._unseen is None:
             self._unseen = now
         if now - self._unseen < _UNSEEN_S:
             return
         self._seen = self._onset = None
-        if not self._accused or usual is None or stretch is None or not stretch.iteration_s:
+        if not self._accused or not stretch.iteration_s:
             return
         if stretch.iteration_s > usual.iteration_s * _USUAL:
             self._usual_since = None
@@ -520,16 +503,12 @@ class Sense:
         roll: Roll = self._windows.roll
         iteration = max((status.iteration for status in roll), default=0)
         return Window(
-            window_id=self._windows.reserve(),
+            window_id=self._windows.ledger.new_id(),
             purpose="communication",
             reason=reason,
             first_iteration=iteration,
             last_iteration=iteration,
         )
-
-    def _sensed(self, window: Window, verdict: Verdict, since: float) -> Sensed:
-        self._told += 1
-        return Sensed(window, verdict, since)
 
 
 def _of(record: HostCommunication, workers: frozenset[int]) -> HostCommunication:

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from eroica import __version__
-from eroica.collector.cause_tracking import Course, Sighting, follow_causes, same_place
-from eroica.collector.recurrence import believe, courses_in, recurrence_of
+from eroica.collector.recurrence import Course, Sighting, believe, courses_in, follow_causes, recurrence_of, same_place
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import (
@@ -48,7 +47,7 @@ class Hints(NamedTuple):
         suspicion: The verdict on the baseline window, if that shows a slow job and nobody has looked again.
         missed: Why the last window that was opened for a slowdown came to nothing; "" if none did.
         failure: How the command failed, and who ended first; "" if it did not.
-        gaps: Which workers were not watched all along, and why (`eroica.collector.attendance`).
+        gaps: Which workers were not watched all along, and why (`eroica.collector.lives`).
         pace: The job's end against its best level, over its whole life, milliseconds; None where it was too short.
         unseen: Why no window was captured, if any was tried; "" else.
         look: The verdict on the last baseline window; None if none was judged.
@@ -102,7 +101,7 @@ def final_verdict(
     """The verdict that the history of windows supports best.
 
     A job that stood still at its end, or lost a worker, ended for that reason whatever it suffered from before. Else
-    causes are followed through the windows (`eroica.collector.cause_tracking`). The cause that is expected to have cost
+    causes are followed through the windows (`eroica.collector.recurrence`). The cause that is expected to have cost
     most stands: the largest sum of confidences times gains, over the windows that it led. All windows together give it
     its confidence (`eroica.collector.recurrence.believe`), and a sentence says how often it was seen. A cause that
     moves from worker to worker blames none. Two causes that weigh alike, point at different places and never show in
@@ -123,7 +122,14 @@ def final_verdict(
     """
     if former is not None and not workers_expected:
         return _in_full(former, hints._replace(gaps=()))  # it has told those that it saw
-    found = _found(job, verdicts, workers_expected, workers_seen, standing, passed, hints)
+    last = max((window_id for window_id in standing if window_id in verdicts), default=None)
+    if last is not None:
+        return _in_full(verdicts[last], hints)
+    counting = _not_refuted({window_id: one for window_id, one in sorted(verdicts.items()) if window_id not in passed})
+    found = _of_leaders(counting)
+    if found is None:
+        coverage = Coverage(workers_expected=workers_expected, workers_reported=workers_seen)
+        found = _without_cause(job, verdicts, counting, coverage, hints)
     return _in_full(found, hints)
 
 
@@ -138,40 +144,37 @@ def _not_refuted(verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
     }
 
 
-def _found(
-    job: str,
-    verdicts: Mapping[int, Verdict],
-    workers_expected: int,
-    workers_seen: int,
-    standing: Collection[int],
-    passed: Collection[int],
-    hints: Hints,
-) -> Verdict:
-    last = max((window_id for window_id in standing if window_id in verdicts), default=None)
-    if last is not None:
-        return verdicts[last]
-    counting = _not_refuted({window_id: one for window_id, one in sorted(verdicts.items()) if window_id not in passed})
+def _of_leaders(counting: Mapping[int, Verdict]) -> Verdict | None:
+    """The verdict that the causes of windows support; None without any cause."""
     leaders = _leaders(counting)
-    if leaders:
-        first, rival = leaders[0], next((one for one in leaders[1:] if _is_rival(leaders[0], one)), None)
-        if rival is not None and _succeeds(rival, first):
-            return _supported(rival, counting)
-        if rival is not None and not _succeeds(first, rival):
-            return _undecided(first, rival, counting)
-        return _supported(first, counting)
+    if not leaders:
+        return None
+    first, rival = leaders[0], next((one for one in leaders[1:] if _is_rival(leaders[0], one)), None)
+    if rival is not None and _succeeds(rival, first):
+        return _supported(rival, counting)
+    if rival is not None and not _succeeds(first, rival):
+        return _undecided(first, rival, counting)
+    return _supported(first, counting)
+
+
+def _without_cause(
+    job: str, verdicts: Mapping[int, Verdict], counting: Mapping[int, Verdict], coverage: Coverage, hints: Hints
+) -> Verdict:
     told = {window_id: one for window_id, one in counting.items() if one.coverage.workers_reported} or counting
     if told:  # a window that the end cut off before it opened takes back nothing
         final = told[max(told)]
         if final.verdict == "healthy" and (final.findings or not hints.ended_slow):
             return final
         if final.verdict == "healthy":
-            looked = f"window {max(told)} found nothing wrong"
-            final = _nothing_looked_wrong(job, workers_expected, workers_seen, {}, hints, looked)
+            final = _nothing_looked_wrong(job, {}, coverage, hints, f"window {max(told)} found nothing wrong")
         weighed = (one.considered for _, one in sorted(told.items(), reverse=True) if one.considered)
         return msgspec.structs.replace(final, considered=next(weighed, ()))
     if hints.suspicion is not None and not hints.is_doubtful:
-        return _unconfirmed(hints.suspicion)
-    return _nothing_looked_wrong(job, workers_expected, workers_seen, verdicts, hints)
+        return _noted(
+            hints.suspicion,
+            "this rests on the job's first, short window; the job was over before a longer one could confirm it",
+        )
+    return _nothing_looked_wrong(job, verdicts, coverage, hints)
 
 
 @dataclass(frozen=True)
@@ -217,24 +220,15 @@ def _supported(leader: _Leader, verdicts: Mapping[int, Verdict]) -> Verdict:
     verdict = verdicts[leader.best.window_id]
     if len(verdicts) < 2 and verdict.verdict == "blocked":
         return verdict
-    findings, recurrence = _marked(verdict, leader, verdicts)
-    summary = verdict.summary
-    if recurrence.kind == "rotating":
-        summary = _wandering(leader)
-    said = _seen(recurrence, verdicts)
-    return msgspec.structs.replace(verdict, findings=findings, summary=" ".join(filter(None, (summary, said))))
-
-
-def _marked(
-    verdict: Verdict, leader: _Leader, verdicts: Mapping[int, Verdict]
-) -> tuple[tuple[Finding, ...], Recurrence]:
-    """The findings of the leader's window with the confidence and the recurrence that all windows give them."""
     courses = courses_in(leader.best.window_id, verdicts)
     findings = tuple(
         _mark(finding, courses[finding.order], verdicts) if finding.order in courses else finding
         for finding in verdict.findings
     )
-    return findings, recurrence_of(leader.course, leader.best.finding, verdicts)
+    recurrence = recurrence_of(leader.course, leader.best.finding, verdicts)
+    summary = _wandering(leader) if recurrence.kind == "rotating" else verdict.summary
+    said = _seen(recurrence, verdicts)
+    return msgspec.structs.replace(verdict, findings=findings, summary=" ".join(filter(None, (summary, said))))
 
 
 def _mark(finding: Finding, course: Course, verdicts: Mapping[int, Verdict]) -> Finding:
@@ -315,9 +309,7 @@ def _in_full(verdict: Verdict, hints: Hints) -> Verdict:
     failure = f"{hints.failure[:1].upper()}{hints.failure[1:]}." if hints.failure else ""
     gaps = f"Not watched all along: {'; '.join(hints.gaps)}." if hints.gaps else ""
     if verdict.verdict not in ("healthy", "undetermined") or verdict.findings:
-        notes = tuple(sentence.removesuffix(".") for sentence in (failure, gaps) if sentence)
-        coverage = msgspec.structs.replace(verdict.coverage, notes=(*notes, *verdict.coverage.notes))
-        return msgspec.structs.replace(verdict, coverage=coverage)
+        return _noted(verdict, *(sentence.removesuffix(".") for sentence in (failure, gaps) if sentence))
     word, known = verdict.verdict, verdict.summary
     if hints.loss and hints.loss in known:
         failure = ""
@@ -329,10 +321,8 @@ def _in_full(verdict: Verdict, hints: Hints) -> Verdict:
     return msgspec.structs.replace(verdict, verdict=word, summary=summary, breakdown=breakdown)
 
 
-def _unconfirmed(verdict: Verdict) -> Verdict:
-    """The verdict on the baseline window of a job that was over before a longer one could confirm it."""
-    note = "this rests on the job's first, short window; the job was over before a longer one could confirm it"
-    coverage = msgspec.structs.replace(verdict.coverage, notes=(note, *verdict.coverage.notes))
+def _noted(verdict: Verdict, *notes: str) -> Verdict:
+    coverage = msgspec.structs.replace(verdict.coverage, notes=(*notes, *verdict.coverage.notes))
     return msgspec.structs.replace(verdict, coverage=coverage)
 
 
@@ -349,26 +339,22 @@ def _last_word(stood_still: Mapping[int, Verdict]) -> str:
 
 
 def _nothing_looked_wrong(
-    job: str,
-    workers_expected: int,
-    workers_seen: int,
-    stood_still: Mapping[int, Verdict],
-    hints: Hints,
-    looked: str = "",
+    job: str, stood_still: Mapping[int, Verdict], coverage: Coverage, hints: Hints, looked: str = ""
 ) -> Verdict:
     notes: tuple[str, ...] = ()
-    who = f"{workers_seen} of {workers_expected} workers" if hints.gaps else plural(workers_seen, "worker")
+    seen = coverage.workers_reported
+    who = f"{seen} of {coverage.workers_expected} workers" if hints.gaps else plural(seen, "worker")
     look, ended = hints.look, hints.ended
     is_judged = look is not None and look.verdict != "undetermined"
-    word: VerdictWord = "healthy" if workers_seen and is_judged and not hints.is_doubtful else "undetermined"
-    if workers_seen and hints.ended_slow:
+    word: VerdictWord = "healthy" if seen and is_judged and not hints.is_doubtful else "undetermined"
+    if seen and hints.ended_slow:
         came = f"the window opened for it came to nothing ({hints.missed})" if hints.missed else ""
         nothing = "no window was opened" if look is None else "the only window was taken before"
         why = "; ".join(filter(None, (looked, came))) or nothing
         summary = f"Iterations {ended}; why was not seen: {why}."
-    elif workers_seen and hints.loss:
+    elif seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
-    elif workers_seen:
+    elif seen:
         times, why = (_how_often(stood_still), _last_word(stood_still)) if stood_still else ("", "")
         course = f"{ended}, no more than they vary by" if ended else "never got slower"
         course += f"; the job stood still {times}, and went on" if times else ""
@@ -389,18 +375,22 @@ def _nothing_looked_wrong(
             "operation, or when it has loaded batches or run backward passes for 10 s",
             "if there were any, look into log/ in the run directory",
         )
-    base = look or Verdict(
-        eroica_version=__version__, job=job, verdict=word, summary=summary, window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=workers_expected, workers_reported=workers_seen),
-    )  # fmt: skip
+    base = look or _empty(job, summary, coverage)
     return msgspec.structs.replace(
         base,
         verdict=word,
         summary=summary,
         iteration=base.iteration if hints.pace is None else _times(hints.pace),
-        coverage=Coverage(workers_expected=workers_expected, workers_reported=workers_seen, notes=notes),
+        coverage=msgspec.structs.replace(coverage, notes=notes),
         findings=(),
     )
+
+
+def _empty(job: str, summary: str, coverage: Coverage) -> Verdict:
+    return Verdict(
+        eroica_version=__version__, job=job, verdict="undetermined", summary=summary, window=None,
+        iteration=IterationTimes(), coverage=coverage,
+    )  # fmt: skip
 
 
 def _shown(look: Verdict, word: VerdictWord) -> str:
@@ -424,15 +414,8 @@ def lost_verdict(job: str, problems: Sequence[str], *, was_watched: bool = True)
         "The job was not watched to its end: Eroica's collector is gone. What it had found lies in the run "
         "directory (eroica report); its log is in log/."
     )
-    return Verdict(
-        eroica_version=__version__,
-        job=job,
-        verdict="undetermined",
-        summary=gone if was_watched else f"Nothing was looked at: {'; '.join(problems)}.",
-        window=None,
-        iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=0, workers_reported=0, notes=tuple(problems)),
-    )
+    summary = gone if was_watched else f"Nothing was looked at: {'; '.join(problems)}."
+    return _empty(job, summary, Coverage(workers_expected=0, workers_reported=0, notes=tuple(problems)))
 
 
 def stamped(verdict: Verdict, trigger_to_verdict_s: float) -> Verdict:

@@ -7,33 +7,52 @@ one. Nobody behind this border has to think of NaN, of a world of 2**63 workers 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import inspect
 
 from eroica.errors import InputError
-from eroica.model.communication import HostCommunication, PortCount, WorkerOperations
-from eroica.model.look import Ending, FlightState, HostLooks, ProcessLook, ThreadLook, WorkerLook
+from eroica.model.communication import HostCommunication
+from eroica.model.look import HostLooks, WorkerLook
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import RowTable
 from eroica.model.setup import bounded_setup
-from eroica.model.window import FlightEntry
-from eroica.model.worker import ProcessGroup, Worker
+from eroica.model.worker import Worker
 from eroica.wire.beat import ANNOUNCED
-from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
+from eroica.wire.messages import AgentReport, ProfileRequest, WorkerStatus
 
 MAX_WORKERS = 200_000
 MAX_ITERATION = 2**48
-MAX_SOURCE = ANNOUNCED
-_LONGEST_S = 1e7
-_TEXT, _NAME, _NOTES = 500, 255, 50
-_THREADS, _STACK, _CHILDREN, _ENTRIES, _GROUPS = 256, 128, 64, 200, 256
-_FLOWS, _PORTS, _COUNTERS, _KERNELS = 1024, 64, 16, 2048
+_LEAST_S, _LONGEST_S = 1e-9, 1e7
+#: Characters of a text, for fields of these names and for any other.
+_LETTERS = {
+    "silence": 500,
+    "reason": 500,
+    "note": 500,
+    "notes": 500,
+    "state": 8,
+    "source": 32,
+    "backend": 64,
+    "device": 80,
+}
+_NAME = 255
+#: Items of a list; the last ones where the number is negative. What is not here holds `_ITEMS`.
+_MOST = {"notes": 50, "stack": -128, "children": 64, "open": 200, "recent": -200, "ports": 64, "trouble": 16}
+_MOST |= {"ranks": MAX_WORKERS, "workers": MAX_WORKERS, "first": MAX_WORKERS, "second": MAX_WORKERS}
+_MOST |= {"flows": 1024, "kernels": 2048}
+_ITEMS = 256
+#: Numbers that are -1 for "none"; times for which 0 is no answer; numbers that may be of any size.
+_OR_NONE = frozenset({"entered", "completed", "before", "enqueued"})
+_ABOVE_0 = frozenset({"current_s", "baseline_s", "latest_s"})
+_ANY_SIZE = frozenset({"created_ns"})
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 
-def clean_text(text: str, limit: int = _TEXT) -> str:
+def clean_text(text: str, limit: int = 500) -> str:
     """Printable and short; whoever wrote it may have wanted to move a cursor."""
     head = text[: limit + 1]
     if not head.isprintable():
@@ -41,33 +60,72 @@ def clean_text(text: str, limit: int = _TEXT) -> str:
     return head if len(head) <= limit else head[: limit - 1] + "…"
 
 
-def clean_texts(texts: Iterable[str], count: int = _NOTES, limit: int = _TEXT) -> tuple[str, ...]:
-    """The first `count` of them, each clean."""
-    return tuple(clean_text(text, limit) for text, _ in zip(texts, range(count), strict=False))
+def clean(record: Record) -> Record:
+    """The record with each number, text and list inside its bounds, through all records in it."""
+    numbers, others = _bounds(type(record))
+    changed: dict[str, Any] = {}
+    for name, least, most, instead in numbers:
+        value = getattr(record, name)
+        if value is not None and not least <= value <= most:  # NaN, too
+            changed[name] = min(max(value, least), most) if isinstance(value, int) else instead
+    for name, make in others:
+        value = getattr(record, name)
+        if value and (made := make(value)) is not value:
+            changed[name] = made
+    return msgspec.structs.replace(record, **changed) if changed else record
 
 
-def clean_host(name: str) -> str:
-    """A host's name.
+@cache
+def _bounds(
+    kind: type[msgspec.Struct],
+) -> tuple[list[tuple[str, float, float, float | None]], list[tuple[str, Callable[[Any], Any]]]]:
+    """Fields of a record that may be out of bounds.
 
-    Raises:
-        InputError: It has none.
+    Returns:
+        Numbers, each with its least and most, and what takes the place of seconds that are none; what cleans others.
     """
-    if not name.strip():
-        raise InputError("a report needs the name of its host")
-    return clean_text(name, _NAME)
+    described = inspect.type_info(kind)
+    assert isinstance(described, inspect.StructType)
+    numbers, others = [], []
+    for field in described.fields:
+        name, of = field.name, field.type
+        optional = isinstance(of, inspect.UnionType)
+        if isinstance(of, inspect.UnionType):  # with None
+            of = next(each for each in of.types if not isinstance(each, inspect.NoneType))
+        if isinstance(of, inspect.FloatType):
+            numbers.append((name, _LEAST_S if name in _ABOVE_0 else 0.0, _LONGEST_S, None if optional else 0.0))
+        elif isinstance(of, inspect.IntType) and name not in _ANY_SIZE:
+            numbers.append((name, -1 if name in _OR_NONE else 0, MAX_ITERATION, None))
+        elif (make := _cleaner(name, of)) is not None:
+            others.append((name, make))
+    return numbers, others
 
 
-def clean_seconds(value: float | None) -> float | None:
-    """None for what cannot be a duration."""
-    return value if value is not None and math.isfinite(value) and 0.0 <= value <= _LONGEST_S else None
+def _cleaner(name: str, kind: inspect.Type) -> Callable[[Any], Any] | None:
+    """What cleans a field of this name and type; None where its type is a bound already."""
+    if isinstance(kind, inspect.StrType):
+        return partial(clean_text, limit=_LETTERS.get(name, _NAME))
+    if isinstance(kind, inspect.StructType):
+        return None if kind.cls is Worker else clean  # see `clean_worker`
+    if isinstance(kind, inspect.VarTupleType):
+        item = _rank if name == "ranks" else _cleaner(name, kind.item_type)
+        return partial(_items, most=_MOST.get(name, _ITEMS), item=item)
+    if isinstance(kind, inspect.DictType):
+        return partial(_counters, most=_MOST.get(name, _ITEMS))
+    return None
 
 
-def _seconds(value: float) -> float:
-    return clean_seconds(value) or 0.0
+def _items(values: tuple[Any, ...], most: int, item: Callable[[Any], Any] | None) -> tuple[Any, ...]:
+    kept = values[:most] if most > 0 else values[most:]
+    return kept if item is None else tuple(one for value in kept if (one := item(value)) is not None)
 
 
-def _count(value: int) -> int:
-    return min(max(value, 0), MAX_ITERATION)
+def _rank(value: int) -> int | None:
+    return value if 0 <= value < MAX_WORKERS else None
+
+
+def _counters(values: Mapping[str, int], most: int) -> dict[str, int]:
+    return {clean_text(name, _NAME): min(max(n, 0), MAX_ITERATION) for name, n in list(values.items())[:most]}
 
 
 def clean_worker(worker: Worker, host: str) -> Worker:
@@ -84,58 +142,15 @@ def clean_worker(worker: Worker, host: str) -> Worker:
     return msgspec.structs.replace(worker, host=host, device=clean_text(worker.device, _NAME))
 
 
-def clean_status(status: WorkerStatus, host: str) -> WorkerStatus:
-    """One worker's status.
+def _clean_host(name: str) -> str:
+    """A host's name.
 
     Raises:
-        InputError: Its worker is none.
+        InputError: It has none.
     """
-    return msgspec.structs.replace(
-        status,
-        worker=clean_worker(status.worker, host),
-        iteration=_count(status.iteration),
-        source=min(_count(status.source), MAX_SOURCE),
-        known=_count(status.known) % (2 << MAX_SOURCE),
-        current_s=clean_seconds(status.current_s) or None,
-        baseline_s=clean_seconds(status.baseline_s) or None,
-        latest_s=clean_seconds(status.latest_s) or None,
-        trigger=None if status.trigger is None else _trigger(status.trigger),
-        result=_result(status.result),
-        silent_s=_seconds(status.silent_s),
-        silence=clean_text(status.silence),
-        ending=None if status.ending is None else _ending(status.ending),
-    )
-
-
-def _trigger(trigger: WorkerTrigger) -> WorkerTrigger:
-    return msgspec.structs.replace(
-        trigger,
-        count=_count(trigger.count),
-        reason=clean_text(trigger.reason),
-        baseline_s=clean_seconds(trigger.baseline_s) or None,
-        current_s=_seconds(trigger.current_s),
-        period_s=_seconds(trigger.period_s),
-        next_iteration=_count(trigger.next_iteration),
-        interval=_seconds(trigger.interval),
-    )
-
-
-def _result(result: OrderResult) -> OrderResult:
-    return msgspec.structs.replace(
-        result,
-        window_id=_count(result.window_id),
-        first_iteration=_count(result.first_iteration),
-        last_iteration=_count(result.last_iteration),
-        events=_count(result.events),
-        stall_s=_seconds(result.stall_s),
-        duration_s=_seconds(result.duration_s),
-        note=clean_text(result.note),
-    )
-
-
-def _ending(ending: Ending) -> Ending:
-    number = ending.number if 0 <= ending.number < 2**16 else 0
-    return msgspec.structs.replace(ending, number=number, ago_s=_seconds(ending.ago_s))
+    if not name.strip():
+        raise InputError("a report needs the name of its host")
+    return clean_text(name, _NAME)
 
 
 def clean_report(report: AgentReport) -> AgentReport:
@@ -144,69 +159,49 @@ def clean_report(report: AgentReport) -> AgentReport:
     Raises:
         InputError: It names no host.
     """
-    host, workers, refused = clean_host(report.host), [], []
-    for status in report.workers:
+    host, refused = _clean_host(report.host), list[str]()
+    told = report.communication
+    return clean(
+        msgspec.structs.replace(
+            report,
+            host=host,
+            workers=tuple(_possible(report.workers, host, refused)),
+            notes=(*report.notes, *refused),
+            communication=None if told is None else clean_communication(told),
+        )
+    )
+
+
+OfWorker = TypeVar("OfWorker", WorkerStatus, WorkerLook)
+
+
+def _possible(records: Iterable[OfWorker], host: str, refused: list[str]) -> Iterable[OfWorker]:
+    """Records whose worker is possible, as one of this host; why others are not."""
+    for one in records:
         try:
-            workers.append(clean_status(status, host))
+            one = msgspec.structs.replace(one, worker=clean_worker(one.worker, host))  # noqa: PLW2901
         except InputError as error:
             refused.append(str(error))
-    return msgspec.structs.replace(
-        report,
-        host=host,
-        event_budget=_count(report.event_budget),
-        workers=tuple(workers),
-        notes=clean_texts((*report.notes, *refused)),
-        communication=None if report.communication is None else clean_communication(report.communication),
-    )
+            continue
+        if isinstance(one, WorkerStatus):
+            one = msgspec.structs.replace(  # noqa: PLW2901
+                one, source=min(max(one.source, 0), ANNOUNCED), known=max(one.known, 0) % (2 << ANNOUNCED)
+            )
+        yield one
 
 
 def clean_communication(told: HostCommunication) -> HostCommunication | None:
     """Clean a host's record of its workers' communication; None if its numbers are none."""
-    if not (0.0 < told.interval_s <= _LONGEST_S and finite(msgspec.to_builtins(told))):
+    if not (0.0 < told.interval_s <= _LONGEST_S and _finite(msgspec.to_builtins(told))):
         return None
-    flows = (flow for flow in told.flows[:_FLOWS] if flow.sent_bytes >= 0 and flow.waiting_byte_s >= 0)
-    return msgspec.structs.replace(
-        told,
-        workers=tuple(_operations(one) for one in told.workers[:_FLOWS] if 0 <= one.worker < MAX_WORKERS),
-        flows=tuple(
-            msgspec.structs.replace(flow, local=clean_text(flow.local, 80), remote=clean_text(flow.remote, 80))
-            for flow in flows
-        ),
-        groups=tuple(_group(group) for group in told.groups[:_GROUPS]),
-        ports=tuple(map(_port, told.ports[:_PORTS])),
-        kernels=tuple(
-            msgspec.structs.replace(
-                one, communicator=clean_text(one.communicator, 80), name=clean_text(one.name, 80),
-                sequence=_count(one.sequence),
-            )
-            for one in told.kernels[:_KERNELS]
-            if 0 <= one.worker < MAX_WORKERS and 0 <= one.exec_s <= _LONGEST_S
-        ),
-    )  # fmt: skip
-
-
-def _port(port: PortCount) -> PortCount:
-    return PortCount(
-        device=clean_text(port.device, 80),
-        sent_bytes=_count(port.sent_bytes),
-        received_bytes=_count(port.received_bytes),
-        trouble={clean_text(name, 80): _count(more) for name, more in list(port.trouble.items())[:_COUNTERS]},
-    )
-
-
-def _operations(one: WorkerOperations) -> WorkerOperations:
-    counts = tuple(
+    return clean(
         msgspec.structs.replace(
-            count,
-            group=clean_text(count.group, _NAME),
-            entered=max(-1, min(count.entered, MAX_ITERATION)),
-            completed=max(-1, min(count.completed, MAX_ITERATION)),
-            waits_in=clean_text(count.waits_in, _NAME),
-            before=max(-1, min(count.before, MAX_ITERATION)),
+            told,
+            workers=tuple(one for one in told.workers if 0 <= one.worker < MAX_WORKERS),
+            flows=tuple(flow for flow in told.flows if flow.sent_bytes >= 0 and flow.waiting_byte_s >= 0),
+            kernels=tuple(one for one in told.kernels if 0 <= one.worker < MAX_WORKERS and one.exec_s >= 0),
         )
-        for count in one.counts[:_GROUPS]
     )
-    return msgspec.structs.replace(one, counts=counts, state=clean_text(one.state, 8))
 
 
 def clean_request(request: ProfileRequest) -> ProfileRequest:
@@ -217,7 +212,22 @@ def clean_request(request: ProfileRequest) -> ProfileRequest:
     """
     if not (0 <= request.iterations <= 100_000 and math.isfinite(request.seconds) and 0 <= request.seconds <= 3600):
         raise InputError(f"a window of {request.iterations} iterations or {request.seconds} s cannot be opened")
-    return msgspec.structs.replace(request, reason=clean_text(request.reason))
+    return clean(request)
+
+
+def clean_looks(looks: HostLooks) -> HostLooks:
+    """Clean a host's looks at its workers; leave out impossible workers. Of several looks at one the last counts.
+
+    Raises:
+        InputError: It names no host.
+    """
+    host, refused = _clean_host(looks.host), list[str]()
+    first, second = (
+        tuple({one.worker.pid: one for one in _possible(each, host, refused)}.values())
+        for each in (looks.first, looks.second)
+    )
+    notes = (*looks.notes, *refused)
+    return clean(msgspec.structs.replace(looks, host=host, first=first, second=second, notes=notes))
 
 
 def clean_head(pattern: WorkerPattern) -> WorkerPattern:
@@ -226,7 +236,7 @@ def clean_head(pattern: WorkerPattern) -> WorkerPattern:
     Raises:
         InputError: It is none.
     """
-    worker = clean_worker(pattern.worker, clean_host(pattern.worker.host))
+    worker = clean_worker(pattern.worker, _clean_host(pattern.worker.host))
     if not 0 <= pattern.first_iteration <= pattern.last_iteration <= MAX_ITERATION:
         raise InputError(f"a pattern of iterations {pattern.first_iteration} to {pattern.last_iteration}")
     return msgspec.structs.replace(pattern, worker=worker)
@@ -241,13 +251,13 @@ def clean_pattern(pattern: WorkerPattern) -> WorkerPattern:
     worker = clean_head(pattern).worker
     rest = msgspec.structs.replace(pattern, functions=(), process_groups=())  # these have whole numbers only
     rows = RowTable.of(pattern.functions).numbers
-    if not (np.isfinite(rows).all() and finite(msgspec.to_builtins(rest, builtin_types=(bytes,)))):
+    if not (np.isfinite(rows).all() and _finite(msgspec.to_builtins(rest, builtin_types=(bytes,)))):
         raise InputError(f"the pattern of worker {worker.global_rank} has numbers that are none")
-    notes, setup = clean_texts(pattern.notes), bounded_setup(pattern.setup)
-    return msgspec.structs.replace(pattern, worker=worker, notes=notes, setup=setup)
+    notes = _items(pattern.notes, _MOST["notes"], clean_text)
+    return msgspec.structs.replace(pattern, worker=worker, notes=notes, setup=bounded_setup(pattern.setup))
 
 
-def finite(tree: Any) -> bool:
+def _finite(tree: Any) -> bool:
     """No NaN and no infinity in plain containers."""
     waiting = [tree]
     while waiting:
@@ -259,96 +269,3 @@ def finite(tree: Any) -> bool:
         elif isinstance(item, float) and not math.isfinite(item):
             return False
     return True
-
-
-# ---------------------------------------------------------------------- looks
-
-
-def clean_looks(looks: HostLooks) -> HostLooks:
-    """Clean a host's looks at its workers; leave out impossible workers.
-
-    Raises:
-        InputError: It names no host.
-    """
-    host, refused = clean_host(looks.host), list[str]()
-    first, second = (_looks(each, host, refused) for each in (looks.first, looks.second))
-    notes = clean_texts((*looks.notes, *refused))
-    return msgspec.structs.replace(looks, host=host, first=first, second=second, notes=notes)
-
-
-def _looks(looks: Iterable[WorkerLook], host: str, refused: list[str]) -> tuple[WorkerLook, ...]:
-    """One look a worker, the last counts."""
-    kept: dict[int, WorkerLook] = {}
-    for look in looks:
-        try:
-            worker = clean_worker(look.worker, host)
-        except InputError as error:
-            refused.append(str(error))
-            continue
-        kept[worker.pid] = msgspec.structs.replace(
-            look,
-            worker=worker,
-            iteration=_count(look.iteration),
-            events=_count(look.events),
-            silent_s=_seconds(look.silent_s),
-            process=_process(look.process),
-            children=tuple(_process(child) for child in look.children[:_CHILDREN]),
-            groups=tuple(_group(group) for group in look.groups[:_GROUPS]),
-            flight=None if look.flight is None else _flight(look.flight),
-            notes=clean_texts(look.notes),
-        )
-    return tuple(kept.values())
-
-
-def _process(process: ProcessLook) -> ProcessLook:
-    return msgspec.structs.replace(
-        process,
-        state=clean_text(process.state, 8),
-        threads=tuple(_thread(thread) for thread in process.threads[:_THREADS]),
-        source=clean_text(process.source, 32),
-        cpu_s=clean_seconds(process.cpu_s),
-    )
-
-
-def _thread(thread: ThreadLook) -> ThreadLook:
-    return msgspec.structs.replace(
-        thread,
-        name=clean_text(thread.name, _NAME),
-        stack=clean_texts(thread.stack[-_STACK:], _STACK, _NAME),
-        state=clean_text(thread.state, 8),
-        wait_channel=clean_text(thread.wait_channel, _NAME),
-        cpu_s=clean_seconds(thread.cpu_s),
-        io_bytes=None if thread.io_bytes is None else _count(thread.io_bytes),
-    )
-
-
-def _group(group: ProcessGroup) -> ProcessGroup:
-    return msgspec.structs.replace(
-        group,
-        name=clean_text(group.name, _NAME),
-        description=clean_text(group.description, _NAME),
-        ranks=tuple(rank for rank in group.ranks[:MAX_WORKERS] if 0 <= rank < MAX_WORKERS),
-        backend=clean_text(group.backend, 64),
-    )
-
-
-def _flight(flight: FlightState) -> FlightState:
-    return FlightState(
-        progress=tuple(
-            msgspec.structs.replace(
-                group,
-                name=clean_text(group.name, _NAME),
-                enqueued=max(-1, min(group.enqueued, MAX_ITERATION)),
-                completed=max(-1, min(group.completed, MAX_ITERATION)),
-            )
-            for group in flight.progress[:_GROUPS]
-        ),
-        open=tuple(_entry(entry) for entry in flight.open[:_ENTRIES]),
-        recent=tuple(_entry(entry) for entry in flight.recent[-_ENTRIES:]),
-    )
-
-
-def _entry(entry: FlightEntry) -> FlightEntry:
-    return msgspec.structs.replace(
-        entry, name=clean_text(entry.name, _NAME), group=clean_text(entry.group, _NAME), elements=_count(entry.elements)
-    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from eroica.collector.intake import clean_text
@@ -15,8 +14,6 @@ from eroica.wire.messages import WindowLine
 
 #: Notes of agents that are kept; ours have as much room again.
 _MOST_NOTES = 100
-#: Changes that wait for somebody to take them.
-_MOST_NEWS = 1000
 #: Phases in which a window has ended without a verdict.
 _IN_VAIN = ("given up", "failed")
 
@@ -36,6 +33,7 @@ class Ledger:
         verdicts: By window id.
         notes: What people should know, each once.
         last_id: Of the newest window.
+        listen: Told of each window that came into another phase.
         unseen: Reason why no window was captured since the last one that was; "" if there is none.
     """
 
@@ -43,10 +41,11 @@ class Ledger:
         self.verdicts: dict[int, Verdict] = {}
         self.notes: list[str] = []
         self.last_id = 0
+        self.listen: Callable[[News], object] = lambda news: None
         self.unseen = ""
         self._lines: dict[int, WindowLine] = {}
+        self._windows: dict[int, Window] = {}
         self._told = 0
-        self._news: deque[News] = deque(maxlen=_MOST_NEWS)
 
     @property
     def lines(self) -> tuple[WindowLine, ...]:
@@ -64,12 +63,6 @@ class Ledger:
         self.last_id += 1
         return self.last_id
 
-    def take_news(self) -> list[News]:
-        """Return the news since the last call, and forget them."""
-        taken = list(self._news)
-        self._news.clear()
-        return taken
-
     def show(self, window: Window, phase: str, verdict: Verdict | None = None, summary: str = "") -> None:
         """A window in one line; its verdict, if it has one, counts from now on."""
         if verdict is not None:
@@ -77,7 +70,7 @@ class Ledger:
             summary = summary or verdict.summary
         if phase == "done":
             self.unseen = ""
-        self._news.append(News(window, phase, verdict))
+        self._windows[window.window_id] = window
         self._lines[window.window_id] = WindowLine(
             window_id=window.window_id,
             purpose=window.purpose,
@@ -88,6 +81,21 @@ class Ledger:
             summary=summary,
             cause="" if verdict is None or verdict.cause is None else in_short(verdict.cause),
         )
+        self.listen(News(window, phase, verdict))
+
+    def move(self, window_id: int, phase: str) -> None:
+        """A window that has its verdict comes into another phase."""
+        self.show(self._windows[window_id], phase, self.verdicts[window_id])
+
+    def judged(self, *phases: str, purpose: str = "") -> frozenset[int]:
+        """Windows that have a verdict and are in one of these phases; only those of a purpose, if one is given."""
+        lines = (self._lines[one] for one in self.verdicts if one in self._windows)
+        found = (line for line in lines if line.phase in phases and purpose in ("", line.purpose))
+        return frozenset(line.window_id for line in found)
+
+    def last_iteration(self, window_id: int) -> int:
+        """The last iteration of a window that was shown."""
+        return self._windows[window_id].last_iteration
 
     def note(self, text: str) -> bool:
         """Remember something that people should know; bounded. False if it was known or there is no room."""
@@ -106,6 +114,7 @@ class Ledger:
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
         self._lines.update({line.window_id: line for line in history.lines})
+        self._windows.update({window.window_id: window for window in history.windows})
         self.verdicts.update(history.verdicts)
         self.last_id = history.last_id + 1  # one may have been asked for that left no trace
         for note in history.notes:

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,9 +17,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from eroica.collector.access import TokenGate, TokenShown, small_body
+from eroica.collector.access import TokenGate, body_of, shows_token
 from eroica.collector.scraping import Scraping
-from eroica.collector.service import Collector
+from eroica.collector.service import Collector, Handler
 from eroica.errors import InputError, UsageError
 from eroica.wire import address
 from eroica.wire.address import Address
@@ -73,27 +74,25 @@ class Doors:
 
     Args:
         collector: What answers.
-        run: The run directory.
         host: This host's name.
-        token: What every request must carry.
         metrics: What Prometheus reads, if it may.
     """
 
-    def __init__(self, collector: Collector, run: Path, host: str, token: str, metrics: Scraping | None = None) -> None:
+    def __init__(self, collector: Collector, host: str, metrics: Scraping | None = None) -> None:
         self.elsewhere = asyncio.Event()
-        self._run = run
+        self._run = collector.run_directory
         self._host = host
-        self._token = token
+        self._token = collector.token
         self._servers: list[tuple[Server, asyncio.Task[None]]] = []
         self._outside: dict[str, str] = {}
         self._address: Address | None = None
         # who is sent elsewhere is not told that the job is over, so `collector.finished` is left alone
         routes = [
-            Route("/v1/open", self._open, methods=["POST"]),
-            Route("/v1/elsewhere", self._elsewhere, methods=["POST"]),
+            Route("/v1/open", _from_this_host(self._open), methods=["POST"]),
+            Route("/v1/elsewhere", _from_this_host(self._elsewhere), methods=["POST"]),
         ]
         self._live = collector.live
-        gate = TokenGate(collector.application(routes), token, collector.live.visitors)
+        gate = TokenGate(collector.application(routes), collector.token, collector.live.visitors)
         self._metrics = metrics
         self._application: ASGIApp = gate if metrics is None else metrics.before(gate)
 
@@ -137,7 +136,7 @@ class Doors:
 
     async def _serve(self, listener: socket.socket, application: ASGIApp | None = None) -> str:
         config = config_for(application or self._application, timeout_graceful_shutdown=_PAGE_S)
-        server = Server(config, TokenShown(self._token))
+        server = Server(config, partial(shows_token, self._token))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         self._servers.append((server, task))
         while not server.started and not task.done():
@@ -151,40 +150,36 @@ class Doors:
 
     async def _open(self, request: Request) -> Response:
         """Listen on the network."""
-        refusal = _from_afar(request)
-        if refusal is not None:
-            return refusal
-        try:
-            host = msgspec.msgpack.decode(await small_body(request), type=OpenRequest).host
-            if host not in self._outside:
-                self._outside[host] = await self._serve(listening(Endpoint(host, 0)))
-                log.info("listening at %s for other hosts", self._outside[host])
-            address.announce_to_all(self._run, self._at(self._outside[host]))
-            if self._metrics is not None:
-                self._metrics.reached_at(self._outside[host])
-        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-            return JSONResponse({"error": f"cannot listen there: {error}"}, status_code=400)
+        host = msgspec.msgpack.decode(await body_of(request), type=OpenRequest).host
+        if host not in self._outside:
+            self._outside[host] = await self._serve(listening(Endpoint(host, 0)))
+            log.info("listening at %s for other hosts", self._outside[host])
+        address.announce_to_all(self._run, self._at(self._outside[host]))
+        if self._metrics is not None:
+            self._metrics.reached_at(self._outside[host])
         return Response(msgspec.msgpack.encode(OpenReply(url=self._outside[host])), media_type="application/msgpack")
 
     async def _elsewhere(self, request: Request) -> Response:
         """The job's collector is another one: say where to those who ask here, and end without a verdict."""
-        refusal = _from_afar(request)
-        if refusal is not None:
-            return refusal
-        try:
-            other = msgspec.msgpack.decode(await small_body(request), type=Address)
-            endpoint_of(other.url)
-            if self._outside:
-                raise InputError("other hosts come to this one")
-            address.announce(self._run, other, self._host)
-        except (OSError, InputError, ValueError) as error:
-            return JSONResponse({"error": f"stays: {error}"}, status_code=400)
+        other = msgspec.msgpack.decode(await body_of(request), type=Address)
+        endpoint_of(other.url)
+        if self._outside:
+            raise InputError("other hosts come to this one")
+        address.announce(self._run, other, self._host)
         log.info("the job's collector is that of %s; this one ends", other.host)
         self.elsewhere.set()
         return Response(status_code=204)
 
 
-def _from_afar(request: Request) -> Response | None:
-    if request.client is not None and is_loopback(request.client.host):
-        return None
-    return JSONResponse({"error": "only this host's agent may ask for that"}, status_code=403)
+def _from_this_host(handler: Handler) -> Handler:
+    """A route for this host's agent only; what cannot be done is told."""
+
+    async def answered(request: Request) -> Response:
+        if request.client is None or not is_loopback(request.client.host):
+            return JSONResponse({"error": "only this host's agent may ask for that"}, status_code=403)
+        try:
+            return await handler(request)
+        except (OSError, InputError, ValueError) as error:  # msgspec's errors are ValueErrors
+            return JSONResponse({"error": f"that cannot be done: {error}"}, status_code=400)
+
+    return answered

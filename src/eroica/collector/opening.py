@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from eroica.collector.participants import WorkerKey, key_of
 from eroica.collector.resume import History
 from eroica.model.verdict import Verdict
-from eroica.model.window import Window, WindowPurpose
+from eroica.model.window import WindowPurpose
 from eroica.settings import Settings
 from eroica.wire.messages import ProfileRequest, WorkerStatus, WorkerTrigger
 from eroica.wire.patience import off_by
@@ -30,8 +30,6 @@ _AFTER_ASKED_S = 30.0
 #: reason, and need not wait for longer than this after that window: its own cost is forgotten by then. Once a pause.
 _FAR_SLOWER = 1.3
 _LEAST_PAUSE_S = 30.0
-#: Who asks again and again keeps triggers out for so long at most.
-_LONGEST_ASKED_S = 120.0
 #: Requests that wait; whoever asks more often than windows can be taken is refused.
 _MOST_REQUESTS = 8
 #: Times that an early window is tried.
@@ -44,6 +42,8 @@ _USUAL_BESIDE = 12
 #: No iteration is taken for shorter than this, seconds, and no window asked for more of them.
 SHORTEST_S = 1e-6
 _MOST_ITERATIONS = 5_000
+#: Fewest iterations of a window, and a second of them; a window that must hold less says so.
+MIN_ITERATIONS = 20
 #: A first look that would take this share of a whole window is that.
 _NEARLY_WHOLE = 0.6
 #: A cause that is told with so much confidence needs no longer window.
@@ -98,7 +98,6 @@ class Opening:
     def __init__(self, settings: Settings) -> None:
         self.absolved = 0
         self.quiet_until = 0.0
-        self._asked_since = 0.0
         self._settings = settings
         self._cooldown_s = settings.cooldown_s
         self._requests: list[tuple[int, ProfileRequest]] = []
@@ -159,7 +158,7 @@ class Opening:
         whole = Wanted(
             first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s, since=first.since
         )
-        look_s = max(self._settings.first_look_s, self._settings.min_window_iterations * first.current_s)
+        look_s = max(self._settings.first_look_s, MIN_ITERATIONS * first.current_s)
         if not self._settings.first_look_s or look_s >= _NEARLY_WHOLE * whole.seconds:
             return whole
         self._whole = whole
@@ -172,18 +171,8 @@ class Opening:
     @staticmethod
     def _around_next(trigger: WorkerTrigger) -> Wanted:
         """A window in which the next long iteration lies, with usual ones beside it."""
-        return Wanted(
-            trigger.kind,
-            trigger.reason,
-            0.0,
-            iterations=min(2 * off_by(trigger.interval) + _USUAL_BESIDE, _MOST_ITERATIONS),
-            baseline_s=trigger.baseline_s,
-            current_s=trigger.current_s,
-            pace_s=trigger.baseline_s,
-            period_s=trigger.period_s,
-            due=trigger.next_iteration,
-            every=trigger.interval,
-        )
+        beside = _of_iterations(trigger, 0.0, 2 * off_by(trigger.interval) + _USUAL_BESIDE)
+        return replace(beside, due=trigger.next_iteration, every=trigger.interval)
 
     def _whole_period(self, trigger: WorkerTrigger) -> Wanted:
         """A window in which slowness that comes and goes is there once: it may be over before the window opens.
@@ -191,16 +180,7 @@ class Opening:
         As far as the budget of trace events goes.
         """
         seconds = max(self._settings.window_s, min(_PERIODS * trigger.period_s, _LONGEST_WINDOW_S))
-        return Wanted(
-            trigger.kind,
-            trigger.reason,
-            seconds,
-            iterations=min(math.ceil(seconds / max(trigger.current_s, SHORTEST_S)), _MOST_ITERATIONS),
-            baseline_s=trigger.baseline_s,
-            current_s=trigger.current_s,
-            pace_s=trigger.baseline_s,
-            period_s=trigger.period_s,
-        )
+        return _of_iterations(trigger, seconds, math.ceil(seconds / max(trigger.current_s, SHORTEST_S)))
 
     def _unanswered(self, workers: Iterable[WorkerStatus]) -> list[WorkerTrigger]:
         """New triggers of the living, from now on answered."""
@@ -232,11 +212,7 @@ class Opening:
         shown_s = (verdict.iteration.current_ms or math.inf) / 1e3 if purpose != "manual" else math.inf
         self._known_s, self._known_at = max(shown_s, 0.0 if purpose in _OF_OURS else self._known_s), now
         if purpose == "manual":
-            pause_s = min(self._settings.cooldown_s, _AFTER_ASKED_S)
-            if now >= self.quiet_until + pause_s:
-                self._asked_since = now
-            until = min(now + pause_s, self._asked_since + _LONGEST_ASKED_S)
-            self.quiet_until = max(self.quiet_until, until)
+            self.quiet_until = max(self.quiet_until, now + min(self._settings.cooldown_s, _AFTER_ASKED_S))
             return
         if purpose in _OF_OURS and verdict.verdict != "slow":  # a slowdown may still ask for its own
             return
@@ -268,20 +244,19 @@ class Opening:
         """Go on where a collector of the same job ended."""
         triggered = (line for line in history.lines if line.purpose not in ("manual", *_OF_OURS))
         self.absolved = sum(line.verdict == "healthy" for line in triggered)
-        left = None if history.underway is None else history.underway.window
-        if left is not None and left.purpose == "slow" and self._is_first_look(left):
-            self._whole = Wanted(
-                left.purpose,
-                left.reason,
-                self._settings.window_s,
-                baseline_s=left.baseline_iteration_s,
-                since=left.since,
-            )
 
-    def _is_first_look(self, window: Window) -> bool:
-        """The window is much shorter than a whole one, and about nothing that comes and goes."""
-        length_s = (window.last_iteration - window.first_iteration) * (window.current_iteration_s or 0.0)
-        return not window.period_s and length_s < _NEARLY_WHOLE * self._settings.window_s
+
+def _of_iterations(trigger: WorkerTrigger, seconds: float, iterations: int) -> Wanted:
+    return Wanted(
+        trigger.kind,
+        trigger.reason,
+        seconds,
+        iterations=min(iterations, _MOST_ITERATIONS),
+        baseline_s=trigger.baseline_s,
+        current_s=trigger.current_s,
+        pace_s=trigger.baseline_s,
+        period_s=trigger.period_s,
+    )
 
 
 def _is_sure(verdict: Verdict) -> bool:

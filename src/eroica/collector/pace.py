@@ -2,32 +2,36 @@
 
 Reports come a few times a second from each host and say how long the iterations since the one before took. They are
 added up worker by worker until a stretch of about a second is full, or, where iterations are longer, until everybody
-has completed one. Views draw it, and it says whether the job ended slower than it had been.
+has completed one. The newest stretches stay as they are, older ones are thinned evenly. Views draw them, and they say
+whether the job ended slower than it had been.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from eroica.collector.ledger import News
 from eroica.collector.marks import Marks
 from eroica.collector.participants import WorkerKey
-from eroica.collector.rounds import Round
-from eroica.collector.thinned_times import Stretch, Stretches
 from eroica.model.history import IterationHistory
 from eroica.model.lost import Lost, lost_at_end
 from eroica.wire.messages import WorkerStatus
 
 #: A stretch that lasts so long is due: it ends a moment later, after about a second.
 _DUE_S = 0.75
+#: Hosts report at least so often.
+_TOLD_S = 0.25
 #: Who is not where the others are after so long, or after this share of an iteration, is not waited for...
 _PATIENCE_S, _PATIENCE_SHARE = 0.75, 0.25
 #: ...nor after this, however long iterations are said to be.
 _LONGEST_PATIENCE_S = 10.0
 #: A stretch that ends so long after a window was in it, or in what follows the window.
 _AFTER_WINDOW_S = 2.0
+#: The newest stretches, which stay as they are (five minutes, where iterations are short), and most of all.
+FINE, _MOST = 300, 2000
 
 
 class PaceUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +47,16 @@ class PaceUpdate(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     whole: bool
     news: IterationHistory
+
+
+class Stretch(NamedTuple):
+    """One value of each column of `IterationHistory`."""
+
+    at_s: float
+    iteration: int
+    mean_ms: float
+    slowest_ms: float
+    slowest_worker: int
 
 
 class _Host:
@@ -69,16 +83,16 @@ class Pace:
     """
 
     def __init__(self, job: str, wall: float, now: float) -> None:
-        self.version = self._first_version = int(wall * 1000)
+        self.version = self._whole_until = int(wall * 1000)
         self._job = job
         self._wall = wall
         self._now = now
         self._began = round(wall, 3)
         self._start = now
-        self._stretches = Stretches()
-        self._marks = Marks()
+        self._stretches: list[tuple[int, Stretch]] = []
+        self._marks = Marks(self._count)
         self._hosts: dict[str, _Host] = {}
-        self._round = Round()
+        self._round = _Round()
         self._closed_at = self._first_at = self._last_at = now
         self._reached = 0
 
@@ -92,27 +106,21 @@ class Pace:
             host: Its name.
             workers: All workers of this host that are listened to.
         """
-        known = self._hosts.get(host)
         if not workers:
             self._hosts.pop(host, None)
             return
-        if known is None:
-            known = self._hosts[host] = _Host()
-        self._take(now, host, known, workers)
+        self._take(now, host, self._hosts.setdefault(host, _Host()), workers)
         self._close_if_due(now)
 
     def tick(self, now: float) -> None:
         """Time passed; this looks at all hosts, a report at its own only."""
         if self._marks.awaits:
-            at_s = round(now - self._start, 3)
-            self._count(self._marks.reached(at_s, self.version + 1, self._lowest()))
+            self._marks.reached(self._at_s(now), self._lowest())
         self._close_if_due(now)
 
-    def shown(self, now: float, news: Iterable[News]) -> None:
-        """Windows came into other phases."""
-        for one in news:
-            at_s, still_s = (round(moment - self._start, 3) for moment in (now, self._last_at))
-            self._count(self._marks.shown(at_s, self.version + 1, self._lowest(), still_s, one))
+    def shown(self, now: float, news: News) -> None:
+        """A window came into another phase."""
+        self._marks.shown(self._at_s(now), self._lowest(), self._at_s(self._last_at), news)
 
     def resume(self, history: IterationHistory) -> None:
         """Go on with what a collector of the same job kept; before anything else."""
@@ -120,17 +128,14 @@ class Pace:
         since_s = max(self._wall - history.began, last_s)  # its clock may have been another one
         self._began = history.began
         self._start = self._now - since_s
-        self.version += 1
-        self._stretches.resume(self.version, history)
+        version = self._count()
+        columns = (getattr(history, name) for name in Stretch._fields)
+        self._stretches = [(version, Stretch._make(row)) for row in zip(*columns, strict=True)]
+        self._make_room()
         self._reached = history.iteration[-1] if history.iteration else 0
         self._marks.resume(history.marks, last_s)
 
     # ------------------------------------------------------------------ views
-
-    @property
-    def latest(self) -> Stretch | None:
-        """The newest stretch."""
-        return self._stretches.last
 
     def loss(self, *, is_traced: bool) -> Lost | None:
         """Compare the end of the job with its best level, milliseconds; None where it was too short.
@@ -140,30 +145,32 @@ class Pace:
         Args:
             is_traced: A window traced devices, which leaves iterations longer: what was before it is no past.
         """
-        opened = (mark for mark in self._marks.all() if mark.kind in ("window", "baseline"))
+        opened = (mark for mark in self._marks.since(-1) if mark.kind in ("window", "baseline"))
         spans = [(mark.at_s, mark.until_s + _AFTER_WINDOW_S) for mark in opened if mark.until_s is not None]
         since = min((end for _, end in spans), default=0.0) if is_traced else 0.0
-        free = (one for one in self._stretches.all() if not any(start <= one.at_s <= end for start, end in spans))
+        free = (one for _, one in self._stretches if not any(start <= one.at_s <= end for start, end in spans))
         return lost_at_end([one.mean_ms for one in free if one.at_s >= since])
 
     def history(self) -> IterationHistory:
         """Everything, as it is kept on disk."""
-        return self._record(self._stretches.all(), whole=True, version=0)
+        return self._record(-1)
 
     def since(self, version: int) -> PaceUpdate:
         """Return everything that is new since a version that an earlier call told; 0 for everything."""
-        newer = self._stretches.since(version) if self._first_version <= version <= self.version else None
-        whole = newer is None
-        found = self._stretches.all() if newer is None else newer
-        return PaceUpdate(version=self.version, whole=whole, news=self._record(found, whole, version))
+        whole = not self._whole_until <= version <= self.version
+        return PaceUpdate(version=self.version, whole=whole, news=self._record(-1 if whole else version))
 
-    def _record(self, found: Sequence[Stretch], whole: bool, version: int) -> IterationHistory:
+    def _record(self, version: int) -> IterationHistory:
+        newer = len(self._stretches)
+        while newer and self._stretches[newer - 1][0] > version:
+            newer -= 1
+        found = [stretch for _, stretch in self._stretches[newer:]]
         columns = zip(*found, strict=True) if found else ((),) * len(Stretch._fields)
         return IterationHistory(
             job=self._job,
             began=self._began,
             **dict(zip(Stretch._fields, columns, strict=True)),
-            marks=self._marks.all() if whole else self._marks.since(version),
+            marks=self._marks.since(version),
         )
 
     # ------------------------------------------------------------------ stretches
@@ -176,18 +183,15 @@ class Pace:
             iterations[worker.pid] = done
             if not status.ended:
                 lowest = done if lowest is None or done < lowest else lowest
-            if status.latest_s is not None:
-                since = before.get(worker.pid, done - 1)
-                if done > since:
-                    self._last_at = now
-                    if self._round.is_empty:
-                        self._first_at = now
-                    self._round.add((name, worker.pid), worker.global_rank, since, done, status.latest_s)
+            since = before.get(worker.pid, done - 1)
+            if status.latest_s is not None and done > since:
+                self._last_at = now
+                if not self._round.spent:
+                    self._first_at = now
+                self._round.add((name, worker.pid), worker.global_rank, since, done, status.latest_s)
             if status.trigger is not None and host.triggers.get(worker.pid) != status.trigger.count:
                 host.triggers[worker.pid] = status.trigger.count
-                at_s = round(now - self._start, 3)
-                told = self._marks.triggered(at_s, self.version + 1, worker.global_rank, done, status.trigger)
-                self._count(told)
+                self._marks.triggered(self._at_s(now), worker.global_rank, done, status.trigger)
         if len(host.triggers) > 2 * len(iterations):
             host.triggers = {pid: count for pid, count in host.triggers.items() if pid in iterations}
         host.iterations, host.lowest = iterations, lowest
@@ -195,25 +199,39 @@ class Pace:
     def _close_if_due(self, now: float) -> None:
         """End the stretch if it is long enough, and everybody is in it who will be."""
         due_s = now - max(self._closed_at + _DUE_S, self._first_at)
-        if self._round.is_empty or due_s < 0 or not self._round.is_over(due_s, self._patience_s, self._everybody()):
+        if not self._round.spent or due_s < 0 or not self._round.is_over(due_s, self._patience_s, self._everybody()):
             return
-        means = self._round.close()
-        slowest, slowest_s = means.slowest
+        means_s = self._round.close()
+        slowest = max(means_s, key=means_s.__getitem__)
         stretch = Stretch(
-            at_s=round(now - self._start, 3),
+            at_s=self._at_s(now),
             iteration=self._lowest(),
-            mean_ms=round(1e3 * means.mean_s, 3),
-            slowest_ms=round(1e3 * slowest_s, 3),
+            mean_ms=round(1e3 * sum(means_s.values()) / len(means_s), 3),
+            slowest_ms=round(1e3 * means_s[slowest], 3),
             slowest_worker=slowest,
         )
-        self.version += 1
-        self._stretches.add(self.version, stretch)
+        self._stretches.append((self._count(), stretch))
+        self._make_room()
         self._closed_at = self._first_at = now
+
+    def _make_room(self) -> None:
+        """Join neighbors among the older stretches, where there are too many, to lengths that leave a third free."""
+        if len(self._stretches) <= _MOST:
+            return
+        older, newest = self._stretches[:-FINE], self._stretches[-FINE:]
+        longest_s, start_s = 3 * older[-1][1].at_s / (_MOST - FINE), 0.0
+        kept = [older[0]]
+        for version, stretch in older[1:]:
+            if stretch.at_s - start_s <= longest_s:
+                kept[-1] = version, merged(kept[-1][1], stretch, start_s)
+            else:
+                start_s = kept[-1][1].at_s
+                kept.append((version, stretch))
+        self._stretches, self._whole_until = [*kept, *newest], kept[-1][0]
 
     @property
     def _patience_s(self) -> float:
-        last = self._stretches.last
-        usual_s = last.mean_ms / 1e3 if last is not None else 0.0
+        usual_s = self._stretches[-1][1].mean_ms / 1e3 if self._stretches else 0.0
         return min(max(_PATIENCE_S, _PATIENCE_SHARE * usual_s), _LONGEST_PATIENCE_S)
 
     def _everybody(self) -> Iterator[tuple[WorkerKey, int]]:
@@ -227,5 +245,100 @@ class Pace:
         self._reached = min(known, default=self._reached)
         return self._reached
 
-    def _count(self, changed: bool) -> None:
-        self.version += changed
+    def _at_s(self, now: float) -> float:
+        return round(now - self._start, 3)
+
+    def _count(self) -> int:
+        self.version += 1
+        return self.version
+
+
+def merged(first: Stretch, second: Stretch, start_s: float) -> Stretch:
+    """Two neighbors as one: the mean weighted by time, the slowest of both.
+
+    Args:
+        first: The earlier one.
+        second: The one after it.
+        start_s: When the earlier one began.
+    """
+    lasted = max(first.at_s - start_s, 0.0), max(second.at_s - first.at_s, 0.0)
+    weight = lasted[1] / sum(lasted) if sum(lasted) > 0 else 0.5
+    slowest = max(first, second, key=lambda stretch: stretch.slowest_ms)
+    return Stretch(
+        at_s=second.at_s,
+        iteration=second.iteration,
+        mean_ms=round(first.mean_ms + weight * (second.mean_ms - first.mean_ms), 3),
+        slowest_ms=slowest.slowest_ms,
+        slowest_worker=slowest.slowest_worker,
+    )
+
+
+_Spent = dict[int, tuple[int, float]]
+
+
+class _Round:
+    """The same iterations of every worker, added up.
+
+    A host that reports right behind an iteration in which everybody paused tells of it, the others do so a moment
+    later. So a round does not end with a report. When it is long enough, all may report once more; then it takes *aim*
+    at the highest iteration told so far, and lasts until everybody who moves at all is there. What was completed beyond
+    that belongs to the next round.
+
+    Attributes:
+        spent: Global rank -> iterations and seconds.
+    """
+
+    def __init__(self) -> None:
+        self.spent: _Spent = {}
+        self._next: _Spent = {}
+        self._movers: set[WorkerKey] = set()
+        self._early: set[WorkerKey] = set()
+        self._former: set[WorkerKey] | None = None
+        self._behind: set[WorkerKey] = set()
+        self._highest = self._beyond = 0
+        self._aim: int | None = None
+
+    def add(self, key: WorkerKey, rank: int, before: int, done: int, mean_s: float) -> None:
+        """A worker completed iterations `before + 1 ... done`, in so many seconds each."""
+        middle = done if self._aim is None else min(max(before, self._aim), done)
+        if before < middle:
+            _add(self.spent, rank, middle - before, mean_s)
+            self._movers.add(key)
+            self._highest = max(self._highest, middle)
+        if middle < done:
+            _add(self._next, rank, done - middle, mean_s)
+            self._early.add(key)
+            self._beyond = max(self._beyond, done)
+        if self._aim is not None and done >= self._aim:
+            self._behind.discard(key)
+
+    def is_over(self, due_s: float, patience_s: float, workers: Iterable[tuple[WorkerKey, int]]) -> bool:
+        """Return whether all workers have completed the round, or have been waited for long enough.
+
+        To be asked again and again, also while nobody completes anything.
+
+        Args:
+            due_s: For how long it has been long enough, and not empty.
+            patience_s: How long to wait.
+            workers: All, with the iterations they have completed.
+        """
+        if due_s < _TOLD_S:
+            return False
+        if self._aim is None:
+            self._aim = aim = self._highest
+            moving = None if self._former is None else self._movers | self._former
+            self._behind = {key for key, done in workers if done < aim and (moving is None or key in moving)}
+        return not self._behind or due_s - _TOLD_S >= patience_s
+
+    def close(self) -> dict[int, float]:
+        """End the round; the next one has begun already. Return the mean iteration by global rank, seconds."""
+        means_s = {rank: seconds / count for rank, (count, seconds) in self.spent.items()}
+        self.spent, self._next = self._next, {}
+        self._former, self._movers, self._early = self._movers, self._early, set()
+        self._highest, self._beyond, self._aim = self._beyond, 0, None
+        return means_s
+
+
+def _add(spent: _Spent, rank: int, count: int, mean_s: float) -> None:
+    before, seconds = spent.get(rank, (0, 0.0))
+    spent[rank] = before + count, seconds + count * mean_s

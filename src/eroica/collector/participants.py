@@ -1,18 +1,109 @@
-"""Keep the workers that take part, as agents report them: bounded, and each host speaks for its own workers only."""
+"""Keep the workers that take part, as agents report them: bounded, and each host speaks for its own workers only.
+
+Iterations of all workers must mean the same (`SameIterations`). A learner steps an optimizer and its actors do not.
+Each of them counts what it has, so they would differ; but all of them exchange data once an iteration. See
+`docs/decisions/iterations.md`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from eroica.collector.intake import MAX_WORKERS
+from eroica.model.words import worker_list
+from eroica.wire import beat
 from eroica.wire.messages import AgentReport, WorkerStatus
 
+#: What workers count, in words.
+_WORDS = {
+    beat.BATCHES: "batches of its loader",
+    beat.EXCHANGES: "exchanges with other workers",
+    beat.BACKWARD: "backward passes",
+    beat.OPTIMIZER: "steps of optimizers",
+    beat.ANNOUNCED: "calls of eroica.step()",
+}
+#: Sources that workers can be ordered to count, best first.
+_SHARED = (beat.OPTIMIZER, beat.EXCHANGES)
+#: Workers drift apart if one has completed less than this share of another one's iterations...
+_BEHIND = 0.7
+#: ...and is so many behind; less may be the time between two reports.
+_LEAST_BEHIND = 100
+#: Seconds for which workers have to differ: they begin to step at different moments.
+_PATIENCE_S = 10.0
+_REMEDY = "call eroica.step() once an iteration on all ranks"
 WorkerKey = tuple[str, int]
 AGENT_SILENT_S = 10.0
 _MAX_HOSTS = 50_000
 _DISPUTE_S = 2.0
 _GATHER_S = 10.0
+
+
+class SameIterations:
+    """Follows what the workers of one job count: a state machine without I/O.
+
+    Attributes:
+        count_by: Source that all workers shall count; 0 = each as it does.
+    """
+
+    def __init__(self) -> None:
+        self.count_by = beat.NO_SOURCE
+        self._differ_since: float | None = None
+        self._has_told = False
+
+    def tick(self, now: float, living: Sequence[WorkerStatus]) -> str:
+        """Time passed. Return what people should know, once; else ""."""
+        wanted, told = source_for_all(living), "" if self._has_told else difference(living)
+        if not wanted and not told:
+            self._differ_since, self.count_by = None, beat.NO_SOURCE
+            return ""
+        self._differ_since = now if self._differ_since is None else self._differ_since
+        if now - self._differ_since < _PATIENCE_S:
+            return ""
+        self.count_by = wanted
+        self._has_told = self._has_told or bool(told)
+        return told
+
+
+def counting(living: Sequence[WorkerStatus]) -> list[WorkerStatus]:
+    """Workers that have iterations, or learn them: not those where nothing has repeated yet."""
+    return [status for status in living if status.source != beat.NO_SOURCE or status.state != "learning"]
+
+
+def source_for_all(living: Sequence[WorkerStatus]) -> int:
+    """Return the source by which workers shall count: the best that all have; 0 if they agree, or none have one."""
+    workers = counting(living)
+    shown = {status.source for status in workers}
+    if len(shown) < 2 or beat.ANNOUNCED in shown:
+        return beat.NO_SOURCE
+    known = -1
+    for status in workers:
+        known &= status.known
+    return next((source for source in _SHARED if known >> source & 1), beat.NO_SOURCE)
+
+
+def difference(living: Sequence[WorkerStatus]) -> str:
+    """Say how workers' iterations differ where nothing can be done about it; "" where they do not."""
+    workers = counting(living)
+    told = [status for status in workers if status.state != "learning" and status.source != beat.NO_SOURCE]
+    by_source: dict[int, list[int]] = {}
+    for status in told:
+        by_source.setdefault(status.source, []).append(status.worker.global_rank)
+    if len(by_source) > 1:
+        if len(told) < len(workers) or source_for_all(living):
+            return ""
+        who = "; ".join(f"{worker_list(by_source[one])}: {_WORDS[one]}" for one in sorted(by_source, reverse=True))
+        return f"workers count different things as iterations ({who}); {_REMEDY}"
+    if not told:
+        return ""
+    last, first = (edge(told, key=lambda status: status.iteration) for edge in (min, max))
+    behind = first.iteration - last.iteration
+    if behind < _LEAST_BEHIND or last.iteration > _BEHIND * first.iteration or not last.iteration:
+        return ""
+    return (
+        f"iterations of workers drift apart: worker {first.worker.global_rank} is at {first.iteration}, worker "
+        f"{last.worker.global_rank} at {last.iteration}; to compare them, {_REMEDY}"
+    )
 
 
 @dataclass
@@ -31,12 +122,17 @@ class Roll:
 
     Args:
         note: Where to say what people should know.
+
+    Attributes:
+        last_heard: Time of the last report of any agent; 0 if none ever reported.
+        joined_at: Time at which a worker reported that had not before.
+        world_size: Largest that any worker told; 0 before the first.
     """
 
     def __init__(self, note: Callable[[str], object]) -> None:
         self.last_heard = 0.0
+        self.joined_at = float("-inf")
         self.world_size = 0
-        self._joined_at: float | None = None
         self._note = note
         self._hosts: dict[str, _Host] = {}
         self._waiting: set[str] = set()
@@ -79,7 +175,7 @@ class Roll:
             if not status.ended:
                 self._owners[status.worker.global_rank] = report.host
             if (report.host, status.worker.pid) not in self._ever:
-                self._joined_at = now
+                self.joined_at = now
             if len(self._ever) < 2 * MAX_WORKERS:
                 self._ever.add((report.host, status.worker.pid))
             self.world_size = max(self.world_size, status.worker.world_size)
@@ -114,11 +210,6 @@ class Roll:
     def living(self) -> list[WorkerStatus]:
         """Workers whose process is there."""
         return [status for status in self if not status.ended]
-
-    @property
-    def joined_at(self) -> float:
-        """Time at which a worker reported that had not before; 0 if none ever did."""
-        return self._joined_at or 0.0
 
     @property
     def ever(self) -> int:
@@ -161,7 +252,7 @@ class Roll:
 
     def gathering(self, now: float) -> bool:
         """Return whether a worker joined (or the job restarted) a moment ago, and not all are in full swing yet."""
-        if self._joined_at is None or now - self._joined_at >= _GATHER_S:
+        if now - self.joined_at >= _GATHER_S:
             return False
         return sum(status.baseline_s is not None for status in self.living) < self.world_size
 

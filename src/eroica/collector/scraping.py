@@ -22,7 +22,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -37,7 +37,6 @@ from eroica.collector.service import Collector
 from eroica.errors import InputError
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean
-from eroica.settings import Settings
 from eroica.wire.address import read_shared
 from eroica.wire.files import write_whole
 from eroica.wire.guarded_server import admit
@@ -51,8 +50,6 @@ log = logging.getLogger("eroica.collector")
 
 Serve = Callable[[socket.socket, ASGIApp], Awaitable[str]]
 PATH = "/metrics"
-#: Windows of verdicts like these are over and say nothing of the job now.
-_PAST = ("passed", "restarted")
 _STRANGER = JSONResponse(
     {"error": "a token is needed; it stands in metrics.token in the run directory"},
     status_code=401,
@@ -65,43 +62,26 @@ class Scraping:
 
     Args:
         collector: Whose.
-        settings: Tunables.
-        run: The run directory.
         host: This host's name.
-        token: The collector's.
-        messages: How often the webhook was told what; see `eroica.collector.webhook`.
-        clock: The collector's.
     """
 
-    def __init__(
-        self,
-        collector: Collector,
-        settings: Settings,
-        run: Path,
-        host: str,
-        token: str,
-        messages: Callable[[], Mapping[str, int]] = dict,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._clock = clock
-        self._token = token
+    def __init__(self, collector: Collector, host: str) -> None:
         self._collector = collector
-        self._settings = settings
-        self._run = run
-        self._files = [run / "prometheus.json"]
-        if settings.metrics_targets:
+        self._settings, self._run = collector.settings, collector.run_directory
+        self._note = collector.windows.ledger.note
+        self._files = [self._run / "prometheus.json"]
+        if self._settings.metrics_targets:
             name = f"{file_name(collector.windows.job)}@{file_name(host)}.json"
-            self._files.append(Path(settings.metrics_targets) / name)
-        self._messages = messages
+            self._files.append(Path(self._settings.metrics_targets) / name)
         self._stood_at: dict[int, float] = {}
         self._target = b""
         self._url = ""
-        self._own_token = settings.metrics_token
+        self._own_token = self._settings.metrics_token
         if not good_token(self._own_token):
             if self._own_token:
-                collector.windows.note("metrics_token is not used: it needs 16 to 200 characters without spaces")
-            self._own_token = hmac.new(token.encode(), b"eroica metrics", hashlib.sha256).hexdigest()
-        self._passes = tuple(f"Bearer {each}".encode() for each in (token, self._own_token))
+                self._note("metrics_token is not used: it needs 16 to 200 characters without spaces")
+            self._own_token = hmac.new(collector.token.encode(), b"eroica metrics", hashlib.sha256).hexdigest()
+        self._passes = tuple(f"Bearer {each}".encode() for each in (collector.token, self._own_token))
 
     # ------------------------------------------------------------------ what
 
@@ -113,27 +93,23 @@ class Scraping:
         """Gather the present state for the metrics."""
         from eroica.views.metrics import Scrape
 
-        windows, now = self._collector.windows, self._clock()
-        status = self._collector.status()
-        window_id, verdict = self._newest({line.window_id for line in status.windows if line.phase in _PAST})
+        windows, now = self._collector.windows, self._collector.clock()
+        verdicts, over = windows.ledger.verdicts, windows.ledger.judged("passed", "restarted")
+        window_id, verdict = 0, self._collector.final
+        if verdict is None and (standing := verdicts.keys() - over):  # others say nothing of the job now
+            window_id = max(standing)
+            verdict = verdicts[window_id]
         return Scrape(
-            status=status,
+            status=self._collector.status(),
             workers_expected=windows.roll.world_size,
             report_ages_s=windows.roll.report_ages(now),
             overdue_s=AGENT_SILENT_S,
             verdict=verdict,
             verdict_at=self._stood_at.get(window_id),
-            verdicts=tuple(windows.verdicts.values()),
-            messages=self._messages(),
+            verdicts=tuple(verdicts.values()),
+            messages=self._collector.messages,
             delays=self._collector.sense.matrix(now),
         )
-
-    def _newest(self, past: set[int]) -> tuple[int, Verdict | None]:
-        if self._collector.final is not None:
-            return 0, self._collector.final
-        verdicts = self._collector.windows.verdicts
-        window_id = max(verdicts.keys() - past, default=0)
-        return window_id, verdicts.get(window_id)
 
     # ------------------------------------------------------------------ to whom
 
@@ -181,7 +157,7 @@ class Scraping:
             if wanted:
                 self._url = _reachable(await serve(listening(_door(wanted)), self.before(_nothing_else)))
         except (OSError, InputError) as error:
-            self._collector.windows.note(f"metrics are not to be had at {wanted[:100]}: {error}")
+            self._note(f"metrics are not to be had at {wanted[:100]}: {error}")
         self.announce()
 
     def reached_at(self, url: str) -> None:
@@ -193,7 +169,7 @@ class Scraping:
     def announce(self) -> None:
         """Write the files, unless hosts share the directory and the job's collector is that of another one."""
         shared = read_shared(self._run)
-        if shared is not None and shared.token != self._token:
+        if shared is not None and shared.token != self._collector.token:
             return
         where = [{"targets": [urlsplit(self._url).netloc], "labels": {"run": clean(self._collector.windows.job)}}]
         self._target = msgspec.json.format(msgspec.json.encode(where), indent=2) + b"\n"
@@ -203,7 +179,7 @@ class Scraping:
             for path in self._files[1:]:
                 _write_for_all(path, self._target)
         except OSError as error:
-            self._collector.windows.note(f"Prometheus cannot find the metrics: {error}")
+            self._note(f"Prometheus cannot find the metrics: {error}")
 
     def withdraw(self) -> None:
         """There is nothing to be asked any more; what another collector has written since stays."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -19,19 +21,18 @@ from starlette.routing import Route
 
 from eroica.archive.bundle import Content
 from eroica.archive.store import Store, write_json
-from eroica.collector.arrivals import Arrivals, head_in
-from eroica.collector.attendance import Roster, failures_in
+from eroica.collector.access import TooLong, body_of
+from eroica.collector.arrivals import ANSWER_S, Arrivals, Book, head_in
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
-from eroica.collector.live.telling import Shown
-from eroica.collector.numbering import ANSWER_S, Book
+from eroica.collector.lives import failures_in
 from eroica.collector.pace import Pace
+from eroica.collector.participants import SameIterations
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
-from eroica.collector.same_iterations import SameIterations
 from eroica.collector.span import report_pause_s
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
@@ -40,7 +41,7 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.address import read_shared
-from eroica.wire.codec import UNDECODABLE
+from eroica.wire.codec import UNDECODABLE, decode_message
 from eroica.wire.messages import (
     AgentReport,
     CollectorReply,
@@ -69,10 +70,7 @@ HISTORY_S = 5.0
 TICK_PAUSE_S, SMALL_JOB = 4e-5, 64
 #: `status.json` names all workers. In a large job it is not written twice a second.
 STATUS_PAUSE_S = 1e-4
-MessagePack = "application/msgpack"
-Message = TypeVar("Message", bound=msgspec.Struct)
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Handler = Callable[[Request], Awaitable[Response]]
 Analysis = Callable[[str, Analyze, Settings], Verdict]
 Diagnosis = Callable[[Blockage, str, Settings], "Verdict | None"]
 
@@ -106,6 +104,7 @@ class Collector:
         page: What opens the live page; default: made from the token.
 
     Attributes:
+        messages: How often the webhook was told what; see `eroica.collector.webhook`.
         listeners: Called with each verdict that stands and its window; 0 for the job's final one.
     """
 
@@ -124,21 +123,22 @@ class Collector:
         self.blockages = Blockages(self.windows, settings)
         self.sense = Sense(self.windows, settings)
         self._same_iterations = SameIterations()
-        self._attendance = Roster()
         self._former: Verdict | None = None
         self._over_at: float | None = None
         self.pace = Pace(job, time.time(), clock())
+        self.messages: Counter[str] = Counter()
         self.listeners: list[Callable[[int, Verdict], None]] = []
         self.finished = asyncio.Event()
         self.final: Verdict | None = None
         self.interrupted = False
+        self.run_directory = store.run
+        self.settings = settings
+        self.clock = clock
         self._job = job
         self._store = store
-        self._settings = settings
-        self._token = token.encode()
+        self.token = token
         self._analysis = analysis
         self._diagnosis = diagnosis
-        self._clock = clock
         self._kept: Window | None = None
         self._kept_pace: tuple[int, float] = (0, -HISTORY_S)
         self._looks_bytes: tuple[int, int] = (0, 0)
@@ -148,36 +148,26 @@ class Collector:
         self._arrivals = Arrivals(store)
         self._next_tick = 0.0
         self._next_status = 0.0
-        self.live = Live(self._shown(), token, page)
-
-    def _shown(self) -> Shown:
-        """State that pages may read, and the one request that they may make."""
-        return Shown(
-            job=self._job,
-            run=self._store.run,
-            settings=self._settings,
-            status=self._job_status,
-            verdicts=lambda: self.windows.verdicts,
-            final=lambda: self.final,
-            pace=lambda version: self.pace.since(version),  # noqa: PLW0108 - `resume` may put another one there
-            heard=lambda host: self.windows.roll.hears(host, self._clock()),
-            ask=lambda asked: self.windows.asked(self._clock(), asked),
-            ways=lambda: self.sense.matrix(self._clock()),
-        )
+        self._note = self.windows.ledger.note
+        self.windows.ledger.listen = lambda news: self.pace.shown(self.clock(), news)
+        self.live = Live(self, token, page)
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:
         """The ASGI application; `more` are routes of whoever listens for us (`eroica.collector.listening_sockets`)."""
+        answers = {
+            "/v1/report": self._report,
+            "/v1/patterns": self._pattern,
+            "/v1/parts": self._parts,
+            "/v1/parcels": self._parcel,
+            "/v1/windows/{window_id:int}/failures": self._failure,
+            "/v1/looks": self._looks,
+            "/v1/profile": self._profile,
+            "/v1/finish": self._finish,
+        }
         return Starlette(
             routes=[
-                Route("/v1/report", self._guarded(self._report), methods=["POST"]),
-                Route("/v1/patterns", self._guarded(self._pattern), methods=["POST"]),
-                Route("/v1/parts", self._guarded(self._parts), methods=["POST"]),
-                Route("/v1/parcels", self._guarded(self._parcel), methods=["POST"]),
-                Route("/v1/windows/{window_id:int}/failures", self._guarded(self._failure), methods=["POST"]),
-                Route("/v1/looks", self._guarded(self._looks), methods=["POST"]),
-                Route("/v1/profile", self._guarded(self._profile), methods=["POST"]),
+                *(Route(path, self._guarded(answer), methods=["POST"]) for path, answer in answers.items()),
                 Route("/v1/status", self._guarded(self._status), methods=["GET"]),
-                Route("/v1/finish", self._guarded(self._finish), methods=["POST"]),
                 *self.live.routes(),
                 *more,
             ]
@@ -185,16 +175,16 @@ class Collector:
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
-        self.windows.resume(self._clock(), time.time(), history)
-        self.blockages.resume(history)
-        self._former = history.final
         if history.pace is not None:
             self.pace.resume(history.pace)
+        self.windows.resume(self.clock(), time.time(), history)
+        self.blockages.resume(history)
+        self._former = history.final
 
     @property
     def is_home(self) -> bool:
         """There are workers, and as far as their agents know, the job's verdict is made here."""
-        return bool(self.windows.roll) and not self.windows.roll.waiting(self._clock())
+        return bool(self.windows.roll) and not self.windows.roll.waiting(self.clock())
 
     @property
     def standing(self) -> frozenset[int]:
@@ -204,26 +194,26 @@ class Collector:
     @property
     def lapsed(self) -> frozenset[int]:
         """Windows whose verdict on a standstill holds no longer: the job went on, or was started again."""
-        return self.blockages.lapsed | self.sense.lapsed
+        return self.windows.ledger.judged("passed", "restarted")
 
     async def run(self, period_s: float = 0.5) -> None:
         """Tick, rewrite status.json, end when the job is over or every agent has long been silent."""
-        began = self._clock()
+        began = self.clock()
         while not self.finished.is_set():
             self._tick_if_due()
             self._save_status_if_due()
             self._save_history(HISTORY_S)
-            heard = max(began, self.windows.last_heard)
+            heard = max(began, self.windows.roll.last_heard)
             if self.windows.ended and not self._busy:
                 self._conclude()
-            elif self._clock() - heard > self._settings.agent_silence_s:
-                log.warning("no agent for %.0f s; the job is taken for ended", self._clock() - heard)
+            elif self.clock() - heard > self.settings.agent_silence_s:
+                log.warning("no agent for %.0f s; the job is taken for ended", self.clock() - heard)
                 self.end_job()
             await asyncio.sleep(period_s)
 
     def end_job(self, how: FinishRequest = FinishRequest()) -> None:  # noqa: B008 (frozen)
         """The job is over, or we are asked to end."""
-        now = self._clock()
+        now = self.clock()
         self._over_at = now if self._over_at is None else self._over_at
         self.sense.finished(how.exit_status)
         self._start(self.blockages.finished(now, how.exit_status, how.asked_to_end))
@@ -236,38 +226,38 @@ class Collector:
 
     async def bid_farewell(self) -> None:
         """Answer until every agent has heard that the job is over, at most `farewell_s`."""
-        end = self._clock() + self._settings.farewell_s
-        while not self.windows.hosts <= self._dismissed and self._clock() < end:
+        end = self.clock() + self.settings.farewell_s
+        while not self.windows.roll.hosts <= self._dismissed and self.clock() < end:
             await asyncio.sleep(0.05)
 
     # ------------------------------------------------------------------ requests
 
-    def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _guarded(self, handler: Handler) -> Handler:
         """Check the token, turn refusals into answers."""
 
         async def guarded(request: Request) -> Response:
             given = request.headers.get("authorization", "").encode()
-            if not hmac.compare_digest(given, b"Bearer " + self._token):
+            if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
                 return JSONResponse({"error": "a token is needed; it stands in collector.json"}, status_code=401)
             try:
                 return await handler(request)
-            except Refused as refusal:
-                return JSONResponse({"error": str(refusal)}, status_code=refusal.status)
-            except InputError as error:
-                return JSONResponse({"error": str(error)}, status_code=400)
+            except (Refused, TooLong, InputError) as error:
+                status = 413 if isinstance(error, TooLong) else getattr(error, "status", 400)
+                return JSONResponse({"error": str(error)}, status_code=status)
 
         return guarded
 
     async def _report(self, request: Request) -> Response:
-        data = await _body(request, MAX_REPORT_BYTES)
+        data = await body_of(request, MAX_REPORT_BYTES)
         if why := refusal(spoken_in(data), "an agent", "the job's collector"):
-            self.windows.note(why)
+            self._note(why)
             raise Refused(426, why)
-        report = clean_report(_decode(data, AgentReport))
-        now = self._clock()
+        report = clean_report(decode_message(data, AgentReport))
+        now = self.clock()
         self.windows.take(now, report)
-        self._take_back_conclusion()
-        self._attendance.reported(now, report)
+        if self._former is not None and self.windows.roll:  # the collector before this one was told to end too early
+            self._former = None
+            self._keep(self._store.remove_final)
         self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
         self.sense.reported(now, report)
         self._start(self.blockages.reported(now, report))
@@ -278,98 +268,85 @@ class Collector:
             stop=self.finished.is_set(),
             look=self.blockages.look,
             count_by=self._same_iterations.count_by,
-            pause_s=self._pause_s,
+            pause_s=report_pause_s(self.windows.roll.host_count, self._busy),
             protocol=PROTOCOL,
         )
         if reply.stop and self.windows.roll.knows(report.host):
             self._dismissed.add(report.host)
-        return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
+        return _packed(reply)
 
     async def _looks(self, request: Request) -> Response:
         """Take a host's looks at its silent workers; late and foreign ones are dropped before they cost anything."""
-        data = await _body(request, MAX_LOOKS_BYTES)
+        data = await body_of(request, MAX_LOOKS_BYTES)
         look_id, size = self._looks_bytes
         size = len(data) + (size if look_id == self.blockages.look else 0)
         if size > MAX_ALL_LOOKS_BYTES:
-            self.windows.note(
-                f"the looks of all hosts hold more than {MAX_ALL_LOOKS_BYTES} bytes; the rest is left out"
-            )
+            self._note(f"the looks of all hosts hold more than {MAX_ALL_LOOKS_BYTES} bytes; the rest is left out")
             raise Refused(413, "there is no room for more looks")
-        looks = clean_looks(_decode(data, HostLooks))
+        looks = clean_looks(decode_message(data, HostLooks))
         if self.blockages.expects(looks):
             self._looks_bytes = (self.blockages.look, size)
-            self._start(self.blockages.looked(self._clock(), looks))
+            self._start(self.blockages.looked(self.clock(), looks))
         return Response(status_code=204)
 
     async def _pattern(self, request: Request) -> Response:
-        self._take(await _body(request, MAX_PATTERN_BYTES))
+        self._take(await body_of(request, MAX_PATTERN_BYTES))
         return Response(status_code=204)
 
     async def _parts(self, request: Request) -> Response:
         """Take in parts of patterns that were asked for, number others, and ask for those that nobody has sent."""
-        asked = _decode(await _body(request, MAX_PARTS_BYTES), PartsRequest)
+        asked = decode_message(await body_of(request, MAX_PARTS_BYTES), PartsRequest)
         if asked.texts:
-            self._book.enter(_made_of(unpack_parts, asked.texts))
-        numbers, wanted = self._book.look_up(self._clock(), asked.ids)
+            with _refusing():
+                parts = unpack_parts(asked.texts)
+            self._book.enter(parts)
+        numbers, wanted = self._book.look_up(self.clock(), asked.ids)
         reply = PartsReply(book=self._book.number, numbers=tuple(numbers), wanted=tuple(wanted))
-        return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
+        return _packed(reply)
 
     async def _parcel(self, request: Request) -> Response:
         """Take in a pattern whose parts are known, or come within seconds from an agent that was asked for them."""
-        sent = _decode(await _body(request, MAX_PATTERN_BYTES), NumberedPattern)
-        numbers = _made_of(lambda data: unpack_numbers(data, sent.parts), sent.numbers)
-        end = self._clock() + ANSWER_S
-        while self._book.lacks(sent.book, numbers) and self._clock() < end:
+        sent = decode_message(await body_of(request, MAX_PATTERN_BYTES), NumberedPattern)
+        with _refusing():
+            numbers = unpack_numbers(sent.numbers, sent.parts)
+        end = self.clock() + ANSWER_S
+        while self._book.lacks(sent.book, numbers) and self.clock() < end:
             await asyncio.sleep(0.05)
         parts = self._book.parts(sent.book, numbers)
         if parts is not None:
             self._take(Parcel(parts, sent.own))
-        reply = PatternReply(unknown=parts is None)
-        return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
-
-    def _take_back_conclusion(self) -> None:
-        """Workers report, so the collector before this one was told to end too early; until then its word is final."""
-        if self._former is not None and self.windows.roll:
-            self._former = None
-            self._keep(self._store.remove_final)
+        return _packed(PatternReply(unknown=parts is None))
 
     def _take(self, content: Content) -> None:
         """Take in what came of a worker; a parcel is decoded no further than to see whose it is."""
         head = head_in(content)
         if self.windows.expects(head):
-            self._keep(lambda: self._arrivals.take(head, content))
+            self._keep(self._arrivals.take, head, content)
         self.windows.take_pattern(head)
         self._tick_if_due()
 
     async def _failure(self, request: Request) -> Response:
-        failure = _decode(await _body(request, MAX_REPORT_BYTES), SummaryFailure)
+        failure = decode_message(await body_of(request, MAX_REPORT_BYTES), SummaryFailure)
         window_id = int(request.path_params["window_id"])
-        self._start(
-            self.windows.summary_failed(self._clock(), window_id, failure.global_rank, clean_text(failure.note))
-        )
+        self.windows.summary_failed(window_id, failure.global_rank, clean_text(failure.note))
+        self._tick_if_due()
         return Response(status_code=204)
 
     async def _profile(self, request: Request) -> Response:
-        asked = clean_request(_decode(await _body(request, MAX_REPORT_BYTES), ProfileRequest))
-        answer = self.windows.asked(self._clock(), asked)
-        return Response(msgspec.msgpack.encode(answer), media_type=MessagePack)
+        asked = clean_request(decode_message(await body_of(request, MAX_REPORT_BYTES), ProfileRequest))
+        return _packed(self.windows.asked(self.clock(), asked))
 
     async def _status(self, request: Request) -> Response:
-        return Response(msgspec.json.encode(self._job_status()), media_type="application/json")
+        return Response(msgspec.json.encode(self.status()), media_type="application/json")
 
     async def _finish(self, request: Request) -> Response:
-        data = await _body(request, MAX_REPORT_BYTES)
-        self.end_job(_decode(data, FinishRequest) if data else FinishRequest())
+        data = await body_of(request, MAX_REPORT_BYTES)
+        self.end_job(decode_message(data, FinishRequest) if data else FinishRequest())
         if not self._busy and not self.finished.is_set():
             self._conclude()
         return Response(status_code=204)
 
     # ------------------------------------------------------------------ work
-
-    @property
-    def _pause_s(self) -> float:
-        """Seconds that agents may wait until the next report: not long while anything is under way."""
-        return report_pause_s(self.windows.roll.host_count, self._busy)
 
     @property
     def _busy(self) -> bool:
@@ -381,15 +358,14 @@ class Collector:
             self._next_tick = time.monotonic() + TICK_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
 
     def _tick(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for sensed in self.sense.tick(now):
             self._confirm(now, sensed)
         self._start(self.blockages.tick(now))
         self.windows.hold = self.blockages.on
         if note := self._same_iterations.tick(now, self.windows.roll.living):
-            self.windows.note(note)
+            self._note(note)
         self._start(self.windows.tick(now))
-        self.pace.shown(now, self.windows.take_news())
         self.pace.tick(now)
         self._keep_window()
 
@@ -403,40 +379,41 @@ class Collector:
     def _confirm(self, now: float, sensed: Sensed) -> None:
         """Keep and tell what communication says, and have somebody look what runs there."""
         window = sensed.window
-        verdict = with_recurrence(window.window_id, stamped(sensed.verdict, now - sensed.since), self.windows.verdicts)
-        self.windows.show(window, "done", verdict)
-        self._keep(lambda: self._store.save_window(window))
-        self._keep(lambda: self._store.save_verdict(window.window_id, verdict))
+        verdict = with_recurrence(
+            window.window_id, stamped(sensed.verdict, now - sensed.since), self.windows.ledger.verdicts
+        )
+        self.windows.ledger.show(window, "done", verdict)
+        self._keep(self._store.save_window, window)
+        self._keep(self._store.save_verdict, window.window_id, verdict)
         self._tell(window.window_id, verdict)
         if sensed.hangs:
             self.blockages.alarmed(now, window.reason)
         elif self.windows.window is None:
             self.windows.asked(now, ProfileRequest(reason=window.reason))
-        self._save_status()
+        self.save_status()
 
     async def _examine(self, order: Examine) -> None:
         window = order.window
-        self._keep(lambda: self._store.save_window(window))
+        self._keep(self._store.save_window, window)
         verdict, failed = None, False
         try:
-            verdict = await asyncio.to_thread(self._diagnosis, order.blockage, self._job, self._settings)
+            verdict = await asyncio.to_thread(self._diagnosis, order.blockage, self._job, self.settings)
         except Exception:  # as below
             log.exception("the diagnosis of blockage %d failed", window.window_id)
-            self.windows.note(f"the diagnosis of blockage {window.window_id} failed; see log/collector.log")
+            self._note(f"the diagnosis of blockage {window.window_id} failed; see log/collector.log")
             failed = True
-        now = self._clock()
+        now = self.clock()
         if verdict is None and not failed:
             self.sense.refuted()
         if verdict is not None or failed:  # looks that found nothing are kept nowhere: there may be many
-            self._keep(lambda: self._store.save_blockage(order.blockage))
+            self._keep(self._store.save_blockage, order.blockage)
         if verdict is not None:
             verdict = stamped(verdict, now - order.asked_at)
-            done = verdict
-            self._keep(lambda: self._store.save_verdict(window.window_id, done))
+            self._keep(self._store.save_verdict, window.window_id, verdict)
         self._start(self.blockages.examined(now, window.window_id, verdict, failed))
-        if verdict is not None and window.window_id not in self.blockages.passed:
+        if verdict is not None and window.window_id not in self.windows.ledger.judged("passed"):
             self._tell(window.window_id, verdict)
-        self._save_status()
+        self.save_status()
 
     async def _analyze(self, order: Analyze) -> None:
         window = order.window
@@ -445,25 +422,24 @@ class Collector:
             verdict = await asyncio.to_thread(self._judge, order)
         except Exception:  # the collector outlives any analysis; the job's other windows matter too
             log.exception("the analysis of window %d failed", window.window_id)
-            self.windows.note(f"the analysis of window {window.window_id} failed; see log/collector.log")
+            self._note(f"the analysis of window {window.window_id} failed; see log/collector.log")
         try:
             settled = await asyncio.to_thread(self._arrivals.settle, window.window_id)
         except (OSError, EroicaError) as error:
-            self.windows.note(f"could not write into {self._store.run}: {error}")
+            self._note(f"could not write into {self._store.run}: {error}")
         self._arrivals.close(window.window_id, settled)
-        now = self._clock()
+        now = self.clock()
         if verdict is not None and order.counts:
             captured_s = max((pattern.duration_s for pattern in order.patterns), default=0.0)
             verdict = stamped(verdict, now - order.asked_at - captured_s)
-            verdict = with_recurrence(window.window_id, verdict, self.windows.verdicts)
-            done = verdict
-            self._keep(lambda: self._store.save_verdict(window.window_id, done))
+            verdict = with_recurrence(window.window_id, verdict, self.windows.ledger.verdicts)
+            self._keep(self._store.save_verdict, window.window_id, verdict)
         if order.counts:
             self._arrivals.forget(window.window_id)
         self.windows.analyzed(now, window.window_id, verdict)
         if verdict is not None and order.counts:
             self._tell(window.window_id, verdict)
-        self._save_status()
+        self.save_status()
 
     def _judge(self, order: Analyze) -> Verdict:
         """Decode what is compared, and compare it."""
@@ -476,7 +452,7 @@ class Collector:
             doubted=self._arrivals.whole(order.doubted)[0],
             notes=(*order.notes, *left_out, *(f"in the baseline window: {note}" for note in lost)),
         )
-        return self._analysis(self._job, whole, self._settings)
+        return self._analysis(self._job, whole, self.settings)
 
     @property
     def _is_beside(self) -> bool:
@@ -492,42 +468,40 @@ class Collector:
         if self._is_beside:
             self.finished.set()
             return
-        roll, over_at = self.windows.roll, self._over_at if self._over_at is not None else self._clock()
-        attendance = self._attendance.attendance(over_at, failures_in(self._store.run / "log"))
+        roll, over_at = self.windows.roll, self._over_at if self._over_at is not None else self.clock()
+        attendance = self.blockages.lives.attendance(over_at, failures_in(self._store.run / "log"))
         self.final = final_verdict(
             self._job,
-            self.windows.verdicts,
+            self.windows.ledger.verdicts,
             attendance.expected,
             attendance.watched,
-            standing=self.blockages.standing or frozenset(self.sense.standing),
-            passed=self.blockages.passed | self.sense.passed,
+            standing=self.blockages.standing or self.sense.standing,
+            passed=self.windows.ledger.judged("passed"),
             hints=Hints(
                 roll.slowed,
                 self.blockages.loss,
                 self.windows.suspicion,
-                self.windows.missed,
+                self.windows.ledger.missed,
                 self.blockages.failure,
                 attendance.gaps,
                 self.pace.loss(is_traced=any(one.has_accelerator for one in self.windows.baseline)),
-                self.windows.unseen,
+                self.windows.ledger.unseen,
                 self.windows.look,
             ),
             former=self._former,
         )
-        final = self.final
-        self._keep(lambda: self._store.save_final(final))
-        self._tell(0, final)
-        self._save_status()
-        self.pace.shown(self._clock(), self.windows.take_news())
+        self._keep(self._store.save_final, self.final)
+        self._tell(0, self.final)
+        self.save_status()
         self._save_history()
         self.finished.set()
 
     def _save_history(self, after_s: float = 0.0) -> None:
         """Keep the job's iteration times, if there is something new and the last time was long ago."""
-        (version, saved_at), now = self._kept_pace, self._clock()
+        (version, saved_at), now = self._kept_pace, self.clock()
         if self.pace.version != version and now - saved_at >= after_s:
             self._kept_pace = self.pace.version, now
-            self._keep(lambda: self._store.save_history(self.pace.history()))
+            self._keep(self._store.save_history, self.pace.history())
 
     def _tell(self, window_id: int, verdict: Verdict) -> None:
         for listener in self.listeners:
@@ -538,72 +512,49 @@ class Collector:
 
     def status(self) -> JobStatus:
         """Content of `status.json`."""
-        return self._job_status()
+        status = self.windows.status()
+        if self.windows.ended:
+            return status
+        status = msgspec.structs.replace(status, communication=self.sense.in_words(self.clock()))
+        still = self.blockages.shown_in(status)
+        return status if still is None else msgspec.structs.replace(status, phase=still[0], message=still[1])
 
     def save_status(self) -> None:
-        """Write `status.json` once more."""
-        self._save_status()
+        """Write `status.json`, unless another collector of the directory does."""
+        if not (self._is_beside or (self.finished.is_set() and self.final is None)):
+            self._keep(write_json, self._store.run / "status.json", self.status())
 
     def _save_status_if_due(self) -> None:
         if time.monotonic() >= self._next_status:
-            self._save_status()
+            self.save_status()
             self._next_status = time.monotonic() + STATUS_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
-
-    def _save_status(self) -> None:
-        if self._is_beside or (self.finished.is_set() and self.final is None):
-            return
-        self._keep(lambda: write_json(self._store.run / "status.json", self._job_status()))
-
-    def _job_status(self) -> JobStatus:
-        status = self.windows.status()
-        if not self.windows.ended:
-            status = msgspec.structs.replace(status, communication=self.sense.in_words(self._clock()))
-        still = None if self.windows.ended else self.blockages.shown_in(status)
-        return status if still is None else msgspec.structs.replace(status, phase=still[0], message=still[1])
 
     def _keep_window(self) -> None:
         """Save the window's request at once, for a collector that may come after this one."""
         window = self.windows.window
         if window is not None and window != self._kept:
             self._kept = window
-            self._keep(lambda: self._store.save_window(window))
-            underway = self.windows.underway(self._clock(), time.time())
+            self._keep(self._store.save_window, window)
+            underway = self.windows.underway(self.clock(), time.time())
             if underway is not None:
-                self._keep(lambda: self._store.save_underway(underway))
+                self._keep(self._store.save_underway, underway)
 
-    def _keep(self, write: Callable[[], None]) -> None:
+    def _keep(self, write: Callable[..., None], *what: Any) -> None:
         """A full disk costs the files, not the job's diagnosis."""
         try:
-            write()
+            write(*what)
         except (OSError, EroicaError) as error:
-            self.windows.note(f"could not write into {self._store.run}: {error}")
+            self._note(f"could not write into {self._store.run}: {error}")
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    """The request's body, refused as soon as it is longer than `limit` bytes."""
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise Refused(413, f"more than {limit} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _decode(data: bytes, kind: type[Message]) -> Message:
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse what cannot be made of data that came over the network."""
     try:
-        return msgspec.msgpack.decode(data, type=kind)
-    except UNDECODABLE as error:
-        raise Refused(400, f"no {kind.__name__}: {error}") from error
-
-
-def _made_of(make: Callable[[Given], Made], data: Given) -> Made:
-    """Make something of data that came over the network.
-
-    Raises:
-        Refused: It cannot be made of them.
-    """
-    try:
-        return make(data)
+        yield
     except UNDECODABLE as error:
         raise Refused(400, str(error)) from error
+
+
+def _packed(reply: msgspec.Struct) -> Response:
+    return Response(msgspec.msgpack.encode(reply), media_type="application/msgpack")

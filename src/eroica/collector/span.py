@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from eroica.collector.opening import SHORTEST_S, Wanted
+from eroica.collector.opening import MIN_ITERATIONS, SHORTEST_S, Wanted
 from eroica.settings import Settings
 from eroica.wire.messages import OrderResult, WorkerStatus
 from eroica.wire.patience import off_by
 
-#: From so many trace events of a worker on a window is a burden worth telling.
-_MANY_EVENTS = 500_000
-#: What one of them costs the training when recording ends, seconds.
+#: What one trace event of a worker costs the training when recording ends, seconds.
 _STALL_S = 4e-6
 #: Iterations between the order and the window, at least: one that is under way cannot be the first.
 _LEAST_LEAD = 2
@@ -69,9 +67,9 @@ def lead(iteration_s: float, hosts: int, settings: Settings) -> int:
     return max(_LEAST_LEAD, math.ceil(lead_s / max(iteration_s, SHORTEST_S)))
 
 
-def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, hosts: int, settings: Settings) -> int:
-    """First iteration that no worker reaches before the order does."""
-    return max(status.iteration for status in training) + lead(iteration_s, hosts, settings)
+def farthest(training: Iterable[WorkerStatus]) -> int:
+    """Iterations that the worker has completed that is farthest."""
+    return max(status.iteration for status in training)
 
 
 def around(first: int, length: int, wanted: Wanted) -> int:
@@ -124,10 +122,10 @@ def events_between(first: OrderResult, second: OrderResult, iteration_s: float) 
     return math.ceil(second.events + share * (first.events - second.events))
 
 
-def enough(iteration_s: float, settings: Settings) -> int:
+def enough(iteration_s: float) -> int:
     """Iterations that a window should hold: some, a second of them, but no more than fit into a minute."""
     pace_s = max(iteration_s, SHORTEST_S)
-    some = max(settings.min_window_iterations, math.ceil(ENOUGH_S / pace_s))
+    some = max(MIN_ITERATIONS, math.ceil(ENOUGH_S / pace_s))
     return max(_FEWEST, min(some, math.floor(LONGEST_S / pace_s)))
 
 
@@ -142,7 +140,7 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
         settings: Tunables.
     """
     asked = wanted.iterations or math.ceil(wanted.seconds / max(iteration_s, SHORTEST_S))
-    least = max(enough(iteration_s, settings), wanted.least)
+    least = max(enough(iteration_s), wanted.least)
     if not wanted.iterations:
         asked = max(min(asked, settings.max_window_iterations), least)
     elif not wanted.pace_s:  # slowness that comes and goes shows in a period only
@@ -159,7 +157,7 @@ def is_slowed(training: Iterable[WorkerStatus], events: int, iteration_s: float)
     return on_cpu and _RECORDING_S * events > _LONGER * iteration_s
 
 
-def shortfall(length: int, iteration_s: float, events: int, wanted: Wanted, settings: Settings) -> str:
+def shortfall(length: int, iteration_s: float, events: int, wanted: Wanted) -> str:
     """Tell what a window lacks that holds fewer iterations or seconds than it should; "" where it lacks nothing.
 
     Args:
@@ -167,14 +165,13 @@ def shortfall(length: int, iteration_s: float, events: int, wanted: Wanted, sett
         iteration_s: Of the slowest worker, seconds.
         events: Trace events of one iteration, without operators.
         wanted: What it was opened for.
-        settings: Tunables.
     """
-    some, length_s = settings.min_window_iterations, length * iteration_s
-    if length >= some and length_s >= 0.99 * ENOUGH_S:
+    length_s = length * iteration_s
+    if length >= MIN_ITERATIONS and length_s >= 0.99 * ENOUGH_S:
         return ""
     if wanted.iterations and length >= wanted.iterations:
         why = "as it was asked for"
-    elif length >= enough(iteration_s, settings):
+    elif length >= enough(iteration_s):
         why = f"iterations take {iteration_s:.3g} s"
     else:
         why = f"even without operators one iteration makes {events:,} trace events"
@@ -188,14 +185,4 @@ def objection(length: int, events: int, settings: Settings) -> str:
     return (
         f"one iteration makes {events} trace events: {length} iterations would stop the training for about "
         f"{_STALL_S * length * events:.0f} s; set hard_window_events to {length * events} to allow that"
-    )
-
-
-def burden(length: int, events: int) -> str:
-    """Say what a large window costs that is not too large; "" for any other."""
-    if length * events <= _MANY_EVENTS:
-        return ""
-    return (
-        f"{length} iterations make {length * events} trace events: the training stands still for about "
-        f"{_STALL_S * length * events:.0f} s at its end"
     )

@@ -187,8 +187,18 @@ class Telemetry:
         gauges: tuple[tuple[str, str, str, Callable[[], float | None]], ...] = (
             ("iteration-time", "s", "Mean of the recent iterations.", lambda: _seconds(self._seen.mean_ms)),
             ("eroica.iteration.best", "s", "Best such mean so far.", lambda: _seconds(self._seen.best_ms)),
-            ("eroica.verdict.gain", "1", "Share of an iteration that mending the cause saves.", self._gain),
-            ("eroica.verdict.confidence", "1", "How sure the newest verdict is of its cause.", self._confidence),
+            (
+                "eroica.verdict.gain",
+                "1",
+                "Share of an iteration that mending the cause saves.",
+                lambda: self._of_cause("gain"),
+            ),
+            (
+                "eroica.verdict.confidence",
+                "1",
+                "How sure the newest verdict is of its cause.",
+                lambda: self._of_cause("confidence"),
+            ),
         )
         for name, unit, about, value in gauges:
             meter.create_observable_gauge(name, [_observing(value)], unit, about)
@@ -199,13 +209,9 @@ class Telemetry:
         meter.create_observable_counter("eroica.iterations", counted, "{iteration}", "Completed iterations.")
         meter.create_observable_counter("eroica.windows", [self._windows], "{window}", "Windows opened.")
 
-    def _gain(self) -> float | None:
+    def _of_cause(self, name: str) -> float | None:
         cause = self._verdict.cause if self._verdict is not None else None
-        return None if cause is None else cause.gain
-
-    def _confidence(self) -> float | None:
-        cause = self._verdict.cause if self._verdict is not None else None
-        return None if cause is None else cause.confidence
+        return None if cause is None else getattr(cause, name)
 
     def _windows(self, _options: CallbackOptions) -> Iterable[Observation]:
         opened = Counter(window.purpose for window in self._seen.windows)
@@ -226,21 +232,17 @@ def _exporters(base: str) -> tuple[LogRecordExporter, SpanExporter, MetricExport
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import _log_exporter, metric_exporter, trace_exporter
 
-        return (
-            _log_exporter.OTLPLogExporter(base, timeout=_TIMEOUT_S),
-            trace_exporter.OTLPSpanExporter(base, timeout=_TIMEOUT_S),
-            metric_exporter.OTLPMetricExporter(base, timeout=_TIMEOUT_S),
-        )
-    if protocol != "http/protobuf":
-        raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; http/protobuf and grpc are spoken")
-    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        paths = (base, base, base)
+    elif protocol == "http/protobuf":
+        from opentelemetry.exporter.otlp.proto.http import _log_exporter, metric_exporter, trace_exporter
 
+        paths = (f"{base}/v1/logs", f"{base}/v1/traces", f"{base}/v1/metrics")
+    else:
+        raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; http/protobuf and grpc are spoken")
     return (
-        OTLPLogExporter(f"{base}/v1/logs", timeout=_TIMEOUT_S),
-        OTLPSpanExporter(f"{base}/v1/traces", timeout=_TIMEOUT_S),
-        OTLPMetricExporter(f"{base}/v1/metrics", timeout=_TIMEOUT_S),
+        _log_exporter.OTLPLogExporter(paths[0], timeout=_TIMEOUT_S),
+        trace_exporter.OTLPSpanExporter(paths[1], timeout=_TIMEOUT_S),
+        metric_exporter.OTLPMetricExporter(paths[2], timeout=_TIMEOUT_S),
     )
 
 

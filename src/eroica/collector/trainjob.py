@@ -42,7 +42,6 @@ PERIOD_S = 30.0
 _TRY_S = 5.0
 #: Most characters of a metric's value. One that is longer gets the whole post refused, status 422.
 _LONGEST_VALUE = 64
-_MOST_TOKEN_BYTES = 64_000
 
 
 class TrainJob:
@@ -53,9 +52,6 @@ class TrainJob:
         status: The job right now.
         note: Where to say what people should know.
         period_s: Seconds between two posts, if no verdict comes between.
-
-    Attributes:
-        posted: How many were taken.
     """
 
     def __init__(
@@ -65,7 +61,6 @@ class TrainJob:
         note: Callable[[str], object],
         period_s: float = PERIOD_S,
     ) -> None:
-        self.posted = 0
         self._url = environ.get(URL, "")
         self._ca_file = environ.get(CA_FILE, "")
         self._token_file = environ.get(TOKEN_FILE, "")
@@ -111,8 +106,9 @@ class TrainJob:
 
     async def _post(self) -> None:
         try:
-            trust = await asyncio.to_thread(self._trust)
-            token = _token(self._token_file)
+            # the authority that Kubeflow names, and no other; without one those of the system
+            trust = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_file or None)
+            token = Path(self._token_file).read_text("ascii").strip()
             body = {"trainerStatus": trainer_status(self._status(), self._verdict)}
             async with httpx.AsyncClient(verify=trust, timeout=_TRY_S, follow_redirects=False) as client:
                 headers = {"Authorization": f"Bearer {token}", "User-Agent": f"eroica/{__version__}"}
@@ -122,14 +118,8 @@ class TrainJob:
         except (OSError, ValueError, ssl.SSLError) as error:
             self._failed(f"its certificate or token cannot be read ({type(error).__name__})")
         else:
-            if answer.is_success:
-                self.posted += 1
-            else:
+            if not answer.is_success:
                 self._failed(f"it answers {answer.status_code}")
-
-    def _trust(self) -> ssl.SSLContext:
-        """Trusts the authority that Kubeflow names, and no other; without one those of the system."""
-        return ssl.create_default_context(cafile=self._ca_file or None)
 
     def _failed(self, why: str) -> None:
         log.warning("the TrainJob was not told: %s", why)
@@ -164,17 +154,3 @@ def trainer_status(status: JobStatus, verdict: Verdict | None) -> dict[str, Any]
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     listed = [{"name": name, "value": value} for name, value in metrics.items() if value]
     return {"metrics": listed, "lastUpdatedTime": now}
-
-
-def _token(file: str) -> str:
-    """The pod's token as it is now.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is no token.
-    """
-    with Path(file).open("rb") as opened:
-        token = opened.read(_MOST_TOKEN_BYTES).decode("ascii").strip()
-    if not token.isprintable() or " " in token or not token:
-        raise ValueError("no token")
-    return token

@@ -1,4 +1,9 @@
-"""Verdicts sent to an address of the user's choice as they come; see `notices` for which, and in which words.
+"""Verdicts sent to an address of the user's choice as they come.
+
+A verdict is told when its word is one of those asked for and it says something new: another cause, other workers, or
+that it is getting worse. There are at most `MOST_PER_JOB` of them a job and `MOST_PER_HOUR` an hour; the last one of a
+job says that it is the last. What names of the job could do in a chat is undone: Slack's control characters are
+escaped, and mentions and links get a space of no width.
 
 The address is a secret: whoever knows it may write into somebody's chat. It is in no log, note or error text, and what
 a server answers is quoted only if it is one plain word. Sending happens beside the collector's work: a queue of a few
@@ -14,20 +19,29 @@ import random
 import re
 import ssl
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
 from eroica import __version__
-from eroica.collector.notices import Notices, for_slack, words_of
-from eroica.model.verdict import Verdict
+from eroica.model.shares import percent
+from eroica.model.verdict import Finding, Verdict, VerdictWord
+from eroica.model.words import clean, line, sentence, worker_list
 from eroica.settings import Settings
 
-log = logging.getLogger("eroica.collector")
+MOST_PER_JOB = 20
+MOST_PER_HOUR = 10
+_HOUR_S = 3600.0
+#: Breaks what chats turn into mentions and links, and is not to be seen.
+_NO_WIDTH = "\u200b"
+_NAMED_WORKERS = 32
 
+_Said = tuple[str, str, str, tuple[int, ...], bool]
+log = logging.getLogger("eroica.collector")
 #: Pauses between two tries of one message, before jitter; one more try than there are pauses.
 PAUSES_S = (1.0, 4.0, 15.0, 60.0)
 #: One try, from connecting to the answer's status: a chat that takes longer is taken for dead.
@@ -36,12 +50,126 @@ TRY_S = 10.0
 LONGEST_PAUSE_S = 300.0
 #: Messages that wait; of verdicts that come faster than they can be sent, the newest are left out.
 MOST_WAITING = 8
-_FORMATS = ("slack", "json")
 _BUSY = (408, 425, 429)
 _MOST_ANSWER_BYTES = 200
 _PLAIN_WORD = re.compile(r"[a-z]+(_[a-z]+){0,5}")
 #: Longest address that is used: a longer one is a mistake.
 _LONGEST_URL = 4_000
+
+
+class Notices:
+    """Decides for one job.
+
+    Args:
+        job: Its name.
+        words: Verdicts that are told.
+    """
+
+    def __init__(self, job: str, words: frozenset[str]) -> None:
+        self._job = job
+        self._words = words
+        self._last: _Said | None = None
+        self._told: set[_Said] = set()
+        self._count = 0
+        self._times: deque[float] = deque(maxlen=MOST_PER_HOUR)
+
+    def resume(self, verdicts: Mapping[int, Verdict]) -> None:
+        """A collector before this one has told these."""
+        for window_id, verdict in sorted(verdicts.items()):
+            if self._is_news(window_id, verdict):
+                self._count = min(self._count + 1, MOST_PER_JOB)
+
+    def judged(self, now: float, window_id: int, verdict: Verdict) -> Mapping[str, Any] | str | None:
+        """A verdict stands.
+
+        Args:
+            now: Seconds.
+            window_id: Of its window; 0 for the whole job's, at its end.
+            verdict: The verdict.
+
+        Returns:
+            The message in the form of the setting "json"; why one is withheld; None if there is nothing to tell.
+        """
+        if not self._is_news(window_id, verdict):
+            return None
+        if self._count >= MOST_PER_JOB:
+            return f"the webhook was told of {MOST_PER_JOB} verdicts of this job; later ones only stand in its windows"
+        if len(self._times) == MOST_PER_HOUR and now - self._times[0] < _HOUR_S:
+            return f"the webhook was told of {MOST_PER_HOUR} verdicts within an hour; the others are left out"
+        self._count += 1
+        self._times.append(now)
+        return self._message(window_id, verdict)
+
+    def _is_news(self, window_id: int, verdict: Verdict) -> bool:
+        """Return whether a verdict is to be told, and remember it; one that shows that what was told is over, too."""
+        if verdict.verdict not in self._words:
+            self._last = self._last if verdict.verdict == "undetermined" else None
+            return False
+        said = _said(verdict)
+        if said == self._last if window_id else self._told == {said}:
+            return False
+        self._last = said
+        if len(self._told) <= MOST_PER_JOB:
+            self._told.add(said)
+        return True
+
+    def _message(self, window_id: int, verdict: Verdict) -> Mapping[str, Any]:
+        lines = _lines(self._job, window_id, verdict)
+        if self._count == MOST_PER_JOB:
+            lines.append("This is the last message about this job; what comes later stands in its run directory.")
+        cause = verdict.cause
+        return {
+            "text": escaped("\n".join(lines)),
+            "event": "verdict" if window_id else "final",
+            "job": line(self._job),
+            "window_id": window_id or None,
+            "gain": None if cause is None else cause.gain,
+            "confidence": None if cause is None else cause.confidence,
+            "next_step": "" if cause is None else line(cause.next_step),
+            "verdict": msgspec.to_builtins(msgspec.structs.replace(verdict, waits=None)),
+        }
+
+
+def escaped(text: str) -> str:
+    """Text that a chat shows as it is: no link, no mention, no markup of Slack's."""
+    for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(sign, entity)
+    return text.replace("@", f"@{_NO_WIDTH}").replace("://", f":{_NO_WIDTH}//")
+
+
+def _said(verdict: Verdict) -> _Said:
+    """Key of a verdict's message: two verdicts with equal keys say the same to their readers."""
+    cause = verdict.cause
+    if cause is None:
+        return verdict.verdict, "", "", (), False
+    worsening = cause.recurrence is not None and cause.recurrence.kind == "worsening"
+    return verdict.verdict, cause.cause, cause.function.name, tuple(sorted(cause.workers)), worsening
+
+
+def _lines(job: str, window_id: int, verdict: Verdict) -> list[str]:
+    """The message, a line each: what is the matter, how sure, what to do."""
+    lines = [_headline(clean(job), window_id, verdict.verdict), sentence(verdict.summary)]
+    cause = verdict.cause
+    if cause is not None:
+        lines.append(_facts(cause, window_id))
+        if cause.next_step:
+            lines.append(f"Next step: {sentence(cause.next_step)}")
+    return lines
+
+
+def _headline(job: str, window_id: int, word: VerdictWord) -> str:
+    if not window_id:
+        return f"Job {job} has ended. Over all its windows: {word}."
+    said = {"slow": "is slow", "blocked": "stands still", "healthy": "is healthy"}
+    return f"Job {job} {said.get(word, 'was looked at, and the verdict is undetermined')}."
+
+
+def _facts(cause: Finding, window_id: int) -> str:
+    gain = "gain not known" if cause.gain is None else f"gain {percent(cause.gain)} of the iteration"
+    who = worker_list(cause.workers[:_NAMED_WORKERS]) if cause.workers else f"{cause.scope} workers"
+    who += f" and {len(cause.workers) - _NAMED_WORKERS} more" if len(cause.workers) > _NAMED_WORKERS else ""
+    where = f", window {window_id}" if window_id else ""
+    return f"Cause {clean(cause.cause, 60)}, {who}; {gain}, confidence {percent(cause.confidence)}{where}."
 
 
 class Webhook:
@@ -51,11 +179,8 @@ class Webhook:
         job: Name of the job.
         settings: Tunables.
         note: Where to say what people should know.
-        clock: Seconds, monotonic.
+        counts: Counts messages "sent", "failed" and "withheld" (over the caps).
         pause: Waits so many seconds.
-
-    Attributes:
-        counts: Messages "sent", "failed" and "withheld" (over the caps).
     """
 
     def __init__(
@@ -63,30 +188,19 @@ class Webhook:
         job: str,
         settings: Settings,
         note: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
+        counts: Counter[str],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        words, unknown = words_of(settings.webhook_on)
-        self.counts: Counter[str] = Counter()
         self._url = usable_address(settings.webhook_url)
         self._whole = settings.webhook_format == "json"
-        self._notices = Notices(job, words)
+        self._notices = Notices(job, frozenset(word.strip().lower() for word in settings.webhook_on.split(",")))
         self._note = note
-        self._clock = clock
+        self._counts = counts
         self._pause = pause
         self._waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(MOST_WAITING)
         self._sender: asyncio.Task[None] | None = None
-        if settings.webhook_url and not self._url:
+        if not self._url:
             note("webhook_url is no http or https address; nobody is told of verdicts")
-        elif self._url and unknown:
-            note(f"webhook_on names what is no verdict: {', '.join(unknown)[:100]}")
-        if self._url and settings.webhook_format not in _FORMATS:
-            note("webhook_format is neither slack nor json; slack it is")
-
-    @property
-    def on(self) -> bool:
-        """There is an address."""
-        return bool(self._url)
 
     def resume(self, verdicts: Mapping[int, Verdict]) -> None:
         """A collector before this one has told these."""
@@ -96,15 +210,16 @@ class Webhook:
         """A verdict stands (window 0: that of the whole job): tell it, if it is worth it. Never waits."""
         if not self._url:
             return
-        message = self._notices.judged(self._clock(), window_id, verdict)
+        message = self._notices.judged(time.monotonic(), window_id, verdict)
         if message is None:
             return
         if isinstance(message, str):
-            self.counts["withheld"] += 1
+            self._counts["withheld"] += 1
             self._note(message)
             return
         what = f"the verdict of window {window_id}" if window_id else "the job's final verdict"
-        body = msgspec.json.encode(message if self._whole else for_slack(message))
+        # Slack might refuse other fields than the two that it documents for plain text
+        body = msgspec.json.encode(message if self._whole else {"text": message["text"], "mrkdwn": False})
         try:
             self._waiting.put_nowait((what, body))
         except asyncio.QueueFull:
@@ -130,8 +245,7 @@ class Webhook:
     async def _send_all(self) -> None:
         try:
             trust = await asyncio.to_thread(ssl.create_default_context)  # reads files for tens of milliseconds
-            agent = {"User-Agent": f"eroica/{__version__}", "Content-Type": "application/json"}
-            async with httpx.AsyncClient(verify=trust, headers=agent, timeout=TRY_S, follow_redirects=False) as client:
+            async with httpx.AsyncClient(verify=trust, timeout=TRY_S, follow_redirects=False) as client:
                 while True:
                     what, body = await self._waiting.get()
                     try:
@@ -147,9 +261,9 @@ class Webhook:
         problem = "the job ended before there was an answer"
         try:
             for pause_s in (*PAUSES_S, None):
-                problem, wanted_s = await self._try(client, body)
+                problem, wanted_s = await try_to_send(client, self._url, body)
                 if not problem:
-                    self.counts["sent"] += 1
+                    self._counts["sent"] += 1
                     return
                 if wanted_s is None or pause_s is None:
                     break
@@ -159,46 +273,50 @@ class Webhook:
             raise
         self._failed(what, problem)
 
-    async def _try(self, client: httpx.AsyncClient, body: bytes) -> tuple[str, float | None]:
-        """Send once.
-
-        Returns:
-            What is wrong, "" if nothing; the pause that the server wants before the next try, None if there is no use.
-        """
-        try:
-            return await asyncio.wait_for(self._post(client, body), TRY_S)
-        except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException):
-            return f"no answer within {TRY_S:.0f} s", 0.0
-        except httpx.TransportError as error:  # its text may hold the address
-            return f"no connection ({type(error).__name__})", 0.0
-        except httpx.HTTPError as error:
-            return f"it is no HTTP ({type(error).__name__})", None
-
-    async def _post(self, client: httpx.AsyncClient, body: bytes) -> tuple[str, float | None]:
-        async with client.stream("POST", self._url, content=body) as response:
-            status = response.status_code
-            if response.is_success:
-                return "", None
-            if response.is_redirect:
-                return f"it answers {status} and points elsewhere, which is not followed", None
-            if status in _BUSY or status >= 500:
-                return f"it answers {status}", _asked_pause_s(response.headers.get("retry-after", ""))
-            return f"it answers {status}{await self._plain_word(response)}", None
-
-    async def _plain_word(self, response: httpx.Response) -> str:
-        """Slack says in one word what it does not like; anything else could hold the address."""
-        data = b""
-        async for chunk in response.aiter_raw():
-            data += chunk
-            if len(data) > _MOST_ANSWER_BYTES:
-                return ""
-        word = data.decode("ascii", "replace").strip()
-        return f" ({word})" if _PLAIN_WORD.fullmatch(word) and word not in self._url else ""
-
     def _failed(self, what: str, why: str) -> None:
-        self.counts["failed"] += 1
+        self._counts["failed"] += 1
         log.warning("the webhook was not told of %s: %s", what, why)
         self._note(f"the webhook was not told of {what}: {why}")
+
+
+async def try_to_send(client: httpx.AsyncClient, url: str, body: bytes) -> tuple[str, float | None]:
+    """Post JSON to an address that is a secret, once.
+
+    Returns:
+        What is wrong, "" if nothing; the pause that the server wants before the next try, None if there is no use.
+    """
+    try:
+        return await asyncio.wait_for(_post(client, url, body), TRY_S)
+    except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException):
+        return f"no answer within {TRY_S:.0f} s", 0.0
+    except httpx.TransportError as error:  # its text may hold the address
+        return f"no connection ({type(error).__name__})", 0.0
+    except httpx.HTTPError as error:
+        return f"it is no HTTP ({type(error).__name__})", None
+
+
+async def _post(client: httpx.AsyncClient, url: str, body: bytes) -> tuple[str, float | None]:
+    headers = {"User-Agent": f"eroica/{__version__}", "Content-Type": "application/json"}
+    async with client.stream("POST", url, content=body, headers=headers) as response:
+        status = response.status_code
+        if response.is_success:
+            return "", None
+        if response.is_redirect:
+            return f"it answers {status} and points elsewhere, which is not followed", None
+        if status in _BUSY or status >= 500:
+            return f"it answers {status}", _asked_pause_s(response.headers.get("retry-after", ""))
+        return f"it answers {status}{await _plain_word(response, url)}", None
+
+
+async def _plain_word(response: httpx.Response, url: str) -> str:
+    """Slack says in one word what it does not like; anything else could hold the address."""
+    data = b""
+    async for chunk in response.aiter_raw():
+        data += chunk
+        if len(data) > _MOST_ANSWER_BYTES:
+            return ""
+    word = data.decode("ascii", "replace").strip()
+    return f" ({word})" if _PLAIN_WORD.fullmatch(word) and word not in url else ""
 
 
 def usable_address(url: str) -> str:

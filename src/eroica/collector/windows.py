@@ -18,14 +18,11 @@ import msgspec
 
 from eroica.collector import span
 from eroica.collector.baseline import Baseline
-from eroica.collector.capturing import Capturing
-from eroica.collector.current_window import Underway
-from eroica.collector.ledger import Ledger, News
+from eroica.collector.capturing import Capturing, Underway
+from eroica.collector.ledger import Ledger
 from eroica.collector.opening import Opening, Wanted
-from eroica.collector.overview import job_status
-from eroica.collector.participants import Roll
+from eroica.collector.participants import Roll, counting
 from eroica.collector.resume import History
-from eroica.collector.same_iterations import counting
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, REFUSED, UnderwayRecord, Window
@@ -39,6 +36,9 @@ from eroica.wire.messages import (
     ProfileRequest,
     WorkerStatus,
 )
+
+#: A job whose baseline window already shows a cause of this gain is looked at again, for longer.
+_EARLY_GAIN = 0.1
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Windows:
         look: The verdict on the last baseline window; None if none was judged.
         hold: The job stands still: no window opens; one that is open goes on to its own deadlines.
         roll: Who takes part.
+        ledger: What people read of all windows.
         ended: The job is over: no window opens any more.
     """
 
@@ -85,28 +86,18 @@ class Windows:
         self.hold = False
         self.ended = False
         self._settings = settings
-        self._ledger = Ledger()
-        self.roll = Roll(self._ledger.note)
+        self.ledger = Ledger()
+        self.roll = Roll(self.ledger.note)
         self._opening = Opening(settings)
         self._baseline = Baseline(settings)
-        self._capturing = Capturing(settings, self.roll, self._ledger)
+        self._capturing = Capturing(settings, self.roll, self.ledger)
 
     # ------------------------------------------------------------------ events in
-
-    def reported(self, now: float, report: AgentReport) -> list[Analyze]:
-        """An agent told the state of its workers."""
-        self.take(now, report)
-        return self.tick(now)
 
     def take(self, now: float, report: AgentReport) -> None:
         """Take in a report, without moving on."""
         self.roll.reported(now, report)
-        self._ledger.hear(report.host, report.notes)
-
-    def pattern_arrived(self, now: float, pattern: WorkerPattern) -> list[Analyze]:
-        """A worker's summary is here."""
-        self.take_pattern(pattern)
-        return self.tick(now)
+        self.ledger.hear(report.host, report.notes)
 
     def take_pattern(self, pattern: WorkerPattern) -> None:
         """Take in the head of a worker's summary, without moving on; patterns of other windows are late and dropped."""
@@ -114,19 +105,18 @@ class Windows:
         if current is not None and current.expects(pattern):
             current.patterns[pattern.worker.global_rank] = pattern
 
-    def summary_failed(self, now: float, window_id: int, global_rank: int, note: str) -> list[Analyze]:
+    def summary_failed(self, window_id: int, global_rank: int, note: str) -> None:
         """A worker's window could not be summarized."""
         current = self._capturing.current
         if current is not None and window_id == current.window.window_id and global_rank in current.ranks:
             current.left_out[global_rank] = note
-        return self.tick(now)
 
     def asked(self, now: float, request: ProfileRequest) -> ProfileAnswer:
         """Somebody wants a window now; it opens at the next report."""
         refused = self._refused()
         if refused is not None:
             return refused
-        window_id = self._ledger.new_id()
+        window_id = self.ledger.new_id()
         self._opening.request(window_id, request)
         return ProfileAnswer(window_id=window_id)
 
@@ -157,36 +147,36 @@ class Windows:
         """The analysis of a window is done; None if it failed."""
         if window_id == self._judging:
             self._judging = 0
-            self.look = verdict or self.look
-            self._suspect(verdict)
+            if verdict is not None:
+                self.look = verdict
+                self._suspect(verdict)
         current = self._capturing.current
         if current is None or current.window.window_id != window_id:
             return
         self._capturing.close()
         if verdict is None:
-            self.show(current.window, "failed", None, "the analysis failed; see log/collector.log")
+            self.ledger.show(current.window, "failed", None, "the analysis failed; see log/collector.log")
             return
-        self.show(current.window, "done", verdict)
+        self.ledger.show(current.window, "done", verdict)
         self.suspicion = None
         if current.window.purpose == "early" and verdict.verdict == "slow":
             self._baseline.discredit()
         length = current.window.last_iteration - current.window.first_iteration
         self._opening.judged(now, current.wanted.purpose, verdict, length)
 
-    def _suspect(self, verdict: Verdict | None) -> None:
+    def _suspect(self, verdict: Verdict) -> None:
         """The baseline window of a job that looks slow from its start: only a longer window may say so."""
-        cause = None if verdict is None or verdict.verdict != "slow" else verdict.cause
-        if verdict is None or cause is None or (cause.gain or 0.0) < self._settings.early_gain:
-            return
-        self.suspicion = verdict
-        self._opening.suspect(f"the first window already shows {in_short(cause)}")
+        cause = verdict.cause
+        if verdict.verdict == "slow" and cause is not None and (cause.gain or 0.0) >= _EARLY_GAIN:
+            self.suspicion = verdict
+            self._opening.suspect(f"the first window already shows {in_short(cause)}")
 
     def job_ended(self, now: float, patience_s: float = math.inf) -> list[Analyze]:
         """The command is over: no new windows; what is being summarized may still come in, for so long."""
         self.ended = True
         current = self._capturing.current
         if current is not None and current.phase == "probe":
-            self.show(current.window, "given up", None, "the job ended before the window opened")
+            self.ledger.show(current.window, "given up", None, "the job ended before the window opened")
             self._capturing.close()
         elif current is not None:
             patience_s = min(patience_s, self._settings.window_deadline_s / 3)
@@ -249,61 +239,40 @@ class Windows:
         """Heads of the patterns of the baseline window, trusted or not."""
         return self._baseline.patterns
 
-    @property
-    def verdicts(self) -> dict[int, Verdict]:
-        """Verdicts by window id."""
-        return self._ledger.verdicts
-
-    @property
-    def missed(self) -> str:
-        """Reason why the last window that was opened for a slowdown came to nothing; "" if none did."""
-        return self._ledger.missed
-
-    @property
-    def unseen(self) -> str:
-        """Reason why no window was captured since the last one that was; "" if there is none."""
-        return self._ledger.unseen
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes for people, each once."""
-        return self._ledger.notes
-
-    @property
-    def hosts(self) -> frozenset[str]:
-        """Hosts whose agent ever reported."""
-        return self.roll.hosts
-
-    @property
-    def last_heard(self) -> float:
-        """Time of the last report of any agent; 0 if none ever reported."""
-        return self.roll.last_heard
-
     def status(self) -> JobStatus:
         """The job for people."""
-        return job_status(self.job, self.roll, self._ledger, self._capturing.current, self.ended)
+        workers = sorted(self.roll, key=lambda status: status.worker.global_rank)
+        living = [status for status in workers if not status.ended]
+        means = [status.current_s for status in living if status.current_s is not None]
+        bests = [status.baseline_s for status in living if status.baseline_s is not None]
+        current = self._capturing.current
+        phase, message = self._between_windows(living) if current is None else (current.phase, current.in_words)
+        return JobStatus(
+            job=self.job,
+            phase=phase,
+            message=message,
+            iteration=max((status.iteration for status in living or workers), default=0),
+            mean_ms=1e3 * max(means) if means else None,
+            best_ms=1e3 * max(bests) if bests else None,
+            hosts=tuple(sorted(self.roll.hosts)),
+            workers=tuple(workers),
+            windows=self.ledger.lines,
+            notes=tuple(self.ledger.notes),
+        )
 
-    def take_news(self) -> list[News]:
-        """Windows that came into another phase since this was last called."""
-        return self._ledger.take_news()
-
-    # ------------------------------------------------------------------ beside the windows of iterations
-
-    def reserve(self) -> int:
-        """A window id for something that is no window of iterations; `show` makes it visible."""
-        return self._ledger.new_id()
-
-    def show(self, window: Window, phase: str, verdict: Verdict | None = None, summary: str = "") -> None:
-        """A window in one line; its verdict, if it has one, counts from now on."""
-        self._ledger.show(window, phase, verdict, summary)
-
-    def note(self, text: str) -> bool:
-        """Remember something that people should know; bounded. False if it was known or there is no room."""
-        return self._ledger.note(text)
+    def _between_windows(self, living: Sequence[WorkerStatus]) -> tuple[str, str]:
+        """Phase and message while no window is open."""
+        if self.ended:
+            return "ended", "the job is over"
+        if not living:
+            return "waiting", "no worker has finished an iteration yet"
+        if all(status.state == "learning" for status in living):
+            return "learning", f"{len(living)} workers, learning their iterations"
+        return "watching", f"{len(living)} workers, watching"
 
     def resume(self, now: float, wall_s: float, history: History) -> None:
         """Go on where a collector of the same job ended; before anything else. Times as for `underway`."""
-        self._ledger.resume(history)
+        self.ledger.resume(history)
         self._opening.resume(history)
         self._baseline.resume(history)
         self._capturing.resume(now, wall_s, history)
@@ -341,14 +310,14 @@ class Windows:
         if is_baseline:
             self._keep_baseline(current)
             if not current.patterns:
-                self._ledger.unseen = "; ".join(notes)
+                self.ledger.unseen = "; ".join(notes)
                 return []
             self._judging = current.window.window_id
         else:
             if current.window.purpose == "early" and self._baseline.is_far_faster_than(current.patterns.values()):
                 current.window = msgspec.structs.replace(current.window, purpose="slow")
             current.phase = "analysis"
-            self.show(current.window, "analysis")
+            self.ledger.show(current.window, "analysis")
         stands_alone = current.window.purpose in ALONE
         baseline = () if stands_alone else self._trusted_baseline(current, notes)
         return [
@@ -368,8 +337,8 @@ class Windows:
         """Other windows need not wait until it is judged."""
         self._baseline.taken(current.patterns.values(), current.window.current_iteration_s)
         if self._baseline.disturbed:
-            self.note(f"window {current.window.window_id}: {self._baseline.disturbed}")
-        self.show(current.window, "done", None, f"{len(self._baseline.patterns)} workers")
+            self.ledger.note(f"window {current.window.window_id}: {self._baseline.disturbed}")
+        self.ledger.show(current.window, "done", None, f"{len(self._baseline.patterns)} workers")
         self._capturing.close()
 
     def _trusted_baseline(self, current: Underway, notes: list[str]) -> tuple[WorkerPattern, ...]:

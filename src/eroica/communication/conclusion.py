@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from msgspec.structs import replace
+
 from eroica import __version__
 from eroica.communication.hang import Hang
 from eroica.communication.slow import Slow, Usual
@@ -107,25 +109,22 @@ def hang_verdict(
     window: Window,
     hang: Hang,
     waited_s: float,
-    usual: Stretch | None,
+    usual: Stretch,
     coverage: Coverage,
-    since: Stretch | None = None,
+    since: Stretch,
 ) -> Verdict:
     """Return the verdict on a job that stands still.
 
     Args:
         job: Name of the job.
         window: Window under which it is kept.
-        hang: The hang.
+        hang: The hang, with a place.
         waited_s: Seconds without any movement.
         usual: The job while it moved.
         coverage: Who was heard.
         since: The seconds without movement, for counters of RDMA ports.
     """
-    rate = usual.operations_per_s if usual is not None else 0.0
-    operation_s = 1 / rate if rate else 0.0
-    told = bool(hang.places) and hang.confidence >= 0.5
-    where = " and ".join(place_in_words(place) for place in hang.places[:3]) if told else "no place that can be told"
+    where = " and ".join(place_in_words(place) for place in hang.places[:3])
     waiting = worker_list(hang.waiting)
     summary = (
         f"The job {_WORDS[hang.kind]}: {where}. {waiting[:1].upper()}{waiting[1:]} "
@@ -133,44 +132,27 @@ def hang_verdict(
     )
     cause = "slow-link" if hang.kind == "communication-hang" and _is_way(hang.places) else "unknown"
     waits_in = f"a collective of {hang.group}"
-    evidence = (*hang.evidence, *(ports_in_words(since, _hosts(hang.places)) if since is not None else ()))
-    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, evidence) if told else ()
-    return Verdict(
-        eroica_version=__version__,
-        job=job,
-        verdict="blocked" if told else "undetermined",
-        summary=summary,
-        window=VerdictWindow(
-            kind="blocked", first_iteration=window.first_iteration, last_iteration=window.last_iteration,
-            duration_s=round(waited_s, 3), reason=window.reason,
-        ),
-        iteration=IterationTimes(),
-        coverage=coverage,
-        findings=findings,
-        found_by="communication",
-        communication=Communication(
-            kind=hang.kind,
-            place=hang.places[0] if hang.places else Place(kind="worker"),
-            further=hang.places[1:],
-            operation=hang.operation,
-            matrix=build_matrix(usual, {}) if usual is not None else None,
-            waited_s=round(waited_s, 3),
-            usual_operation_s=round(operation_s, 6),
-        ),
-    )  # fmt: skip
+    evidence = (*hang.evidence, *ports_in_words(since, _hosts(hang.places)))
+    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, evidence)
+    communication = Communication(
+        kind=hang.kind,
+        place=hang.places[0],
+        further=hang.places[1:],
+        operation=hang.operation,
+        matrix=build_matrix(usual, {}),
+        waited_s=round(waited_s, 3),
+        usual_operation_s=_operation_s(usual),
+    )
+    return _verdict(job, window, summary, coverage, findings, communication, waited_s)
 
 
-def slow_verdict(
-    job: str, window: Window, slow: Slow, now: Stretch, usual: Usual | None, coverage: Coverage
-) -> Verdict:
+def slow_verdict(job: str, window: Window, slow: Slow, now: Stretch, usual: Usual, coverage: Coverage) -> Verdict:
     """Return the verdict on a slow job; arguments as in `hang_verdict`."""
-    before_ms = usual.iteration_s * 1000 if usual is not None else None
-    current_ms = (now.iteration_s or 0.0) * 1000
+    before_ms, current_ms = usual.iteration_s * 1000, (now.iteration_s or 0.0) * 1000
     where = " and ".join(place_in_words(place) for place in slow.places[:3])
-    since = f", {before_ms:.0f} ms before" if before_ms else ""
     summary = (
         f"The job {_WORDS[slow.kind]}: {where}. It costs about {percent(slow.gain)} of an iteration "
-        f"({current_ms:.0f} ms now{since})."
+        f"({current_ms:.0f} ms now, {before_ms:.0f} ms before)."
     )
     confidence = round(min(0.97, 0.5 + 0.45 * min(1.0, slow.sureness / _SURE_AT)), 3)
     ways = tuple(place for place in slow.places if _is_way((place,)))
@@ -180,31 +162,51 @@ def slow_verdict(
     for cause, places in (("slow-link", ways), ("unknown", others)):
         more = _findings(slow.kind, cause, places, "", confidence, evidence, slow.gain, len(findings))
         findings += more
+    communication = Communication(
+        kind=slow.kind,
+        place=slow.places[0],
+        further=slow.places[1:],
+        matrix=build_matrix(now, usual.cells),
+        own_work_ms={worker: round((now.work_s(worker) or 0) * 1000, 3) for worker in slow.late},
+        usual_work_ms={worker: round(usual.work_s.get(worker, 0.0) * 1000, 3) for worker in slow.late},
+        usual_operation_s=_operation_s(now),
+    )
+    verdict = _verdict(job, window, summary, coverage, findings, communication, now.seconds)
+    return replace(verdict, iteration=IterationTimes(baseline_ms=before_ms, current_ms=current_ms))
+
+
+def _verdict(
+    job: str,
+    window: Window,
+    summary: str,
+    coverage: Coverage,
+    findings: tuple[Finding, ...],
+    communication: Communication,
+    duration_s: float,
+) -> Verdict:
+    hangs = communication.kind.endswith("hang")
     return Verdict(
         eroica_version=__version__,
         job=job,
-        verdict="slow",
+        verdict="blocked" if hangs else "slow",
         summary=summary,
         window=VerdictWindow(
-            kind="iterations", first_iteration=window.first_iteration, last_iteration=window.last_iteration,
-            duration_s=round(now.seconds, 3), reason=window.reason,
+            kind="blocked" if hangs else "iterations",
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+            duration_s=round(duration_s, 3),
+            reason=window.reason,
         ),
-        iteration=IterationTimes(baseline_ms=before_ms, current_ms=current_ms),
+        iteration=IterationTimes(),
         coverage=coverage,
         findings=findings,
         found_by="communication",
-        communication=Communication(
-            kind=slow.kind,
-            place=slow.places[0],
-            further=slow.places[1:],
-            matrix=build_matrix(now, usual.cells if usual is not None else {}),
-            own_work_ms={worker: round((now.work_s(worker) or 0) * 1000, 3) for worker in slow.late},
-            usual_work_ms={
-                worker: round(usual.work_s.get(worker, 0.0) * 1000, 3) for worker in slow.late
-            } if usual is not None else {},
-            usual_operation_s=round(1 / now.operations_per_s, 6) if now.operations_per_s else 0.0,
-        ),
-    )  # fmt: skip
+        communication=communication,
+    )
+
+
+def _operation_s(stretch: Stretch) -> float:
+    return round(1 / stretch.operations_per_s, 6) if stretch.operations_per_s else 0.0
 
 
 def _hosts(places: Iterable[Place]) -> frozenset[str]:
@@ -244,11 +246,11 @@ def _findings(
     )
 
 
-def _evidence(slow: Slow, now: Stretch, usual: Usual | None) -> tuple[str, ...]:
+def _evidence(slow: Slow, now: Stretch, usual: Usual) -> tuple[str, ...]:
     said = []
     for worker, more in sorted(slow.late.items(), key=lambda item: -item[1])[:4]:
         work = (now.work_s(worker) or 0.0) * 1000
-        before = f", {usual.work_s.get(worker, 0) * 1000:.0f} ms before" if usual is not None else ""
+        before = f", {usual.work_s.get(worker, 0) * 1000:.0f} ms before"
         said.append(
             f"Worker {worker} spends {work:.0f} ms of an iteration in no collective{before}: {more * 1000:.0f} ms more "
             "than its peers do."

@@ -17,11 +17,9 @@ from eroica.model.worker import ProcessGroup
 
 #: Least unread bytes of one connection that are data, not notices.
 _DATA_BYTES = 4096
-_STOPPED = "tT"
+_STOPPED = ("t", "T")
 #: Confidence in workers that sleep outside, few or many of them: they may still wake up.
 _ASLEEP, _MANY_ASLEEP = 0.75, 0.6
-#: Confidence that is too low to be told.
-_UNTOLD = 0.3
 #: Maximum workers of which "it may be either" is told.
 _MOST_EITHER = 3
 
@@ -62,15 +60,13 @@ class Hang:
 
     Attributes:
         kind: The class.
-        places: Empty if communication cannot tell.
+        places: The first is the likeliest.
         operation: The collective that waits.
         group: Its group.
         waiting: Workers that wait in it.
         confidence: 0-1.
         evidence: Sentences with numbers.
         is_busy: Whether a named worker's process is active: it may only be late.
-        is_expected: Whether the job has done such a collective before, and no missing worker is at work on something
-            else. Otherwise this one may take any time.
     """
 
     kind: CommunicationClass
@@ -81,11 +77,10 @@ class Hang:
     confidence: float
     evidence: tuple[str, ...] = field(default=())
     is_busy: bool = False
-    is_expected: bool = True
 
 
 def find_hang(scene: Scene) -> Hang | None:
-    """Read a standstill; None if nobody waits in a collective.
+    """Read a standstill; None if nobody waits in a collective, or if it cannot be told for whom.
 
     Of workers that are lost, stopped or missing, it names the group that waits for them with most members inside.
     """
@@ -124,7 +119,7 @@ def _meeting_of(meetings: Sequence[_Meeting], workers: Collection[int]) -> _Meet
     return next(meeting for meeting in meetings if set(workers) & set(meeting.members))
 
 
-def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
+def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang | None:
     """Return the workers that have not entered and are not held up themselves.
 
     A worker that waits in one group is absent from others because of that. Messages leave no counters, so a worker that
@@ -147,22 +142,23 @@ def _not_come(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
     free = {scene.busiest[worker] for worker in scene.busiest.keys() - waiting - owing}
     passed = {worker for worker in owing - direct.keys() if scene.busiest.get(worker) in free}
     if len(meetings) > 1 and _are_owed_data(scene, named):
-        return replace(_not_entered(scene, _meeting_of(meetings, named)), confidence=_UNTOLD)
+        return None
     if common and not passed:
         return _not_entered(scene, replace(common[0], absent=tuple(sorted(named))))
     if direct and len(direct) + len(passed) <= _MOST_EITHER:
         return _either(scene, direct | {worker: _meeting_of(meetings, {worker}) for worker in passed})
-    unsure = _not_entered(scene, replace(_meeting_of(meetings, named), absent=tuple(sorted(named))))
     together = {scene.busiest.get(worker, "") for worker in named}
-    return unsure if len(together) == 1 and "" not in together else replace(unsure, confidence=_UNTOLD)
+    if len(together) != 1 or "" in together:
+        return None
+    return _not_entered(scene, replace(_meeting_of(meetings, named), absent=tuple(sorted(named))))
 
 
-def _in_another(scene: Scene, meetings: Sequence[_Meeting]) -> Hang:
+def _in_another(scene: Scene, meetings: Sequence[_Meeting]) -> Hang | None:
     """Return workers that wait for each other in different collectives: the few may have gone another way."""
     most = meetings[0]
-    found = replace(_not_entered(scene, most), confidence=_UNTOLD)
-    if not len(most.absent) < len(most.inside):
-        return found
+    found = _not_entered(scene, most) if len(most.absent) < len(most.inside) else None
+    if found is None:
+        return None
     inside = {worker: one for one in meetings[1:] for worker in one.inside}
     instead = [
         f"Worker {worker} waits in {inside[worker].operation}." for worker in most.absent[:6] if worker in inside
@@ -179,10 +175,12 @@ def _are_owed_data(scene: Scene, workers: Collection[int]) -> bool:
     )
 
 
-def _either(scene: Scene, direct: Mapping[int, _Meeting]) -> Hang:
+def _either(scene: Scene, direct: Mapping[int, _Meeting]) -> Hang | None:
     """Return a few workers that different groups miss, of which one waits for another."""
     first, *others = direct
     found = _not_entered(scene, replace(direct[first], absent=(first,)))
+    if found is None:
+        return None
     instead = tuple(
         f"worker {other} on {scene.hosts.get(other, 'its host')}, if worker {first} waits for a message of it"
         for other in others
@@ -227,15 +225,13 @@ def _stopped(scene: Scene, members: Iterable[int]) -> tuple[int, ...]:
     return tuple(
         worker
         for worker in members
-        if worker in scene.operations
-        and scene.operations[worker].state[:1] in _STOPPED
-        and scene.operations[worker].state
+        if worker in scene.operations and scene.operations[worker].state.startswith(_STOPPED)
     )
 
 
 def is_suspended(operations: Iterable[WorkerOperations]) -> bool:
     """Return whether all processes are stopped, as by a scheduler that suspends the job: that is no fault of any."""
-    return all(one.state and one.state[0] in _STOPPED for one in operations)
+    return all(one.state.startswith(_STOPPED) for one in operations)
 
 
 def _place(scene: Scene, workers: tuple[int, ...]) -> tuple[Place, ...]:
@@ -275,7 +271,14 @@ def _of_stopped(scene: Scene, meeting: _Meeting, stopped: tuple[int, ...]) -> Ha
     return Hang(kind, _place(scene, stopped), meeting.operation, meeting.label, meeting.inside, 0.97, tuple(evidence))
 
 
-def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
+def _not_entered(scene: Scene, meeting: _Meeting) -> Hang | None:
+    """Return the workers that a collective waits for; None if they are unknown, or if it may take any time.
+
+    It may if a missing worker is at work on something else, or if the job has not done such a collective before.
+    """
+    unknown = all(worker not in scene.operations for worker in meeting.absent)
+    if unknown or set(meeting.absent) & scene.at_work or _is_first(scene, meeting):
+        return None
     evidence = [f"{len(meeting.inside)} of {len(meeting.members)} members wait in {meeting.operation}."]
     for worker in meeting.absent[:6]:
         one = scene.operations.get(worker)
@@ -283,14 +286,10 @@ def _not_entered(scene: Scene, meeting: _Meeting) -> Hang:
         last = f" (its last: number {count.entered})" if count is not None else ""
         mute = f"; it has owed an answer for {one.unanswered_s:.1f} s" if one and one.unanswered_s > 1 else ""
         evidence.append(f"Worker {worker} has not entered it{last}{mute}.")
-    unknown = all(worker not in scene.operations for worker in meeting.absent)
-    busy = bool(set(meeting.absent) & scene.busy)
     few = len(meeting.absent) <= len(meeting.members) / 2
-    confidence = _UNTOLD if unknown else (_ASLEEP if few else _MANY_ASLEEP)
-    expected = not set(meeting.absent) & scene.at_work and not _is_first(scene, meeting)
     return Hang(
         "non-communication-hang", _place(scene, meeting.absent), meeting.operation, meeting.label, meeting.inside,
-        confidence, tuple(evidence), busy, expected,
+        _ASLEEP if few else _MANY_ASLEEP, tuple(evidence), bool(set(meeting.absent) & scene.busy),
     )  # fmt: skip
 
 
@@ -330,24 +329,17 @@ def _ways_to(scene: Scene, host: str) -> list[Place]:
     return [Place(kind="connection", hosts=(peer, host)) for peer in sorted(stuck)]
 
 
-def _under_way(scene: Scene, meeting: _Meeting) -> Hang:
+def _under_way(scene: Scene, meeting: _Meeting) -> Hang | None:
     """Return the connections on which data waits in a collective that all have entered."""
     stuck = _stuck(scene)
     places = read_places({cell: float(waiting) for cell, waiting in stuck.items()}, scene.used | frozenset(stuck))
+    if not places:
+        return None
     if len(places) > 1:
         places = _common(stuck) or places
-    inside_hosts = {one.host for one in scene.matched if one.host == one.peer_host and one.flow.queued_bytes}
-    evidence = [f"All {len(meeting.members)} members have entered {meeting.operation}."]
-    evidence += _stuck_sentences(scene) or [f"Data waits inside {host}." for host in sorted(inside_hosts)]
-    return Hang(
-        "communication-hang",
-        places,
-        meeting.operation,
-        meeting.label,
-        meeting.inside,
-        0.9 if places else 0.3,
-        tuple(evidence),
-    )
+    entered = f"All {len(meeting.members)} members have entered {meeting.operation}."
+    seen = (entered, *_stuck_sentences(scene))
+    return Hang("communication-hang", places, meeting.operation, meeting.label, meeting.inside, 0.9, seen)
 
 
 def _stuck(scene: Scene) -> dict[Cell, int]:

@@ -116,54 +116,46 @@ def _middle(readings: Sequence[CellReading]) -> CellReading:
     return CellReading(*(median(getattr(one, name) for one in readings) for name in CellReading.__dataclass_fields__))
 
 
-def find_slow(
-    now: Stretch, usual: Usual | None, peers: Sequence[Collection[int]], hosts: Mapping[int, str], least_share: float
-) -> Slow | None:
+def find_slow(now: Stretch, usual: Usual, hosts: Mapping[int, str], least_share: float) -> Slow | None:
     """Return what makes the job slow in this stretch; None if nothing is sure.
 
     Args:
         now: The stretch.
         usual: The job's healthy past.
-        peers: Groups of workers that may be compared.
         hosts: Global rank -> host.
         least_share: Least share of an iteration that counts.
     """
-    if not now.iteration_s:
-        return None
-    if usual is not None and not is_slow(now, usual, least_share):
+    if not now.iteration_s or not is_slow(now, usual, least_share):
         return None
     hot, weights, factors, cost = _hot(now, usual, least_share)
     heat = max(factors.values(), default=0.0)
-    limits = (least_share, _SURE_BESIDE if hot else _SURE)
-    late, sure, doubtful = _late(now, usual, peers, hosts, limits)
+    late, sure, doubtful = _late(now, usual, hosts, (least_share, _SURE_BESIDE if hot else _SURE))
     late = _waited_for(late, now, usual, is_explained=bool(hot))
     prompt = frozenset(cell for cell, reading in now.cells.items() if reading.unsent < _LINGERING)
-    worker_places = _worker_places(late, hosts)
-    cell_places = read_places(weights, frozenset(now.cells), prompt, factors)
     own = max(late.values(), default=0.0) / now.iteration_s
-    most = 1 - usual.iteration_s / now.iteration_s if usual is not None else 0.99
-    if late and hot:
-        return Slow(
-            "both-slow", (*worker_places, *cell_places), min(own + cost, most), min(sure, heat), late, hot, doubtful
-        )
-    if late:
-        return Slow("non-communication-slow", worker_places, min(own, most), sure, late, doubtful=doubtful)
-    if hot:
-        return Slow("communication-slow", cell_places, min(cost, most), heat, hot=hot, doubtful=doubtful)
-    return None
+    kind: CommunicationClass = (
+        "both-slow" if late and hot else "non-communication-slow" if late else "communication-slow"
+    )
+    if not late and not hot:
+        return None
+    return Slow(
+        kind,
+        (*_worker_places(late, hosts), *read_places(weights, frozenset(now.cells), prompt, factors)),
+        min((own if late else 0.0) + cost, 1 - usual.iteration_s / now.iteration_s),
+        min(sure if late else heat, heat if hot else sure),
+        late,
+        hot,
+        doubtful,
+    )
 
 
 def _late(
-    now: Stretch,
-    usual: Usual | None,
-    peers: Sequence[Collection[int]],
-    hosts: Mapping[int, str],
-    limits: tuple[float, float],
+    now: Stretch, usual: Usual, hosts: Mapping[int, str], limits: tuple[float, float]
 ) -> tuple[dict[int, float], float, bool]:
-    """Return the workers whose own work has grown beyond their peers', seconds in an iteration.
+    """Return the workers whose own work has grown beyond all others', seconds in an iteration.
 
     The growth must be larger in seconds and as a factor: where all have more to do, a worker with more to do before has
-    more of that as well. Without a healthy past nobody is late, because a worker that logs or saves always does more.
+    more of that as well.
 
     Returns:
         The workers; the sureness of the least sure one; whether others may be late, too.
@@ -171,30 +163,26 @@ def _late(
     late: dict[int, float] = {}
     sureness, doubtful = math.inf, False
     period_s = now.iteration_s or 0.0
-    for group in peers if usual is not None else ():
-        grown = {worker: more for worker in group if (more := _grown(now, usual, worker)) is not None}
-        if len(grown) < 2:
-            continue
-        least, factor, sure = limits[0], _factor(now, usual, grown), _limit(limits[1], len(grown))
-        for (worker, more), middle in zip(grown.items(), medians_without(list(grown.values())), strict=True):
-            others = max(middle, _alike(usual, worker, factor))
-            error = _error(now, usual, worker)
-            share = (more - others) / period_s
-            if share >= max(least, sure * error) and more >= least * period_s / 2:
-                late[worker] = max(late.get(worker, 0.0), more - others)
-                sureness = min(sureness, share / error)
-            else:
-                doubtful |= share >= max(least, _MAYBE * error)
-        together = _late_hosts(now, usual, grown, hosts, (least, limits[1]))
+    grown = {worker: more for worker in hosts if (more := _grown(now, usual, worker)) is not None}
+    if len(grown) < 2:
+        return late, sureness, doubtful
+    least, factor, sure = limits[0], _factor(now, usual, grown), _limit(limits[1], len(grown))
+    for (worker, more), middle in zip(grown.items(), medians_without(list(grown.values())), strict=True):
+        beyond_s = more - max(middle, _alike(usual, worker, factor))
+        share, error = beyond_s / period_s, _error(now, usual, worker)
+        if share >= max(least, sure * error) and more >= least * period_s / 2:
+            late[worker] = beyond_s
+            sureness = min(sureness, share / error)
+        else:
+            doubtful |= share >= max(least, _MAYBE * error)
+    together = _late_hosts(now, usual, grown, hosts, (least, limits[1]))
+    if together:
         late.update({worker: max(more, late.get(worker, 0.0)) for worker, more in together.items()})
-        if together:
-            sureness = min(sureness, limits[1])
+        sureness = min(sureness, limits[1])
     return late, sureness, doubtful
 
 
-def _waited_for(
-    late: Mapping[int, float], now: Stretch, usual: Usual | None, *, is_explained: bool
-) -> dict[int, float]:
+def _waited_for(late: Mapping[int, float], now: Stretch, usual: Usual, *, is_explained: bool) -> dict[int, float]:
     """Return the late workers whose mates wait for them; all of them if there is nobody like that.
 
     Mates share the group in which a worker communicates most. A worker that is late by itself makes them wait there.
@@ -212,7 +200,7 @@ def _waited_for(
     return dict(late) if nearly < _NEARLY * surest else {}
 
 
-def _beyond_mates(now: Stretch, usual: Usual | None) -> dict[int, float]:
+def _beyond_mates(now: Stretch, usual: Usual) -> dict[int, float]:
     """Return how much more workers' own work has grown than their mates', seconds, if not all others are mates."""
     mates: dict[str, dict[int, float]] = {}
     for worker, name in now.busiest.items():
@@ -242,24 +230,22 @@ def medians_without(values: Sequence[float]) -> list[float]:
     return found
 
 
-def _factor(now: Stretch, usual: Usual | None, workers: Collection[int]) -> float:
+def _factor(now: Stretch, usual: Usual, workers: Collection[int]) -> float:
     """Return the median factor by which workers' own work has grown."""
-    floor_s = _LITTLE_WORK * (usual.iteration_s if usual is not None else 0.0)
-    if not floor_s or usual is None:
-        return 1.0
+    floor_s = _LITTLE_WORK * usual.iteration_s
     return median(
         ((now.work_s(worker) or 0.0) + floor_s) / (usual.work_s.get(worker, 0.0) + floor_s) for worker in workers
     )
 
 
-def _alike(usual: Usual | None, worker: int, factor: float) -> float:
+def _alike(usual: Usual, worker: int, factor: float) -> float:
     """Return the growth of a worker's own work that its peers' factor explains."""
-    return 0.0 if usual is None else usual.work_s.get(worker, 0.0) * max(0.0, factor - 1)
+    return usual.work_s.get(worker, 0.0) * max(0.0, factor - 1)
 
 
 def _late_hosts(
     now: Stretch,
-    usual: Usual | None,
+    usual: Usual,
     grown: Mapping[int, float],
     hosts: Mapping[int, str],
     limits: tuple[float, float],
@@ -283,13 +269,11 @@ def _late_hosts(
     return late
 
 
-def _grown(now: Stretch, usual: Usual | None, worker: int) -> float | None:
+def _grown(now: Stretch, usual: Usual, worker: int) -> float | None:
     if now.moments.get(worker, 0) < _LEAST_MOMENTS:
         return None
     work_s = now.work_s(worker)
-    if work_s is None or (usual is not None and worker not in usual.work_s):
-        return None
-    return work_s - (usual.work_s[worker] if usual is not None else 0.0)
+    return None if work_s is None or worker not in usual.work_s else work_s - usual.work_s[worker]
 
 
 def _limit(errors: float, count: int) -> float:
@@ -297,11 +281,11 @@ def _limit(errors: float, count: int) -> float:
     return max(errors, NormalDist().inv_cdf(1 - _WRONG / max(count, 1)))
 
 
-def _error(now: Stretch, usual: Usual | None, worker: int) -> float:
+def _error(now: Stretch, usual: Usual, worker: int) -> float:
     """Return the standard error of a worker's growth, as a share of an iteration of now."""
     error = _standard_error(now.moments[worker], now.outside[worker])
-    count = usual.moments.get(worker, 0) if usual is not None else 0
-    if usual is None or not count:
+    count = usual.moments.get(worker, 0)
+    if not count:
         return error
     before = _OF_MEDIAN * _standard_error(count, usual.work_s[worker] / usual.iteration_s)
     return math.hypot(error, before * usual.iteration_s / (now.iteration_s or usual.iteration_s))
@@ -333,7 +317,7 @@ def _worker_places(late: Mapping[int, float], hosts: Mapping[int, str]) -> tuple
 
 
 def _hot(
-    now: Stretch, usual: Usual | None, least_share: float
+    now: Stretch, usual: Usual, least_share: float
 ) -> tuple[dict[Cell, float], dict[Cell, float], dict[Cell, float], float]:
     """Cells whose bytes wait longer than they should.
 
@@ -358,7 +342,7 @@ def _hot(
     if cost < least_share:
         return {}, {}, {}, 0.0
     found = {cell: pair for cell, pair in found.items() if pair[0].busy - pair[1].busy >= _SAME_LOSS * cost}
-    if usual is not None and not any(_less_comes(now.cells[cell], usual.cells[cell]) for cell in found):
+    if not any(_less_comes(now.cells[cell], usual.cells[cell]) for cell in found):
         return {}, {}, {}, 0.0
     return (
         {cell: one.delay_s - before.delay_s for cell, (one, before) in found.items()},
@@ -387,10 +371,10 @@ def _weight(reading: CellReading, ordinary: CellReading) -> float:
     return (reading.delay_s - ordinary.delay_s) * (1 + _SIGNS * sure)
 
 
-def _ordinary(cell: Cell, now: Stretch, usual: Usual | None) -> CellReading | None:
+def _ordinary(cell: Cell, now: Stretch, usual: Usual) -> CellReading | None:
     """Return the expected reading of a cell: as it was, its shares of time in proportion."""
-    before = usual.cells.get(cell) if usual is not None else None
-    if before is None or usual is None:
+    before = usual.cells.get(cell)
+    if before is None:
         return None
     slower = usual.iteration_s / (now.iteration_s or usual.iteration_s)
     return replace(before, busy=before.busy * slower, arriving=before.arriving * slower)

@@ -57,24 +57,17 @@ class CellSum:
     waiting_byte_s: float = 0.0
     busy_s: float = 0.0
     held_s: float = 0.0
-    retransmits: int = 0
 
     def add(self, other: CellSum) -> None:
         """Add another record of the same cell."""
-        self.arriving_s += other.arriving_s
-        self.unsent_byte_s += other.unsent_byte_s
-        self.sent_bytes += other.sent_bytes
-        self.waiting_byte_s += other.waiting_byte_s
-        self.busy_s += other.busy_s
-        self.held_s += other.held_s
-        self.retransmits += other.retransmits
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
     def beside(self, flow: Flow) -> None:
         """Add another connection of the same record."""
         self.sent_bytes += flow.sent_bytes
         self.waiting_byte_s += flow.waiting_byte_s
         self.unsent_byte_s += flow.unsent_byte_s
-        self.retransmits += flow.retransmits
         if flow.busy_s > self.busy_s:
             self.busy_s, self.held_s = flow.busy_s, flow.held_s
 
@@ -169,14 +162,6 @@ class Ledger:
     def between(self, first: float, last: float) -> list[Second]:
         """Return the records that came after `first`, up to `last`."""
         return [second for second in self._seconds if first < second.at <= last]
-
-    def forget(self) -> None:
-        """Forget everything, because the job was started again."""
-        self._seconds.clear()
-        self._ends.clear()
-        self.latest.clear()
-        self.hosts.clear()
-        self.groups.clear()
 
 
 def cells_of(matched: Iterable[Matched]) -> dict[Cell, CellSum]:

@@ -51,7 +51,7 @@ def page_pass(token: str) -> str:
 
 
 def page_link(address: Address) -> str:
-    """The live page of the job: whoever opens this is let in (`eroica.collector.live.visitors`)."""
+    """The live page of the job: whoever opens this is let in (`eroica.collector.access`)."""
     return f"{address.url}/?token={quote(address.page or page_pass(address.token), safe='')}"
 
 

@@ -2,7 +2,7 @@
 
 Functions with their call stacks, process groups, the setup and the names of channels are nearly the same on all workers
 and in all windows of a job. Each is a part; on the way to a collector that knows it, only its number travels
-(`eroica.agent.numbering`, `eroica.collector.numbering`). Measured values travel in steps, with which the verdicts on
+(`eroica.agent.numbering`, `eroica.collector.arrivals`). Measured values travel in steps, with which the verdicts on
 all kept windows of real jobs are the same (`python benchmarks/wire.py --judge`):
 
     seconds of a function           1 %, below 50 us even steps of 0.5 us; longest execution 4 %

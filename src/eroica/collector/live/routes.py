@@ -9,22 +9,25 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from eroica.collector.access import small_body
+from eroica.collector.access import Visitors, body_of, with_headers
+from eroica.collector.child_processes import page_of
 from eroica.collector.intake import clean_request
-from eroica.collector.live.siblings import sibling_link
-from eroica.collector.live.telling import Shown, Stream, Telling, report_path
-from eroica.collector.live.visitors import Visitors, with_headers
+from eroica.collector.live.telling import Stream, Telling, sibling_link
 from eroica.errors import InputError
 from eroica.views.live_page import ASSETS, REPORT_POLICY, asset, draw_page, window_now, worker_now
 from eroica.wire.messages import ProfileRequest
 from eroica.wire.network import is_loopback
 from eroica.wire.places import read_private
+
+if TYPE_CHECKING:
+    from eroica.collector.service import Collector
 
 log = logging.getLogger("eroica.collector")
 
@@ -38,16 +41,16 @@ class Live:
     """The pages of one collector.
 
     Args:
-        shown: The job.
+        collector: The job's.
         token: The collector's.
         page: What the link carries; default: made from the token.
     """
 
-    def __init__(self, shown: Shown, token: str, page: str = "") -> None:
-        names = (name.strip() for name in shown.settings.page_hosts.split(","))
+    def __init__(self, collector: Collector, token: str, page: str = "") -> None:
+        names = (name.strip() for name in collector.settings.page_hosts.split(","))
         self.visitors = Visitors(token, frozenset(name for name in names if name), page)
-        self._shown = shown
-        self._telling = Telling(shown)
+        self._collector = collector
+        self._telling = Telling(collector)
         self._streams = 0
 
     def routes(self) -> list[Route]:
@@ -55,7 +58,7 @@ class Live:
         return [
             Route("/", self._kept(self._page), methods=["GET"]),
             Route("/live/{name}", self._kept(self._asset), methods=["GET"]),
-            Route("/report", self._kept(self._job_report), methods=["GET"]),
+            Route("/report", self._kept(self._report), methods=["GET"]),
             Route("/v1/events", self._kept(self._events), methods=["GET"]),
             Route("/v1/window", self._kept(self._open_window), methods=["POST"]),
             Route("/v1/windows", self._kept(self._windows), methods=["GET"]),
@@ -81,8 +84,8 @@ class Live:
     # ------------------------------------------------------------------ pages
 
     async def _page(self, request: Request) -> Response:
-        shown = self._shown
-        page = draw_page(shown.status(), shown.final(), shown.run, shown.settings.window_s)
+        one = self._collector
+        page = draw_page(one.status(), one.final, one.run_directory, one.settings.window_s)
         return Response(page, media_type="text/html; charset=utf-8")
 
     async def _asset(self, request: Request) -> Response:
@@ -91,16 +94,17 @@ class Live:
             return _missing("there is no such file")
         return Response(asset(request.path_params["name"]), media_type=kind)
 
-    async def _job_report(self, request: Request) -> Response:
-        return await _html(self._shown.run / "index.html")
-
     async def _report(self, request: Request) -> Response:
-        return await _html(report_path(self._shown.run, request.path_params["window_id"]))
+        return await _html(page_of(self._collector.run_directory, request.path_params.get("window_id", 0)))
 
     async def _sibling(self, request: Request) -> Response:
         """Redirect to another job's page; its token is only for readers on this host."""
         near = request.client is not None and is_loopback(request.client.host)
-        link = await asyncio.to_thread(sibling_link, self._shown.run, request.path_params["name"]) if near else None
+        link = (
+            await asyncio.to_thread(sibling_link, self._collector.run_directory, request.path_params["name"])
+            if near
+            else None
+        )
         return RedirectResponse(link, status_code=303) if link else _missing("that job has no page here")
 
     # ------------------------------------------------------------------ JSON
@@ -109,26 +113,26 @@ class Live:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return JSONResponse({"error": "the body must be application/json, as in {}"}, status_code=415)
         try:
-            asked = clean_request(msgspec.json.decode(await small_body(request) or b"{}", type=ProfileRequest))
+            asked = clean_request(msgspec.json.decode(await body_of(request) or b"{}", type=ProfileRequest))
         except (InputError, ValueError, RecursionError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
-        answer = self._shown.ask(asked)
+        answer = self._collector.windows.asked(self._collector.clock(), asked)
         self._telling.look()
         self._telling.wake()
         return _json(answer, 409 if answer.refused else 200)
 
     async def _windows(self, request: Request) -> Response:
-        lines = self._shown.status().windows
+        lines = self._collector.status().windows
         return _json([window_now(line, self._telling.report_of(line)) for line in lines])
 
     async def _verdict(self, request: Request) -> Response:
-        verdict = self._shown.verdicts().get(request.path_params["window_id"])
+        verdict = self._collector.windows.ledger.verdicts.get(request.path_params["window_id"])
         return _missing("there is no verdict of this window") if verdict is None else _json(verdict)
 
     async def _worker(self, request: Request) -> Response:
-        rank, heard = request.path_params["rank"], self._shown.heard
-        found = [each for each in self._shown.status().workers if each.worker.global_rank == rank]
-        records = [worker_now(each, heard(each.worker.host)) for each in found]
+        rank, roll, now = request.path_params["rank"], self._collector.windows.roll, self._collector.clock()
+        found = [each for each in self._collector.status().workers if each.worker.global_rank == rank]
+        records = [worker_now(each, roll.hears(each.worker.host, now)) for each in found]
         return _json(records) if records else _missing(f"there is no worker {rank}")
 
     async def _events(self, request: Request) -> Response:

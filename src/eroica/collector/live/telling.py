@@ -1,34 +1,42 @@
 """Send the live page's readers the state of the job, as server-sent events.
 
 While nobody reads, nothing is computed. While somebody does, one task looks at the job a few times a second and encodes
-what has changed, once for all readers (`feed`); each reader is one loop that sends what it has not seen yet.
+what has changed, once for all readers (`Feed`); each reader is one loop that sends what it has not seen yet. Whoever
+has seen everything up to version 41 gets each topic that has changed since, once, as it is now. So a slow reader costs
+no memory and never sees a backlog, and one that comes back later is told only what it missed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from eroica.collector.live.feed import Feed, Position, frame
-from eroica.collector.live.siblings import siblings
-from eroica.collector.pace import PaceUpdate
-from eroica.model.communication import DelayMatrix
-from eroica.model.verdict import Verdict
-from eroica.settings import Settings
+from eroica.collector.child_processes import page_of
+from eroica.errors import InputError
+from eroica.model.words import clean, sentence
 from eroica.views.live_page import job_now, roster, verdict_now, window_now, workers_now
-from eroica.wire.messages import JobStatus, ProfileAnswer, ProfileRequest, WindowLine
+from eroica.wire.address import page_link, read_address
+from eroica.wire.messages import WindowLine
+from eroica.wire.network import endpoint_of, is_loopback
+from eroica.wire.places import belongs_to_us, host_name, read_private
+
+_MOST_SEEN, _MOST_SHOWN = 500, 20
+_MOST_BYTES = 8_000_000
+if TYPE_CHECKING:
+    from eroica.collector.service import Collector
 
 log = logging.getLogger("eroica.collector")
-
 STUCK_S = 30.0
 """A reader that takes nothing for so long is hung up on, s."""
 BEAT_S = 5.0
@@ -43,40 +51,169 @@ MOST_WINDOWS = 100
 _SIBLINGS_S = 5.0
 
 
-@dataclass(frozen=True)
-class Shown:
-    """State of a job for its page; the functions return it as it is now."""
+class _Word(msgspec.Struct, frozen=True):
+    """Fields that are read of a verdict."""
 
-    job: str
-    run: Path
-    settings: Settings
-    status: Callable[[], JobStatus]
-    verdicts: Callable[[], Mapping[int, Verdict]]
-    final: Callable[[], Verdict | None]
-    pace: Callable[[int], PaceUpdate]
-    heard: Callable[[str], bool]
-    ask: Callable[[ProfileRequest], ProfileAnswer]
-    ways: Callable[[], DelayMatrix | None] = lambda: None
+    verdict: str
+    summary: str
 
 
-def report_path(run: Path, window_id: int) -> Path:
-    """Path of the report of a window once it is drawn."""
-    return run / "windows" / str(window_id) / "index.html"
+class Sibling(msgspec.Struct, frozen=True, kw_only=True):
+    """Another job.
+
+    Attributes:
+        name: Of its run directory.
+        running: Its collector lives on this host.
+        verdict: Its final word, "" before there is one.
+        summary: The sentence to it.
+        changed: When its directory was last written to, seconds since 1970.
+    """
+
+    name: str
+    running: bool = False
+    verdict: str = ""
+    summary: str = ""
+    changed: float = 0.0
+
+
+def siblings(run: Path) -> tuple[Sibling, ...]:
+    """Run directories beside `run`, the latest first; what cannot be read is left out."""
+    found = sorted(
+        (each for path in _beside(run) if (each := _seen(path)) is not None),
+        key=lambda one: (one.running, one.changed),
+        reverse=True,
+    )
+    shown = (_judged(run.parent / each.name, each) for each in found[:_MOST_SHOWN])
+    return tuple(each for each in shown if each is not None)
+
+
+def sibling_link(run: Path, name: str) -> str | None:
+    """The page of the job beside `run`; None if it has none that could be opened here."""
+    path = run.parent / name
+    return None if Path(name).name != name or path == run or not belongs_to_us(path) else _link(path)
+
+
+def _link(path: Path) -> str | None:
+    address = read_address(path)
+    if address is None or not is_loopback(endpoint_of(address.url).host):
+        return None
+    lives = address.host in ("", host_name(os.environ)) and Path(f"/proc/{address.pid}").exists()
+    return page_link(address) if lives else None
+
+
+def _beside(run: Path) -> Iterable[Path]:
+    try:
+        with os.scandir(run.parent) as entries:
+            near = [Path(entry.path) for entry, _ in zip(entries, range(_MOST_SEEN), strict=False) if entry.is_dir()]
+    except OSError:
+        return []
+    return [path for path in near if path != run and path.name.isprintable() and belongs_to_us(path)]
+
+
+def _seen(path: Path) -> Sibling | None:
+    """A run directory without its verdict; None if it is none. Only that of the latest ones is worth reading."""
+    for name in ("status.json", "verdict.json"):
+        with contextlib.suppress(OSError, InputError):
+            changed = (path / name).lstat().st_mtime
+            return Sibling(name=path.name, running=_link(path) is not None, changed=changed)
+    return None
+
+
+def _judged(path: Path, sibling: Sibling) -> Sibling | None:
+    """Add its final verdict to a job, if there is one; None where that cannot be read."""
+    if sibling.running:
+        return sibling
+    try:
+        word = msgspec.json.decode(read_private(path / "verdict.json", _MOST_BYTES), type=_Word)
+    except FileNotFoundError:
+        return sibling
+    except (OSError, ValueError, RecursionError):
+        return None
+    return msgspec.structs.replace(sibling, verdict=clean(word.verdict, 20), summary=sentence(word.summary))
+
+
+class Position(NamedTuple):
+    """Versions up to which a reader has seen everything.
+
+    Attributes:
+        version: Of the feed.
+        pace: Of the iteration times (`eroica.collector.pace`).
+    """
+
+    version: int = 0
+    pace: int = 0
+
+
+class Feed:
+    """Topics of one collector.
+
+    Args:
+        epoch: Names this collector's life; positions of another one mean nothing here.
+    """
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self.version = 0
+        self._topics: dict[str, tuple[int, bytes]] = {}
+
+    def put(self, topic: str, event: str, data: bytes) -> None:
+        """Say what a topic is now; nothing happens if it was told before.
+
+        Args:
+            topic: Its name.
+            event: What pages know it as; several topics may share one.
+            data: JSON on one line.
+        """
+        framed = frame(event, data)
+        known = self._topics.get(topic)
+        if known is None or known[1] != framed:
+            self.version += 1
+            self._topics[topic] = self.version, framed
+
+    def keep(self, prefix: str, most: int) -> None:
+        """Forget the oldest topics whose name begins like this, beyond so many."""
+        names = [name for name in self._topics if name.startswith(prefix)]
+        for name in names[: max(len(names) - most, 0)]:
+            del self._topics[name]
+
+    def since(self, version: int) -> list[bytes]:
+        """Events for who has seen everything up to a version, in the order of change."""
+        return [framed for at, framed in sorted(self._topics.values()) if at > version]
+
+    def identify(self, position: Position) -> bytes:
+        """The line that goes in front of an event: `Last-Event-ID` after it."""
+        return f"id: {self.epoch}.{position.version}.{position.pace}\n".encode()
+
+    def position(self, event_id: str) -> Position | None:
+        """Return the position of a reader that gives this id; None if that is no position in this feed."""
+        epoch, _, rest = event_id.partition(".")
+        numbers = rest.split(".")
+        if epoch != self.epoch or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):
+            return None
+        if any(len(number) > 15 for number in numbers):
+            return None
+        version, pace = map(int, numbers)
+        return Position(version, pace) if version <= self.version else None
+
+
+def frame(event: str, data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"event: %s\ndata: %s\n\n" % (event.encode(), data)
 
 
 class Telling:
     """Readers of one collector's page, and the task that tells them of changes.
 
     Args:
-        shown: The job.
+        collector: The job's.
 
     Attributes:
         readers: How many there are.
     """
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, collector: Collector) -> None:
         self.readers = 0
-        self._shown = shown
+        self._collector = collector
         self._feed = Feed(secrets.token_hex(4))
         self._pace: dict[int, tuple[int, bytes]] = {}
         self._reports: set[int] = set()
@@ -84,11 +221,6 @@ class Telling:
         self._closed = False
         self._ways_at = float("-inf")
         self._looking: asyncio.Task[None] | None = None
-
-    @property
-    def version(self) -> int:
-        """Version of the feed: the number of changes while a reader looked."""
-        return self._feed.version
 
     def close(self) -> None:
         """Tell the readers how it ended, and let them go."""
@@ -104,7 +236,9 @@ class Telling:
         self.readers += 1
         position = self._feed.position(last_id)
         try:
-            self._start_looking()
+            self.look()
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
             hello = {"epoch": self._feed.epoch, "resumed": position is not None, "now": time.time()}
             yield frame("hello", msgspec.json.encode(hello))
             at, news = position or Position(), self._news
@@ -113,23 +247,16 @@ class Telling:
                 if events:
                     yield events
                 elif not self._closed:
-                    beat = await self._wait(news)
-                    if beat:
+                    try:
+                        await asyncio.wait_for(news.wait(), BEAT_S)
+                    except asyncio.TimeoutError:  # not the same as TimeoutError before Python 3.11
                         yield frame("beat", msgspec.json.encode({"now": time.time()}))
                 if self._closed and not events:
-                    yield frame("bye", msgspec.json.encode({"run": str(self._shown.run)}))
+                    yield frame("bye", msgspec.json.encode({"run": str(self._collector.run_directory)}))
                     return
                 at, news = new, self._news
         finally:
             self.readers -= 1
-
-    async def _wait(self, news: asyncio.Event) -> bool:
-        """Wait until there is news, or return True when it is time for a sign of life."""
-        try:
-            await asyncio.wait_for(news.wait(), BEAT_S)
-        except asyncio.TimeoutError:  # not the same as TimeoutError before Python 3.11
-            return True
-        return False
 
     def _since(self, at: Position) -> tuple[Position, bytes]:
         pace, stretches = self._pace_since(at.pace)
@@ -141,22 +268,17 @@ class Telling:
 
     def _pace_since(self, version: int) -> tuple[int, bytes]:
         """Iteration times since then, encoded once for all readers who are equally far."""
-        now = self._shown.pace(version) if version not in self._pace else None
-        if now is not None:
+        if version not in self._pace:
+            now = self._collector.pace.since(version)
             news = frame("pace", msgspec.json.encode(now)) if now.version != version else b""
             self._pace[version] = now.version, news
         return self._pace[version]
-
-    def _start_looking(self) -> None:
-        self.look()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
 
     async def _keep_looking(self) -> None:
         beside = 0.0
         while self.readers and not self._closed:
             if time.monotonic() - beside >= _SIBLINGS_S:
-                others = await asyncio.to_thread(siblings, self._shown.run)
+                others = await asyncio.to_thread(siblings, self._collector.run_directory)
                 self._feed.put("jobs", "jobs", msgspec.json.encode(others))
                 beside = time.monotonic()
             began = time.thread_time()
@@ -172,14 +294,16 @@ class Telling:
     def look(self) -> None:
         """Put into the feed what has changed."""
         self._pace.clear()
-        status, verdicts, final = self._shown.status(), self._shown.verdicts(), self._shown.final()
-        who = roster(status, self._shown.heard)
+        collector = self._collector
+        status, verdicts, final = collector.status(), collector.windows.ledger.verdicts, collector.final
+        who = roster(status, lambda host: collector.windows.roll.hears(host, collector.clock()))
         workers = workers_now(status, who)
         put, encode = self._feed.put, msgspec.json.encode
         put("status", "status", encode(job_now(status, workers.letters)))
         put("roster", "roster", encode(who))
         put("workers", "workers", encode(workers))
-        if time.monotonic() - self._ways_at >= WAYS_S and (ways := self._shown.ways()) is not None:
+        due = time.monotonic() - self._ways_at >= WAYS_S
+        if due and (ways := collector.sense.matrix(collector.clock())) is not None:
             self._ways_at = time.monotonic()
             put("ways", "ways", encode(ways))
         put("notes", "notes", encode(status.notes))
@@ -192,13 +316,13 @@ class Telling:
         self._feed.keep("window ", MOST_WINDOWS)
         self._feed.keep("verdict ", MOST_WINDOWS)
         if final is not None:
-            report = "/report" if (self._shown.run / "index.html").is_file() else ""
+            report = "/report" if (self._collector.run_directory / "index.html").is_file() else ""
             put("final", "final", encode(verdict_now(0, final, report)))
 
     def report_of(self, line: WindowLine) -> str:
         """Path of a window's report; "" before there is one."""
         if line.window_id not in self._reports:
-            if not line.verdict or not report_path(self._shown.run, line.window_id).is_file():
+            if not line.verdict or not page_of(self._collector.run_directory, line.window_id).is_file():
                 return ""
             self._reports.add(line.window_id)
         return f"/v1/windows/{line.window_id}/report"

@@ -1,4 +1,8 @@
-"""From what lies in a run directory to pieces: verdicts, patterns by blocks of workers, looks at standstills."""
+"""From what lies in a run directory to pieces and beats.
+
+Pieces are verdicts, patterns by blocks of workers, and looks at standstills. Beats say how a run is: one now and then
+while it goes on, and a last one when it is over.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,27 @@ import numpy as np
 
 from eroica.archive.bundle import BUNDLE_FILE, Bundle, Content
 from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES
-from eroica.archive.load import decode_content
+from eroica.archive.load import decode_content, decode_history
 from eroica.errors import InputError
-from eroica.fleet.records import Kind, PatternBlock, Piece, Place, RunFacts, StandstillBody, VerdictBody, pack_body
-from eroica.fleet.reporting.spool import Spool, now
+from eroica.fleet.records import (
+    Beat,
+    Kind,
+    PatternBlock,
+    Piece,
+    Place,
+    Points,
+    RunFacts,
+    StandstillBody,
+    VerdictBody,
+    pack_body,
+)
+from eroica.fleet.reporting.spool import KeptBeat, SendState, Spool, digest_of, now, read_record
+from eroica.model.history import IterationHistory
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import NUMBERS, RowTable
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
+from eroica.model.worker import Worker
 from eroica.wire.codec import UNDECODABLE
 from eroica.wire.messages import JobStatus
 from eroica.wire.places import private_file, read_private
@@ -37,7 +54,140 @@ BLOCK = 64
 _QUIET_S = 20.0
 #: Whoever writes within the same tick of the kernel's clock leaves no later time, seconds.
 _STILL_S = 1.0
+#: While more than this waits to be handed over, patterns stay in the run directory.
+_MOST_WAITING_BYTES = 1_000_000_000
 _OVER = ("done", "given up", "failed", "lost")
+#: Stretches of iteration times, of about a second each, in which a job may still be warming up.
+_FIRST_STRETCHES = 5
+
+
+class Seen(NamedTuple):
+    """What a run directory says of its run now.
+
+    Attributes:
+        status: As the collector wrote it last; None where it cannot be read.
+        history: Iteration times; None where they cannot be read.
+        over: The run's final verdict is there.
+        ends_at: When another run began in this directory, seconds since 1970: status, iteration times and all that was
+            written later are its. Infinite where none did.
+        signature: Changes when a file of this run does; "" without any.
+        written_at: When the newest of them was written, seconds since 1970; 0 without any.
+    """
+
+    status: JobStatus | None
+    history: IterationHistory | None
+    over: bool
+    ends_at: float
+    signature: str
+    written_at: float
+
+    @property
+    def is_another(self) -> bool:
+        """The collector that counts here now began anew."""
+        return self.ends_at < math.inf
+
+
+def watch(spool: Spool, facts: RunFacts) -> Seen:
+    """Look for a run, and remember since when its iterations are counted.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+    state = spool.state(facts.run)
+    seen = look(spool.run, state)
+    if seen.history is not None and not state.began:
+        spool.save_state(msgspec.structs.replace(state, began=seen.history.began))
+    return seen
+
+
+def look(run: Path, state: SendState) -> Seen:
+    """Look into a run directory for the run that a state is of."""
+    verdict, status, history = (run / name for name in ("verdict.json", "status.json", "history.json"))
+    times = read_history(run)
+    ends_at = math.inf if times is None or state.began in (0.0, times.began) else times.began
+    is_another = ends_at < math.inf
+    over = signature_of([verdict], ends_at) not in ("", state.stale)
+    ours = [*([verdict] if over else []), *([] if is_another else [status, history])]
+    written = []
+    for path in ours:
+        with contextlib.suppress(FileNotFoundError):
+            written.append(path.stat().st_mtime)
+    return Seen(
+        status=None if is_another else read_record(status, JobStatus),
+        history=None if is_another else times,
+        over=over,
+        ends_at=ends_at,
+        signature=signature_of(ours),
+        written_at=max(written, default=0.0),
+    )
+
+
+def beat_of(facts: RunFacts, seen: Seen, state: SendState) -> Beat:
+    """A beat that tells what is new since the last one that was taken.
+
+    Args:
+        facts: Who the run is.
+        seen: How it is.
+        state: What the service has of it.
+    """
+    status = seen.status or JobStatus(job=facts.job, phase="starting", message="")
+    return Beat(
+        facts=facts,
+        at=now(),
+        phase="over" if seen.over else status.phase,
+        message=status.message,
+        iteration=status.iteration,
+        mean_ms=status.mean_ms,
+        best_ms=best_of(seen.history),
+        workers=len(status.workers),
+        hosts=status.hosts if status.hosts and digest_of(status.hosts) != state.hosts else None,
+        points=points_after(seen.history, state.until_s),
+        orders=state.heard,
+    )
+
+
+def keep_last(spool: Spool, facts: RunFacts, seen: Seen) -> None:
+    """Keep what is left to be told of a run that nobody reports any more, as one beat, until the service has it.
+
+    A beat that was kept before another run began in the directory knows more, and stays.
+
+    Raises:
+        OSError: The directory cannot be read or written.
+    """
+    state = spool.state(facts.run)
+    if seen.is_another and spool.keeps_beat(facts.run):
+        return
+    if seen.signature and (seen.signature != state.told or not spool.is_empty()):
+        spool.keep_beat(KeptBeat(beat=aged(beat_of(facts, seen, state), seen), told=seen.signature))
+
+
+def aged(beat: Beat, seen: Seen) -> Beat:
+    """A beat of a run that nobody watches any more: it is as old as what it was made from."""
+    return msgspec.structs.replace(beat, age_s=max(0.0, now() - seen.written_at) if seen.written_at else 0.0)
+
+
+def points_after(history: IterationHistory | None, until_s: float, most: int = 5000) -> Points:
+    """Stretches that ended after a moment, the first `most` of them."""
+    if history is None:
+        return Points()
+    first = next((at for at, end_s in enumerate(history.at_s) if end_s > until_s), len(history.at_s))
+    return Points(**{name: getattr(history, name)[first : first + most] for name in Points.__struct_fields__})
+
+
+def best_of(history: IterationHistory | None) -> float | None:
+    """Milliseconds that a fifth of a run's stretches stayed below, without its first ones; None for a short run."""
+    means = sorted(history.mean_ms[_FIRST_STRETCHES:]) if history is not None else []
+    return means[len(means) // 5] if means else None
+
+
+def read_history(run: Path) -> IterationHistory | None:
+    """Iteration times as the collector wrote them last; None where they cannot be read."""
+    with contextlib.suppress(OSError, InputError, *UNDECODABLE):
+        return decode_history(read_private(run / "history.json", MOST_JSON_BYTES))
+    return None
+
+
+# ---------------------------------------------------------------------- pieces
 
 
 class Packer:
@@ -58,7 +208,7 @@ class Packer:
         self,
         spool: Spool,
         facts: RunFacts,
-        most_bytes: int,
+        most_bytes: int = _MOST_WAITING_BYTES,
         longest_s: float = math.inf,
         before: float = math.inf,
     ) -> None:
@@ -84,12 +234,14 @@ class Packer:
         """
         failed: list[OSError] = []
         until = time.monotonic() + self._longest_s
-        places = {each.worker.global_rank: each.worker for each in status.workers} if status is not None else {}
-        known = {rank: Place(host=w.host, device=w.device_uuid or _device(w.device)) for rank, w in places.items()}
+        workers = [each.worker for each in status.workers] if status is not None else []
+        known = {worker.global_rank: _place(worker) for worker in workers}
         phases = {line.window_id: line.phase for line in status.windows} if status is not None else {}
         for window_id, directory in self._windows():
             with _kept(failed):
-                self._verdict(directory / "verdict.json", window_id, known, _window(directory))
+                self._verdict(
+                    directory / "verdict.json", window_id, known, read_record(directory / "window.json", Window)
+                )
             with _kept(failed):
                 self._standstill(directory / "blockage.json", window_id)
         with _kept(failed):
@@ -109,10 +261,14 @@ class Packer:
 
     # ------------------------------------------------------------------ verdicts and standstills
 
-    def _verdict(self, path: Path, window_id: int, places: dict[int, Place], window: Window | None) -> None:
+    def _news(self, path: Path, key: str) -> str:
+        """Signature of a file that is not packed under this key yet; "" for others."""
         signature = signature_of([path], self._before, self._since)
+        return "" if self._is_known(key, signature) else signature
+
+    def _verdict(self, path: Path, window_id: int, places: dict[int, Place], window: Window | None) -> None:
         key = f"verdict/{window_id}"
-        if not signature or self._is_known(key, signature):
+        if not (signature := self._news(path, key)):
             return
         try:
             verdict = Verdict.from_json(read_private(path, MOST_JSON_BYTES))
@@ -130,13 +286,11 @@ class Packer:
         self._keep("verdict", key, body, signature)
 
     def _standstill(self, path: Path, window_id: int) -> None:
-        signature = signature_of([path], self._before, self._since)
         key = f"standstill/{window_id}"
-        if not signature or self._is_known(key, signature):
-            return
-        record = read_private(path, MOST_JSON_BYTES)
-        body = StandstillBody(window_id=window_id, seen_at=path.stat().st_mtime, record=record)
-        self._keep("standstill", key, body, signature)
+        if signature := self._news(path, key):
+            record = read_private(path, MOST_JSON_BYTES)
+            body = StandstillBody(window_id=window_id, seen_at=path.stat().st_mtime, record=record)
+            self._keep("standstill", key, body, signature)
 
     # ------------------------------------------------------------------ patterns
 
@@ -161,7 +315,7 @@ class Packer:
                 if self._spool.waiting_bytes() > self._most_bytes or time.monotonic() > until:
                     return
                 patterns = list(self._read(directory, some))
-                window = _window(directory)
+                window = read_record(directory / "window.json", Window)
                 if patterns:
                     body = block_of(number, patterns, window.purpose if window is not None else "")
                     self._keep("patterns", key, body, signature)
@@ -226,7 +380,7 @@ def block_of(number: int, patterns: Sequence[WorkerPattern], purpose: str) -> Pa
         iterations=max(1, *(p.last_iteration - p.first_iteration for p in patterns)),
         ranks=np.array([w.global_rank for w in workers], "<i4").tobytes(),
         local_ranks=np.array([w.local_rank for w in workers], "<i4").tobytes(),
-        places=tuple(Place(host=w.host, device=w.device_uuid or _device(w.device)) for w in workers),
+        places=tuple(map(_place, workers)),
         durations_s=np.array([pattern.duration_s for pattern in patterns], "<f8").tobytes(),
         keys=tuple(keys),
         key=np.array([key_at[key] for table in tables for key in table.keys], "<i4").tobytes(),
@@ -237,16 +391,9 @@ def block_of(number: int, patterns: Sequence[WorkerPattern], purpose: str) -> Pa
     )
 
 
-def _device(name: str) -> str:
-    """A device that has a name of its own: "cuda:3", not "cpu"."""
-    return name if ":" in name else ""
-
-
-def _window(directory: Path) -> Window | None:
-    try:
-        return msgspec.json.decode(read_private(directory / "window.json", MOST_JSON_BYTES), type=Window)
-    except (OSError, *UNDECODABLE):
-        return None
+def _place(worker: Worker) -> Place:
+    """Where a worker runs; "cpu" is no device with a name of its own."""
+    return Place(host=worker.host, device=worker.device_uuid or (worker.device if ":" in worker.device else ""))
 
 
 class _Kept(NamedTuple):

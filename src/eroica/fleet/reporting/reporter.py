@@ -14,11 +14,11 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import psutil
 
 from eroica.errors import InputError
 from eroica.fleet.records import Beat, RunFacts, WindowOrder
-from eroica.fleet.reporting.beats import Seen, aged, beat_of, keep_last, read_history, watch
-from eroica.fleet.reporting.packing import Packer, signature_of
+from eroica.fleet.reporting.packing import Packer, Seen, aged, beat_of, keep_last, read_history, signature_of, watch
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import Spool, has_spool, now
 from eroica.settings import Settings
@@ -28,6 +28,8 @@ from eroica.wire.messages import ProfileRequest
 log = logging.getLogger("eroica.fleet")
 
 _POLL_S = 1.0
+#: Pause between two reports of iteration times, seconds; verdicts go at once.
+_REPORT_S = 30.0
 #: After this the collector is taken for gone, and not for one that is just being started again.
 _GONE_S = 10.0
 _GIT_S = 5.0
@@ -160,7 +162,7 @@ class Reporter:
         return None
 
     def _begun(self, facts: RunFacts) -> _Reported:
-        self._reported = _Reported(facts, Packer(self._spool, facts, self._settings.fleet_spool_bytes))
+        self._reported = _Reported(facts, Packer(self._spool, facts))
         return self._reported
 
     def _is_left(self) -> bool:
@@ -189,7 +191,7 @@ class Reporter:
             if not sent.ok:
                 return
             if beat is not None and sent.beat:
-                self._next_beat = self._clock() + self._settings.fleet_report_s
+                self._next_beat = self._clock() + _REPORT_S
                 self._spool.taken(beat, seen.signature)
             due = False
 
@@ -306,7 +308,7 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
                 facts = begin_anew(spool, facts, seen, seen.ends_at)
                 seen = watch(spool, facts)
             try:
-                packer = Packer(spool, facts, settings.fleet_spool_bytes, before=seen.ends_at)
+                packer = Packer(spool, facts, before=seen.ends_at)
                 packer.pack(seen.status, everything=True)
                 whole = not packer.left_out
             except OSError as error:  # one file costs no other
@@ -379,10 +381,4 @@ def commit_of(environ: Mapping[str, str]) -> str:
 
 
 def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return bool(psutil.pid_exists(pid))

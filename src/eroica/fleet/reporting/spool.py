@@ -23,10 +23,12 @@ import secrets
 import time
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from eroica import __version__
+from eroica.archive.check import MOST_JSON_BYTES
 from eroica.fleet.records import Beat, Piece, RunFacts
 from eroica.wire.codec import UNDECODABLE
 from eroica.wire.files import write_whole
@@ -35,6 +37,7 @@ from eroica.wire.places import private_directory, private_file, read_private
 log = logging.getLogger("eroica.fleet")
 
 DIRECTORY = "fleet"
+Record = TypeVar("Record")
 _MOST_PIECE_BYTES = 32_000_000
 _MOST_JOURNAL_BYTES = 256_000_000
 
@@ -153,10 +156,7 @@ class Spool:
 
     def known_facts(self) -> RunFacts | None:
         """The run's facts, None before they were drawn."""
-        try:
-            return msgspec.json.decode(read_private(self.root / "run.json"), type=RunFacts)
-        except (OSError, *UNDECODABLE):
-            return None
+        return read_record(self.root / "run.json", RunFacts)
 
     def is_for(self, whose: str) -> bool:
         """Whether its pieces are for this service and project, or nobody has said whose they are."""
@@ -172,16 +172,10 @@ class Spool:
 
     def state(self, run: str) -> SendState:
         """What the service has of this run's course."""
-        try:
-            state = msgspec.json.decode(read_private(self.root / "state.json"), type=SendState)
-        except (OSError, *UNDECODABLE):
-            state = SendState()
-        if state.run == run:
+        state = read_record(self.root / "state.json", SendState)
+        if state is not None and state.run == run:
             return state
-        try:
-            begun = msgspec.json.decode(read_private(self.root / "run.json"), type=_Begun)
-        except (OSError, *UNDECODABLE):
-            begun = _Begun()
+        begun = read_record(self.root / "run.json", _Begun) or _Begun()
         return SendState(run=run, stale=begun.stale, since=begun.since)
 
     def save_state(self, state: SendState) -> None:
@@ -338,6 +332,13 @@ class Spool:
                 key, _, signature = line.partition(" ")
                 if signature:
                     yield key, signature
+
+
+def read_record(path: Path, kind: type[Record]) -> Record | None:
+    """A record of a JSON file; None where it cannot be read."""
+    with contextlib.suppress(OSError, *UNDECODABLE):
+        return msgspec.json.decode(read_private(path, MOST_JSON_BYTES), type=kind)
+    return None
 
 
 def digest_of(hosts: Iterable[str]) -> str:

@@ -1,22 +1,32 @@
-"""Find the workers that died in a job, and tell whether they died of themselves: a pure state machine.
+"""Follow each worker's process from its first report to its end: which died of itself, which were watched all along.
 
 A scheduler that ends a job, a launcher that ends the survivors of a failure and a worker that is killed all look alike
 in a process table. They are told apart by who went first, by which signal, and by whether anybody lived on.
 
-Times are the collector's own: the receipt of a report, less what the agent says has passed on its own clock.
+Only workers that were watched all along are said to be healthy. A worker may never be seen, be lost (something of ours
+failed in it), drop out (nobody reports it any more, and nobody saw it end), or end before anything could be told of its
+speed.
+
+Times are the collector's own: the receipt of a report, less what the agent says has passed on its own clock. A pure
+state machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
-from eroica.collector.intake import MAX_WORKERS
-from eroica.collector.participants import WorkerKey
+from eroica.collector.intake import MAX_WORKERS, clean_text
+from eroica.collector.participants import AGENT_SILENT_S, WorkerKey
 from eroica.model.look import Death, Ending
-from eroica.model.words import signal_name
+from eroica.model.words import plural, signal_name, worker_list
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, WorkerStatus
+from eroica.wire.places import read_private
 
 _TOGETHER_S = 0.05  # agents look 20 times a second
 _UNRELATED_S = 5.0  # a worker that was done so long before the first death has nothing to do with it
@@ -24,17 +34,42 @@ _LIVED_ON_S = 1.0
 _TRAINED_ON_ITERATIONS = 100
 _ASKED_TO_GO = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _ASKED_STATUSES = {128 + number for number in _ASKED_TO_GO}  # as shells hand them on
+_MOST_LOGS, _MOST_LOG_BYTES = 200, 200_000
+_FAILURE = "Eroica stops watching this worker"
+_LONGEST_REASON = 160
+
+
+class Attendance(NamedTuple):
+    """Workers watched at the end of a job, and the gaps.
+
+    Attributes:
+        expected: Workers of the job, as far as anybody knows; 0 if none was ever seen.
+        watched: Those that were watched all along, and long enough to tell.
+        gaps: One clause for each kind of those that were not.
+    """
+
+    expected: int = 0
+    watched: int = 0
+    gaps: tuple[str, ...] = ()
 
 
 @dataclass
 class _Life:
-    """One worker of the current generation."""
+    """One worker's process; times in seconds.
+
+    Attributes:
+        judged: Its speed is known.
+        failure: What of ours failed in it, and at which iteration; "" and 0 if nothing did.
+    """
 
     worker: Worker
     iteration: int
     alive_at: float
     gone_at: float | None = None
     ending: Ending | None = None
+    judged: bool = False
+    failure: str = ""
+    failed_at: int = 0
 
     @property
     def died(self) -> bool:
@@ -42,14 +77,33 @@ class _Life:
         ending = self.ending
         return ending is not None and ending.kind != "signed-off" and not (ending.kind == "exit" and ending.number == 0)
 
+    def take(self, now: float, status: WorkerStatus) -> None:
+        """Take in what an agent says of it."""
+        self.worker, self.iteration = status.worker, max(self.iteration, status.iteration)
+        self.judged = self.judged or status.baseline_s is not None
+        if status.state == "failed" and not self.failure:
+            self.failure, self.failed_at = status.result.note or "something of Eroica's failed", status.iteration
+        if not status.ended:
+            self.alive_at, self.gone_at, self.ending = now, None, None
+        elif self.gone_at is None:
+            self.ending = status.ending or Ending(kind="unknown" if status.state == "gone" else "signed-off")
+            self.gone_at = now - self.ending.ago_s
+        elif status.ending is not None and status.ending.kind == "signed-off":
+            self.ending = status.ending  # by now its process has ended, too, and its exit status may be known
 
-class Deaths:
-    """The lives of one generation of workers; a restart by the launcher begins the next."""
+    def went_on(self, former: _Life) -> None:
+        """The launcher has started the worker again; what came before counts as long as it was watched."""
+        self.judged = self.judged or former.judged
+        self.failure, self.failed_at = former.failure or self.failure, former.failed_at or self.failed_at
+
+
+class Lives:
+    """The processes of a job's workers; a restart by the launcher begins the next generation of them."""
 
     def __init__(self) -> None:
+        self._all: dict[WorkerKey, _Life] = {}
         self._lives: dict[WorkerKey, _Life] = {}
         self._gone: set[WorkerKey] = set()
-        self._former: set[WorkerKey] = set()
 
     def reported(self, now: float, report: AgentReport) -> tuple[Death, ...] | None:
         """Take in a clean report.
@@ -60,40 +114,21 @@ class Deaths:
         before = None
         for status in report.workers:
             key = (report.host, status.worker.pid)
-            if key in self._former:
-                continue
-            if key not in self._lives and not status.ended and self._is_successor(status.worker):
-                before = self.culprits(asked=False)
-                self._next_generation()
-            self._take(now, key, status)
+            life = self._all.get(key)
+            if life is None:
+                if len(self._all) >= 2 * MAX_WORKERS:
+                    continue
+                if not status.ended and self._is_successor(status.worker):
+                    before = self.culprits(asked=False)
+                    self._lives, self._gone = {}, set()
+                life = self._all[key] = self._lives[key] = _Life(status.worker, status.iteration, now)
+            life.take(now, status)
+            if key in self._lives:
+                (self._gone.discard if life.gone_at is None else self._gone.add)(key)
         return before
 
     def _is_successor(self, worker: Worker) -> bool:
         return any(self._lives[key].worker.global_rank == worker.global_rank for key in self._gone)
-
-    def _next_generation(self) -> None:
-        if len(self._former) > MAX_WORKERS:
-            self._former.clear()
-        self._former |= set(self._lives)
-        self._lives, self._gone = {}, set()
-
-    def _take(self, now: float, key: WorkerKey, status: WorkerStatus) -> None:
-        life = self._lives.get(key)
-        if life is None:
-            if len(self._lives) >= MAX_WORKERS:
-                return
-            life = self._lives[key] = _Life(status.worker, status.iteration, now)
-        life.worker, life.iteration = status.worker, max(life.iteration, status.iteration)
-        if not status.ended:
-            life.alive_at, life.gone_at, life.ending = now, None, None
-            self._gone.discard(key)
-        elif life.gone_at is None:
-            unknown = Ending(kind="unknown" if status.state == "gone" else "signed-off")
-            life.ending = status.ending or unknown
-            life.gone_at = now - life.ending.ago_s
-            self._gone.add(key)
-        elif status.ending is not None and status.ending.kind == "signed-off":
-            life.ending = status.ending  # by now its process has ended, too, and its exit status may be known
 
     # ------------------------------------------------------------------ questions
 
@@ -124,6 +159,42 @@ class Deaths:
         """True if all workers have ended in order, and none with a status that says otherwise."""
         endings = [life.ending for life in self._lives.values() if not life.died]
         return 0 < len(self._lives) == sum(ending is not None and not ending.number for ending in endings)
+
+    def attendance(self, now: float, lost: Sequence[str] = ()) -> Attendance:
+        """Count the workers that were watched all along, as of now.
+
+        Args:
+            now: The job's end.
+            lost: Why processes could not be watched that no agent has told of.
+        """
+        world = max((one.worker.world_size for one in self._all.values()), default=0)
+        everybody = list(self._by_rank().values() if world > 1 else self._all.values())
+        ranks = {one.worker.global_rank for one in everybody}
+        never = [rank for rank in range(world) if rank not in ranks] if world > 1 else []
+        failed = [one for one in everybody if one.failure]
+        rest = [one for one in everybody if not one.failure]
+        dropped = [one for one in rest if one.gone_at is None and now - one.alive_at > AGENT_SILENT_S]
+        short = [one for one in rest if one not in dropped and not one.judged]
+        unseen = len(lost) - len(failed) if len(everybody) - len(failed) == 0 else 0
+        gaps = (
+            *_failures(failed),
+            *_clause(dropped, lambda who, at: f"{who} dropped out at iteration {at}, and nobody saw it end"),
+            *([f"{worker_list(never)} {'was' if len(never) == 1 else 'were'} never seen"] if never else []),
+            *_clause(short, lambda who, at: f"{who} had only {plural(at, 'iteration')}, too few to tell"),
+            *(f"one process could not be watched: {_short(why)}" for why in lost[:1] if unseen > 0),
+        )
+        watched = len(rest) - len(dropped) - len(short)
+        return Attendance(max(world, len(everybody)), watched, gaps)
+
+    def _by_rank(self) -> dict[int, _Life]:
+        """The newest process of each rank, with what those before it tell."""
+        newest: dict[int, _Life] = {}
+        for one in self._all.values():
+            former = newest.get(one.worker.global_rank)
+            newest[one.worker.global_rank] = one
+            if former is not None:
+                one.went_on(former)
+        return newest
 
     def culprits(self, asked: bool) -> tuple[Death, ...]:
         """Return the workers that died first, of themselves, while others lived on.
@@ -164,14 +235,14 @@ class Deaths:
         if not living and _died_alike(related):
             return False
         end = max(map(_gone_at, guilty))
-        if any(_last_seen(life) - end > (_LIVED_ON_S if asked else _TOGETHER_S) for life in (*others, *living)):
+        if any(_gone_at(life) - end > (_LIVED_ON_S if asked else _TOGETHER_S) for life in (*others, *living)):
             return True
         told = any(_asked_to_go(life) or not life.died for life in others)
         return not asked and told and all(map(_is_known, guilty))
 
     def _records(self, lives: list[_Life]) -> tuple[Death, ...]:
         lives = sorted(lives, key=_gone_at)
-        latest = max(map(_last_seen, self._lives.values()), default=0.0)
+        latest = max(map(_gone_at, self._lives.values()), default=0.0)
         return tuple(
             Death(
                 worker=life.worker,
@@ -184,11 +255,8 @@ class Deaths:
 
 
 def _gone_at(life: _Life) -> float:
+    """When it ended; of a process that lives: its last report."""
     return life.gone_at if life.gone_at is not None else life.alive_at
-
-
-def _last_seen(life: _Life) -> float:
-    return _gone_at(life)  # of somebody who lives: the last report
 
 
 def _died_alike(lives: list[_Life]) -> bool:
@@ -231,3 +299,47 @@ def _in_what_way(ending: Ending) -> str:
     if ending.kind == "signal":
         return f", by {signal_name(ending.number)}"
     return f", with status {ending.number}" if ending.number else ""
+
+
+def _failures(failed: Sequence[_Life]) -> list[str]:
+    """Say the first failure of ours, on which worker, and how many more there were."""
+    if not failed:
+        return []
+    first = min(failed, key=lambda one: one.failed_at)
+    others = f"; so were {len(failed) - 1} more" if len(failed) > 1 else ""
+    return [
+        f"worker {first.worker.global_rank} was lost at iteration {first.failed_at} ({_short(first.failure)}){others}"
+    ]
+
+
+def _clause(some: Sequence[_Life], say: Callable[[str, int], str]) -> list[str]:
+    if not some:
+        return []
+    ranks = [one.worker.global_rank for one in some]
+    who = worker_list(ranks) if len(set(ranks)) == len(some) else f"{len(some)} processes"
+    return [say(who, max(one.iteration for one in some))]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 1]}…"
+
+
+def failures_in(logs: Path) -> list[str]:
+    """Read from the logs why processes of this host could not be watched.
+
+    Processes of other hosts count too where they share the run directory.
+
+    Args:
+        logs: Directory of the logs.
+
+    Returns:
+        One line for each of them.
+    """
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        for path in sorted(logs.glob("worker-*.log"))[:_MOST_LOGS]:
+            text = read_private(path, _MOST_LOG_BYTES).decode("utf-8", "replace")
+            if _FAILURE in text:
+                lines = [line for line in text.splitlines() if line.strip() and not line[0].isspace()]
+                found.append(clean_text(lines[-1]))
+    return found
