@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
@@ -78,8 +77,6 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
             names none.
     """
     start = perf_counter()
-    if window.purpose == "seldom":  # the slowest iterations, left out elsewhere as one-offs, are what it is about
-        settings = dataclasses.replace(settings, one_off_fraction=0.0)
     engine = choose_engine(settings.engine, len(patterns))
     latest = list({pattern.worker.global_rank: pattern for pattern in patterns}.values())
     expected, doubts = count_workers(latest, expected_workers, window)

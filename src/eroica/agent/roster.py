@@ -129,9 +129,6 @@ class LocalWorker:
                     reason=trigger.reason,
                     baseline_s=trigger.baseline_s,
                     current_s=trigger.current_s,
-                    period_s=trigger.period_s,
-                    next_iteration=trigger.next_iteration,
-                    interval=trigger.interval,
                     since=max(first + offset - trigger.lasted, 0) if trigger.lasted else 0,
                 )
 

@@ -15,8 +15,6 @@ Deviations, because one lucky iteration, an evaluation or a busy machine would r
 - Means are for small rises. A rise by a sixth or more is found by the seconds it has cost, wherever in the job it comes
   and however slowly; iterations may take a hundredth of a second or a minute (`change`).
 - Where iterations take turns (several steps for one rollout), whole cycles are compared.
-- Stretches of slow iterations that come again and again are counted (`bursts`): no mean shows them for long. So are
-  single long iterations, far apart, that cost more than they used to (`seldom`): no mean shows them at all.
 - The first iterations count for nothing.
 """
 
@@ -30,10 +28,8 @@ from itertools import islice
 from statistics import median
 from typing import Literal, NamedTuple
 
-from eroica.agent.bursts import Bursts
 from eroica.agent.change import Change
 from eroica.agent.cycles import Cycles
-from eroica.agent.seldom import Seldom
 from eroica.model.shares import percent
 from eroica.settings import Settings
 
@@ -65,25 +61,17 @@ class Trigger:
     """A worker asks for a window.
 
     Attributes:
-        kind: "slow" against the job's own past, "expected" against what the user said; "seldom": long iterations, far
-            apart, cost more than in the past.
-        baseline_s: Lowest mean of the horizon, or what the user expects; of "seldom", what the mean would be, had these
-            iterations cost as little as such ones did before.
+        kind: "slow" against the job's own past, "expected" against what the user said.
+        baseline_s: Lowest mean of the horizon, or what the user expects.
         current_s: Mean of the last iterations.
         reason: One clause for people.
-        period_s: Slow stretches or iterations come and go, so far apart on average, seconds; 0 = slow all the time.
-        next_iteration: Of "seldom": where the next one is expected...
-        interval: ...so many iterations after the one before.
         lasted: Iterations since the change began; 0 where that is not known.
     """
 
-    kind: Literal["slow", "expected", "seldom"]
+    kind: Literal["slow", "expected"]
     baseline_s: float
     current_s: float
     reason: str
-    period_s: float = 0.0
-    next_iteration: int = 0
-    interval: float = 0.0
     lasted: int = 0
 
 
@@ -265,7 +253,7 @@ class Slowdown:
     def _begin(self) -> None:
         """Nothing is known of the past."""
         self._scales = [Scale(factor, self._settings, self._cycles.period) for factor in (1, _LONG)]
-        self._bursts, self._seldom, self._change = Bursts(), Seldom(), Change(self._settings)
+        self._change = Change(self._settings)
 
     @property
     def baseline_s(self) -> float | None:
@@ -338,10 +326,7 @@ class Slowdown:
             scale.add(duration_s)
         looking = (scale for scale in self._scales if scale.seen % scale.stride == 0)
         found = [trigger for trigger in map(self._judge, looking) if trigger is not None]
-        is_whole = self._scales[0].seen % self._cycles.period == 0
-        recurrent = [self._judge_bursts(duration_s), self._judge_seldom(iteration, duration_s)] if is_whole else []
-        change = self._judge_change(duration_s)
-        first = next((trigger for trigger in (*found, change, *recurrent) if trigger is not None), None)
+        first = next((trigger for trigger in (*found, self._judge_change(duration_s)) if trigger is not None), None)
         return replace(first, lasted=self._change.lasted) if first is not None else None
 
     def _compare_tracing(self, iteration: int, duration_s: float, before_s: float) -> None:
@@ -372,27 +357,6 @@ class Slowdown:
         if level_s is None or not 0.0 < expected < level_s:
             return None
         return Trigger("expected", expected, level_s, f"iterations take {level_s:.3g} s, expected {expected:.3g} s")
-
-    def _judge_bursts(self, duration_s: float) -> Trigger | None:
-        best = self.baseline_s
-        if best is None or not self._bursts.observe(duration_s, best, self._margin):
-            return None
-        mean, times = self._bursts.mean_s, self._bursts.count
-        reason = f"iterations were slow for a while {times} times, which cost {percent(1 - best / mean)} of the time"
-        return Trigger("slow", best, mean, reason, self._bursts.period_s)
-
-    def _judge_seldom(self, iteration: int, duration_s: float) -> Trigger | None:
-        usual, seldom = self.current_s, self._seldom
-        width = self._cycles.period
-        if usual is None or not seldom.observe(iteration, width * duration_s, width * usual, self._margin, width):
-            return None
-        reason = (
-            f"every {seldom.interval:.0f} iterations one takes much longer, {seldom.count} times so far, which costs "
-            f"{percent(1 - seldom.before_s / seldom.mean_s)} of the time"
-        )
-        return Trigger(
-            "seldom", seldom.before_s, seldom.mean_s, reason, seldom.period_s, seldom.next_iteration, seldom.interval
-        )
 
     def _judge(self, scale: Scale) -> Trigger | None:
         lowest, expected = scale.slower(self._margin), self._settings.expected_iteration_s

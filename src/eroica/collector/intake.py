@@ -114,9 +114,6 @@ def _trigger(trigger: WorkerTrigger) -> WorkerTrigger:
         reason=clean_text(trigger.reason),
         baseline_s=clean_seconds(trigger.baseline_s) or None,
         current_s=_seconds(trigger.current_s),
-        period_s=_seconds(trigger.period_s),
-        next_iteration=_count(trigger.next_iteration),
-        interval=_seconds(trigger.interval),
     )
 
 

@@ -18,7 +18,6 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import Window, WindowPurpose
 from eroica.settings import Settings
 from eroica.wire.messages import ProfileRequest, WorkerStatus, WorkerTrigger
-from eroica.wire.patience import off_by
 
 #: Windows cost some iterations each: the pause between them doubles up to this, unless the setting is longer.
 _LONGEST_COOLDOWN_S = 1800.0
@@ -36,14 +35,8 @@ _LONGEST_ASKED_S = 120.0
 _MOST_REQUESTS = 8
 #: Times that an early window is tried.
 _EARLY_TRIES = 2
-#: What comes and goes is looked at for so many of its periods, but no longer than this.
-_PERIODS = 1.25
-_LONGEST_WINDOW_S = 60.0
-#: Beside a long iteration so many usual ones are captured, and as many as it may come too early or too late.
-_USUAL_BESIDE = 12
-#: No iteration is taken for shorter than this, seconds, and no window asked for more of them.
+#: No iteration is taken for shorter than this, seconds.
 SHORTEST_S = 1e-6
-_MOST_ITERATIONS = 5_000
 #: A first look that would take this share of a whole window is that.
 _NEARLY_WHOLE = 0.6
 #: A cause that is told with so much confidence needs no longer window.
@@ -64,12 +57,7 @@ class Wanted:
         least: Iterations that it shall hold where its budgets allow.
         baseline_s: What an iteration should take, as the trigger says it; None if it follows from the reports.
         window_id: The id that was promised already; 0 = none.
-        current_s: Mean iteration, where that is known better than from the last ones; else None.
-        pace_s: Iterations may be as short as that before the window opens; None = as the last ones.
-        period_s: See `Window`.
         since: See `Window`.
-        due: The iteration that it is about comes here; 0 = any will do...
-        every: ...or so many iterations later, and so on.
     """
 
     purpose: WindowPurpose
@@ -79,12 +67,7 @@ class Wanted:
     least: int = 0
     baseline_s: float | None = None
     window_id: int = 0
-    current_s: float | None = None
-    pace_s: float | None = None
-    period_s: float = 0.0
     since: int = 0
-    due: int = 0
-    every: float = 0.0
 
 
 class Opening:
@@ -152,10 +135,6 @@ class Opening:
             return Wanted("early", self._suspected, self._settings.window_s)
         first = fresh[0]
         self._whole, self._known_s = None, first.current_s
-        if first.kind == "seldom" and first.interval > 0:
-            return self._around_next(first)
-        if first.period_s > 0 and first.current_s > 0:
-            return self._whole_period(first)
         whole = Wanted(
             first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s, since=first.since
         )
@@ -168,39 +147,6 @@ class Opening:
     def _is_news(self, now: float, trigger: WorkerTrigger) -> bool:
         is_rested = now >= self._known_at + min(_LEAST_PAUSE_S, self._settings.cooldown_s)
         return is_rested and trigger.kind == "slow" and trigger.current_s >= _FAR_SLOWER * self._known_s
-
-    @staticmethod
-    def _around_next(trigger: WorkerTrigger) -> Wanted:
-        """A window in which the next long iteration lies, with usual ones beside it."""
-        return Wanted(
-            trigger.kind,
-            trigger.reason,
-            0.0,
-            iterations=min(2 * off_by(trigger.interval) + _USUAL_BESIDE, _MOST_ITERATIONS),
-            baseline_s=trigger.baseline_s,
-            current_s=trigger.current_s,
-            pace_s=trigger.baseline_s,
-            period_s=trigger.period_s,
-            due=trigger.next_iteration,
-            every=trigger.interval,
-        )
-
-    def _whole_period(self, trigger: WorkerTrigger) -> Wanted:
-        """A window in which slowness that comes and goes is there once: it may be over before the window opens.
-
-        As far as the budget of trace events goes.
-        """
-        seconds = max(self._settings.window_s, min(_PERIODS * trigger.period_s, _LONGEST_WINDOW_S))
-        return Wanted(
-            trigger.kind,
-            trigger.reason,
-            seconds,
-            iterations=min(math.ceil(seconds / max(trigger.current_s, SHORTEST_S)), _MOST_ITERATIONS),
-            baseline_s=trigger.baseline_s,
-            current_s=trigger.current_s,
-            pace_s=trigger.baseline_s,
-            period_s=trigger.period_s,
-        )
 
     def _unanswered(self, workers: Iterable[WorkerStatus]) -> list[WorkerTrigger]:
         """New triggers of the living, from now on answered."""
@@ -279,9 +225,9 @@ class Opening:
             )
 
     def _is_first_look(self, window: Window) -> bool:
-        """The window is much shorter than a whole one, and about nothing that comes and goes."""
+        """The window is much shorter than a whole one."""
         length_s = (window.last_iteration - window.first_iteration) * (window.current_iteration_s or 0.0)
-        return not window.period_s and length_s < _NEARLY_WHOLE * self._settings.window_s
+        return length_s < _NEARLY_WHOLE * self._settings.window_s
 
 
 def _is_sure(verdict: Verdict) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from eroica.collector.opening import SHORTEST_S, Wanted
 from eroica.settings import Settings
 from eroica.wire.messages import OrderResult, WorkerStatus
-from eroica.wire.patience import off_by
 
 #: From so many trace events of a worker on a window is a burden worth telling.
 _MANY_EVENTS = 500_000
@@ -74,15 +73,6 @@ def first_iteration(training: Sequence[WorkerStatus], iteration_s: float, hosts:
     return max(status.iteration for status in training) + lead(iteration_s, hosts, settings)
 
 
-def around(first: int, length: int, wanted: Wanted) -> int:
-    """The first iteration of a window in which what it is about is due; `first` at the earliest."""
-    if wanted.every <= 0:
-        return first
-    begin = wanted.due + min(off_by(wanted.every), length // 2) + 1 - length
-    missed = max(0, math.ceil((first - begin) / wanted.every))
-    return max(first, round(begin + missed * wanted.every))
-
-
 def events_of(probe: OrderResult, iteration_s: float) -> int:
     """Trace events of one iteration, from a probe that may have met a short one.
 
@@ -145,7 +135,7 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
     least = max(enough(iteration_s, settings), wanted.least)
     if not wanted.iterations:
         asked = max(min(asked, settings.max_window_iterations), least)
-    elif not wanted.pace_s:  # slowness that comes and goes shows in a period only
+    else:
         asked = min(asked, max(settings.max_window_iterations, least))
     return max(_FEWEST, min(asked, max_events // events))
 

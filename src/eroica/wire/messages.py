@@ -21,24 +21,18 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         count: Triggers of this worker so far; a new count is a new trigger.
-        kind: "slow" against the job's own past, "expected" against what the user said, "seldom" long iterations.
+        kind: "slow" against the job's own past, "expected" against what the user said.
         reason: One clause with numbers.
         baseline_s: Best mean iteration before, None if unknown.
         current_s: Mean iteration now.
-        period_s: Slow stretches or iterations come and go, so far apart, seconds; 0 = it is slow all the time.
-        next_iteration: Of "seldom": id of the iteration that is expected to be long...
-        interval: ...so many after the one before.
         since: Iteration from which on they are slow, as far as blocks of a second tell; 0 = unknown.
     """
 
     count: int
-    kind: Literal["slow", "expected", "seldom"] = "slow"
+    kind: Literal["slow", "expected"] = "slow"
     reason: str
     baseline_s: float | None
     current_s: float
-    period_s: float = 0.0
-    next_iteration: int = 0
-    interval: float = 0.0
     since: int = 0
 
 
