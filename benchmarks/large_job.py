@@ -36,13 +36,9 @@ from eroica.wire.codec import decode_record
 from eroica.wire.messages import (
     CollectorReply,
     JobStatus,
-    NumberedPattern,
-    PartsReply,
-    PartsRequest,
-    PatternReply,
     ProfileRequest,
 )
-from eroica.wire.parcels import Parcel, pack_numbers, pack_parts, part_id, to_parcel
+from eroica.wire.parcels import pack_parcel
 from machine import machine_facts
 from scale import Job
 from support.agents import Agents
@@ -92,7 +88,7 @@ class Connection:
 class LargeJob:
     """All agents of a job, and its collector."""
 
-    def __init__(self, place: Path, agents: int, parcels: Sequence[Parcel]) -> None:
+    def __init__(self, place: Path, agents: int, parcels: Sequence[bytes]) -> None:
         self.run, self.count, self.parcels = place / "run", agents, parcels
         self.agents = Agents(agents, PER_AGENT, ITERATION_S, name=lambda at: f"n{at}")
         self.refused = self.reports = self.sent_bytes = 0
@@ -111,9 +107,6 @@ class LargeJob:
         self.process = psutil.Process(self.collector.pid)
         self.connections = [Connection(self.run) for _ in range(CONNECTIONS)]
         self.carriers = [Connection(self.run) for _ in range(CARRIERS)]
-        self.numbers: dict[bytes, int] = {}
-        self.known: list[set[bytes]] = [set() for _ in range(self.count)]
-        self.book = 0
 
     def kill(self) -> None:
         """End the collector without a word, and start another one in its place, as `eroica run` does."""
@@ -162,40 +155,14 @@ class LargeJob:
         await asyncio.gather(*running)
 
     async def hand_in(self, agent: int) -> bool:
-        """The patterns of one agent's workers; parts first, where the collector wants them."""
+        """The patterns of one agent's workers."""
         ask = self.carriers[agent % CARRIERS].ask
-        for rank in range(agent * PER_AGENT, (agent + 1) * PER_AGENT):
-            parcel = self.parcels[rank]
-            new = [part for part in parcel.parts if part not in self.known[agent]]
-            if new:
-                request = PartsRequest(ids=b"".join(map(part_id, new)))
-                status, answer = await self._send(ask, "/v1/parts", request)
-                if status != 200:
-                    return False
-                reply = msgspec.msgpack.decode(answer, type=PartsReply)
-                self.book = reply.book
-                self.numbers.update(zip(new, reply.numbers, strict=True))
-                if reply.wanted:
-                    wanted = PartsRequest(texts=pack_parts([new[at] for at in reply.wanted]))
-                    if (await self._send(ask, "/v1/parts", wanted))[0] != 200:
-                        return False
-                self.known[agent].update(new)
-            message = NumberedPattern(
-                book=self.book, parts=len(parcel.parts), own=parcel.own,
-                numbers=pack_numbers([self.numbers[part] for part in parcel.parts]),
-            )  # fmt: skip
-            status, answer = await self._send(ask, "/v1/parcels", message)
-            if status != 200 or msgspec.msgpack.decode(answer, type=PatternReply).unknown:
-                self.known[agent].clear()
+        for parcel in self.parcels[agent * PER_AGENT : (agent + 1) * PER_AGENT]:
+            self.sent_bytes += len(parcel)
+            if (await ask("/v1/patterns", parcel))[0] != 204:
                 return False
             self.handed_in += 1
         return True
-
-    async def _send(self, ask: Any, path: str, message: msgspec.Struct) -> tuple[int, bytes]:
-        body = msgspec.msgpack.encode(message)
-        self.sent_bytes += len(body)
-        answer: tuple[int, bytes] = await ask(path, body)
-        return answer
 
     async def open_window(self) -> None:
         """Ask for a window, and beat until all workers have captured it."""
@@ -278,15 +245,11 @@ class LargeJob:
         }  # fmt: skip
 
 
-def made(workers: int, keep: Path | None) -> list[Parcel]:
+def made(workers: int, keep: Path | None) -> list[bytes]:
     """Parcels of all workers, of window 1."""
     if keep is not None and keep.exists():
         return list(pickle.loads(keep.read_bytes()))  # noqa: S301 - we wrote it
-    same: dict[bytes, bytes] = {}
-    parcels = []
-    for data in Job(workers).wire():
-        parcel = to_parcel(decode_record(data, WorkerPattern))
-        parcels.append(Parcel(tuple(same.setdefault(part, part) for part in parcel.parts), parcel.own))
+    parcels = [pack_parcel(decode_record(data, WorkerPattern)) for data in Job(workers).wire()]
     if keep is not None:
         keep.write_bytes(pickle.dumps(parcels))
     return parcels

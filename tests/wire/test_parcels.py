@@ -1,4 +1,4 @@
-"""Patterns as parcels: shared parts beside each worker's own numbers."""
+"""Patterns as parcels: what is kept exactly, what in steps, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,18 +15,7 @@ from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.wire import parcels
 from eroica.wire.codec import decode_record, encode_record
-from eroica.wire.parcels import (
-    Parcel,
-    from_file,
-    from_parcel,
-    pack_numbers,
-    pack_parts,
-    part_id,
-    to_file,
-    to_parcel,
-    unpack_numbers,
-    unpack_parts,
-)
+from eroica.wire.parcels import pack_parcel, unpack_parcel
 from eroica.wire.steps import differences, from_steps, pack_whole, to_steps, unpack_whole
 
 
@@ -69,7 +58,7 @@ def _series(values: NDArray[np.float64]) -> bytes:
 
 def test_counts_names_and_order_are_exact_and_times_are_as_near_as_is_said() -> None:
     sent = made()
-    came = from_parcel(to_parcel(sent))
+    came = unpack_parcel(pack_parcel(sent))
     assert came.worker == sent.worker and came.process_groups == sent.process_groups and came.setup == sent.setup
     assert came.timeline == sent.timeline and came.notes == sent.notes and came.duration_s == sent.duration_s
     for one, other in zip(sent.functions, came.functions, strict=True):
@@ -97,70 +86,58 @@ def test_counts_names_and_order_are_exact_and_times_are_as_near_as_is_said() -> 
 
 
 def test_what_has_travelled_once_travels_unchanged() -> None:
-    once = to_parcel(from_parcel(to_parcel(made())))
-    assert to_parcel(from_parcel(once)) == once
+    once = pack_parcel(unpack_parcel(pack_parcel(made())))
+    assert pack_parcel(unpack_parcel(once)) == once
 
 
-def test_workers_have_their_parts_in_common_and_their_own_is_small() -> None:
-    one, other = to_parcel(made(0)), to_parcel(made(1))
-    assert one.parts == other.parts and one.own != other.own
-    assert len(one.own) < len(encode_record(made(0))) / 2
-
-
-def test_a_parcel_in_a_file_is_read_as_a_pattern() -> None:
-    parcel = to_parcel(made())
-    assert decode_record(to_file(parcel), WorkerPattern) == from_parcel(parcel)
-    assert from_file(to_file(parcel)) == parcel
+def test_a_parcel_is_small_and_is_read_as_a_pattern() -> None:
+    parcel = pack_parcel(made())
+    assert decode_record(parcel, WorkerPattern) == unpack_parcel(parcel)
+    assert len(parcel) < 0.6 * len(encode_record(made()))
 
 
 @pytest.mark.parametrize("empty", [{"functions": ()}, {"collectives": ()}, {"duration_s": 0.0}, {"channels": {}}])
 def test_a_pattern_may_lack_anything(empty: dict[str, object]) -> None:
     sent = msgspec.structs.replace(made(), **empty)
-    assert len(from_parcel(to_parcel(sent)).functions) == len(sent.functions)
+    assert len(unpack_parcel(pack_parcel(sent)).functions) == len(sent.functions)
 
 
 def test_a_record_whose_series_do_not_fit_together_travels_as_it_is() -> None:
     odd = msgspec.structs.replace(made().collectives[0], iteration=encode_series(np.arange(3, dtype=np.int32)))
-    assert from_parcel(to_parcel(msgspec.structs.replace(made(), collectives=(odd,)))).collectives == (odd,)
+    assert unpack_parcel(pack_parcel(msgspec.structs.replace(made(), collectives=(odd,)))).collectives == (odd,)
 
 
 def test_a_number_that_is_none_cannot_travel() -> None:
     bad = msgspec.structs.replace(made().functions[0], critical_s=float("nan"))
     with pytest.raises(ValueError, match="a number in it is none"):
-        to_parcel(msgspec.structs.replace(made(), functions=(bad,)))
+        pack_parcel(msgspec.structs.replace(made(), functions=(bad,)))
 
 
-def _hostile() -> dict[str, Parcel]:
-    good = to_parcel(made())
+def _hostile() -> dict[str, bytes]:
+    good = parcels._PARCEL.decode(pack_parcel(made()))
+    parts = parcels._PARTS.decode(zlib.decompress(good.parts))
+
+    def of(parts: tuple[bytes, ...], own: bytes = good.own) -> bytes:
+        return msgspec.msgpack.encode([zlib.compress(msgspec.msgpack.encode(parts)), own])
+
+    bomb = zlib.compress(bytes(50_000_000))
     return {
-        "cut short": Parcel(good.parts, good.own[:-9]),
-        "no parcel": Parcel(good.parts, b"\xff" * 20),
-        "a bomb": Parcel(good.parts, zlib.compress(bytes(50_000_000))),
-        "a part more": Parcel((*good.parts, good.parts[-1]), good.own),
-        "a part less": Parcel(good.parts[:-1], good.own),
-        "no parts": Parcel((), good.own),
-        "a function that is none": Parcel((*good.parts[:-1], b"\xc1"), good.own),
-        "a setup that is none": Parcel((b"\x01", *good.parts[1:]), good.own),
+        "cut short": of(parts, good.own[:-9]),
+        "no parcel": of(parts, b"\xff" * 20),
+        "a bomb": of(parts, bomb),
+        "a bomb of parts": msgspec.msgpack.encode([bomb, good.own]),
+        "a part more": of((*parts, parts[-1])),
+        "a part less": of(parts[:-1]),
+        "no parts": of(()),
+        "a function that is none": of((*parts[:-1], b"\xc1")),
+        "a setup that is none": of((b"\x01", *parts[1:])),
     }
 
 
 @pytest.mark.parametrize("how", list(_hostile()))
 def test_a_hostile_parcel_is_refused_with_one_error(how: str) -> None:
     with pytest.raises(InputError, match="are no WorkerPattern"):
-        decode_record(to_file(_hostile()[how]), WorkerPattern)
-
-
-def test_few_bytes_do_not_become_many_numbers() -> None:
-    with pytest.raises(ValueError, match="parts are no pattern's"):
-        unpack_numbers(pack_numbers([0] * 10), 10**9)
-    with pytest.raises(ValueError, match="more than 4000000 bytes"):
-        unpack_parts(zlib.compress(bytes(50_000_000)))
-
-
-def test_numbers_and_parts_come_back() -> None:
-    assert unpack_numbers(pack_numbers([5, 6, 7, 1, 90_000]), 5) == [5, 6, 7, 1, 90_000]
-    assert unpack_parts(pack_parts([b"one", b""])) == (b"one", b"")
-    assert len(part_id(b"one")) == 16 and part_id(b"one") != part_id(b"two")
+        decode_record(_hostile()[how], WorkerPattern)
 
 
 def test_whole_numbers_of_any_size_come_back() -> None:

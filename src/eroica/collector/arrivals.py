@@ -10,15 +10,15 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle, Content
-from eroica.archive.load import decode_content, open_window, read_contents
+from eroica.archive.bundle import BUNDLE_FILE, Bundle
+from eroica.archive.load import open_window, read_contents
 from eroica.archive.store import Store
 from eroica.collector.intake import clean_head, clean_pattern
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
-from eroica.wire.codec import UNDECODABLE
+from eroica.wire.codec import UNDECODABLE, decode_record, is_parcel
 from eroica.wire.files import write_whole
-from eroica.wire.parcels import Parcel, head_of, to_file, without_rows
+from eroica.wire.parcels import head_of, without_rows
 
 #: Up to so many workers get a file each.
 FEW_WORKERS = 256
@@ -36,9 +36,9 @@ class Arrivals:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._bundles: dict[int, Bundle] = {}
-        self._unwritten: dict[int, dict[int, Content]] = {}
+        self._unwritten: dict[int, dict[int, bytes]] = {}
 
-    def take(self, head: WorkerPattern, content: Content) -> None:
+    def take(self, head: WorkerPattern, content: bytes) -> None:
         """Keep what came of a worker; it outlives this process when this returns.
 
         Args:
@@ -74,7 +74,7 @@ class Arrivals:
         why: dict[str, str] = {}
         for name, content in self._contents(heads[0].window_id):
             try:
-                pattern = clean_pattern(decode_content(_there(content)))
+                pattern = clean_pattern(decode_record(_there(content), WorkerPattern))
                 found[pattern.worker.global_rank] = pattern
             except InputError as error:
                 why[name] = str(error)
@@ -100,9 +100,7 @@ class Arrivals:
                 return 0
             for rank in bundle.ranks:
                 with contextlib.suppress(InputError):  # nothing is lost by that: it is damaged
-                    content = bundle.read(rank)
-                    data = to_file(content) if isinstance(content, Parcel) else content
-                    write_whole(file.with_name(f"{rank}.pattern"), data)
+                    write_whole(file.with_name(f"{rank}.pattern"), bundle.read(rank))
             return len(bundle.ranks)
 
     def close(self, window_id: int, settled: int) -> None:
@@ -125,7 +123,7 @@ class Arrivals:
     def _file(self, window_id: int) -> Path:
         return self._store.window_directory(window_id) / "patterns" / BUNDLE_FILE
 
-    def _contents(self, window_id: int) -> Iterator[tuple[str, Content | str]]:
+    def _contents(self, window_id: int) -> Iterator[tuple[str, bytes | str]]:
         yield from read_contents(open_window(self._store.window_directory(window_id)).pattern_files)
         for rank, content in list(self._unwritten.get(window_id, {}).items()):
             yield f"worker {rank}", content
@@ -137,24 +135,24 @@ def _reason(why: dict[str, str], rank: int) -> str:
     return next((why[name] for name in names if name in why), "its pattern is not there any more")
 
 
-def _there(content: Content | str) -> Content:
+def _there(content: bytes | str) -> bytes:
     if isinstance(content, str):
         raise InputError(content.removeprefix(": ").strip())
     return content
 
 
-def head_in(content: Content) -> WorkerPattern:
+def head_in(content: bytes) -> WorkerPattern:
     """Take the head from what came of a worker. A whole pattern is checked to its end, a parcel is not.
 
     Raises:
         InputError: It is none, or nobody's.
     """
-    if isinstance(content, Parcel):
+    if is_parcel(content):
         try:
             return clean_head(head_of(content))
         except UNDECODABLE as error:
             raise InputError(str(error)) from error
-    pattern = clean_pattern(decode_content(content))
+    pattern = clean_pattern(decode_record(content, WorkerPattern))
     return without_rows(pattern, pattern.iteration_us)
 
 

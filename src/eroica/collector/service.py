@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from eroica.archive.bundle import Content
 from eroica.archive.store import Store, write_json
 from eroica.collector.arrivals import Arrivals, head_in
 from eroica.collector.attendance import Roster, failures_in
@@ -27,7 +26,6 @@ from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
 from eroica.collector.live.telling import Shown
-from eroica.collector.numbering import ANSWER_S, Book
 from eroica.collector.pace import Pace
 from eroica.collector.recurrence import with_recurrence
 from eroica.collector.resume import History
@@ -46,21 +44,15 @@ from eroica.wire.messages import (
     CollectorReply,
     FinishRequest,
     JobStatus,
-    NumberedPattern,
-    PartsReply,
-    PartsRequest,
-    PatternReply,
     ProfileRequest,
     SummaryFailure,
 )
-from eroica.wire.parcels import Parcel, unpack_numbers, unpack_parts
 from eroica.wire.version import PROTOCOL, refusal, spoken_in
 
 log = logging.getLogger("eroica.collector")
 
 MAX_REPORT_BYTES = 2_000_000
 MAX_PATTERN_BYTES = 256_000
-MAX_PARTS_BYTES = 1_000_000
 MAX_LOOKS_BYTES = 8_000_000
 MAX_ALL_LOOKS_BYTES = 256_000_000
 #: The job's iteration times are written no more often than this.
@@ -144,7 +136,6 @@ class Collector:
         self._looks_bytes: tuple[int, int] = (0, 0)
         self._analyses: set[asyncio.Task[None]] = set()
         self._dismissed: set[str] = set()
-        self._book = Book()
         self._arrivals = Arrivals(store)
         self._next_tick = 0.0
         self._next_status = 0.0
@@ -171,8 +162,6 @@ class Collector:
             routes=[
                 Route("/v1/report", self._guarded(self._report), methods=["POST"]),
                 Route("/v1/patterns", self._guarded(self._pattern), methods=["POST"]),
-                Route("/v1/parts", self._guarded(self._parts), methods=["POST"]),
-                Route("/v1/parcels", self._guarded(self._parcel), methods=["POST"]),
                 Route("/v1/windows/{window_id:int}/failures", self._guarded(self._failure), methods=["POST"]),
                 Route("/v1/looks", self._guarded(self._looks), methods=["POST"]),
                 Route("/v1/profile", self._guarded(self._profile), methods=["POST"]),
@@ -302,44 +291,20 @@ class Collector:
         return Response(status_code=204)
 
     async def _pattern(self, request: Request) -> Response:
-        self._take(await _body(request, MAX_PATTERN_BYTES))
+        """Take in what came of a worker; a parcel is decoded no further than to see whose it is."""
+        data = await _body(request, MAX_PATTERN_BYTES)
+        head = head_in(data)
+        if self.windows.expects(head):
+            self._keep(lambda: self._arrivals.take(head, data))
+        self.windows.take_pattern(head)
+        self._tick_if_due()
         return Response(status_code=204)
-
-    async def _parts(self, request: Request) -> Response:
-        """Take in parts of patterns that were asked for, number others, and ask for those that nobody has sent."""
-        asked = _decode(await _body(request, MAX_PARTS_BYTES), PartsRequest)
-        if asked.texts:
-            self._book.enter(_made_of(unpack_parts, asked.texts))
-        numbers, wanted = self._book.look_up(self._clock(), asked.ids)
-        reply = PartsReply(book=self._book.number, numbers=tuple(numbers), wanted=tuple(wanted))
-        return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
-
-    async def _parcel(self, request: Request) -> Response:
-        """Take in a pattern whose parts are known, or come within seconds from an agent that was asked for them."""
-        sent = _decode(await _body(request, MAX_PATTERN_BYTES), NumberedPattern)
-        numbers = _made_of(lambda data: unpack_numbers(data, sent.parts), sent.numbers)
-        end = self._clock() + ANSWER_S
-        while self._book.lacks(sent.book, numbers) and self._clock() < end:
-            await asyncio.sleep(0.05)
-        parts = self._book.parts(sent.book, numbers)
-        if parts is not None:
-            self._take(Parcel(parts, sent.own))
-        reply = PatternReply(unknown=parts is None)
-        return Response(msgspec.msgpack.encode(reply), media_type=MessagePack)
 
     def _take_back_conclusion(self) -> None:
         """Workers report, so the collector before this one was told to end too early; until then its word is final."""
         if self._former is not None and self.windows.roll:
             self._former = None
             self._keep(self._store.remove_final)
-
-    def _take(self, content: Content) -> None:
-        """Take in what came of a worker; a parcel is decoded no further than to see whose it is."""
-        head = head_in(content)
-        if self.windows.expects(head):
-            self._keep(lambda: self._arrivals.take(head, content))
-        self.windows.take_pattern(head)
-        self._tick_if_due()
 
     async def _failure(self, request: Request) -> Response:
         failure = _decode(await _body(request, MAX_REPORT_BYTES), SummaryFailure)
@@ -595,15 +560,3 @@ def _decode(data: bytes, kind: type[Message]) -> Message:
         return msgspec.msgpack.decode(data, type=kind)
     except UNDECODABLE as error:
         raise Refused(400, f"no {kind.__name__}: {error}") from error
-
-
-def _made_of(make: Callable[[Given], Made], data: Given) -> Made:
-    """Make something of data that came over the network.
-
-    Raises:
-        Refused: It cannot be made of them.
-    """
-    try:
-        return make(data)
-    except UNDECODABLE as error:
-        raise Refused(400, str(error)) from error

@@ -149,58 +149,6 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     protocol: int = 1
 
 
-class PartsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Numbers are wanted for parts of patterns, or parts are handed over that the collector asked for.
-
-    Attributes:
-        ids: `eroica.wire.parcels.part_id` of each part that needs a number, one after another.
-        texts: Parts that were asked for: see `eroica.wire.parcels.pack_parts`.
-    """
-
-    ids: bytes = b""
-    texts: bytes = b""
-
-
-class PartsReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Numbers of parts.
-
-    Attributes:
-        book: The numbers are of this book. A collector that is started again, or has no room, begins another one.
-        numbers: One for each id of the request.
-        wanted: Places of ids in the request whose parts nobody has handed over yet, and this agent shall.
-    """
-
-    book: int
-    numbers: tuple[int, ...] = ()
-    wanted: tuple[int, ...] = ()
-
-
-class NumberedPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """A pattern as a parcel whose parts the collector knows.
-
-    Attributes:
-        book: Where the numbers are from.
-        parts: How many there are.
-        numbers: Theirs, in order; see `eroica.wire.parcels.pack_numbers`.
-        own: As in `eroica.wire.parcels.Parcel`.
-    """
-
-    book: int
-    parts: int
-    numbers: bytes
-    own: bytes
-
-
-class PatternReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a `NumberedPattern`.
-
-    Attributes:
-        unknown: It was not taken: its numbers are of another book, or a part never came. Ask for all numbers anew.
-    """
-
-    unknown: bool = False
-
-
 class SummaryFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's window could not be summarized."""
 

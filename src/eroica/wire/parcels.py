@@ -1,9 +1,8 @@
-"""A worker's pattern as a parcel: what it has in common with others as parts by themselves, and its own numbers.
+"""A worker's pattern as a parcel: on its way to the collector, and on disk, in less than half of a record's bytes.
 
-Functions with their call stacks, process groups, the setup and the names of channels are nearly the same on all workers
-and in all windows of a job. Each is a part; on the way to a collector that knows it, only its number travels
-(`eroica.agent.numbering`, `eroica.collector.numbering`). Measured values travel in steps, with which the verdicts on
-all kept windows of real jobs are the same (`python benchmarks/wire.py --judge`):
+Functions with their call stacks, process groups, the setup and the names of channels are parts by themselves: equal
+ones of many workers are one object after decoding. Measured values travel in steps, with which the verdicts on all kept
+windows of real jobs are the same (`python benchmarks/wire.py --judge`):
 
     seconds of a function           1 %, below 50 us even steps of 0.5 us; longest execution 4 %
     critical time in one iteration  1.6 %, below a twentieth of the mean iteration even steps of 0.08 % of it
@@ -11,7 +10,7 @@ all kept windows of real jobs are the same (`python benchmarks/wire.py --judge`)
     utilizations                    1 % of the whole
     channels and facts of the host  11 significant bits
 
-Counts, iterations, sizes and all else are kept as they are. On disk a parcel carries its parts itself.
+Counts, iterations, sizes and all else are kept as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,7 +29,6 @@ from eroica.model.rows import COUNTS, NUMBERS, RowTable
 from eroica.wire.patterns import groups_of, key_of, packed_group
 from eroica.wire.steps import Whole, differences, from_steps, pack_whole, to_steps, unpack_whole
 
-ID_BYTES = 16
 #: Bytes of an unpacked parcel, its parts, and numbers that it may hold: few bytes must not become gigabytes.
 _MOST_BYTES, _MOST_PARTS, _MOST_VALUES = 4_000_000, 20_000, 500_000
 #: Nothing within a window is shorter than this, seconds.
@@ -55,20 +52,20 @@ _EXACT: tuple[tuple[str, DTypeLike], ...] = (
 _SERIES = ("duration_us", "critical_us", "end_us", *(name for name, _ in _EXACT))
 
 
-class Parcel(NamedTuple):
-    """A pattern whose shared parts stand beside it.
+class _Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """A parcel: both fields are compressed MessagePack.
 
     Attributes:
         parts: Setup, names of channels and host facts, process groups, functions of all rows; MessagePack each.
-        own: All else, compressed.
+        own: All else; an `_Own`.
     """
 
-    parts: tuple[bytes, ...]
+    parts: bytes
     own: bytes
 
 
 class _Own(msgspec.Struct, frozen=True, array_like=True):
-    """The content of `Parcel.own`.
+    """All of a pattern but its parts.
 
     Attributes:
         head: The pattern without what lies in parts and columns.
@@ -83,13 +80,6 @@ class _Own(msgspec.Struct, frozen=True, array_like=True):
     resources: tuple[str, ...]
     lengths: tuple[int, ...]
     columns: tuple[bytes, ...]
-
-
-class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """A parcel on disk; `parts` is compressed MessagePack."""
-
-    parts: bytes
-    own: bytes
 
 
 def _dictionary() -> bytes:
@@ -109,7 +99,7 @@ def _dictionary() -> bytes:
 
 
 _DICTIONARY = _dictionary()
-_OWN, _STORED = msgspec.msgpack.Decoder(_Own), msgspec.msgpack.Decoder(_Stored)
+_PARCEL, _OWN = msgspec.msgpack.Decoder(_Parcel), msgspec.msgpack.Decoder(_Own)
 _PARTS = msgspec.msgpack.Decoder(tuple[bytes, ...])
 _SETUP = msgspec.msgpack.Decoder(dict[str, str])
 _NAMES = msgspec.msgpack.Decoder(tuple[tuple[str, ...], tuple[str, ...]])
@@ -144,8 +134,8 @@ class _Scale(NamedTuple):
         return 0.05 * self.iteration_us
 
 
-def to_parcel(pattern: WorkerPattern) -> Parcel:
-    """A pattern as a parcel; its numbers come to stand on their steps.
+def pack_parcel(pattern: WorkerPattern) -> bytes:
+    """Make a parcel of a pattern; its numbers come to stand on their steps.
 
     Raises:
         ValueError: A number in it is none, or a series is damaged (zlib's errors beside).
@@ -174,20 +164,24 @@ def to_parcel(pattern: WorkerPattern) -> Parcel:
     packer = zlib.compressobj(9, zdict=_DICTIONARY)
     shared = (pattern.setup, (tuple(pattern.channels), tuple(pattern.host_facts)))
     parts = (*shared, *map(packed_group, pattern.process_groups), *table.keys)
-    return Parcel(tuple(map(encode, parts)), packer.compress(encode(own)) + packer.flush())
+    packed = zlib.compress(encode(tuple(map(encode, parts))), 9)
+    return encode(_Parcel(packed, packer.compress(encode(own)) + packer.flush()))
 
 
-def from_parcel(parcel: Parcel) -> WorkerPattern:
-    """The pattern in a parcel.
+def unpack_parcel(data: bytes) -> WorkerPattern:
+    """Return the pattern in a parcel.
 
     Raises:
         ValueError: There is none in it (msgspec's errors are ValueErrors), or it would be too large (zlib's errors
             beside).
     """
-    own = _opened(parcel)
+    parcel = _PARCEL.decode(data)
+    own, parts = _opened(parcel), _PARTS.decode(_unpacked(parcel.parts, zlib.decompressobj()))
+    if not 0 <= own.groups <= len(parts) - 2 <= _MOST_PARTS:
+        raise ValueError(f"{len(parts)} parts are no pattern's")
     scale, columns = _Scale.of(own.head), _Columns(own.columns)
-    channels, facts = _NAMES.decode(parcel.parts[1])
-    table = _rows(parcel.parts[2 + own.groups :], own.resources, scale, columns)
+    channels, facts = _NAMES.decode(parts[1])
+    table = _rows(parts[2 + own.groups :], own.resources, scale, columns)
     records = [
         _record(record, length, scale, columns)
         for record, length in zip(own.head.collectives, own.lengths, strict=True)
@@ -201,8 +195,8 @@ def from_parcel(parcel: Parcel) -> WorkerPattern:
         own.head,
         functions=table,
         collectives=tuple(records),
-        process_groups=groups_of(parcel.parts[2 : 2 + own.groups]),
-        setup=_SETUP.decode(parcel.parts[0]),
+        process_groups=groups_of(parts[2 : 2 + own.groups]),
+        setup=_SETUP.decode(parts[0]),
         channels=dict(zip(channels, values, strict=False)),
         host_facts=dict(zip(facts, values[len(channels) :], strict=True)),
         iteration_us=_series(iteration_us, "<f4"),
@@ -211,15 +205,15 @@ def from_parcel(parcel: Parcel) -> WorkerPattern:
     )
 
 
-def head_of(parcel: Parcel) -> WorkerPattern:
+def head_of(data: bytes) -> WorkerPattern:
     """The head of a pattern: whose it is, of which window, and how long its iterations took, without rows and all else.
 
-    Far less work than `from_parcel`; what it leaves aside may be damaged.
+    Far less work than `unpack_parcel`; what it leaves aside may be damaged.
 
     Raises:
-        ValueError: As for `from_parcel`.
+        ValueError: As for `unpack_parcel`.
     """
-    own = _opened(parcel)
+    own = _opened(_PARCEL.decode(data))
     if len(own.columns) < _LAST_COLUMNS:
         raise ValueError("its columns are not all there")
     scale, columns = _Scale.of(own.head), _Columns(own.columns[-_LAST_COLUMNS:])
@@ -247,65 +241,8 @@ def without_rows(pattern: WorkerPattern, iteration_us: bytes) -> WorkerPattern:
     )
 
 
-def _opened(parcel: Parcel) -> _Own:
-    own = _OWN.decode(_unpacked(parcel.own, zlib.decompressobj(zdict=_DICTIONARY)))
-    if not 0 <= own.groups <= len(parcel.parts) - 2 <= _MOST_PARTS:
-        raise ValueError(f"{len(parcel.parts)} parts are no pattern's")
-    return own
-
-
-def to_file(parcel: Parcel) -> bytes:
-    """A parcel with its parts, for the disk."""
-    return msgspec.msgpack.encode(_Stored(pack_parts(parcel.parts, 1), parcel.own))
-
-
-def from_file(data: bytes) -> Parcel:
-    """Undo `to_file`.
-
-    Raises:
-        ValueError: It is none, or too large (zlib's errors beside).
-    """
-    stored = _STORED.decode(data)
-    return Parcel(unpack_parts(stored.parts), stored.own)
-
-
-# ---------------------------------------------------------------------- on the way
-
-
-def part_id(part: bytes) -> bytes:
-    """Id of a part: its BLAKE2b of `ID_BYTES`."""
-    return blake2b(part, digest_size=ID_BYTES).digest()
-
-
-def pack_parts(parts: Sequence[bytes], level: int = 9) -> bytes:
-    """Parts together, compressed."""
-    return zlib.compress(msgspec.msgpack.encode(parts), level)
-
-
-def unpack_parts(data: bytes) -> tuple[bytes, ...]:
-    """Undo `pack_parts`.
-
-    Raises:
-        ValueError: These are none, or too many (zlib's errors beside).
-    """
-    return _PARTS.decode(_unpacked(data, zlib.decompressobj()))
-
-
-def pack_numbers(numbers: Sequence[int]) -> bytes:
-    """Numbers of parts, many of which follow each other."""
-    return zlib.compress(pack_whole(differences(np.asarray(numbers, dtype=np.int64))), 9)
-
-
-def unpack_numbers(data: bytes, count: int) -> list[int]:
-    """Undo `pack_numbers`.
-
-    Raises:
-        ValueError: These are not `count` numbers, or too many (zlib's errors beside).
-    """
-    if not 0 <= count <= _MOST_PARTS:
-        raise ValueError(f"{count} parts are no pattern's")
-    numbers: list[int] = np.cumsum(unpack_whole(_unpacked(data, zlib.decompressobj()), count)).tolist()
-    return numbers
+def _opened(parcel: _Parcel) -> _Own:
+    return _OWN.decode(_unpacked(parcel.own, zlib.decompressobj(zdict=_DICTIONARY)))
 
 
 def _unpacked(data: bytes, unpacker: Any) -> bytes:

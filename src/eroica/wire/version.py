@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-#: Version of what agents and the collector say to each other. Since 2 patterns travel as parcels with numbered parts.
+#: Version of what agents and the collector say to each other. Since 2 patterns travel as parcels.
 PROTOCOL, PARCELS = 2, 2
 
 

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle, Content
+from eroica.archive.bundle import BUNDLE_FILE, Bundle
 from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES
-from eroica.archive.load import decode_content
 from eroica.errors import InputError
 from eroica.fleet.records import Kind, PatternBlock, Piece, Place, RunFacts, StandstillBody, VerdictBody, pack_body
 from eroica.fleet.reporting.spool import Spool, now
@@ -25,7 +24,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import NUMBERS, RowTable
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
-from eroica.wire.codec import UNDECODABLE
+from eroica.wire.codec import UNDECODABLE, decode_record
 from eroica.wire.messages import JobStatus
 from eroica.wire.places import private_file, read_private
 
@@ -171,7 +170,7 @@ class Packer:
     def _read(self, directory: Path, some: Iterable[_Kept]) -> Iterator[WorkerPattern]:
         for kept in some:
             try:
-                yield decode_content(kept.read())
+                yield decode_record(kept.read(), WorkerPattern)
             except (OSError, InputError) as error:
                 log.warning("a pattern in %s is left out: %s", directory, error)
 
@@ -260,7 +259,7 @@ class _Kept(NamedTuple):
 
     stamp: tuple[int, int]
     written_at: float
-    read: Callable[[], Content]
+    read: Callable[[], bytes]
 
 
 def _kept_patterns(directory: Path, stack: contextlib.ExitStack) -> dict[int, _Kept]:
