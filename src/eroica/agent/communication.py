@@ -16,7 +16,6 @@ from pathlib import Path
 
 from eroica.agent.counting import Counting
 from eroica.agent.flows import Flows
-from eroica.agent.inspector import InspectorFiles
 from eroica.agent.roster import LocalWorker
 from eroica.agent.witnesses import io_bytes, kernel_view
 from eroica.hardware.network import PortTotals, read_rdma_ports
@@ -73,7 +72,6 @@ class Communication:
         self._found_at = self._read_at = float("-inf")
         self._find_s, self._read_s = _FIND_S, _READ_S
         self._taken_at = clock()
-        self._inspector = InspectorFiles()
         self._read_ports = ports
         self._ports = ports() if self._on else {}
         self._ports_at = self._taken_at
@@ -158,7 +156,6 @@ class Communication:
             readings=self._readings,
             reading_s=self._reading_s,
             ports=self._take_ports(now),
-            kernels=self._inspector.take({one.worker.pid: one.worker.global_rank for one in workers}),
         )
         self._taken_at, self._readings, self._reading_s = now, 0, 0.0
         return record

@@ -30,7 +30,7 @@ MAX_SOURCE = ANNOUNCED
 _LONGEST_S = 1e7
 _TEXT, _NAME, _NOTES = 500, 255, 50
 _THREADS, _STACK, _CHILDREN, _ENTRIES, _GROUPS = 256, 128, 64, 200, 256
-_FLOWS, _PORTS, _COUNTERS, _KERNELS = 1024, 64, 16, 2048
+_FLOWS, _PORTS, _COUNTERS = 1024, 64, 16
 
 
 def clean_text(text: str, limit: int = _TEXT) -> str:
@@ -171,14 +171,6 @@ def clean_communication(told: HostCommunication) -> HostCommunication | None:
         ),
         groups=tuple(_group(group) for group in told.groups[:_GROUPS]),
         ports=tuple(map(_port, told.ports[:_PORTS])),
-        kernels=tuple(
-            msgspec.structs.replace(
-                one, communicator=clean_text(one.communicator, 80), name=clean_text(one.name, 80),
-                sequence=_count(one.sequence),
-            )
-            for one in told.kernels[:_KERNELS]
-            if 0 <= one.worker < MAX_WORKERS and 0 <= one.exec_s <= _LONGEST_S
-        ),
     )  # fmt: skip
 
 

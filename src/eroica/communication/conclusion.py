@@ -92,16 +92,6 @@ def ports_in_words(stretch: Stretch, hosts: Collection[str]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def last_in_words(stretch: Stretch) -> tuple[str, ...]:
-    """Return sentences on the workers that come last in the three communicators with the longest waits."""
-    longest = sorted(stretch.last.items(), key=lambda item: -item[1][1])[:3]
-    return tuple(
-        f"NCCL's Inspector: worker {worker} mostly comes last in communicator {communicator}; the others' kernels take "
-        f"{more_s * 1000:.1f} ms longer than its own."
-        for communicator, (worker, more_s) in longest
-    )
-
-
 def hang_verdict(
     job: str,
     window: Window,
@@ -175,7 +165,7 @@ def slow_verdict(
     confidence = round(min(0.97, 0.5 + 0.45 * min(1.0, slow.sureness / _SURE_AT)), 3)
     ways = tuple(place for place in slow.places if _is_way((place,)))
     others = tuple(place for place in slow.places if not _is_way((place,)))
-    evidence = (*_evidence(slow, now, usual), *last_in_words(now), *ports_in_words(now, _hosts(slow.places)))
+    evidence = (*_evidence(slow, now, usual), *ports_in_words(now, _hosts(slow.places)))
     findings: tuple[Finding, ...] = ()
     for cause, places in (("slow-link", ways), ("unknown", others)):
         more = _findings(slow.kind, cause, places, "", confidence, evidence, slow.gain, len(findings))

@@ -121,24 +121,6 @@ class PortCount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     trouble: dict[str, int] = {}
 
 
-class KernelTime(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One collective of NCCL on one worker, as NCCL's Inspector tells it.
-
-    Attributes:
-        worker: Global rank.
-        communicator: NCCL's hash of it.
-        name: "AllReduce".
-        sequence: Its number inside communicator and kind.
-        exec_s: How long its kernel took there, its waiting for others included.
-    """
-
-    worker: int
-    communicator: str
-    name: str
-    sequence: int
-    exec_s: float
-
-
 class HostCommunication(msgspec.Struct, frozen=True, kw_only=True):
     """What one agent saw of its workers' communication since it last told.
 
@@ -150,7 +132,6 @@ class HostCommunication(msgspec.Struct, frozen=True, kw_only=True):
         readings: How often the sockets were read.
         reading_s: What that took, of one core.
         ports: RDMA ports, where there are any.
-        kernels: NCCL's collectives, where its Inspector is loaded.
     """
 
     interval_s: float
@@ -160,7 +141,6 @@ class HostCommunication(msgspec.Struct, frozen=True, kw_only=True):
     readings: int = 0
     reading_s: float = 0.0
     ports: tuple[PortCount, ...] = ()
-    kernels: tuple[KernelTime, ...] = ()
 
 
 class DelayMatrix(msgspec.Struct, frozen=True, kw_only=True):
