@@ -96,7 +96,6 @@ class LargeJob:
         self._environ = {
             **os.environ, "EROICA_JOB": "large", "EROICA_RUN_DIR": str(self.run), "EROICA_HOST": "n0",
             "EROICA_RUNTIME_DIR": str(place / "runtime"), "EROICA_BASELINE_WINDOW": "0", "EROICA_PAGES": "0",
-            "EROICA_FAREWELL_S": "0",
         }  # fmt: skip
         self.cpu_s, self.peak_bytes, self._spent_s = 0.0, 0, 0.0
         self.start()

@@ -107,50 +107,20 @@ def allowed(setting: Field[Any]) -> str:
 class Settings:
     """All tunables; `Settings()` is the default, `load_settings` adds file and environment."""
 
-    # --- iteration detection (EROICA, section 4.1) ---
-    learn_repeats: int = _setting(
-        10, "Identical event sequences that fix the iteration pattern (M).", Numbers(2, 1000), "EROICA 4.1"
-    )
-    relearn_events: int = _setting(
-        200, "Events without a matched iteration before learning again (K).", COUNT, "EROICA 4.1"
-    )
-    warmup_iterations: int = _setting(
-        10, "Iterations after (re)learning that no mean contains.", Numbers(0, 1_000_000_000)
-    )
-
     # --- slow trigger ---
-    mean_iterations: int = _setting(50, "Iterations in a mean (N).", Numbers(8, 100_000), "EROICA 4.1")
     slowdown: float = _setting(
         0.05, "Fraction above the best mean that counts as slower.", Numbers(0, 1000), "EROICA 4.1"
     )
-    horizon_iterations: int = _setting(5000, "How far back the past reaches that iterations are compared with.", COUNT)
-    horizon_s: float = _setting(
-        1800.0, "...and seconds, whichever is longer: up to what was usual then, nothing is slow.", SECONDS
-    )
-    spread_factor: float = _setting(5.0, "The rise must also exceed this many spreads of the job's own means.", FACTOR)
     one_off_fraction: float = _setting(
         0.04, "Slowest iterations left out of each mean (evaluation, checkpoint).", Numbers(0, 0.9)
     )
-    confirm_iterations: int = _setting(
-        25, "Iterations over which a rise must hold before a window is asked for...", Numbers(5, 100_000)
-    )
-    confirm_s: float = _setting(4.0, "...and seconds: somebody who took the cores for a moment is gone then.", SECONDS)
     expected_iteration_s: float = _setting(
         0.0, "Iterations longer than this are slow from the start, s; 0 = unknown.", SECONDS
-    )
-    early_gain: float = _setting(
-        0.1,
-        "A job whose baseline window already shows a cause of this gain is looked at again, for longer; 1 = never.",
-        SHARE,
     )
     cooldown_s: float = _setting(120.0, "Pause between two windows nobody asked for by hand, s.", SECONDS)
 
     # --- blocked jobs ---
     silence_s: float = _setting(10.0, "No hooked event for at least so long may mean a blocked worker, s.", SECONDS)
-    silence_iterations: float = _setting(5.0, "... and for so many mean iterations.", FACTOR, "EROICA 4.1")
-    silence_pauses: float = _setting(
-        2.0, "... and for so many times the longest pause that the worker has survived.", FACTOR
-    )
     silence_learning_s: float = _setting(
         300.0, "The same limit while the iteration pattern is not known yet, s.", SECONDS
     )
@@ -178,7 +148,6 @@ class Settings:
     hang_s: float = _setting(
         3.0, "Nothing entered, completed or moved for at least so long may mean a hang, s...", Numbers(0.5, 1_000_000)
     )
-    hang_operations: float = _setting(5.0, "... and for so many usual operations.", FACTOR)
     communication_slow: float = _setting(
         0.15, "A place that costs at least this share of an iteration is slow, as far as communication tells.", SHARE
     )
@@ -197,11 +166,6 @@ class Settings:
         "Length of a slowdown's first window, s, longer where iterations are; where its verdict is not sure, one of "
         "`window_s` follows at once. 0 = that one only.",
         SECONDS,
-    )
-    min_window_iterations: int = _setting(
-        20,
-        "Fewest iterations of a window, and a second of them; a window that must hold less says so.",
-        Numbers(2, 5000),
     )
     max_window_iterations: int = _setting(
         200, "Most iterations of a window of a second or more; more add nothing to the statistics.", COUNT
@@ -226,12 +190,8 @@ class Settings:
     baseline_window_s: float = _setting(
         3.0, "Length of the baseline window, s; longer where iterations are long.", LENGTH_S
     )
-    healthy_backoff: float = _setting(
-        2.0, "After a window that found nothing, the trigger's margin grows by this.", Numbers(1, 1000)
-    )
 
     # --- capture ---
-    sampling_hz: int = _setting(100, "Python stack samples per second and worker.", Numbers(1, 1000))
     sampler: str = _setting(
         "auto",
         "Who samples stacks: auto, outside (py-spy), inside (a thread), none.",
@@ -246,7 +206,6 @@ class Settings:
         2_000_000_000, "Most bytes of raw traces on a host; above it windows get shorter.", Numbers(0)
     )
     hardware: bool = _setting(True, "Sample hardware channels during windows.")
-    thread_state_hz: int = _setting(1000, "Thread states and run-queue wait, samples per second.", Numbers(1, 10_000))
 
     # --- reading trace files ---
     max_trace_bytes: int = _setting(
@@ -258,9 +217,6 @@ class Settings:
     readers: int = _setting(0, "Trace files read at the same time; 0 = as many as there are cores.", Numbers(0, 10_000))
 
     # --- summarize (EROICA, section 4.2) ---
-    critical_share: float = _setting(
-        0.8, "Share of the utilization that a critical duration must hold.", SHARE, "EROICA Alg. 1"
-    )
     pattern_bytes: int = _setting(
         24_000, "Byte budget of function rows of one worker on the wire.", Numbers(1000, 200_000)
     )
@@ -269,7 +225,6 @@ class Settings:
         "Most bytes of a worker's timeline, for pictures (1,500 in jobs of more than 1,024 workers); 0 = none.",
         Numbers(0, 200_000),
     )
-    collective_executions: int = _setting(512, "Executions kept per process group and kind of collective.", COUNT)
 
     # --- localize (EROICA, section 4.3) ---
     beta_gate: float = _setting(
@@ -355,9 +310,6 @@ class Settings:
     fleet_patience_s: float = _setting(
         600.0, "How long reports that could not be handed over are tried again after the job's end, s.", SECONDS
     )
-    fleet_spool_bytes: int = _setting(
-        1_000_000_000, "While more than this waits to be handed over, patterns stay in the run directory.", Numbers(0)
-    )
 
     # --- steering ---
     act_from: float = _setting(
@@ -374,15 +326,11 @@ class Settings:
     act_command_s: float = _setting(60.0, "A command that takes longer over an order is ended, s.", LENGTH_S)
 
     # --- processes ---
-    poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.", Numbers(1, 1000))
-    report_s: float = _setting(0.25, "Pause between two reports of an agent to the collector, s.", LENGTH_S)
-    agent_silence_s: float = _setting(60.0, "No agent for so long: the collector takes the job for ended, s.", LENGTH_S)
     sealed_memory: bool = _setting(
         True, "Workers tell how far they are in memory that nobody can cut short; off where agents cannot reach it."
     )
     job_end_grace_s: float = _setting(30.0, "Without `eroica run`: no worker for so long ends the job, s.", SECONDS)
     footer: bool = _setting(True, "A live line at the bottom of the terminal of `eroica run`, where that is safe.")
-    farewell_s: float = _setting(2.0, "How long the collector still answers after its last verdict, s.", SECONDS)
     pages: bool = _setting(True, "Draw each verdict as a page, index.html in the run directory and in its windows.")
     page_limit_s: float = _setting(60.0, "Drawing a page is given up after so long, s.", LENGTH_S)
     page_hosts: str = _setting(

@@ -44,7 +44,7 @@ class Job:
             subprocess.Popen([sys.executable, str(PROGRAM), meeting, str(rank)], env=self.variables)
             for rank in range(RANKS)
         ]
-        settings = Settings(silence_s=1.5, learn_repeats=10)
+        settings = Settings(silence_s=1.5)
         self.roster = Roster(runtime, settings)
 
     def poll_until(self, done: Callable[[], bool], limit_s: float = 120.0) -> None:

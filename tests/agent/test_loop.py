@@ -60,7 +60,7 @@ def test_a_look_is_taken_once_and_handed_in_and_a_death_is_told_at_once(
     link = Link()
 
     async def live() -> None:
-        settings = Settings(report_s=0.05, second_look_s=0.3)
+        settings = Settings(second_look_s=0.3)
         agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), settings, child_of_run=True, ends_job=False)
         agent._link = link  # type: ignore[assignment]
         running = asyncio.create_task(agent.run())
@@ -124,7 +124,7 @@ def test_orders_that_nobody_could_follow_cost_the_agent_nothing(tmp_path: Path) 
     link = Steered()
 
     async def live() -> None:
-        settings = Settings(report_s=0.05, sampler="none", hardware=False)
+        settings = Settings(sampler="none", hardware=False)
         agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), settings, child_of_run=True, ends_job=False)
         agent._link = link  # type: ignore[assignment]
         running = asyncio.create_task(agent.run())

@@ -120,17 +120,9 @@ def test_a_window_after_a_confirmed_one_is_not_compared_with_the_slow_beginning(
     assert third.baseline == () and any("it was slow from its start" in note for note in third.notes)
 
 
-@pytest.mark.parametrize(
-    ("said", "settings"),
-    [
-        (verdict("healthy"), {}),
-        (verdict("undetermined"), {}),
-        (verdict("slow", gain=0.05), {}),
-        (verdict("slow", gain=0.4), {"early_gain": 1.0}),
-    ],
-)
-def test_nothing_of_note_asks_for_no_other_window(said: Verdict, settings: dict[str, object]) -> None:
-    job = Job(**settings)
+@pytest.mark.parametrize("said", [verdict("healthy"), verdict("undetermined"), verdict("slow", gain=0.05)])
+def test_nothing_of_note_asks_for_no_other_window(said: Verdict) -> None:
+    job = Job()
     (first,) = job.train()
     job.judge(first, said)
     assert job.train(300) == [] and not job.windows.suspicion

@@ -183,7 +183,7 @@ def test_a_window_holds_twenty_iterations_and_a_second_but_no_more_than_a_minute
     wanted = Wanted("baseline", "", wanted_s)
     length = span.iterations(wanted, iteration_s, 10, 150_000, Settings())
     assert length == expected
-    lack = span.shortfall(length, iteration_s, 10, wanted, Settings())
+    lack = span.shortfall(length, iteration_s, 10, wanted)
     assert lack == ("the window holds 12 iterations in 60 s: iterations take 5 s" if iteration_s == 5.0 else "")
 
 

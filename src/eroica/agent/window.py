@@ -35,6 +35,8 @@ _LOST = ("missed", "skipped", "failed")
 _MOST_BEHIND = 3.0
 _LEAST_BEHIND_S = 10.0
 _LONGEST_NOTE = 300
+#: Samples a second of each worker's Python stacks, and of the states of its threads.
+_STACKS_HZ, _THREADS_HZ = 100, 1000
 #: Of summaries: one gets a tenth of the core that a rank beside it gets. The lowest priority would be a seventieth, and
 #: where all cores are busy a verdict would wait for minutes.
 _NICENESS = 10
@@ -183,9 +185,9 @@ class HostWindow:
 
     def _inside_hz(self) -> int:
         """The rate at which the workers sample themselves; 0 where py-spy can do it from outside."""
-        hz, mode = self._settings.sampling_hz, self._sampler
+        mode = self._sampler
         if mode == "inside":
-            return hz
+            return _STACKS_HZ
         if mode == "none" or not self._workers:
             return 0
         possible, reason = self._outside
@@ -197,10 +199,10 @@ class HostWindow:
         self.notes.append(
             f"Python stacks come from a thread inside each worker, and none from data-loader processes: {reason}"
         )
-        return hz
+        return _STACKS_HZ
 
     def _start_stacks(self, directories: Mapping[int, Path]) -> None:
-        hz, children = affordable_hz(directories, self._settings.sampling_hz), affordable_children(len(directories))
+        hz, children = affordable_hz(directories, _STACKS_HZ), affordable_children(len(directories))
         for pid, directory in directories.items():
             sampler = StackSampler(pid, directory, hz, math.ceil(self._until_closed_s), most_children=children)
             try:
@@ -213,11 +215,10 @@ class HostWindow:
         pairs = [f"{worker.worker.pid}:{worker.training_thread_id}" for worker in self._workers]
         arguments = [argument for pair in pairs for argument in ("--pid", pair)]
         directory = private_directory(self.directory / "hardware")
-        hz = max(1, self._settings.thread_state_hz)
         try:
             with self._hardware_log.open("wb") as log:
                 self._hardware = subprocess.Popen(
-                    isolated("eroica.hardware", *arguments, "--out", str(directory), "--hz", str(hz)),
+                    isolated("eroica.hardware", *arguments, "--out", str(directory), "--hz", str(_THREADS_HZ)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,

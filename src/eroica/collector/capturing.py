@@ -141,7 +141,7 @@ class Capturing:
             current.first_probes = current.stale = probes
             self._probe(now, current, training)
             return "going on"
-        least = min(whole, span.enough(iteration_s, self._settings))
+        least = min(whole, span.enough(iteration_s))
         if current.operators and (length < least or span.is_slowed(training, events, iteration_s)):
             self._too_many, current.operators = events, False
             current.first_probes, current.stale = {}, current.probes(self._roll)
@@ -156,7 +156,7 @@ class Capturing:
             self._ledger.note(f"window {current.window.window_id}: {burden}")
         if not current.operators:
             current.notes.append(f"operators are not recorded: one iteration makes {self._too_many:,} trace events")
-        lack = span.shortfall(length, iteration_s, events, current.wanted, self._settings)
+        lack = span.shortfall(length, iteration_s, events, current.wanted)
         current.notes.extend(filter(None, [lack]))
         self._order_window(now, current, training, length)
         return "going on"

@@ -49,6 +49,8 @@ _MOVING_S = 0.9
 _USUAL, _USUAL_S = 1.08, 10.0
 #: A pause counts as survived by so much: the next one may be a little longer.
 _PAUSE_FACTOR = 1.5
+#: ...and for so many usual operations.
+_HANG_OPERATIONS = 5.0
 #: An agent that has not reported for so long while the job hangs may be cut off.
 _LATE_S, _UNHEARD_S = 1.3, 2.2
 #: Who uses so much of a core, or moves so many bytes a second, while all wait for it, is at work.
@@ -305,7 +307,7 @@ class Sense:
 
     def _limit_s(self) -> float:
         settings, rate = self._settings, self._stretch_before(self._progress.at).operations_per_s
-        operations_s = settings.hang_operations / rate if rate > 0 else 0.0
+        operations_s = _HANG_OPERATIONS / rate if rate > 0 else 0.0
         return max(settings.hang_s, operations_s, _PAUSE_FACTOR * self._progress.longest_s)
 
     def _stretch_before(self, at: float) -> Stretch:

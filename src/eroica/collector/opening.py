@@ -37,6 +37,8 @@ _MOST_REQUESTS = 8
 _EARLY_TRIES = 2
 #: No iteration is taken for shorter than this, seconds.
 SHORTEST_S = 1e-6
+#: Fewest iterations of a window; one that must hold less says so.
+LEAST_ITERATIONS = 20
 #: A first look that would take this share of a whole window is that.
 _NEARLY_WHOLE = 0.6
 #: A cause that is told with so much confidence needs no longer window.
@@ -138,7 +140,7 @@ class Opening:
         whole = Wanted(
             first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s, since=first.since
         )
-        look_s = max(self._settings.first_look_s, self._settings.min_window_iterations * first.current_s)
+        look_s = max(self._settings.first_look_s, LEAST_ITERATIONS * first.current_s)
         if not self._settings.first_look_s or look_s >= _NEARLY_WHOLE * whole.seconds:
             return whole
         self._whole = whole

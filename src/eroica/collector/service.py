@@ -47,6 +47,7 @@ from eroica.wire.messages import (
     ProfileRequest,
     SummaryFailure,
 )
+from eroica.wire.patience import AGENT_SILENCE_S, FAREWELL_S
 from eroica.wire.version import PROTOCOL, refusal, spoken_in
 
 log = logging.getLogger("eroica.collector")
@@ -205,7 +206,7 @@ class Collector:
             heard = max(began, self.windows.last_heard)
             if self.windows.ended and not self._busy:
                 self._conclude()
-            elif self._clock() - heard > self._settings.agent_silence_s:
+            elif self._clock() - heard > AGENT_SILENCE_S:
                 log.warning("no agent for %.0f s; the job is taken for ended", self._clock() - heard)
                 self.end_job()
             await asyncio.sleep(period_s)
@@ -224,8 +225,8 @@ class Collector:
         self.end_job()
 
     async def bid_farewell(self) -> None:
-        """Answer until every agent has heard that the job is over, at most `farewell_s`."""
-        end = self._clock() + self._settings.farewell_s
+        """Answer until every agent has heard that the job is over, at most `FAREWELL_S`."""
+        end = self._clock() + FAREWELL_S
         while not self.windows.hosts <= self._dismissed and self._clock() < end:
             await asyncio.sleep(0.05)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from eroica.collector.opening import SHORTEST_S, Wanted
+from eroica.collector.opening import LEAST_ITERATIONS, SHORTEST_S, Wanted
 from eroica.settings import Settings
 from eroica.wire.messages import OrderResult, WorkerStatus
 
@@ -114,10 +114,10 @@ def events_between(first: OrderResult, second: OrderResult, iteration_s: float) 
     return math.ceil(second.events + share * (first.events - second.events))
 
 
-def enough(iteration_s: float, settings: Settings) -> int:
+def enough(iteration_s: float) -> int:
     """Iterations that a window should hold: some, a second of them, but no more than fit into a minute."""
     pace_s = max(iteration_s, SHORTEST_S)
-    some = max(settings.min_window_iterations, math.ceil(ENOUGH_S / pace_s))
+    some = max(LEAST_ITERATIONS, math.ceil(ENOUGH_S / pace_s))
     return max(_FEWEST, min(some, math.floor(LONGEST_S / pace_s)))
 
 
@@ -132,7 +132,7 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
         settings: Tunables.
     """
     asked = wanted.iterations or math.ceil(wanted.seconds / max(iteration_s, SHORTEST_S))
-    least = max(enough(iteration_s, settings), wanted.least)
+    least = max(enough(iteration_s), wanted.least)
     if not wanted.iterations:
         asked = max(min(asked, settings.max_window_iterations), least)
     else:
@@ -149,7 +149,7 @@ def is_slowed(training: Iterable[WorkerStatus], events: int, iteration_s: float)
     return on_cpu and _RECORDING_S * events > _LONGER * iteration_s
 
 
-def shortfall(length: int, iteration_s: float, events: int, wanted: Wanted, settings: Settings) -> str:
+def shortfall(length: int, iteration_s: float, events: int, wanted: Wanted) -> str:
     """Tell what a window lacks that holds fewer iterations or seconds than it should; "" where it lacks nothing.
 
     Args:
@@ -157,14 +157,13 @@ def shortfall(length: int, iteration_s: float, events: int, wanted: Wanted, sett
         iteration_s: Of the slowest worker, seconds.
         events: Trace events of one iteration, without operators.
         wanted: What it was opened for.
-        settings: Tunables.
     """
-    some, length_s = settings.min_window_iterations, length * iteration_s
-    if length >= some and length_s >= 0.99 * ENOUGH_S:
+    length_s = length * iteration_s
+    if length >= LEAST_ITERATIONS and length_s >= 0.99 * ENOUGH_S:
         return ""
     if wanted.iterations and length >= wanted.iterations:
         why = "as it was asked for"
-    elif length >= enough(iteration_s, settings):
+    elif length >= enough(iteration_s):
         why = f"iterations take {iteration_s:.3g} s"
     else:
         why = f"even without operators one iteration makes {events:,} trace events"

@@ -66,6 +66,10 @@ class Analyze:
     doubted: tuple[WorkerPattern, ...] = ()
 
 
+#: A job whose baseline window already shows a cause of this gain is looked at again, for longer.
+_EARLY_GAIN = 0.1
+
+
 class Windows:
     """All windows of one job.
 
@@ -149,8 +153,7 @@ class Windows:
         if not living:
             return "no worker has been seen yet: a process becomes one at its first optimizer step or exchange"
         if all(status.state == "learning" for status in living):
-            times = self._settings.learn_repeats
-            return f"no worker's iterations are known yet: {times} equal ones are needed (setting learn_repeats)"
+            return "no worker's iterations are known yet: ten equal ones are needed"
         return "no worker has completed the few iterations yet that tell how long one takes; three are needed"
 
     def analyzed(self, now: float, window_id: int, verdict: Verdict | None) -> None:
@@ -176,7 +179,7 @@ class Windows:
     def _suspect(self, verdict: Verdict | None) -> None:
         """The baseline window of a job that looks slow from its start: only a longer window may say so."""
         cause = None if verdict is None or verdict.verdict != "slow" else verdict.cause
-        if verdict is None or cause is None or (cause.gain or 0.0) < self._settings.early_gain:
+        if verdict is None or cause is None or (cause.gain or 0.0) < _EARLY_GAIN:
             return
         self.suspicion = verdict
         self._opening.suspect(f"the first window already shows {in_short(cause)}")

@@ -136,7 +136,7 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         look: Number of the look at blocked workers that agents shall take and hand in once (`POST /v1/looks`, a
             `HostLooks`); 0 = none.
         count_by: Source by which all workers shall count iterations; 0 = as each of them does.
-        pause_s: The next report may wait so long, where that is longer than `report_s`: in a job of many hosts.
+        pause_s: The next report may wait so long in a job of many hosts; `eroica.wire.patience.REPORT_S` at least.
         protocol: Version of what the collector says, as in `AgentReport`.
     """
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 from eroica.settings import Settings
 
 _TIMES = 3.0
+#: Pause between two reports of an agent, seconds, and without any for so long the collector takes the job for ended.
+REPORT_S, AGENT_SILENCE_S = 0.25, 60.0
+#: Seconds for which the collector still answers after its last verdict.
+FAREWELL_S = 2.0
 #: Nobody is waited for longer than three times this until a window begins, seconds, whatever pace was reported.
 _LONGEST_LEAD_S = 300.0
 #: Iterations that a worker may need after the window before its profiler can be stopped.

@@ -83,11 +83,6 @@ class Sources:
         self._has_stepped = self._is_ordered = False
         self._renumbered = 0
 
-    def tune(self, repeats: int, relearn_events: int) -> None:
-        """Set how patterns are learned; see `Rhythm`."""
-        for one in (self._steps, *(each.rhythm for each in self.lesser.values())):
-            one.tune(repeats, relearn_events)
-
     @property
     def rhythm(self) -> Rhythm:
         """The rhythm that is shown; that of optimizers where nothing is."""

@@ -34,6 +34,8 @@ _GIT_S = 5.0
 #: A command waits so long for an earlier run's patterns to be packed.
 _CLOSING_S = 2.0
 _ASK_S = 5.0
+#: While more bytes than this wait to be handed over, patterns stay in the run directory.
+_SPOOL_BYTES = 1_000_000_000
 
 
 @dataclass
@@ -160,7 +162,7 @@ class Reporter:
         return None
 
     def _begun(self, facts: RunFacts) -> _Reported:
-        self._reported = _Reported(facts, Packer(self._spool, facts, self._settings.fleet_spool_bytes))
+        self._reported = _Reported(facts, Packer(self._spool, facts, _SPOOL_BYTES))
         return self._reported
 
     def _is_left(self) -> bool:
@@ -306,7 +308,7 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
                 facts = begin_anew(spool, facts, seen, seen.ends_at)
                 seen = watch(spool, facts)
             try:
-                packer = Packer(spool, facts, settings.fleet_spool_bytes, before=seen.ends_at)
+                packer = Packer(spool, facts, _SPOOL_BYTES, before=seen.ends_at)
                 packer.pack(seen.status, everything=True)
                 whole = not packer.left_out
             except OSError as error:  # one file costs no other
