@@ -119,9 +119,9 @@ def test_after_the_first_trace_of_a_device_its_pace_is_learned_anew(
     for iteration in range(1, 600):
         if iteration == 300:
             writer.answer(beat.Result(1, beat.DONE, beat.PROBE, 299, 300, 900, 0, 50_000_000, ""))
-        writer.beat(iteration, iteration, 50_000_000 if iteration <= 300 else 60_000_000, beat.STEADY, 0)
+        writer.beat(iteration, iteration, 50_000_000 if iteration <= 300 else 65_000_000, beat.STEADY, 0)
         roster.poll()
-    assert only(roster).baseline_s == pytest.approx(0.06 if on_device else 0.05)
+    assert only(roster).baseline_s == pytest.approx(0.065 if on_device else 0.05)
     assert bool(only(roster).trigger) is not on_device
 
 

@@ -570,7 +570,7 @@ def test_patterns_of_another_window_are_ignored() -> None:
 
 @pytest.mark.parametrize(
     ("state", "current_s", "missing"),
-    [("learning", None, "10 equal ones are needed"), ("steady", None, "three are needed"), ("steady", 30.0, "")],
+    [("learning", None, "ten equal ones are needed"), ("steady", None, "three are needed"), ("steady", 30.0, "")],
 )
 def test_a_request_that_comes_too_early_is_told_what_is_missing(
     state: str, current_s: float | None, missing: str
