@@ -19,7 +19,6 @@ from eroica.agent.scratch import Scratch
 from eroica.agent.setup import process_setup
 from eroica.agent.splitting import split_at_rise
 from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
-from eroica.agent.unfinished_windows import leave_capture
 from eroica.errors import EroicaError
 from eroica.model.setup import SETUP_FILE
 from eroica.settings import Settings
@@ -280,17 +279,9 @@ class HostWindow:
             if status == "done":
                 return True
             if status in _LOST or worker.ended:
-                capture = self.directory / str(worker.worker.pid) / "capture.json"
-                return capture.exists() or (worker.ended and self._leave_capture(worker, capture))
+                return (self.directory / str(worker.worker.pid) / "capture.json").exists()
             await asyncio.sleep(0.1)
         return False
-
-    def _leave_capture(self, worker: LocalWorker, path: Path) -> bool:
-        try:
-            return leave_capture(worker, self.order, path)
-        except OSError as error:
-            self.notes.append(f"what worker {worker.worker.global_rank} left cannot be kept: {error}")
-            return False
 
     # ------------------------------------------------------------------ summaries
 
