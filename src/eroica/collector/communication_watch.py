@@ -327,8 +327,7 @@ class Sense:
             return None  # the looks will be taken when the worker is silent; they see more than we do
         usual = self._stretch_before(self._progress.at)
         window = self._window(f"nothing entered, completed or moved for {waited_s:.1f} s")
-        since = stretch_of(self.ledger.between(self._progress.at, now))
-        verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage, since)
+        verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage)
         self._hang = window
         self.standing.add(window.window_id)
         return self._sensed(window, verdict, self._progress.at)

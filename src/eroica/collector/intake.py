@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from eroica.errors import InputError
-from eroica.model.communication import HostCommunication, PortCount, WorkerOperations
+from eroica.model.communication import HostCommunication, WorkerOperations
 from eroica.model.look import Ending, FlightState, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import RowTable
@@ -30,7 +30,7 @@ MAX_SOURCE = ANNOUNCED
 _LONGEST_S = 1e7
 _TEXT, _NAME, _NOTES = 500, 255, 50
 _THREADS, _STACK, _CHILDREN, _ENTRIES, _GROUPS = 256, 128, 64, 200, 256
-_FLOWS, _PORTS, _COUNTERS = 1024, 64, 16
+_FLOWS = 1024
 
 
 def clean_text(text: str, limit: int = _TEXT) -> str:
@@ -170,17 +170,7 @@ def clean_communication(told: HostCommunication) -> HostCommunication | None:
             for flow in flows
         ),
         groups=tuple(_group(group) for group in told.groups[:_GROUPS]),
-        ports=tuple(map(_port, told.ports[:_PORTS])),
     )  # fmt: skip
-
-
-def _port(port: PortCount) -> PortCount:
-    return PortCount(
-        device=clean_text(port.device, 80),
-        sent_bytes=_count(port.sent_bytes),
-        received_bytes=_count(port.received_bytes),
-        trouble={clean_text(name, 80): _count(more) for name, more in list(port.trouble.items())[:_COUNTERS]},
-    )
 
 
 def _operations(one: WorkerOperations) -> WorkerOperations:

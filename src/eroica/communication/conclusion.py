@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-
 from eroica import __version__
 from eroica.communication.hang import Hang
 from eroica.communication.slow import Slow, Usual
@@ -76,22 +74,6 @@ def stretch_in_words(stretch: Stretch) -> str:
     return ", ".join(said)
 
 
-def ports_in_words(stretch: Stretch, hosts: Collection[str]) -> tuple[str, ...]:
-    """Return sentences on these hosts' RDMA ports with trouble, the four worst first, and on other hosts'."""
-    worst = sorted(
-        ((sum(counts.values()), host, device, counts) for (host, device), counts in stretch.trouble.items()),
-        key=lambda one: (-one[0], one[1:3]),
-    )
-    others = sorted({host for _, host, _, _ in worst} - set(hosts))
-    said = []
-    for _, host, device, counts in [one for one in worst if one[1] in hosts][:4]:
-        told = ", ".join(f"{name} {more:,}" for name, more in sorted(counts.items(), key=lambda item: -item[1]))
-        said.append(f"RDMA port {device} of {host} counted in these {stretch.seconds:.0f} s: {told}.")
-    if said:
-        said.append(f"{len(others)} other hosts' ports did, too." if others else "No other host's port did.")
-    return tuple(said)
-
-
 def hang_verdict(
     job: str,
     window: Window,
@@ -99,7 +81,6 @@ def hang_verdict(
     waited_s: float,
     usual: Stretch | None,
     coverage: Coverage,
-    since: Stretch | None = None,
 ) -> Verdict:
     """Return the verdict on a job that stands still.
 
@@ -110,7 +91,6 @@ def hang_verdict(
         waited_s: Seconds without any movement.
         usual: The job while it moved.
         coverage: Who was heard.
-        since: The seconds without movement, for counters of RDMA ports.
     """
     rate = usual.operations_per_s if usual is not None else 0.0
     operation_s = 1 / rate if rate else 0.0
@@ -123,8 +103,7 @@ def hang_verdict(
     )
     cause = "slow-link" if hang.kind == "communication-hang" and _is_way(hang.places) else "unknown"
     waits_in = f"a collective of {hang.group}"
-    evidence = (*hang.evidence, *(ports_in_words(since, _hosts(hang.places)) if since is not None else ()))
-    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, evidence) if told else ()
+    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, hang.evidence) if told else ()
     return Verdict(
         eroica_version=__version__,
         job=job,
@@ -165,7 +144,7 @@ def slow_verdict(
     confidence = round(min(0.97, 0.5 + 0.45 * min(1.0, slow.sureness / _SURE_AT)), 3)
     ways = tuple(place for place in slow.places if _is_way((place,)))
     others = tuple(place for place in slow.places if not _is_way((place,)))
-    evidence = (*_evidence(slow, now, usual), *ports_in_words(now, _hosts(slow.places)))
+    evidence = _evidence(slow, now, usual)
     findings: tuple[Finding, ...] = ()
     for cause, places in (("slow-link", ways), ("unknown", others)):
         more = _findings(slow.kind, cause, places, "", confidence, evidence, slow.gain, len(findings))
@@ -195,10 +174,6 @@ def slow_verdict(
             usual_operation_s=round(1 / now.operations_per_s, 6) if now.operations_per_s else 0.0,
         ),
     )  # fmt: skip
-
-
-def _hosts(places: Iterable[Place]) -> frozenset[str]:
-    return frozenset(host for place in places for host in place.hosts)
 
 
 def _is_way(places: tuple[Place, ...]) -> bool:

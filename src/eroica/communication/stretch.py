@@ -23,7 +23,6 @@ from eroica.model.communication import (
     Flow,
     HostCommunication,
     Place,
-    PortCount,
     WorkerOperations,
 )
 from eroica.model.worker import ProcessGroup
@@ -108,7 +107,6 @@ class Second:
     cells: Mapping[Cell, CellSum]
     matched: tuple[Matched, ...]
     iterations: Mapping[int, int]
-    ports: tuple[PortCount, ...] = ()
     elsewhere: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -134,7 +132,7 @@ class Ledger:
         matched = tuple(self._matched(host, record.flows))
         cells = cells_of(matched)
         second = Second(
-            now, host, record.interval_s, record.workers, cells, matched, dict(iterations), record.ports,
+            now, host, record.interval_s, record.workers, cells, matched, dict(iterations),
             self._elsewhere(record.flows),
         )  # fmt: skip
         self._seconds.append(second)
@@ -223,7 +221,6 @@ class Stretch:
         moments: Global rank -> number of moments.
         cells: (sender, receiver) -> reading, of cells with traffic that counts.
         operations_per_s: Collectives of the busiest worker.
-        trouble: (host, RDMA port) -> counter -> its growth, of ports with trouble.
     """
 
     seconds: float
@@ -232,7 +229,6 @@ class Stretch:
     moments: Mapping[int, int]
     cells: Mapping[Cell, CellReading] = field(default_factory=dict)
     operations_per_s: float = 0.0
-    trouble: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
     iterations: float = math.inf
     busiest: Mapping[int, str] = field(default_factory=dict)
 
@@ -260,7 +256,6 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
     groups: dict[int, dict[str, tuple[int, int]]] = {}
     cells: dict[Cell, CellSum] = {}
     lengths: dict[str, float] = {}
-    trouble: dict[tuple[str, str], Counter[str]] = {}
     for second in records:
         at = pauses.without(second.at)
         for one in second.operations:
@@ -272,9 +267,6 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
                     known[count.group] = known.get(count.group, (count.entered, 0))[0], count.entered
         for worker, iteration in second.iterations.items():
             iterations.setdefault(worker, []).append((at, iteration))
-        for port in second.ports:
-            if port.trouble:
-                trouble.setdefault((second.host, port.device), Counter()).update(port.trouble)
         if pauses.cover(second):
             continue
         lengths[second.host] = lengths.get(second.host, 0.0) + second.interval_s
@@ -293,7 +285,6 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
             cell: _reading(moved, lengths[cell[0]]) for cell, moved in cells.items() if _counts(moved, lengths, cell)
         },
         operations_per_s=max((_rate(points) for points in counted.values()), default=0.0),
-        trouble=trouble,
         busiest=_busiest(groups),
     )
 
