@@ -16,8 +16,8 @@ from eroica.agent.endings import process_start
 from eroica.agent.roster import Roster
 from eroica.settings import Settings
 from eroica.wire import beat
+from eroica.wire.beat import MAGIC
 from eroica.wire.messages import AgentReport, WorkerStatus
-from eroica.wire.registration import MAGIC
 
 
 def register(directory: Path, pid: int, rank: int = 0, **facts: object) -> beat.BeatWriter:

@@ -15,8 +15,7 @@ from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.wire import parcels
 from eroica.wire.codec import decode_record, encode_record
-from eroica.wire.parcels import pack_parcel, unpack_parcel
-from eroica.wire.steps import differences, from_steps, pack_whole, to_steps, unpack_whole
+from eroica.wire.parcels import differences, from_steps, pack_parcel, pack_whole, to_steps, unpack_parcel, unpack_whole
 
 
 def made(rank: int = 0, rows: int = 40, seed: int = 0) -> WorkerPattern:

@@ -83,10 +83,7 @@ def ask_py_spy(binary: Path | None, pid: int, timeout_s: float) -> tuple[ThreadL
     except OSError as error:
         raise UnavailableError(f"py-spy cannot be started: {error.strerror}") from error
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").split("\n")
-        reasons = [line.strip() for line in lines if line.strip()] or ["it failed without a word"]
-        named = (line for line in reasons if "ermi" in line or "Error" in line)
-        raise UnavailableError(f"py-spy: {next(named, reasons[0])}"[:_MAX_TEXT])
+        raise UnavailableError(py_spy_reason(done.stderr))
     try:
         threads = _SPIED.decode(done.stdout[:_MAX_BYTES])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -101,6 +98,13 @@ def ask_py_spy(binary: Path | None, pid: int, timeout_s: float) -> tuple[ThreadL
         for thread in threads[:_MAX_THREADS]
         if not _is_ours(thread.frames[-1].filename if thread.frames else "")
     )
+
+
+def py_spy_reason(stderr: bytes) -> str:
+    """Return the line of py-spy's error output that says what is wrong."""
+    lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
+    named = (line for word in ("ermi", "Reason", "Error") for line in lines if word in line)
+    return f"py-spy: {next(named, lines[0] if lines else 'it failed without a word')}"[:_MAX_TEXT]
 
 
 def _is_ours(outermost_file: str) -> bool:
