@@ -95,8 +95,8 @@ class Sources:
 
     @property
     def known(self) -> int:
-        """Sources whose iterations are counted: bit number n stands for source n."""
-        found = sum(1 << source for source in (EXCHANGES, BACKWARD) if not self.lesser[source].rhythm.learning)
+        """Sources that all workers of a job may be told to count by, and this one could: bit n stands for source n."""
+        found = 0 if self.lesser[EXCHANGES].rhythm.learning else 1 << EXCHANGES
         if self._has_stepped and not self._steps.learning:
             found |= 1 << (ANNOUNCED if self._steps.explicit else OPTIMIZER)
         return found
