@@ -34,6 +34,8 @@ log = logging.getLogger("eroica.agent")
 _SCAN_S = 0.5
 #: Pause between two looks at the beats.
 _POLL_S = 0.05
+#: Pause between the two looks at a silent job.
+SECOND_LOOK_S = 2.0
 _MAX_NOTES = 50
 _MOST_ABSOLVED = 1000
 _RETRY_S = (0.2, 0.5, 1.0, 2.0)
@@ -224,9 +226,9 @@ class Agent:
     async def _look_twice(self, look_id: int) -> None:
         """Look at all living workers, twice, and hand in what was seen."""
         log.info("look %d at %d workers", look_id, len(self.roster.living))
-        host, pause_s = self._where.host, self._settings.second_look_s
+        host = self._where.host
         try:
-            looks = await asyncio.to_thread(take_looks, look_id, host, self._subjects, pause_s)
+            looks = await asyncio.to_thread(take_looks, look_id, host, self._subjects, SECOND_LOOK_S)
         except Exception as error:  # one look lost must not cost the agent
             log.exception("look %d failed", look_id)
             looks = HostLooks(look_id=look_id, host=host, notes=(plain(f"{host} could not look: {error}"),))
