@@ -14,7 +14,6 @@ from eroica.archive.store import Store, save_patterns, write_json
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.wire.codec import encode_record
-from eroica.wire.parcels import pack_parcel, unpack_parcel
 from support import FleetPlan, synthesize, synthesize_window
 
 
@@ -26,7 +25,7 @@ def patterns() -> list[WorkerPattern]:
 def filled(path: Path, patterns: list[WorkerPattern]) -> Path:
     bundle = Bundle(path / BUNDLE_FILE, append=True)
     for pattern in patterns:
-        bundle.add(pattern.worker.global_rank, pack_parcel(pattern))
+        bundle.add(pattern.worker.global_rank, encode_record(pattern))
     bundle.close()
     return path / BUNDLE_FILE
 
@@ -36,7 +35,7 @@ def test_what_is_added_is_read(tmp_path: Path, patterns: list[WorkerPattern]) ->
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     with Bundle(file) as bundle:
         assert bundle.ranks == [0, 1, 2, 3]
-        assert [bundle.read(rank) for rank in bundle.ranks] == [pack_parcel(pattern) for pattern in patterns]
+        assert [bundle.read(rank) for rank in bundle.ranks] == [encode_record(pattern) for pattern in patterns]
 
 
 def test_it_goes_on_where_it_was_cut_off_and_the_later_pattern_of_a_worker_counts(
@@ -49,11 +48,11 @@ def test_it_goes_on_where_it_was_cut_off_and_the_later_pattern_of_a_worker_count
     bundle = Bundle(file, append=True)
     assert bundle.ranks == [0, 1] and file.stat().st_size == whole
     bundle.add(2, encode_record(patterns[2]))
-    bundle.add(0, pack_parcel(patterns[3]))
+    bundle.add(0, encode_record(patterns[3]))
     bundle.close()
     with Bundle(file) as again:
         assert again.ranks == [0, 1, 2]
-        assert again.read(0) == pack_parcel(patterns[3]) and again.read(2) == encode_record(patterns[2])
+        assert again.read(0) == encode_record(patterns[3]) and again.read(2) == encode_record(patterns[2])
 
 
 def test_a_damaged_pattern_costs_its_worker(tmp_path: Path, patterns: list[WorkerPattern]) -> None:
@@ -66,7 +65,7 @@ def test_a_damaged_pattern_costs_its_worker(tmp_path: Path, patterns: list[Worke
     with Bundle(file) as bundle:
         with pytest.raises(InputError, match="damaged"):
             bundle.read(1)
-        assert bundle.read(2) == pack_parcel(patterns[2])
+        assert bundle.read(2) == encode_record(patterns[2])
 
 
 @pytest.mark.parametrize("content", [b"something else", os.urandom(400)])
@@ -85,15 +84,15 @@ def test_a_file_that_cannot_be_written_is_as_it_was(
     tmp_path: Path, patterns: list[WorkerPattern], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Bundle(tmp_path / BUNDLE_FILE, append=True)
-    bundle.add(0, pack_parcel(patterns[0]))
+    bundle.add(0, encode_record(patterns[0]))
     whole, write = (tmp_path / BUNDLE_FILE).read_bytes(), os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:30], at))  # then the disk is full
     with pytest.raises(OSError, match="no room"):
-        bundle.add(1, pack_parcel(patterns[1]))
+        bundle.add(1, encode_record(patterns[1]))
     assert (tmp_path / BUNDLE_FILE).read_bytes() == whole
     monkeypatch.undo()
-    bundle.add(1, pack_parcel(patterns[1]))
-    assert [bundle.read(rank) for rank in (0, 1)] == [pack_parcel(pattern) for pattern in patterns[:2]]
+    bundle.add(1, encode_record(patterns[1]))
+    assert [bundle.read(rank) for rank in (0, 1)] == [encode_record(pattern) for pattern in patterns[:2]]
     bundle.close()
 
 
@@ -107,7 +106,7 @@ def test_a_window_with_one_file_is_opened_like_one_with_many(tmp_path: Path, pat
     for place in (directory, file.parent, file):
         opened = open_saved(place)
         _, found, notes = read_patterns(opened)  # type: ignore[arg-type]
-        assert list(found) == [unpack_parcel(pack_parcel(pattern)) for pattern in patterns] and not notes
+        assert list(found) == patterns and not notes
     data = bytearray(file.read_bytes())
     data[-5] ^= 1
     file.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Patterns go from agents to the collector: as parcels, or whole where one of them is of an earlier version."""
+"""Patterns go from agents to the collector."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
-from eroica.wire.codec import encode_record, is_parcel
+from eroica.wire.codec import encode_record
 from eroica.wire.messages import (
     AgentReport,
     CollectorReply,
     OrderResult,
     WorkerStatus,
 )
-from eroica.wire.parcels import pack_parcel, unpack_parcel
 from eroica.wire.version import PROTOCOL
 
 TOKEN, WORKERS = "secret", 4
@@ -118,7 +117,7 @@ def with_job(run: Path, script: Callable[[Job], Awaitable[None]]) -> None:
     asyncio.run(go())
 
 
-def test_the_patterns_of_two_windows_come_as_parcels(tmp_path: Path) -> None:
+def test_the_patterns_of_two_windows_come(tmp_path: Path) -> None:
     async def script(job: Job) -> None:
         for window_id, iteration in ((1, 100), (2, 1000)):
             assert await job.open(iteration) == window_id
@@ -126,42 +125,29 @@ def test_the_patterns_of_two_windows_come_as_parcels(tmp_path: Path) -> None:
             assert set(await asyncio.gather(*map(deliver_of(job), sent))) == {"taken"}
             assert await job.verdict(window_id) == "4 of 30"
         assert sorted(job.delivered) == sorted(
-            pack_parcel(pattern(rank, at)) for rank in range(WORKERS) for at in (1, 2)
+            encode_record(pattern(rank, at)) for rank in range(WORKERS) for at in (1, 2)
         )
 
     with_job(tmp_path, script)
     _, patterns, notes = read_patterns(open_window(tmp_path / "windows" / "2"))
     assert not notes
-    assert list(patterns) == [unpack_parcel(pack_parcel(pattern(rank, 2))) for rank in range(WORKERS)]
+    assert list(patterns) == [pattern(rank, 2) for rank in range(WORKERS)]
 
 
 def deliver_of(job: Job) -> Callable[[WorkerPattern], Awaitable[str]]:
     return lambda one: job.links[one.worker.global_rank].deliver(encode_record(one))
 
 
-def test_agents_of_both_versions_take_part_in_one_window(tmp_path: Path) -> None:
-    async def script(job: Job) -> None:
-        window_id = await job.open(100)
-        job.links[0]._spoken = 1  # as if the collector were an earlier one
-        for rank in range(WORKERS):
-            assert await job.links[rank].deliver(encode_record(pattern(rank, window_id))) == "taken"
-        assert [is_parcel(one) for one in job.delivered] == [False, True, True, True]
-        assert await job.verdict(window_id) == "4 of 30"
-
-    with_job(tmp_path, script)
-
-
-def test_a_pattern_that_cannot_be_a_parcel_travels_whole(tmp_path: Path) -> None:
+def test_a_pattern_with_numbers_that_are_none_is_refused(tmp_path: Path) -> None:
     async def script(job: Job) -> None:
         window_id = await job.open(100)
         odd = msgspec.structs.replace(pattern(0, window_id), channels={"cpu": float("nan")}, duration_s=-1.0)
-        assert await job.links[0].deliver(encode_record(odd)) == "refused"  # the collector refuses it, in its own words
-        assert job.delivered == [encode_record(odd)]
+        assert await job.links[0].deliver(encode_record(odd)) == "refused"
 
     with_job(tmp_path, script)
 
 
-@pytest.mark.parametrize("body", [b"?", b"\x92\xc4\x01?\xc4\x01?", pack_parcel(pattern(0))[:-9]])
+@pytest.mark.parametrize("body", [b"?", b"\x92\xc4\x01?\xc4\x01?", encode_record(pattern(0))[:-9]])
 def test_what_is_no_pattern_is_refused_with_one_error(tmp_path: Path, body: bytes) -> None:
     async def script(job: Job) -> None:
         assert job.links[0]._client is not None

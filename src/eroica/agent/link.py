@@ -12,12 +12,10 @@ import httpx
 import msgspec
 
 from eroica.errors import InputError
-from eroica.model.pattern import WorkerPattern
 from eroica.wire.address import read_address
-from eroica.wire.codec import UNDECODABLE, decode_message, decode_record
+from eroica.wire.codec import decode_message
 from eroica.wire.messages import AgentReport, CollectorReply, SummaryFailure
-from eroica.wire.parcels import pack_parcel
-from eroica.wire.version import PARCELS, refusal, spoken_in
+from eroica.wire.version import refusal, spoken_in
 
 log = logging.getLogger("eroica.agent")
 _MOST_BYTES = 4_000_000
@@ -43,7 +41,6 @@ class CollectorLink:
         self._host = host
         self._client: httpx.AsyncClient | None = None
         self._refused: set[str] = set()
-        self._spoken = 1
 
     async def report(self, report: AgentReport) -> CollectorReply | None:
         """Tell the collector; None if it could not be reached."""
@@ -59,16 +56,10 @@ class CollectorLink:
             self._complain(_REPLY, f"is none: {error}")
             return None
         self._refused.discard(_REPLY)
-        self._spoken = reply.protocol
         return reply
 
     async def deliver(self, pattern: bytes) -> Delivery:
-        """Hand over a pattern as `encode_record` makes it; as a parcel, if the collector knows of those."""
-        if self._spoken >= PARCELS:
-            try:
-                pattern = pack_parcel(decode_record(pattern, WorkerPattern))
-            except (InputError, *UNDECODABLE) as error:
-                log.warning("a pattern travels whole: %s", error)
+        """Hand over a pattern as `encode_record` makes it."""
         answer = await self._send("/v1/patterns", pattern)
         if answer is None:
             return "unanswered"

@@ -13,12 +13,11 @@ from pathlib import Path
 from eroica.archive.bundle import BUNDLE_FILE, Bundle
 from eroica.archive.load import open_window, read_contents
 from eroica.archive.store import Store
-from eroica.collector.intake import clean_head, clean_pattern
+from eroica.collector.intake import clean_pattern
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
-from eroica.wire.codec import UNDECODABLE, decode_record, is_parcel
+from eroica.wire.codec import decode_record
 from eroica.wire.files import write_whole
-from eroica.wire.parcels import head_of, without_rows
 
 #: Up to so many workers get a file each.
 FEW_WORKERS = 256
@@ -142,18 +141,23 @@ def _there(content: bytes | str) -> bytes:
 
 
 def head_in(content: bytes) -> WorkerPattern:
-    """Take the head from what came of a worker. A whole pattern is checked to its end, a parcel is not.
+    """Take the head from what came of a worker, which is checked to its end: no rows, and little else.
 
     Raises:
         InputError: It is none, or nobody's.
     """
-    if is_parcel(content):
-        try:
-            return clean_head(head_of(content))
-        except UNDECODABLE as error:
-            raise InputError(str(error)) from error
     pattern = clean_pattern(decode_record(content, WorkerPattern))
-    return without_rows(pattern, pattern.iteration_us)
+    return WorkerPattern(
+        worker=pattern.worker,
+        window_id=pattern.window_id,
+        first_iteration=pattern.first_iteration,
+        last_iteration=pattern.last_iteration,
+        duration_s=pattern.duration_s,
+        has_trace=pattern.has_trace,
+        iteration_us=pattern.iteration_us,
+        wait_us=b"",
+        functions=(),
+    )
 
 
 def heads_in(paths: Iterable[Path]) -> tuple[tuple[WorkerPattern, ...], tuple[str, ...]]:

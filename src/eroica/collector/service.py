@@ -292,7 +292,7 @@ class Collector:
         return Response(status_code=204)
 
     async def _pattern(self, request: Request) -> Response:
-        """Take in what came of a worker; a parcel is decoded no further than to see whose it is."""
+        """Take in what came of a worker."""
         data = await _body(request, MAX_PATTERN_BYTES)
         head = head_in(data)
         if self.windows.expects(head):

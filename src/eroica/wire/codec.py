@@ -14,7 +14,6 @@ from zlib_ng import zlib_ng
 
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
-from eroica.wire.parcels import unpack_parcel
 from eroica.wire.patterns import pack_pattern, unpack_pattern
 
 #: zlib's interface, a fifth quicker for patterns; the type stubs lack `error`.
@@ -24,8 +23,6 @@ UNDECODABLE = (zlib.error, _ng.error, ValueError, RecursionError)
 """What hostile bytes make a decoder raise: msgspec's errors are ValueErrors, and so is text that is no UTF-8; bytes
 nested too deeply end in a RecursionError."""
 _LONGEST_TEXT = 500
-#: First byte of what zlib makes; no parcel begins so.
-_ZLIB = b"\x78"
 Record = TypeVar("Record")
 
 
@@ -35,13 +32,8 @@ def encode_record(record: msgspec.Struct) -> bytes:
     return zlib.compress(packed, 6)
 
 
-def is_parcel(data: bytes) -> bool:
-    """Return whether a pattern's bytes are a parcel's, and not what `encode_record` made."""
-    return data[:1] != _ZLIB
-
-
 def decode_record(data: bytes, kind: type[Record]) -> Record:
-    """What `encode_record` made; of patterns also what `eroica.wire.parcels.pack_parcel` made.
+    """What `encode_record` made.
 
     Args:
         data: Bytes from a peer or a file; nothing is assumed about them.
@@ -52,8 +44,6 @@ def decode_record(data: bytes, kind: type[Record]) -> Record:
     """
     unpacker = _ng.decompressobj()
     try:
-        if kind is WorkerPattern and is_parcel(data):
-            return unpack_parcel(data)  # type: ignore[return-value]
         text = unpacker.decompress(data, MAX_DECODED_BYTES)
         if unpacker.unconsumed_tail:
             raise InputError(f"{kind.__name__} of more than {MAX_DECODED_BYTES} bytes refused")
