@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import msgspec
@@ -234,14 +234,10 @@ def undetermined(context: WindowContext, why: str) -> Verdict:
 
 def notes_on_doubted(notes: Iterable[str]) -> tuple[str, ...]:
     """The notes of a verdict that rests on a baseline window in which the job may not have been healthy."""
-    return tuple(_notes_on_doubted(tuple(notes)))
-
-
-def _notes_on_doubted(notes: tuple[str, ...]) -> Iterator[str]:
-    why = next((note.removeprefix(REFUSED) for note in notes if note.startswith(REFUSED)), "")
-    yield from (note for note in notes if not note.startswith(REFUSED))
-    yield f"{DOUBTED}{why}" if why else _UNKNOWN
-    yield _ALL_THE_SAME
+    given = tuple(notes)
+    why = next((note.removeprefix(REFUSED) for note in given if note.startswith(REFUSED)), "")
+    kept = (note for note in given if not note.startswith(REFUSED))
+    return (*kept, f"{DOUBTED}{why}" if why else _UNKNOWN, _ALL_THE_SAME)
 
 
 def why_doubted(verdict: Verdict | None) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class Clock:
 
 def only(roster: Roster) -> WorkerStatus:
     (worker,) = roster.workers.values()
-    return worker.status()
+    return worker.report()
 
 
 def test_a_worker_is_found_by_its_file_and_its_iterations_are_judged(
@@ -161,7 +161,7 @@ def test_signing_off_and_dying_are_told_apart(tmp_path: Path) -> None:
         process.wait()
         process.stdin.close()
         roster.scan()
-        status = roster.workers[process.pid].status()
+        status = roster.workers[process.pid].report()
         assert status.ended
         states[rank] = status.state
     assert states == {0: "finished", 1: "gone"}
@@ -227,7 +227,7 @@ def test_who_signed_off_tells_its_exit_status_later_and_a_second_life_is_another
     writer.path.unlink()
     roster.scan()
     clock.now += 3
-    ending = former.status().ending
+    ending = former.report().ending
     assert ending is not None and (ending.kind, ending.number, ending.ago_s) == ("signed-off", 0, 3.0)
     register(tmp_path, sleeper.pid)  # `watch` again, in the same process
     roster.scan()

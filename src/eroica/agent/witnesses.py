@@ -114,11 +114,8 @@ def _is_ours(outermost_file: str) -> bool:
 def stack_of(frames: Sequence[Frame]) -> tuple[str, ...]:
     """Frames, outermost first, as they read in pattern keys; of a very deep stack the inner ones."""
     shown = ((name[:_MAX_TEXT], file[:_MAX_TEXT], line) for name, file, line in frames[-_MAX_FRAMES:])
-    return tuple(_printable(frame_text(name, file, line if line > 0 else None)) for name, file, line in shown)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    texts = (frame_text(name, file, line if line > 0 else None) for name, file, line in shown)
+    return tuple("".join(letter if letter.isprintable() else "?" for letter in text) for text in texts)
 
 
 # ---------------------------------------------------------------------- the worker's own thread
