@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eroica.collector.trainjob import TrainJob
     from eroica.collector.webhook import Webhook
 
-#: What the last verdict may take to be sent: `eroica run` waits for a second more than `farewell_s` for us to end.
+#: What the last verdict may take to be sent: `eroica run` waits for a second more than `FAREWELL_S` for us to end.
 PARTING_S = 2.5
 
 

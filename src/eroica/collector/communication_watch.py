@@ -101,7 +101,7 @@ class Sense:
 
     Args:
         windows: For ids, lines and notes.
-        settings: `communication`, `hang_s`, `hang_operations`, `communication_slow`, `silence_s`.
+        settings: `communication`, `hang_s`, `communication_slow`, `silence_s`.
     """
 
     def __init__(self, windows: Windows, settings: Settings) -> None:

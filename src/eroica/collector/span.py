@@ -52,7 +52,7 @@ def best_s(training: Iterable[WorkerStatus]) -> float | None:
 
 
 def report_pause_s(hosts: int, is_busy: bool) -> float:
-    """Seconds that an agent may wait until its next report; agents wait `report_s` at least.
+    """Seconds that an agent may wait until its next report; agents wait `eroica.wire.patience.REPORT_S` at least.
 
     Args:
         hosts: Hosts of the job.

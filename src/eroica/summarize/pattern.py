@@ -58,7 +58,7 @@ def summarize_worker(
             trace itself holds.
         samples: Hardware channels, None if there are none.
         flight: The Flight Recorder's entries.
-        settings: `pattern_bytes`, `collective_executions` and `critical_share` count here.
+        settings: `pattern_bytes` counts here.
         recorded: The trace is all there is: the host's own events explain what nothing else does, and records of
             collectives tell when each ended.
 
