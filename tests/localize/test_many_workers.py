@@ -20,7 +20,7 @@ from eroica.settings import Settings
 from support.fleet import FleetPlan, synthesize
 
 SETTINGS = Settings()
-FLOORS = np.array([peers.BETA_FLOOR, SETTINGS.utilization_floor, SETTINGS.utilization_floor])
+FLOORS = np.array([SETTINGS.beta_floor, SETTINGS.utilization_floor, SETTINGS.utilization_floor])
 
 
 def all_pairs(patterns: np.ndarray, sample: np.ndarray) -> np.ndarray:
@@ -29,7 +29,7 @@ def all_pairs(patterns: np.ndarray, sample: np.ndarray) -> np.ndarray:
     scale = np.where(highest > 0, highest, 1.0)
     difference = np.abs(patterns[:, None, :] - patterns[None, sample, :])
     difference[~(difference >= FLOORS)] = 0.0
-    differs = (difference / scale).sum(axis=2) >= peers.PEER_DISTANCE
+    differs = (difference / scale).sum(axis=2) >= SETTINGS.peer_distance
     others = len(sample) - np.isin(np.arange(len(patterns)), sample)
     return differs.sum(axis=1) / np.maximum(others, 1)
 

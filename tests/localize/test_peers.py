@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eroica.localize.peers import (
-    BETA_FLOOR,
-    PEER_DISTANCE,
-    differential_distance,
-    outlying,
-    peer_distances,
-    sample_peers,
-)
+from eroica.localize.peers import differential_distance, outlying, peer_distances, sample_peers
 from eroica.settings import Settings
 
 SETTINGS = Settings()
@@ -45,7 +38,7 @@ def our_flags(patterns: np.ndarray, roles: np.ndarray | None = None) -> np.ndarr
 
 def slow_distance(patterns: np.ndarray, peers: np.ndarray) -> np.ndarray:
     """Slow twin of `differential_distance`: one pair and one dimension at a time."""
-    floors = (BETA_FLOOR, SETTINGS.utilization_floor, SETTINGS.utilization_floor)
+    floors = (SETTINGS.beta_floor, SETTINGS.utilization_floor, SETTINGS.utilization_floor)
     highest = [max([x for x in patterns[:, axis] if not np.isnan(x)] + [0.0]) for axis in range(3)]
     result = []
     for worker in range(len(patterns)):
@@ -59,7 +52,7 @@ def slow_distance(patterns: np.ndarray, peers: np.ndarray) -> np.ndarray:
                 difference = abs(patterns[worker, axis] - patterns[peer, axis])
                 if difference >= floors[axis]:
                     distance += difference / highest[axis]
-            differing += distance >= PEER_DISTANCE
+            differing += distance >= SETTINGS.peer_distance
         result.append(differing / max(others, 1))
     return np.array(result)
 
@@ -155,4 +148,4 @@ def test_tiny_fleets_divide_by_nobody(workers: int) -> None:
 
 
 def test_a_margin_below_the_floor_is_no_outlier() -> None:
-    assert outlying(np.array([0.0, 0.0, 0.05, 0.0])).sum() == 0
+    assert outlying(np.array([0.0, 0.0, 0.05, 0.0]), SETTINGS).sum() == 0

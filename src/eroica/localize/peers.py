@@ -26,12 +26,6 @@ _BLOCK = 32_768
 _FEW_PEERS = 4
 #: Keeps rounding away from the border of a core.
 _JUST_BELOW = 1.0 - 1e-6
-#: Peers that each worker is compared with; one shared sample (EROICA, equation 9: N).
-PEERS = 100
-#: Distance at which two patterns differ (equation 10: delta). Differences of beta below the floor are noise.
-PEER_DISTANCE, BETA_FLOOR = 0.4, 0.02
-#: Multiplier of the median absolute deviation (equation 11: k), and the least margin: the MAD is usually 0.
-MAD_FACTOR, MAD_FLOOR = 5.0, 0.1
 
 
 def sample_peers(workers: int, peers: int) -> NDArray[np.intp]:
@@ -53,7 +47,7 @@ def differential_distance(patterns_W3: Floats, peers_N: NDArray[np.intp], settin
         patterns_W3: (β, μ, σ) of one function on each worker of one role, 0-1; zeros where a worker lacks the function,
             NaN where μ and σ were never sampled. float64 or float32 [W, 3].
         peers_N: Rows everybody is compared with, each once. intp [N].
-        settings: `utilization_floor`.
+        settings: `peer_distance` (delta), `beta_floor`, `utilization_floor`.
 
     Returns:
         Fraction of the peers other than itself at a distance of at least delta, 0-1. float64 [W].
@@ -77,11 +71,12 @@ def differential_distance(patterns_W3: Floats, peers_N: NDArray[np.intp], settin
 
 
 class _Measure:
-    """Distance of eq. 8: floors and scale of each dimension."""
+    """Distance of eq. 8: floors and scale of each dimension, and delta."""
 
     def __init__(self, points_3W: Floats, settings: Settings) -> None:
         self.scale = [float(high) if high > 0 else 1.0 for high in np.fmax.reduce(points_3W, axis=1, initial=0.0)]
-        self.floors = (BETA_FLOOR, settings.utilization_floor, settings.utilization_floor)
+        self.floors = (settings.beta_floor, settings.utilization_floor, settings.utilization_floor)
+        self.delta = settings.peer_distance
 
     def is_far(self, difference_3: Iterable[Floats]) -> NDArray[np.bool_]:
         """Return whether absolute differences in three dimensions, NaN if unknown, add up to delta. bool, their shape.
@@ -92,7 +87,7 @@ class _Measure:
         total: Floats | float = 0.0
         for difference, floor, scale in zip(difference_3, self.floors, self.scale, strict=True):
             total = total + np.where(difference >= floor, difference, 0.0) / scale
-        return np.asarray(total >= PEER_DISTANCE, dtype=np.bool_)
+        return np.asarray(total >= self.delta, dtype=np.bool_)
 
 
 class _Box:
@@ -124,7 +119,7 @@ class _Box:
         enough to stay below its floor needs none. Any box is right whose corners cannot differ; else there is none.
         """
         middle_3, half_3 = (self.low_3 + self.high_3) / 2, (self.high_3 - self.low_3) / 2
-        scale_3, floors_3, delta = np.asarray(self.measure.scale), np.asarray(self.measure.floors), PEER_DISTANCE
+        scale_3, floors_3, delta = np.asarray(self.measure.scale), np.asarray(self.measure.floors), self.measure.delta
         quiet_3 = (floors_3 >= scale_3 * delta / 3) & (half_3 < floors_3)
         share = (delta - float((half_3 / scale_3)[~quiet_3].sum())) / max(int((~quiet_3).sum()), 1)
         reach_3 = np.where(quiet_3, floors_3 - half_3, share * scale_3) * _JUST_BELOW
@@ -196,18 +191,18 @@ def _kept(at_B: NDArray[np.intp], points_3B: Floats, keep_B: NDArray[np.bool_]) 
     return at_B[chosen], _taken(points_3B, chosen)
 
 
-def outlying(distance_W: Floats) -> NDArray[np.bool_]:
+def outlying(distance_W: Floats, settings: Settings) -> NDArray[np.bool_]:
     """Workers whose differential distance stands out from their role's. bool [W].
 
     Source:
-        EROICA, section 4.3, eq. 11. Deviation: the margin above the median is at least `MAD_FLOOR`; the MAD of nearly
+        EROICA, section 4.3, eq. 11. Deviation: the margin above the median is at least `mad_floor`; the MAD of nearly
         equal distances is 0, and then one peer more would be enough.
     """
-    if distance_W.max() <= distance_W.min() + MAD_FLOOR:
+    if distance_W.max() <= distance_W.min() + settings.mad_floor:
         return np.zeros(distance_W.shape, dtype=np.bool_)
     middle = float(np.median(distance_W))
     spread = float(np.median(np.abs(distance_W - middle)))
-    return np.asarray(distance_W > middle + max(MAD_FACTOR * spread, MAD_FLOOR), dtype=np.bool_)
+    return np.asarray(distance_W > middle + max(settings.mad_factor * spread, settings.mad_floor), dtype=np.bool_)
 
 
 def peer_distances(
@@ -227,7 +222,7 @@ def peer_distances(
     flags_W = np.zeros(patterns_W3.shape[0], dtype=np.bool_)
     for members in members_of(roles_W):
         within = patterns_W3 if members.size == patterns_W3.shape[0] else patterns_W3[members]
-        own = differential_distance(within, sample_peers(members.size, PEERS), settings)
+        own = differential_distance(within, sample_peers(members.size, settings.peers), settings)
         distance_W[members] = own
-        flags_W[members] = outlying(own)
+        flags_W[members] = outlying(own, settings)
     return distance_W, flags_W

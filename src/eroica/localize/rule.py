@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.peers import BETA_FLOOR, peer_distances
+from eroica.localize.peers import peer_distances
 from eroica.localize.roles import members_of
 from eroica.localize.suspects import Why
 from eroica.model.pattern import FunctionKey
@@ -84,7 +84,7 @@ def flag_functions(behavior: Behavior, noise: Noise, settings: Settings) -> Iter
     Source:
         EROICA, section 4.3, eq. 11: abnormal iff β > `beta_gate` and (distance from expectation > 0 or the differential
         distance stands out). Deviation: a worker that stands out through β must also lose more time to the function
-        than its peers, beyond its own noise and `BETA_FLOOR`. Below these the distance counts nothing. Without that
+        than its peers, beyond its own noise and `beta_floor`. Below these the distance counts nothing. Without that
         the culprit of a slow loader stands out in all-reduce, where it waits least. Standing out through μ or σ needs
         no such cost.
     """
@@ -151,7 +151,7 @@ def _peers(
     gated = np.flatnonzero(gated_W)
     if not gated.size:
         return gated_W, share_W
-    least_us = BETA_FLOOR * behavior.mean_iteration_us
+    least_us = settings.beta_floor * behavior.mean_iteration_us
     costs = (excess_W[gated] >= least_us) & (excess_W[gated] > _NOISE_ERRORS * noise(function, gated))
     if not costs.all():
         costs |= _stands_out_by_hardware(pattern_W3, behavior.roles, settings)[gated]
