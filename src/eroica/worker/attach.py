@@ -38,7 +38,8 @@ class Attachment:
             self._undo[name] = _hear_of_batches(sys.modules[name]._BaseDataLoaderIter, self.guest)
         elif name == OPTIMIZERS:
             torch_is_imported_here()
-            self._undo[name] = _hook_optimizers(sys.modules[name], self.guest)
+            handle = sys.modules[name].register_optimizer_step_post_hook(self.guest.hooks.stepped)
+            self._undo[name] = handle.remove
             self.guest.door.open()
             autograd = sys.modules.get("torch.autograd.variable")
             self._undo["backward"] = self.guest.leave_backward = hear_backward(autograd, self.guest.passed_back)
@@ -105,11 +106,6 @@ def _hear_of_batches(iterator_class: Any, guest: Guest) -> Callable[[], object]:
             delattr(iterator_class, _COUNT)
 
     return undo
-
-
-def _hook_optimizers(module: Any, guest: Guest) -> Callable[[], object]:
-    handle = module.register_optimizer_step_post_hook(guest.hooks.stepped)
-    return handle.remove  # type: ignore[no-any-return]
 
 
 def attach_to(name: str) -> None:

@@ -86,7 +86,8 @@ class Sources:
     @property
     def rhythm(self) -> Rhythm:
         """The rhythm that is shown; that of optimizers where nothing is."""
-        return self._rhythm_of(self.shown)
+        one = self.lesser.get(self.shown)
+        return self._steps if one is None else one.rhythm
 
     @property
     def relearned(self) -> int:
@@ -145,7 +146,3 @@ class Sources:
         was_shown, self.shown = self.shown, source
         # from nothing to something is no new meaning
         self._renumbered = before + (was_shown != NO_SOURCE) - self.rhythm.relearned
-
-    def _rhythm_of(self, source: int) -> Rhythm:
-        one = self.lesser.get(source)
-        return self._steps if one is None else one.rhythm
