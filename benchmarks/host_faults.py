@@ -32,8 +32,8 @@ RATE = "80mbit"
 PHASE_S = 8.0
 TRAINING = ("--width", "256", "--layers", "1", "--length", "16", "--batch", "2", "--pace-ms", "80", "--log-every", "10")
 SETTINGS = {
-    "mean_iterations": "15", "confirm_iterations": "6", "baseline_window": "true", "baseline_after_iterations": "20",
-    "baseline_window_s": "2", "window_s": "6", "spread_factor": "2", "cooldown_s": "10",
+    "baseline_window": "true", "baseline_after_iterations": "20",
+    "baseline_window_s": "2", "window_s": "6", "cooldown_s": "10",
 }  # fmt: skip
 ASKED = ("slow", "early")
 OVER = ("done", "failed", "given up")

@@ -29,20 +29,13 @@ import msgspec
 import psutil
 
 from eroica.archive.load import count_patterns, open_window
-from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.wire.address import Address, read_address
-from eroica.wire.codec import decode_record
 from eroica.wire.messages import (
     CollectorReply,
     JobStatus,
-    NumberedPattern,
-    PartsReply,
-    PartsRequest,
-    PatternReply,
     ProfileRequest,
 )
-from eroica.wire.parcels import Parcel, pack_numbers, pack_parts, part_id, to_parcel
 from machine import machine_facts
 from scale import Job
 from support.agents import Agents
@@ -92,15 +85,14 @@ class Connection:
 class LargeJob:
     """All agents of a job, and its collector."""
 
-    def __init__(self, place: Path, agents: int, parcels: Sequence[Parcel]) -> None:
-        self.run, self.count, self.parcels = place / "run", agents, parcels
+    def __init__(self, place: Path, agents: int, patterns: Sequence[bytes]) -> None:
+        self.run, self.count, self.patterns = place / "run", agents, patterns
         self.agents = Agents(agents, PER_AGENT, ITERATION_S, name=lambda at: f"n{at}")
         self.refused = self.reports = self.sent_bytes = 0
         self.pause_s, self.window, self.handed_in = REPORT_S, 0, 0
         self._environ = {
             **os.environ, "EROICA_JOB": "large", "EROICA_RUN_DIR": str(self.run), "EROICA_HOST": "n0",
             "EROICA_RUNTIME_DIR": str(place / "runtime"), "EROICA_BASELINE_WINDOW": "0", "EROICA_PAGES": "0",
-            "EROICA_FAREWELL_S": "0",
         }  # fmt: skip
         self.cpu_s, self.peak_bytes, self._spent_s = 0.0, 0, 0.0
         self.start()
@@ -111,9 +103,6 @@ class LargeJob:
         self.process = psutil.Process(self.collector.pid)
         self.connections = [Connection(self.run) for _ in range(CONNECTIONS)]
         self.carriers = [Connection(self.run) for _ in range(CARRIERS)]
-        self.numbers: dict[bytes, int] = {}
-        self.known: list[set[bytes]] = [set() for _ in range(self.count)]
-        self.book = 0
 
     def kill(self) -> None:
         """End the collector without a word, and start another one in its place, as `eroica run` does."""
@@ -162,40 +151,14 @@ class LargeJob:
         await asyncio.gather(*running)
 
     async def hand_in(self, agent: int) -> bool:
-        """The patterns of one agent's workers; parts first, where the collector wants them."""
+        """The patterns of one agent's workers."""
         ask = self.carriers[agent % CARRIERS].ask
-        for rank in range(agent * PER_AGENT, (agent + 1) * PER_AGENT):
-            parcel = self.parcels[rank]
-            new = [part for part in parcel.parts if part not in self.known[agent]]
-            if new:
-                request = PartsRequest(ids=b"".join(map(part_id, new)))
-                status, answer = await self._send(ask, "/v1/parts", request)
-                if status != 200:
-                    return False
-                reply = msgspec.msgpack.decode(answer, type=PartsReply)
-                self.book = reply.book
-                self.numbers.update(zip(new, reply.numbers, strict=True))
-                if reply.wanted:
-                    wanted = PartsRequest(texts=pack_parts([new[at] for at in reply.wanted]))
-                    if (await self._send(ask, "/v1/parts", wanted))[0] != 200:
-                        return False
-                self.known[agent].update(new)
-            message = NumberedPattern(
-                book=self.book, parts=len(parcel.parts), own=parcel.own,
-                numbers=pack_numbers([self.numbers[part] for part in parcel.parts]),
-            )  # fmt: skip
-            status, answer = await self._send(ask, "/v1/parcels", message)
-            if status != 200 or msgspec.msgpack.decode(answer, type=PatternReply).unknown:
-                self.known[agent].clear()
+        for pattern in self.patterns[agent * PER_AGENT : (agent + 1) * PER_AGENT]:
+            self.sent_bytes += len(pattern)
+            if (await ask("/v1/patterns", pattern))[0] != 204:
                 return False
             self.handed_in += 1
         return True
-
-    async def _send(self, ask: Any, path: str, message: msgspec.Struct) -> tuple[int, bytes]:
-        body = msgspec.msgpack.encode(message)
-        self.sent_bytes += len(body)
-        answer: tuple[int, bytes] = await ask(path, body)
-        return answer
 
     async def open_window(self) -> None:
         """Ask for a window, and beat until all workers have captured it."""
@@ -221,7 +184,7 @@ class LargeJob:
         began, reports = time.monotonic(), self.reports
         await self.beat(lambda: time.monotonic() - began > seconds)
         beats = self.beats(time.monotonic() - began, self.cpu_s - cpu_s, self.reports - reports)
-        if not self.parcels:
+        if not self.patterns:
             return {"agents": self.count, "joined_s": round(joined_s, 1), "beats": beats, "load": os.getloadavg()}
         print(beats, file=sys.stderr, flush=True)
         await self.open_window()
@@ -230,7 +193,7 @@ class LargeJob:
         self.forget()
         uploading = asyncio.create_task(self._upload())
         if killed:
-            await self.beat(lambda: self.handed_in >= len(self.parcels) // 2)
+            await self.beat(lambda: self.handed_in >= len(self.patterns) // 2)
             self.kill()
         await self.beat(uploading.done)
         stored_s = time.monotonic() - began
@@ -238,7 +201,7 @@ class LargeJob:
         stored = count_patterns(open_window(self.run / "windows" / str(self.window)))
         upload = {
             "s": round(stored_s, 1), "stored": stored, "collector_cpu_s": round(self.cpu_s - cpu_s, 1),
-            "bytes_a_worker": round(self.sent_bytes / len(self.parcels)), "peak_mb": round(self.peak_bytes / 1e6),
+            "bytes_a_worker": round(self.sent_bytes / len(self.patterns)), "peak_mb": round(self.peak_bytes / 1e6),
             **self.beats(stored_s, self.cpu_s - cpu_s, self.reports - reports),
         }  # fmt: skip
         print(upload, file=sys.stderr, flush=True)
@@ -246,7 +209,7 @@ class LargeJob:
         await self.beat(verdict_file.exists)
         verdict = Verdict.from_json(verdict_file.read_bytes())
         return {
-            "agents": self.count, "workers": len(self.parcels), "joined_s": round(joined_s, 1), "beats": beats,
+            "agents": self.count, "workers": len(self.patterns), "joined_s": round(joined_s, 1), "beats": beats,
             "upload": upload, "stored_and_judged_s": round(time.monotonic() - began, 1),
             "analysis_s": round(time.monotonic() - began - stored_s, 1), "peak_mb": round(self.peak_bytes / 1e6),
             "summary": verdict.summary[:200], "reported": verdict.coverage.workers_reported,
@@ -278,18 +241,14 @@ class LargeJob:
         }  # fmt: skip
 
 
-def made(workers: int, keep: Path | None) -> list[Parcel]:
-    """Parcels of all workers, of window 1."""
+def made(workers: int, keep: Path | None) -> list[bytes]:
+    """Patterns of all workers, of window 1."""
     if keep is not None and keep.exists():
         return list(pickle.loads(keep.read_bytes()))  # noqa: S301 - we wrote it
-    same: dict[bytes, bytes] = {}
-    parcels = []
-    for data in Job(workers).wire():
-        parcel = to_parcel(decode_record(data, WorkerPattern))
-        parcels.append(Parcel(tuple(same.setdefault(part, part) for part in parcel.parts), parcel.own))
+    patterns = list(Job(workers).wire())
     if keep is not None:
-        keep.write_bytes(pickle.dumps(parcels))
-    return parcels
+        keep.write_bytes(pickle.dumps(patterns))
+    return patterns
 
 
 def main() -> None:
@@ -302,11 +261,11 @@ def main() -> None:
     parser.add_argument("--only-make", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    parcels = [] if options.beats_only else made(options.agents * PER_AGENT, options.made)
+    patterns = [] if options.beats_only else made(options.agents * PER_AGENT, options.made)
     if options.only_make:
         return
     with tempfile.TemporaryDirectory(prefix="eroica-large-", ignore_cleanup_errors=True) as place:
-        job = LargeJob(Path(place), options.agents, parcels)
+        job = LargeJob(Path(place), options.agents, patterns)
         try:
             found = asyncio.run(job.live(options.seconds, options.kill))
         finally:

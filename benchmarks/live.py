@@ -24,10 +24,10 @@ from typing import Any
 import msgspec
 import psutil
 
-from eroica.settings import Settings
 from eroica.wire.address import Address, page_link, read_address
 from eroica.wire.messages import CollectorReply
 from eroica.wire.network import endpoint_of
+from eroica.wire.patience import REPORT_S
 from machine import machine_facts
 from support.agents import Agents
 from support.browser import Browser, why_no_browser
@@ -155,7 +155,7 @@ async def measure(place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """All of it."""
     process, address = _start(place)
     watched, heard = psutil.Process(process.pid), [0]
-    fleet = Fleet(Agents(arguments.hosts, arguments.workers // arguments.hosts, 0.4), address, Settings().report_s)
+    fleet = Fleet(Agents(arguments.hosts, arguments.workers // arguments.hosts, 0.4), address, REPORT_S)
     tasks = [asyncio.create_task(fleet.beat())]
     try:
         await asyncio.sleep(5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -206,22 +205,6 @@ def test_a_scheduler_that_ends_the_job_inside_a_window_still_gets_its_verdict(tm
     assert verdict.coverage.workers_reported == 2, verdict.summary
     assert verdict.window is not None and verdict.window.last_iteration is not None
     assert any("the job is told to end" in note for note in verdict.coverage.notes), verdict.coverage.notes
-
-
-def test_workers_that_are_killed_inside_a_window_leave_their_iterations_and_stacks(tmp_path: Path) -> None:
-    def kill(job: subprocess.Popen[bytes], script: Path) -> None:
-        for process in psutil.Process(job.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # others of the job come and go
-                command = process.cmdline()
-                if str(script) in command and "torch.distributed.run" not in command:
-                    process.kill()
-
-    verdict = inside_a_long_window(tmp_path, kill)
-    assert verdict.coverage.workers_reported == 2, verdict.coverage
-    assert verdict.verdict == "undetermined"
-    assert "ended before any worker had saved its trace. Iterations took" in verdict.summary
-    assert "by their stacks they spent" in verdict.summary and "CopiedModel.run" in verdict.summary
-    assert verdict.window is not None and verdict.window.duration_s > 1.0
 
 
 @pytest.mark.thorough

@@ -72,7 +72,7 @@ def report() -> AgentReport:
 @contextlib.asynccontextmanager
 async def watched_job(run: Path, targets: Path) -> AsyncIterator[Scraping]:
     """A collector that has been told of a slow job, on a port of loopback."""
-    settings = Settings(baseline_window=False, second_look_s=60.0, metrics_targets=str(targets))
+    settings = Settings(baseline_window=False, metrics_targets=str(targets))
     collector = Collector("train", Store(run), settings, TOKEN, lambda *_: slow())
     metrics = Scraping(collector, "node-1")
     collector.messages["sent"] = 1

@@ -15,9 +15,9 @@ from eroica.settings import Settings, allowed, load_settings, pinned_config
 def test_flags_beat_environment_beats_file_beats_default(tmp_path: Path) -> None:
     (tmp_path / "eroica.toml").write_text("slowdown = 0.2\nwindow_s = 5\ncooldown_s = 7.5\n")
     environment = {"EROICA_SLOWDOWN": "0.3", "EROICA_WINDOW_S": "6"}
-    settings = load_settings({"slowdown": 0.4, "horizon_iterations": None}, environment, tmp_path)
+    settings = load_settings({"slowdown": 0.4, "first_look_s": None}, environment, tmp_path)
     assert (settings.slowdown, settings.window_s, settings.cooldown_s) == (0.4, 6.0, 7.5)
-    assert settings.horizon_iterations == Settings().horizon_iterations
+    assert settings.first_look_s == Settings().first_look_s
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_flags_beat_environment_beats_file_beats_default(tmp_path: Path) -> None
     [
         ("nonsense", "1", "unknown setting"),
         ("slowdown", "fast", "slowdown"),
-        ("learn_repeats", "1.5", "learn_repeats"),
+        ("act_most", "1.5", "act_most"),
         ("keep_traces", "maybe", "keep_traces"),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_wrong_value_names_itself(tmp_path: Path, name: str, value: str, words
         ("slowdown", "nan", "a number, 0 to 1,000"),
         ("window_s", "inf", "a number, above 0, up to 1,000,000"),
         ("window_s", 0, "above 0"),
-        ("thread_state_hz", 20_000, "a whole number, 1 to 10,000"),
+        ("readers", 20_000, "a whole number, 0 to 10,000"),
         ("scratch_bytes", -1, "a whole number, 0 or more"),
         ("min_gain", "3", "a number, 0 to 1"),
         ("webhook_on", "slow,fast", "any of slow, blocked, undetermined, healthy, with commas"),
@@ -63,9 +63,7 @@ def test_every_default_is_possible_and_every_number_has_limits() -> None:
 
 
 def test_the_ends_of_a_range_are_possible() -> None:
-    assert (
-        load_settings({"min_gain": 1, "slowdown": 0, "thread_state_hz": 10_000, "webhook_on": ""}, {}).min_gain == 1.0
-    )
+    assert load_settings({"min_gain": 1, "slowdown": 0, "readers": 10_000, "webhook_on": ""}, {}).min_gain == 1.0
 
 
 def test_a_process_that_went_elsewhere_reads_the_file_of_where_the_job_was_started(
@@ -73,16 +71,16 @@ def test_a_process_that_went_elsewhere_reads_the_file_of_where_the_job_was_start
 ) -> None:
     for name, hz in (("start", 3), ("elsewhere", 7)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "eroica.toml").write_text(f"poll_hz = {hz}\n")
+        (tmp_path / name / "eroica.toml").write_text(f"window_s = {hz}\n")
     (tmp_path / "bare").mkdir()
     monkeypatch.chdir(tmp_path / "start")
     pinned, named = pinned_config({}), pinned_config({"EROICA_CONFIG": "../elsewhere/eroica.toml"})
     monkeypatch.chdir(tmp_path / "bare")
     without = pinned_config({})
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert load_settings(environ=pinned).poll_hz == 3
-    assert load_settings(environ=named).poll_hz == 7
-    assert load_settings(environ=without).poll_hz == Settings().poll_hz
+    assert load_settings(environ=pinned).window_s == 3
+    assert load_settings(environ=named).window_s == 7
+    assert load_settings(environ=without).window_s == Settings().window_s
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:

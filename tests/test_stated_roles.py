@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from eroica.errors import UsageError
-from eroica.settings import load_settings
-from eroica.stated_roles import parse_roles
+from eroica.settings import load_settings, parse_roles
 
 
 def test_names_with_ranks_and_ranges_of_them() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import msgspec
@@ -14,15 +11,12 @@ from eroica import __version__
 from eroica.diagnosis import WindowContext, diagnose
 from eroica.diagnosis.cells import reading_of
 from eroica.diagnosis.conclusion import describe_growth
-from eroica.diagnosis.frames import is_own_frame, split_frame
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, name_workers
 from eroica.engine import Engine, choose_engine
 from eroica.errors import InputError, UsageError
 from eroica.localize import localize
 from eroica.localize.fleet import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
-from eroica.model.shares import percent
 from eroica.model.verdict import Cost, Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import REFUSED, Window
 from eroica.settings import Settings
@@ -32,8 +26,6 @@ from eroica.wire.codec import encode_record
 _MOST_WORKERS = 1_000_000
 #: Encoding a pattern only to count its bytes takes a millisecond.
 _MOST_ENCODED = 256
-#: Workers of one function that are told apart; a job does the same on all, or two things.
-_MOST_PLACES = 2
 #: Begins the note that such a window is compared with all the same; what follows is why it is not trusted.
 DOUBTED = "The job may not have been healthy in the baseline window: "
 _UNKNOWN = "The job may not have been healthy in the baseline window."
@@ -78,12 +70,9 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
             names none.
     """
     start = perf_counter()
-    if window.purpose == "seldom":  # the slowest iterations, left out elsewhere as one-offs, are what it is about
-        settings = dataclasses.replace(settings, one_off_fraction=0.0)
     engine = choose_engine(settings.engine, len(patterns))
     latest = list({pattern.worker.global_rank: pattern for pattern in patterns}.values())
     expected, doubts = count_workers(latest, expected_workers, window)
-    untraced = [pattern for pattern in latest if not pattern.has_trace]
     compared = [pattern for pattern in latest if pattern.has_trace]
     context = WindowContext(
         job=job,
@@ -103,8 +92,6 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
         verdict = _noted(second, 0, doubted[0].window_id)
     elif window.kind != "trace":
         verdict = _noted(verdict, baseline[0].window_id if baseline else 0)
-    if untraced:
-        verdict = tell_untraced(verdict, untraced, window.baseline_iteration_s)
     seconds = round(perf_counter() - start, 4)
     cost = msgspec.structs.replace(verdict.cost, localize_s=seconds, engine=engine.name, engine_why=engine.why)
     return msgspec.structs.replace(verdict, cost=cost)
@@ -245,86 +232,12 @@ def undetermined(context: WindowContext, why: str) -> Verdict:
     )
 
 
-def tell_untraced(verdict: Verdict, untraced: Sequence[WorkerPattern], baseline_s: float | None) -> Verdict:
-    """The verdict with what is known of workers that ended before they had saved their trace.
-
-    Without a trace a wait in a collective looks like work, so nobody is accused: they count as reported, not as
-    compared. Where there are no others, the verdict is undetermined.
-
-    Args:
-        verdict: On the workers that handed over a trace, possibly none.
-        untraced: The others, at least one.
-        baseline_s: Mean iteration when the job was healthy, seconds; None if unknown.
-    """
-    ranks = sorted(pattern.worker.global_rank for pattern in untraced)
-    before = verdict.coverage
-    who = f"{name_workers(ranks, capital=True)} ended before {'it' if len(ranks) == 1 else 'they'} had saved a trace"
-    times = _times(untraced, baseline_s)
-    coverage = msgspec.structs.replace(
-        before,
-        workers_reported=before.workers_reported + len(ranks),
-        missing=tuple(rank for rank in before.missing if rank not in set(ranks)),
-        notes=(*before.notes, f"{who}; {times}."),
-    )
-    verdict = msgspec.structs.replace(verdict, coverage=coverage)
-    if before.workers_reported:
-        return verdict
-    return msgspec.structs.replace(
-        verdict,
-        summary="Too little to tell: the training ended before any worker had saved its trace. "
-        f"{times[0].upper()}{times[1:]}{_places(untraced)}.",
-        window=verdict.window
-        and msgspec.structs.replace(
-            verdict.window,
-            first_iteration=min(pattern.first_iteration for pattern in untraced),
-            last_iteration=max(pattern.last_iteration for pattern in untraced),
-            duration_s=round(max(pattern.duration_s for pattern in untraced), 3),
-        ),
-        iteration=msgspec.structs.replace(verdict.iteration, current_ms=round(_iteration_us(untraced) / 1e3, 3)),
-    )
-
-
-def _iteration_us(patterns: Sequence[WorkerPattern]) -> float:
-    """Mean iteration of the median worker, microseconds."""
-    return 1e6 * median(one.duration_s / max(one.last_iteration - one.first_iteration, 1) for one in patterns)
-
-
-def _times(patterns: Sequence[WorkerPattern], baseline_s: float | None) -> str:
-    before = f", {format_ms(baseline_s * 1e6)} when the job was healthy" if baseline_s else ""
-    return f"iterations took {format_ms(_iteration_us(patterns))}{before}"
-
-
-def _places(patterns: Sequence[WorkerPattern]) -> str:
-    """Where the workers' stacks stood longest, by the user's innermost function."""
-    who: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for pattern in patterns:
-        seconds: dict[str, float] = defaultdict(float)
-        for row in pattern.functions:
-            own = [frame for frame in row.key.stack if is_own_frame(frame)]
-            if own and row.key.thread == "training":
-                seconds[split_frame(own[-1]).label] += row.critical_s
-        if seconds:
-            place = max(seconds, key=lambda name: seconds[name])
-            who[place].append((pattern.worker.global_rank, seconds[place] / pattern.duration_s))
-    most = sorted(who, key=lambda place: -len(who[place]))[:_MOST_PLACES]
-    told = [
-        f"{percent(median(share for _, share in who[place]))} of the time in {place}"
-        + ("" if len(who) == 1 else f" on {name_workers(sorted(rank for rank, _ in who[place]))}")
-        for place in most
-    ]
-    return f"; by their stacks they spent {' and '.join(told)}" if told else ""
-
-
 def notes_on_doubted(notes: Iterable[str]) -> tuple[str, ...]:
     """The notes of a verdict that rests on a baseline window in which the job may not have been healthy."""
-    return tuple(_notes_on_doubted(tuple(notes)))
-
-
-def _notes_on_doubted(notes: tuple[str, ...]) -> Iterator[str]:
-    why = next((note.removeprefix(REFUSED) for note in notes if note.startswith(REFUSED)), "")
-    yield from (note for note in notes if not note.startswith(REFUSED))
-    yield f"{DOUBTED}{why}" if why else _UNKNOWN
-    yield _ALL_THE_SAME
+    given = tuple(notes)
+    why = next((note.removeprefix(REFUSED) for note in given if note.startswith(REFUSED)), "")
+    kept = (note for note in given if not note.startswith(REFUSED))
+    return (*kept, f"{DOUBTED}{why}" if why else _UNKNOWN, _ALL_THE_SAME)
 
 
 def why_doubted(verdict: Verdict | None) -> tuple[str, ...]:

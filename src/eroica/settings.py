@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from eroica.errors import UsageError
-from eroica.stated_roles import parse_roles
 
 #: Where a job's settings file is: a path, or empty for none. Whoever starts the job sets it for all its processes.
 CONFIG = "EROICA_CONFIG"
@@ -107,34 +106,13 @@ def allowed(setting: Field[Any]) -> str:
 class Settings:
     """All tunables; `Settings()` is the default, `load_settings` adds file and environment."""
 
-    # --- iteration detection (EROICA, section 4.1) ---
-    learn_repeats: int = _setting(
-        10, "Identical event sequences that fix the iteration pattern (M).", Numbers(2, 1000), "EROICA 4.1"
-    )
-    relearn_events: int = _setting(
-        200, "Events without a matched iteration before learning again (K).", COUNT, "EROICA 4.1"
-    )
-    warmup_iterations: int = _setting(
-        10, "Iterations after (re)learning that no mean contains.", Numbers(0, 1_000_000_000)
-    )
-
     # --- slow trigger ---
-    mean_iterations: int = _setting(50, "Iterations in a mean (N).", Numbers(8, 100_000), "EROICA 4.1")
     slowdown: float = _setting(
         0.05, "Fraction above the best mean that counts as slower.", Numbers(0, 1000), "EROICA 4.1"
     )
-    horizon_iterations: int = _setting(5000, "How far back the past reaches that iterations are compared with.", COUNT)
-    horizon_s: float = _setting(
-        1800.0, "...and seconds, whichever is longer: up to what was usual then, nothing is slow.", SECONDS
-    )
-    spread_factor: float = _setting(5.0, "The rise must also exceed this many spreads of the job's own means.", FACTOR)
     one_off_fraction: float = _setting(
         0.04, "Slowest iterations left out of each mean (evaluation, checkpoint).", Numbers(0, 0.9)
     )
-    confirm_iterations: int = _setting(
-        25, "Iterations over which a rise must hold before a window is asked for...", Numbers(5, 100_000)
-    )
-    confirm_s: float = _setting(4.0, "...and seconds: somebody who took the cores for a moment is gone then.", SECONDS)
     expected_iteration_s: float = _setting(
         0.0, "Iterations longer than this are slow from the start, s; 0 = unknown.", SECONDS
     )
@@ -142,14 +120,9 @@ class Settings:
 
     # --- blocked jobs ---
     silence_s: float = _setting(10.0, "No hooked event for at least so long may mean a blocked worker, s.", SECONDS)
-    silence_iterations: float = _setting(5.0, "... and for so many mean iterations.", FACTOR, "EROICA 4.1")
-    silence_pauses: float = _setting(
-        2.0, "... and for so many times the longest pause that the worker has survived.", FACTOR
-    )
     silence_learning_s: float = _setting(
         300.0, "The same limit while the iteration pattern is not known yet, s.", SECONDS
     )
-    second_look_s: float = _setting(2.0, "Pause between the two looks at a silent job, s.", SECONDS)
     answering_thread: bool = _setting(
         True, "A sleeping thread in each worker tells the agent, when asked, what it waits for."
     )
@@ -214,12 +187,8 @@ class Settings:
     baseline_window_s: float = _setting(
         3.0, "Length of the baseline window, s; longer where iterations are long.", LENGTH_S
     )
-    healthy_backoff: float = _setting(
-        2.0, "After a window that found nothing, the trigger's margin grows by this.", Numbers(1, 1000)
-    )
 
     # --- capture ---
-    sampling_hz: int = _setting(100, "Python stack samples per second and worker.", Numbers(1, 1000))
     sampler: str = _setting(
         "auto",
         "Who samples stacks: auto, outside (py-spy), inside (a thread), none.",
@@ -234,7 +203,6 @@ class Settings:
         2_000_000_000, "Most bytes of raw traces on a host; above it windows get shorter.", Numbers(0)
     )
     hardware: bool = _setting(True, "Sample hardware channels during windows.")
-    thread_state_hz: int = _setting(1000, "Thread states and run-queue wait, samples per second.", Numbers(1, 10_000))
 
     # --- reading trace files ---
     max_trace_bytes: int = _setting(
@@ -246,9 +214,6 @@ class Settings:
     readers: int = _setting(0, "Trace files read at the same time; 0 = as many as there are cores.", Numbers(0, 10_000))
 
     # --- summarize (EROICA, section 4.2) ---
-    critical_share: float = _setting(
-        0.8, "Share of the utilization that a critical duration must hold.", SHARE, "EROICA Alg. 1"
-    )
     pattern_bytes: int = _setting(
         24_000, "Byte budget of function rows of one worker on the wire.", Numbers(1000, 200_000)
     )
@@ -257,7 +222,6 @@ class Settings:
         "Most bytes of a worker's timeline, for pictures (1,500 in jobs of more than 1,024 workers); 0 = none.",
         Numbers(0, 200_000),
     )
-    collective_executions: int = _setting(512, "Executions kept per process group and kind of collective.", COUNT)
 
     # --- localize (EROICA, section 4.3) ---
     beta_gate: float = _setting(
@@ -355,15 +319,11 @@ class Settings:
     act_most: int = _setting(3, "Orders that one job may give.", Numbers(1, 1000))
 
     # --- processes ---
-    poll_hz: float = _setting(20.0, "How often the agent looks at the beats, per second.", Numbers(1, 1000))
-    report_s: float = _setting(0.25, "Pause between two reports of an agent to the collector, s.", LENGTH_S)
-    agent_silence_s: float = _setting(60.0, "No agent for so long: the collector takes the job for ended, s.", LENGTH_S)
     sealed_memory: bool = _setting(
         True, "Workers tell how far they are in memory that nobody can cut short; off where agents cannot reach it."
     )
     job_end_grace_s: float = _setting(30.0, "Without `eroica run`: no worker for so long ends the job, s.", SECONDS)
     footer: bool = _setting(True, "A live line at the bottom of the terminal of `eroica run`, where that is safe.")
-    farewell_s: float = _setting(2.0, "How long the collector still answers after its last verdict, s.", SECONDS)
     pages: bool = _setting(True, "Draw each verdict as a page, index.html in the run directory and in its windows.")
     page_hosts: str = _setting(
         "", "Names beside loopback under which the live page may be opened (a proxy's), separated by commas."
@@ -471,6 +431,63 @@ def _typed(value: Any, default: Any) -> Any:
             raise ValueError
         return int(number)
     return float(value) if isinstance(default, float) else str(value)
+
+
+#: More workers than any job has; a range beyond is a slip of the hand.
+_MOST_RANKS = 1_000_000
+_FORM = "write names with ranks, as in 'actor=0-3;critic=4,6,8-11'"
+
+
+def parse_roles(text: str) -> dict[str, frozenset[int]]:
+    """Global ranks of each stated role, in the order of the text; empty for an empty text.
+
+    Args:
+        text: Roles separated by ";", each a name, "=", and ranks or ranges of them ("0-3") separated by ",".
+
+    Raises:
+        UsageError: The text has another form, names a role twice, or puts a rank into two roles.
+    """
+    roles: dict[str, frozenset[int]] = {}
+    owners: dict[int, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, sign, listed = (piece.strip() for piece in part.partition("="))
+        if not sign or not name or not listed:
+            raise UsageError(f"roles cannot be {text!r}: {part!r} is no name with ranks; {_FORM}")
+        if name in roles:
+            raise UsageError(f"roles cannot be {text!r}: {name!r} stands there twice; list all its ranks in one place")
+        ranks = frozenset(rank for piece in listed.split(",") for rank in _ranks(piece.strip(), text))
+        both = sorted(ranks & owners.keys())
+        if both:
+            first = both[0]
+            raise UsageError(f"roles cannot be {text!r}: rank {first} is in both {owners[first]!r} and {name!r}")
+        owners.update(dict.fromkeys(ranks, name))
+        roles[name] = ranks
+    return roles
+
+
+def check_ranks(roles: dict[str, frozenset[int]], workers: int) -> None:
+    """Refuse ranks that a job of so many workers does not have.
+
+    Raises:
+        UsageError: Some role has such a rank.
+    """
+    for name, ranks in roles.items():
+        unknown = sorted(rank for rank in ranks if rank >= workers)
+        if unknown:
+            raise UsageError(
+                f"roles give rank {unknown[0]} to {name!r}, but this job has ranks 0 to {workers - 1} only"
+            )
+
+
+def _ranks(piece: str, text: str) -> range:
+    first, dash, last = (end.strip() for end in piece.partition("-"))
+    ends = (first, last) if dash else (first, first)
+    if not all(end.isascii() and end.isdigit() for end in ends):
+        raise UsageError(f"roles cannot be {text!r}: {piece!r} is no rank and no range of ranks; {_FORM}")
+    low, high = int(ends[0]), int(ends[1])
+    if low > high or high >= _MOST_RANKS:
+        raise UsageError(f"roles cannot be {text!r}: the range {piece!r} is not possible; {_FORM}")
+    return range(low, high + 1)
 
 
 def check_engine(text: str) -> None:

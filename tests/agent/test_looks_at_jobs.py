@@ -44,13 +44,13 @@ class Job:
             subprocess.Popen([sys.executable, str(PROGRAM), meeting, str(rank)], env=self.variables)
             for rank in range(RANKS)
         ]
-        settings = Settings(silence_s=1.5, learn_repeats=10)
+        settings = Settings(silence_s=1.5)
         self.roster = Roster(runtime, settings)
 
     def poll_until(self, done: Callable[[], bool], limit_s: float = 120.0) -> None:
         end = time.monotonic() + limit_s
         while not done():
-            assert time.monotonic() < end, [worker.status() for worker in self.roster.workers.values()]
+            assert time.monotonic() < end, [worker.report() for worker in self.roster.workers.values()]
             assert all(process.poll() is None for process in self.processes)
             self.roster.scan()
             self.roster.poll()
@@ -104,7 +104,7 @@ def test_a_standing_job_is_seen_through(job: Job) -> None:
     before = switches(job.processes[0].pid, sleeper)
     job.poll_until(lambda: job.silent() == RANKS)
     assert switches(job.processes[0].pid, sleeper) == before  # asleep all the time, the job's standing still included
-    status = next(iter(job.roster.living)).status()
+    status = next(iter(job.roster.living)).report()
     assert status.silent and "no event for 1." in status.silence and status.silent_s > 1.5
 
     began = time.monotonic()
@@ -174,7 +174,7 @@ def test_a_worker_that_is_killed_is_a_death_with_its_signal(job: Job) -> None:
     end = time.monotonic() + 10
     while not victim.ended and time.monotonic() < end:
         victim.look_alive(time.monotonic())
-    status = victim.status()
+    status = victim.report()
     assert status.ended and status.state == "gone" and not status.silent
     assert status.ending is not None and (status.ending.kind, status.ending.number) == ("signal", signal.SIGKILL)
     assert not status.ending.out_of_memory and status.ending.ago_s < 5

@@ -55,13 +55,13 @@ class Link:
 def test_a_look_is_taken_once_and_handed_in_and_a_death_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(loop, "SECOND_LOOK_S", 0.3)
     monkeypatch.setattr(loop, "_SCAN_S", 60.0)  # so that only the kernel can tell of the end
     process, _ = worker(tmp_path)
     link = Link()
 
     async def live() -> None:
-        settings = Settings(report_s=0.05, second_look_s=0.3)
-        agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), settings, child_of_run=True, ends_job=False)
+        agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), Settings(), child_of_run=True, ends_job=False)
         agent._link = link  # type: ignore[assignment]
         running = asyncio.create_task(agent.run())
         end = time.monotonic() + 20
@@ -124,7 +124,7 @@ def test_orders_that_nobody_could_follow_cost_the_agent_nothing(tmp_path: Path) 
     link = Steered()
 
     async def live() -> None:
-        settings = Settings(report_s=0.05, sampler="none", hardware=False)
+        settings = Settings(sampler="none", hardware=False)
         agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), settings, child_of_run=True, ends_job=False)
         agent._link = link  # type: ignore[assignment]
         running = asyncio.create_task(agent.run())

@@ -16,8 +16,8 @@ from eroica.agent.endings import process_start
 from eroica.agent.roster import Roster
 from eroica.settings import Settings
 from eroica.wire import beat
+from eroica.wire.beat import MAGIC
 from eroica.wire.messages import AgentReport, WorkerStatus
-from eroica.wire.registration import MAGIC
 
 
 def register(directory: Path, pid: int, rank: int = 0, **facts: object) -> beat.BeatWriter:
@@ -46,7 +46,7 @@ class Clock:
 
 def only(roster: Roster) -> WorkerStatus:
     (worker,) = roster.workers.values()
-    return worker.status()
+    return worker.report()
 
 
 def test_a_worker_is_found_by_its_file_and_its_iterations_are_judged(
@@ -119,9 +119,9 @@ def test_after_the_first_trace_of_a_device_its_pace_is_learned_anew(
     for iteration in range(1, 600):
         if iteration == 300:
             writer.answer(beat.Result(1, beat.DONE, beat.PROBE, 299, 300, 900, 0, 50_000_000, ""))
-        writer.beat(iteration, iteration, 50_000_000 if iteration <= 300 else 60_000_000, beat.STEADY, 0)
+        writer.beat(iteration, iteration, 50_000_000 if iteration <= 300 else 65_000_000, beat.STEADY, 0)
         roster.poll()
-    assert only(roster).baseline_s == pytest.approx(0.06 if on_device else 0.05)
+    assert only(roster).baseline_s == pytest.approx(0.065 if on_device else 0.05)
     assert bool(only(roster).trigger) is not on_device
 
 
@@ -161,7 +161,7 @@ def test_signing_off_and_dying_are_told_apart(tmp_path: Path) -> None:
         process.wait()
         process.stdin.close()
         roster.scan()
-        status = roster.workers[process.pid].status()
+        status = roster.workers[process.pid].report()
         assert status.ended
         states[rank] = status.state
     assert states == {0: "finished", 1: "gone"}
@@ -227,7 +227,7 @@ def test_who_signed_off_tells_its_exit_status_later_and_a_second_life_is_another
     writer.path.unlink()
     roster.scan()
     clock.now += 3
-    ending = former.status().ending
+    ending = former.report().ending
     assert ending is not None and (ending.kind, ending.number, ending.ago_s) == ("signed-off", 0, 3.0)
     register(tmp_path, sleeper.pid)  # `watch` again, in the same process
     roster.scan()

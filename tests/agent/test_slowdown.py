@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from eroica.agent.slowdown import Slowdown, Trigger, before_step, trimmed_mean
+from eroica.agent.slowdown import Slowdown, Trigger, trimmed_mean
 from eroica.settings import Settings
 
 
@@ -67,16 +67,15 @@ def test_a_checkpoint_every_so_many_steps_is_no_slowdown(every: int) -> None:
 @pytest.mark.parametrize("iteration_s", [0.01, 0.05])
 def test_somebody_who_takes_the_cores_for_a_moment_is_no_slowdown(iteration_s: float) -> None:
     """Short iterations: fifty of them pass while a compiler runs."""
-    settings = Settings()
     rng, moment = random.Random(7), round(3.5 / (1.5 * iteration_s))
 
     def job(long: int) -> Iterator[float]:
         for at in range(6000):
             yield iteration_s * math.exp(0.03 * rng.gauss(0, 1)) * (1.5 if 3000 <= at < 3000 + long else 1.0)
 
-    assert watch(job(moment), settings) == []
-    found = watch(job(4 * moment), settings)
-    assert found and (found[0][0] - 3000) * 1.5 * iteration_s <= settings.confirm_s + 100 * 1.5 * iteration_s
+    assert watch(job(moment)) == []
+    found = watch(job(4 * moment))
+    assert found and (found[0][0] - 3000) * 1.5 * iteration_s <= 10.0
 
 
 def test_a_slow_warm_up_is_neither_a_slowdown_nor_a_baseline() -> None:
@@ -89,7 +88,7 @@ def test_the_first_iterations_after_another_pattern_was_learned_are_left_out_too
     for iteration in range(1, 401):
         job.observe(iteration, 0.05)
     job.restart()
-    for iteration in range(401, 461):
+    for iteration in range(401, 661):
         job.observe(iteration, 5.0 if iteration <= 410 else 0.02)
     assert job.baseline_s == pytest.approx(0.02) == job.current_s
 
@@ -97,14 +96,12 @@ def test_the_first_iterations_after_another_pattern_was_learned_are_left_out_too
 @pytest.mark.parametrize(("step", "noise"), [(1.1, 0.03), (1.2, 0.08), (1.35, 0.1)])
 @pytest.mark.parametrize("healthy_iterations", [210, 2000])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_step_up_is_found_within_100_iterations_or_the_seconds_that_it_must_hold(
-    step: float, noise: float, healthy_iterations: int, seed: int
-) -> None:
-    job = healthy(random.Random(seed), healthy_iterations + 400, noise)
+def test_a_step_up_is_found_within_seconds(step: float, noise: float, healthy_iterations: int, seed: int) -> None:
+    job = healthy(random.Random(seed), healthy_iterations + 1600, noise)
     found = watch(changed(job, lambda i, d: d * step if i > healthy_iterations else d))
     after = [iteration - healthy_iterations for iteration, _ in found]
     assert after
-    assert 0 < after[0] <= 100 + Settings().confirm_s / (0.05 * step)
+    assert 0 < after[0] * 0.05 * step <= {1.1: 75.0, 1.2: 35.0, 1.35: 20.0}[step]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -152,31 +149,14 @@ def test_a_job_that_got_slow_early_is_found_too(step: float, noise: float, left_
     seen = ((i, duration) for i, duration in enumerate(job, 1) if i not in left_out)
     found = [i for i, duration in seen if trigger_of.observe(i, duration)]
     assert found
-    assert found[0] <= max(onset, 130) + 220 + Settings().confirm_s / (0.05 * step)
-
-
-@pytest.mark.parametrize(
-    ("values", "count"),
-    [
-        ([1.0, 1.01, 0.99], 3),
-        ([1.0, 1.3, 1.31, 1.29], 1),
-        ([1.0, 1.01, 1.3, 1.31], 1),  # the second is the highest before: the step may lie in it
-        ([1.01, 1.0, 1.3, 1.31], 2),
-        ([1.0, 1.0, 1.3, 1.0, 1.3], 5),  # it came back once
-        ([1.0, 1.15, 1.15], 3),  # one lucky start
-        ([1.3, 1.3, 1.0, 1.0], 4),
-        ([1.0], 1),
-    ],
-)
-def test_means_after_a_clean_step_up_are_no_past(values: list[float], count: int) -> None:
-    assert before_step(values) == count
+    assert (found[0] - max(onset, 130)) * 0.05 * step <= 20.0
 
 
 def test_the_reason_says_how_much_slower() -> None:
     job = changed(healthy(random.Random(6), 1000, 0.02), lambda i, d: d * 1.5 if i > 500 else d)
     _, trigger = watch(job)[0]
     assert trigger.kind == "slow"
-    assert trigger.reason.startswith("iterations have taken 5") or "mean of the last" in trigger.reason
+    assert trigger.reason.startswith("iterations have taken 5")
     assert trigger.current_s / trigger.baseline_s == pytest.approx(1.5, abs=0.15)
 
 
@@ -209,7 +189,7 @@ def test_a_pause_in_each_second_is_noticed_soon(every: int, seed: int) -> None:
 
 def test_iterations_above_what_the_user_expects_are_slow_from_the_start() -> None:
     found = watch(healthy(random.Random(7), 200, 0.05), Settings(expected_iteration_s=0.03))
-    assert found[0][0] <= 80 + Settings().confirm_s / 0.05
+    assert found[0][0] <= 160
     assert found[0][1].kind == "expected"
     assert watch(healthy(random.Random(7), 200, 0.05), Settings(expected_iteration_s=0.08)) == []
 
@@ -248,21 +228,17 @@ def test_numbers_that_are_no_durations_are_left_out() -> None:
 
 
 def test_the_slowest_are_left_out_of_a_mean() -> None:
-    assert trimmed_mean([1.0] * 48 + [100.0, 50.0], 0.04).value == 1.0
-    assert trimmed_mean([1.0, 3.0], 0.0).value == 2.0
+    assert trimmed_mean([1.0] * 48 + [100.0, 50.0], 0.04) == 1.0
+    assert trimmed_mean([1.0, 3.0], 0.0) == 2.0
 
 
-@pytest.mark.parametrize(
-    ("horizon_s", "slower", "asks"), [(1800.0, 1.25, False), (1800.0, 1.8, True), (0.0, 1.25, True)]
-)
-def test_what_the_job_has_lived_through_in_the_last_half_hour_is_no_slowdown(
-    horizon_s: float, slower: float, asks: bool
-) -> None:
+@pytest.mark.parametrize(("slower", "asks"), [(1.25, False), (1.8, True)])
+def test_what_the_job_has_lived_through_in_the_last_half_hour_is_no_slowdown(slower: float, asks: bool) -> None:
     """Ten minutes at 69 ms, five at 45: a machine that others use is fast and slow by turns."""
     levels = [(0.069, 8_700), (0.045, 6_700), (0.045 * slower, 1_000)]
     rng = random.Random(5)
     job = (level * math.exp(0.05 * rng.gauss(0, 1)) for level, count in levels for _ in range(count))
-    assert bool(watch(job, Settings(horizon_s=horizon_s))) == asks
+    assert bool(watch(job)) == asks
 
 
 def bucketed(rng: random.Random, count: int, lengths: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2, 1.5)) -> Iterator[float]:
@@ -380,9 +356,9 @@ def test_a_slowdown_after_the_first_look_at_a_device_is_noticed_as_ever() -> Non
 
 @pytest.mark.parametrize(("iteration_s", "steady_after"), [(0.1, 60), (0.25, 60), (1.0, 25), (5.0, 25)])
 def test_a_job_of_long_iterations_is_steady_before_sixty_of_them(iteration_s: float, steady_after: int) -> None:
-    slowdown = Slowdown(Settings(warmup_iterations=0))
+    slowdown = Slowdown(Settings())
     seen = 0
     while not slowdown.steady and seen < 100:
         seen += 1
-        slowdown.observe(seen, iteration_s)
+        slowdown.observe(10 + seen, iteration_s)
     assert steady_after <= seen <= steady_after + 5

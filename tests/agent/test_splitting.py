@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.agent.splitting import find_rise, split_at_rise
+from eroica.agent.window import find_rise, split_at_rise
 
 
 def window(rng: random.Random, levels: list[tuple[float, int]], noise: float = 0.05) -> list[float]:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from eroica.archive.bundle import _HEAD_BYTES, BUNDLE_FILE, Bundle
+from eroica.archive.bundle import BUNDLE_FILE, Bundle
 from eroica.archive.load import count_patterns, looks_saved, open_saved, open_window, read_patterns
 from eroica.archive.store import Store, save_patterns, write_json
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.wire.codec import encode_record
-from eroica.wire.parcels import from_parcel, to_parcel
 from support import FleetPlan, synthesize, synthesize_window
 
 
@@ -26,18 +25,17 @@ def patterns() -> list[WorkerPattern]:
 def filled(path: Path, patterns: list[WorkerPattern]) -> Path:
     bundle = Bundle(path / BUNDLE_FILE, append=True)
     for pattern in patterns:
-        bundle.add(pattern.worker.global_rank, to_parcel(pattern))
+        bundle.add(pattern.worker.global_rank, encode_record(pattern))
     bundle.close()
     return path / BUNDLE_FILE
 
 
-def test_what_is_added_is_read_and_shared_parts_lie_there_once(tmp_path: Path, patterns: list[WorkerPattern]) -> None:
+def test_what_is_added_is_read(tmp_path: Path, patterns: list[WorkerPattern]) -> None:
     file = filled(tmp_path / "patterns", patterns)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     with Bundle(file) as bundle:
         assert bundle.ranks == [0, 1, 2, 3]
-        assert [bundle.read(rank) for rank in bundle.ranks] == [to_parcel(pattern) for pattern in patterns]
-        assert sorted(bundle._parts) == sorted({part for pattern in patterns for part in to_parcel(pattern).parts})
+        assert [bundle.read(rank) for rank in bundle.ranks] == [encode_record(pattern) for pattern in patterns]
 
 
 def test_it_goes_on_where_it_was_cut_off_and_the_later_pattern_of_a_worker_counts(
@@ -46,20 +44,18 @@ def test_it_goes_on_where_it_was_cut_off_and_the_later_pattern_of_a_worker_count
     file = filled(tmp_path, patterns[:2])
     whole = file.stat().st_size
     with file.open("ab") as more:  # as a collector that is killed leaves it
-        more.write(b"\x01\x02\x00\x00\x00\xff\x00")
+        more.write(b"\x02\x00\x00\x00\xff\x00")
     bundle = Bundle(file, append=True)
     assert bundle.ranks == [0, 1] and file.stat().st_size == whole
     bundle.add(2, encode_record(patterns[2]))
-    bundle.add(0, to_parcel(patterns[3]))
+    bundle.add(0, encode_record(patterns[3]))
     bundle.close()
     with Bundle(file) as again:
         assert again.ranks == [0, 1, 2]
-        assert again.read(0) == to_parcel(patterns[3]) and again.read(2) == encode_record(patterns[2])
+        assert again.read(0) == encode_record(patterns[3]) and again.read(2) == encode_record(patterns[2])
 
 
-def test_a_damaged_pattern_costs_its_worker_and_damaged_parts_those_that_need_them(
-    tmp_path: Path, patterns: list[WorkerPattern]
-) -> None:
+def test_a_damaged_pattern_costs_its_worker(tmp_path: Path, patterns: list[WorkerPattern]) -> None:
     file = filled(tmp_path, patterns)
     with Bundle(file) as bundle:
         start, size = bundle.stamp(1)
@@ -69,11 +65,7 @@ def test_a_damaged_pattern_costs_its_worker_and_damaged_parts_those_that_need_th
     with Bundle(file) as bundle:
         with pytest.raises(InputError, match="damaged"):
             bundle.read(1)
-        assert bundle.read(2) == to_parcel(patterns[2])
-    data[18 + _HEAD_BYTES + 20] ^= 1  # within the first parts
-    file.write_bytes(data)
-    with Bundle(file) as bundle, pytest.raises(InputError, match="of its parts are damaged"):
-        bundle.read(0)
+        assert bundle.read(2) == encode_record(patterns[2])
 
 
 @pytest.mark.parametrize("content", [b"something else", os.urandom(400)])
@@ -92,15 +84,15 @@ def test_a_file_that_cannot_be_written_is_as_it_was(
     tmp_path: Path, patterns: list[WorkerPattern], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Bundle(tmp_path / BUNDLE_FILE, append=True)
-    bundle.add(0, to_parcel(patterns[0]))
+    bundle.add(0, encode_record(patterns[0]))
     whole, write = (tmp_path / BUNDLE_FILE).read_bytes(), os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:30], at))  # then the disk is full
     with pytest.raises(OSError, match="no room"):
-        bundle.add(1, to_parcel(patterns[1]))
+        bundle.add(1, encode_record(patterns[1]))
     assert (tmp_path / BUNDLE_FILE).read_bytes() == whole
     monkeypatch.undo()
-    bundle.add(1, to_parcel(patterns[1]))
-    assert [bundle.read(rank) for rank in (0, 1)] == [to_parcel(pattern) for pattern in patterns[:2]]
+    bundle.add(1, encode_record(patterns[1]))
+    assert [bundle.read(rank) for rank in (0, 1)] == [encode_record(pattern) for pattern in patterns[:2]]
     bundle.close()
 
 
@@ -114,7 +106,7 @@ def test_a_window_with_one_file_is_opened_like_one_with_many(tmp_path: Path, pat
     for place in (directory, file.parent, file):
         opened = open_saved(place)
         _, found, notes = read_patterns(opened)  # type: ignore[arg-type]
-        assert list(found) == [from_parcel(to_parcel(pattern)) for pattern in patterns] and not notes
+        assert list(found) == patterns and not notes
     data = bytearray(file.read_bytes())
     data[-5] ^= 1
     file.write_bytes(data)
@@ -129,12 +121,3 @@ def test_a_worker_that_has_a_file_by_itself_is_not_read_twice(tmp_path: Path, pa
     filled(tmp_path / "windows" / "1" / "patterns", patterns)  # as of a collector that was killed in between
     _, found, notes = read_patterns(open_window(tmp_path / "windows" / "1"))
     assert [pattern.worker.global_rank for pattern in found] == [0, 1, 2, 3] and not notes
-
-
-def test_numbers_of_parts_that_are_not_there_are_damage(tmp_path: Path, patterns: list[WorkerPattern]) -> None:
-    bundle = Bundle(tmp_path / BUNDLE_FILE, append=True)
-    bundle.add(0, to_parcel(patterns[0]))
-    bundle._parts.clear()
-    with pytest.raises(InputError, match="its parts are not there"):
-        bundle.read(0)
-    bundle.close()

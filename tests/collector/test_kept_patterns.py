@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
-import httpx
 import msgspec
 import pytest
-from test_numbering import WORKERS, Job, deliver_of, pattern, with_job
-from test_numbering import judge as judge_names
+from test_delivery import WORKERS, Job, deliver_of, pattern, with_job
+from test_delivery import judge as judge_names
 
 from eroica.archive.bundle import BUNDLE_FILE
 from eroica.archive.load import open_window, read_patterns
@@ -25,45 +23,22 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.settings import Settings
-from eroica.wire import parcels
 from eroica.wire.codec import encode_record
-from eroica.wire.messages import NumberedPattern, OrderResult
-from eroica.wire.parcels import Parcel, from_parcel, head_of, pack_numbers, to_parcel, without_rows
-
-
-def test_no_row_is_decoded_before_the_window_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[int] = []
-    rows = parcels._rows
-
-    def counted(*given: Any) -> Any:
-        decoded.append(1)
-        return rows(*given)
-
-    monkeypatch.setattr(parcels, "_rows", counted)
-
-    async def script(job: Job) -> None:
-        window_id = await job.open(100)
-        for rank in range(WORKERS - 1):
-            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
-        assert not decoded
-        await deliver_of(job)(pattern(WORKERS - 1, window_id))
-        assert await job.verdict(window_id) == "4 of 30" and len(decoded) == WORKERS
-
-    with_job(tmp_path, script)
+from eroica.wire.messages import OrderResult
 
 
 def test_what_has_come_takes_little_memory_until_then(tmp_path: Path) -> None:
     """A decoded pattern of 200 rows takes more than 30 kB."""
     came = 200
     into = Arrivals(Store(tmp_path))
-    sent = to_parcel(pattern(0, functions=200))
+    sent = encode_record(pattern(0, functions=200))
     tracemalloc.start()
     try:
         kept, before = [], 0
         for rank in range(came + 1):
             if rank == 1:  # functions are the same on all workers, and kept once
                 before, _ = tracemalloc.get_traced_memory()
-            head = head_in(Parcel(sent.parts, bytes(bytearray(sent.own))))
+            head = head_in(bytes(bytearray(sent)))
             kept.append(msgspec.structs.replace(head, worker=msgspec.structs.replace(head.worker, global_rank=rank)))
             into.take(kept[-1], sent)
         after, _ = tracemalloc.get_traced_memory()
@@ -73,15 +48,6 @@ def test_what_has_come_takes_little_memory_until_then(tmp_path: Path) -> None:
     into.close(1, 0)
     heads, unreadable = heads_in([tmp_path / "windows" / "1" / "patterns" / BUNDLE_FILE])
     assert len(heads) == 1 and not unreadable  # all came of worker 0
-
-
-def test_a_head_says_of_a_parcel_what_the_whole_pattern_says() -> None:
-    whole = msgspec.structs.replace(
-        pattern(3, 7), iteration_us=parcels._series(parcels.np.arange(1.0, 9.0), "<f4"), has_trace=False, notes=("x",)
-    )
-    parcel = to_parcel(whole)
-    decoded = from_parcel(parcel)
-    assert head_of(parcel) == without_rows(decoded, decoded.iteration_us) and not head_of(parcel).notes
 
 
 def test_a_collector_that_is_killed_inside_a_window_loses_nothing_that_it_has_taken(tmp_path: Path) -> None:
@@ -103,14 +69,6 @@ def test_a_collector_that_is_killed_inside_a_window_loses_nothing_that_it_has_ta
     with_job(tmp_path, script)
 
 
-def spoiled(parcel: Parcel) -> Parcel:
-    """One whose rows make no sense, which shows where they are decoded."""
-    own = parcels._opened(parcel)
-    packer = parcels.zlib.compressobj(9, zdict=parcels._DICTIONARY)
-    text = msgspec.msgpack.encode(msgspec.structs.replace(own, columns=(b"\x01", *own.columns[1:])))
-    return Parcel(parcel.parts, packer.compress(text) + packer.flush())
-
-
 def test_a_worker_whose_pattern_is_damaged_is_left_out_with_the_reason(tmp_path: Path) -> None:
     seen: list[Analyze] = []
 
@@ -122,25 +80,18 @@ def test_a_worker_whose_pattern_is_damaged_is_left_out_with_the_reason(tmp_path:
         job.collector._analysis = judge
         window_id = await job.open(100)
         for rank in range(WORKERS):
-            parcel = to_parcel(pattern(rank, window_id))
-            numbers = await job.links[rank]._numbering.numbers(parcel.parts)
-            assert numbers is not None
-            own = spoiled(parcel).own if rank == 2 else parcel.own
-            book = job.links[rank]._numbering.book
-            sent = NumberedPattern(book=book, parts=len(numbers), numbers=pack_numbers(numbers), own=own)
-            assert (await post(job, rank, "/v1/parcels", sent)).status_code == 200
+            if rank == WORKERS - 1:  # the last one has not come when a disk damages another one
+                file = tmp_path / "windows" / str(window_id) / "patterns" / BUNDLE_FILE
+                data = bytearray(file.read_bytes())
+                data[-9] ^= 1
+                file.write_bytes(data)
+            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
         assert await job.verdict(window_id) == "3 of 30"
 
     with_job(tmp_path, script)
     assert [one.worker.global_rank for one in seen[0].patterns] == [0, 1, 3]
     (note,) = seen[0].notes
-    assert note.startswith("worker 2: ") and "30 numbers" in note
-
-
-async def post(job: Job, rank: int, path: str, message: msgspec.Struct) -> httpx.Response:
-    client = job.links[rank]._client
-    assert client is not None
-    return await client.post(path, content=msgspec.msgpack.encode(message))
+    assert note.startswith("worker 2: ") and "damaged" in note
 
 
 def test_many_workers_keep_one_file_and_few_get_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,14 +109,13 @@ def test_many_workers_keep_one_file_and_few_get_one_each(tmp_path: Path, monkeyp
     for window_id in (1, 2):
         _, found, notes = read_patterns(open_window(tmp_path / "windows" / str(window_id)))
         assert not notes
-        assert list(found) == [from_parcel(to_parcel(pattern(rank, window_id))) for rank in range(WORKERS)]
+        assert list(found) == [pattern(rank, window_id) for rank in range(WORKERS)]
 
 
 def test_a_disk_that_takes_nothing_costs_the_files_and_not_the_verdict(tmp_path: Path) -> None:
     async def script(job: Job) -> None:
         window_id = await job.open(100)
         (tmp_path / "windows" / str(window_id) / "patterns").write_bytes(b"in the way")
-        job.links[0]._spoken = 1  # a whole pattern, too
         for rank in range(WORKERS):
             assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
         assert await job.verdict(window_id) == "4 of 30"

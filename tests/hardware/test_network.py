@@ -55,17 +55,3 @@ def test_traffic_is_a_fraction_of_a_stated_speed_and_bytes_per_second_without_on
     assert (loopback.value.tolist(), loopback.channel.unit) == ([1000.0], "B/s")
     assert math.isnan(loopback.channel.capacity)
     assert samples.find("net", "idle/rx") is None
-
-
-def test_totals_of_rdma_ports_are_bytes_and_the_trouble_counters_that_the_driver_has(tmp_path: Path) -> None:
-    for number, written in ((1, {"port_xmit_data": "2500\n", "port_rcv_data": "10\n"}), (2, {})):
-        port = tmp_path / "mlx5_0" / "ports" / str(number)
-        for folder, files in (("counters", written), ("hw_counters", {"out_of_sequence": "12\n", "lifespan": "10\n"})):
-            (port / folder).mkdir(parents=True)
-            for name, text in files.items():
-                (port / folder / name).write_text(text)
-    (tmp_path / "mlx5_0" / "ports" / "1" / "hw_counters" / "np_cnp_sent").write_text("N/A (no PMA)\n")
-    assert network.read_rdma_ports(tmp_path) == {
-        "mlx5_0/1": network.PortTotals(sent_bytes=10_000, received_bytes=40, trouble={"out_of_sequence": 12})
-    }
-    assert network.read_rdma_ports(tmp_path / "none") == {}

@@ -45,13 +45,10 @@ for number in itertools.count(1):
 dist.destroy_process_group()
 """
 SETTINGS = {
-    "mean_iterations": "15",
-    "confirm_iterations": "6",
     "baseline_window": "true",
     "baseline_after_iterations": "20",
     "baseline_window_s": "2",
     "window_s": "3",
-    "spread_factor": "2",
 }
 
 

@@ -17,8 +17,7 @@ import pytest
 from neighbors import EROICA, NEIGHBOR, Job, as_neighbor, environment, request, say, watched
 
 from eroica.wire.address import read_address
-from eroica.wire.beat import FILE_BYTES, BeatWriter
-from eroica.wire.registration import MAGIC
+from eroica.wire.beat import FILE_BYTES, MAGIC, BeatWriter
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 

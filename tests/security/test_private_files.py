@@ -235,9 +235,9 @@ def test_escape_sequences_reach_neither_terminal_nor_log(tmp_path: Path) -> None
 @needs_root
 def test_settings_that_a_stranger_left_where_everybody_may_write_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "eroica.toml"
-    path.write_text("poll_hz = 1\n")
+    path.write_text("window_s = 1\n")
     os.chown(path, NEIGHBOR, NEIGHBOR)
-    assert load_settings(environ={}, directory=tmp_path).poll_hz == 1  # a colleague's, in a directory of ours
+    assert load_settings(environ={}, directory=tmp_path).window_s == 1  # a colleague's, in a directory of ours
     tmp_path.chmod(0o1777)
-    assert load_settings(environ={}, directory=tmp_path).poll_hz == Settings().poll_hz
-    assert load_settings(environ={"EROICA_CONFIG": str(path)}).poll_hz == 1
+    assert load_settings(environ={}, directory=tmp_path).window_s == Settings().window_s
+    assert load_settings(environ={"EROICA_CONFIG": str(path)}).window_s == 1

@@ -65,7 +65,6 @@ class EmulatedJob:
         self._environ = {
             **environ, "EROICA_JOB": name, "EROICA_RUN_DIR": str(self.run), "EROICA_HOST": f"{name}-n0",
             "EROICA_RUNTIME_DIR": str(place / "runtime"), "EROICA_BASELINE_WINDOW": "0", "EROICA_PAGES": "0",
-            "EROICA_FAREWELL_S": "0",
         }  # fmt: skip
         self._links = [CollectorLink(self.run) for _ in range(HOSTS)]
         self.spoken: set[int] = set()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.wire import beat
-from eroica.wire.registration import MAGIC
+from eroica.wire.beat import MAGIC
 
 
 @pytest.fixture

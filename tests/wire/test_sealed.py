@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from eroica.wire import beat, sealed
-from eroica.wire.registration import page_of
+from eroica.wire.beat import page_of
 
 CUT_SHORT = """
 import os, pathlib, sys

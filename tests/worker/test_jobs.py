@@ -259,11 +259,11 @@ def test_a_window_that_ends_with_the_training_is_still_saved(host: Host) -> None
 
 
 def test_a_failure_of_ours_is_logged_and_the_training_goes_on(host: Host) -> None:
-    watched = host.run([*PLAIN, "--iterations", "30"], EROICA_LEARN_REPEATS="many")
+    watched = host.run([*PLAIN, "--iterations", "30"], EROICA_ANSWERING_THREAD="many")
     plain = without_eroica([*PLAIN, "--iterations", "30"], host)
     assert (watched.returncode, watched.stdout, watched.stderr) == (0, plain.stdout, "")
     (log,) = (host.root / "run" / "log").glob("worker-*.log")
-    assert "learn_repeats" in log.read_text()
+    assert "answering_thread" in log.read_text()
 
 
 def test_a_failure_inside_the_loop_shows_as_the_workers_state(host: Host) -> None:

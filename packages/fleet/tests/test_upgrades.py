@@ -79,7 +79,6 @@ def spoken_by(installed: str) -> int:
 
 @pytest.mark.parametrize("older", ["agents", "collector", "service", "agents and collector", "collector and service"])
 def test_one_release_apart_works(previous: str, tmp_path: Path, older: str) -> None:
-    """Patterns travel as parcels where both sides know them (version 2), whole from and to 0.1.0."""
 
     def path_for(side: str) -> dict[str, str]:
         return {"PYTHONPATH": previous if side in older else str(ROOT / "src")}

@@ -1,9 +1,8 @@
 """Changes of a worker's pace, found soon: Page's cumulative sum over seconds lost, a pure state machine over durations.
 
-Means of fifty iterations (`slowdown.Scale`) find small rises; a rise by a fifth or more must not wait for them, nor
-may one that comes little by little count as the job's own scatter. So time that is lost against the best stretch is
-added up, less an allowance; the sum never falls below zero, and it asks for a window once it is large enough. A jump
-by half needs about nine seconds for that, one by a fifth twenty, wherever in the job it comes.
+Time that is lost against the best stretch is added up, less an allowance; the sum never falls below zero, and it asks
+for a window once it is large enough. A jump by half needs about nine seconds for that, one by a fifth twenty, one by a
+tenth a minute, wherever in the job it comes, and however slowly.
 
 Source: E. S. Page, "Continuous inspection schemes", Biometrika 41 (1954). Deviations, since iterations are neither
 independent nor normal:
@@ -32,9 +31,9 @@ _LEAST_IN_BLOCK = 2
 #: Iterations that are several times as long as known end a block of so many of them, of the least if it is that long.
 _ENOUGH_IN_BLOCK = 3
 _LONG_BLOCK_S = 3.0
-#: The allowance is half of the smallest rise that this is for (15 %), and as many times what neighboring stretches
-#: scatter.
-_ALLOWANCE = 0.075
+#: The allowance is so many times the setting `slowdown`, which is taken for this at least, and so many times what
+#: neighboring stretches scatter.
+_ALLOWED, _LEAST_SLOWDOWN = 1.3, 0.01
 _ALLOWED_SCATTER = 3.0
 #: Seconds lost that make a change; more where blocks scatter, so that chance reaches them once in e^7 times.
 _LOST_S = 2.0
@@ -52,9 +51,10 @@ _WINDOWS_COST = 2.0
 _STRETCH = 10
 _FIRST_ITERATIONS = 15
 _FIRST_BLOCKS = 3
-#: Blocks whose middle one is a level; levels that the job has lived through count but for the highest few.
+#: Blocks whose middle one is a level; levels that the job has lived through in so many seconds count but for the
+#: highest few.
 _LEVEL = 5
-_LIVED_THROUGH = 0.95
+_LIVED_THROUGH, _HORIZON_S = 0.95, 1800.0
 #: Beyond what was lived through, a rise must be this large a part of the allowance.
 _BEYOND = 0.5
 _MOST_BLOCKS = 2048
@@ -99,23 +99,24 @@ class Change:
     """The changes of one worker.
 
     Args:
-        settings: `one_off_fraction`, `horizon_s`.
+        settings: `slowdown`, `one_off_fraction`.
 
     Attributes:
         best_s: Mean iteration of the best stretch so far, seconds; infinite before there is one.
-        level_s: Median block of a stretch that has just been completed, seconds; else None.
+        level_s: Median of some blocks in a row that have just been completed, seconds; else None.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.best_s = math.inf
         self.level_s: float | None = None
         self._seen = 0
-        self._settings = settings
+        self._one_off, self._allowance = settings.one_off_fraction, _ALLOWED * max(settings.slowdown, _LEAST_SLOWDOWN)
         self._row: list[float] = []
         self._row_s = 0.0
         self._beside = False  # a window was open during the row
         self._blocks: deque[_Block] = deque(maxlen=_MOST_BLOCKS)
         self._lost_s = 0.0
+        self._needed_s = math.inf  # for a window
         self._since = 0  # blocks since the sum left zero
         self._lived = math.inf
         self._wander = self._noise = 0.0
@@ -156,15 +157,15 @@ class Change:
         self._blocks.append(block)
         self._find_best()
         self._seen += 1
-        if self._seen % _STRETCH == 0:
-            self.level_s = median(one.mean_s for one in islice(reversed(self._blocks), _STRETCH))
+        if self._seen % _LEVEL == 0:
+            self.level_s = block.level_s
         return rise
 
     def _block(self, total_s: float) -> _Block:
         """Make the block of the row, whose iterations took so long in all."""
         recent = list(islice(reversed(self._blocks), _LEVEL - 1))
         count, ordered = len(self._row), sorted(self._row)
-        slow = max(1, math.ceil(self._settings.one_off_fraction * count))
+        slow = max(1, math.ceil(self._one_off * count))
         kept_s, slowest_s = math.fsum(ordered[:-slow]) / (count - slow), math.fsum(ordered[-slow:]) / slow
         pause_s = min([slowest_s, *(block.slowest_s for block in recent)]) - _SCATTERED * kept_s
         mean_s = kept_s + max(pause_s, 0.0) * slow / count
@@ -174,6 +175,11 @@ class Change:
     def lasted(self) -> int:
         """Iterations since what may be a change began; 0 where none has."""
         return sum(block.iterations for block in islice(reversed(self._blocks), self._since))
+
+    @property
+    def is_likely(self) -> bool:
+        """A window was asked for, or half of what asks for one is lost."""
+        return bool(self._harmful) or self._lost_s >= self._needed_s / 2
 
     def absolve(self) -> None:
         """A window found nothing wrong: what the job does now is lived through."""
@@ -186,9 +192,10 @@ class Change:
         if not self._since:  # what comes after a change says nothing of how the job scattered before
             self._lived = self._live_through()
             self._wander, self._noise = self._scatter(_STRETCH), self._scatter(1)
-        allowance = margin * max(_ALLOWANCE, _ALLOWED_SCATTER * self._wander)
+        allowance = margin * max(self._allowance, _ALLOWED_SCATTER * self._wander)
         limit_s = self.best_s * (1.0 + allowance)
         needed_s = margin * max(_LOST_S, _CHANCE * self._noise**2 / allowance * self.best_s * block.iterations)
+        self._needed_s = needed_s
         part_s = (block.mean_s - limit_s) * block.iterations
         self._lost_s = max(0.0, self._lost_s + min(part_s, _LARGEST_PART * needed_s * (1.0 + 1e-9)))
         self._since = self._since + 1 if self._lost_s else 0
@@ -220,7 +227,7 @@ class Change:
         for block in islice(reversed(self._blocks), self._harmful, None):
             past_s -= block.total_s
             spent_s += block.total_s
-            if spent_s > self._settings.horizon_s or past_s < skip:
+            if spent_s > _HORIZON_S or past_s < skip:
                 break
             levels.append(block.level_s)
         levels.sort()
@@ -234,6 +241,6 @@ class Change:
             return
         mean_s = sum(block.mean_s * block.iterations for block in stretch) / count
         if mean_s < self.best_s:
-            if mean_s < self.best_s / (1.0 + _ALLOWANCE):
+            if mean_s < self.best_s / (1.0 + self._allowance):
                 self._descent_s = self._life_s
             self.best_s = mean_s

@@ -11,17 +11,15 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from eroica.agent.counting import Counting
 from eroica.agent.flows import Flows
-from eroica.agent.inspector import InspectorFiles
 from eroica.agent.roster import LocalWorker
 from eroica.agent.witnesses import io_bytes, kernel_view
-from eroica.hardware.network import PortTotals, read_rdma_ports
 from eroica.hardware.tcp import SocketReader
-from eroica.model.communication import HostCommunication, PortCount, WorkerOperations
+from eroica.model.communication import HostCommunication, WorkerOperations
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 
@@ -33,8 +31,6 @@ _JITTER = 0.5
 _LONGEST_PAUSE_S = 1.0
 _TICKS_S = 0.05
 _MOST_CHILDREN = 16
-#: Some adapters ask their firmware for each counter: RDMA ports are read no more often, seconds.
-_PORTS_S = 1.0
 
 
 class Communication:
@@ -45,7 +41,6 @@ class Communication:
         workers: The living workers.
         is_busy: Looks are taken: nobody is asked.
         clock: Seconds, monotonic.
-        ports: Totals of the host's RDMA ports.
 
     Attributes:
         notes: What could not be had, and why.
@@ -57,7 +52,6 @@ class Communication:
         workers: Callable[[], Sequence[LocalWorker]],
         is_busy: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
-        ports: Callable[[], Mapping[str, PortTotals]] = read_rdma_ports,
     ) -> None:
         self.notes: list[str] = []
         self._on = settings.communication
@@ -73,10 +67,6 @@ class Communication:
         self._found_at = self._read_at = float("-inf")
         self._find_s, self._read_s = _FIND_S, _READ_S
         self._taken_at = clock()
-        self._inspector = InspectorFiles()
-        self._read_ports = ports
-        self._ports = ports() if self._on else {}
-        self._ports_at = self._taken_at
         self._readings, self._reading_s = 0, 0.0
 
     async def run(self) -> None:
@@ -157,18 +147,9 @@ class Communication:
             groups=self._named(workers),
             readings=self._readings,
             reading_s=self._reading_s,
-            ports=self._take_ports(now),
-            kernels=self._inspector.take({one.worker.pid: one.worker.global_rank for one in workers}),
         )
         self._taken_at, self._readings, self._reading_s = now, 0, 0.0
         return record
-
-    def _take_ports(self, now: float) -> tuple[PortCount, ...]:
-        """Read what RDMA ports did since the last reading; ports without traffic and trouble are left out."""
-        if not self._ports or now - self._ports_at < _PORTS_S:  # a host gets no adapter while a job runs on it
-            return ()
-        before, self._ports, self._ports_at = self._ports, self._read_ports(), now
-        return tuple(count for device, now in self._ports.items() if (count := _grown(device, before.get(device), now)))
 
     def _named(self, workers: Sequence[LocalWorker]) -> tuple[ProcessGroup, ...]:
         by_name: dict[tuple[str, tuple[int, ...]], ProcessGroup] = {}
@@ -201,18 +182,6 @@ class Communication:
             elsewhere_cpu_s=max(0.0, (process_s or 0.0) - cpu_s) + _cpu_s(started),
             heard=worker.silence.heard,
         )
-
-
-def _grown(device: str, before: PortTotals | None, now: PortTotals) -> PortCount | None:
-    """The difference; None where there is none, or where the driver was loaded again meanwhile."""
-    if before is None:
-        return None
-    sent, received = now.sent_bytes - before.sent_bytes, now.received_bytes - before.received_bytes
-    trouble = {name: total - before.trouble.get(name, total) for name, total in now.trouble.items()}
-    trouble = {name: more for name, more in trouble.items() if more}
-    if min(sent, received, *trouble.values()) < 0 or not (sent or received or trouble):
-        return None
-    return PortCount(device=device, sent_bytes=sent, received_bytes=received, trouble=trouble)
 
 
 def _cpu_s(pids: Iterable[int]) -> float:

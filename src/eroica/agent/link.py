@@ -11,22 +11,11 @@ from typing import Literal
 import httpx
 import msgspec
 
-from eroica.agent.numbering import Numbering
 from eroica.errors import InputError
-from eroica.model.pattern import WorkerPattern
 from eroica.wire.address import read_address
-from eroica.wire.codec import UNDECODABLE, decode_message, decode_record
-from eroica.wire.messages import (
-    AgentReport,
-    CollectorReply,
-    NumberedPattern,
-    PartsReply,
-    PartsRequest,
-    PatternReply,
-    SummaryFailure,
-)
-from eroica.wire.parcels import Parcel, pack_numbers, to_parcel
-from eroica.wire.version import PARCELS, refusal, spoken_in
+from eroica.wire.codec import decode_message
+from eroica.wire.messages import AgentReport, CollectorReply, SummaryFailure
+from eroica.wire.version import refusal, spoken_in
 
 log = logging.getLogger("eroica.agent")
 _MOST_BYTES = 4_000_000
@@ -52,8 +41,6 @@ class CollectorLink:
         self._host = host
         self._client: httpx.AsyncClient | None = None
         self._refused: set[str] = set()
-        self._spoken = 1
-        self._numbering = Numbering(self._ask_for_numbers)
 
     async def report(self, report: AgentReport) -> CollectorReply | None:
         """Tell the collector; None if it could not be reached."""
@@ -69,53 +56,14 @@ class CollectorLink:
             self._complain(_REPLY, f"is none: {error}")
             return None
         self._refused.discard(_REPLY)
-        self._spoken = reply.protocol
         return reply
 
     async def deliver(self, pattern: bytes) -> Delivery:
-        """Hand over a pattern as `encode_record` makes it.
-
-        What the collector knows of it stays here, unless it is one of an earlier version, or the pattern has numbers
-        that make none.
-        """
-        if self._spoken >= PARCELS:
-            try:
-                parcel = to_parcel(decode_record(pattern, WorkerPattern))
-            except (InputError, *UNDECODABLE) as error:
-                log.warning("a pattern travels whole: %s", error)
-            else:
-                return await self._deliver(parcel)
-        return _delivery(await self._send("/v1/patterns", pattern))
-
-    async def _deliver(self, parcel: Parcel) -> Delivery:
-        """Hand over a parcel; a second time with new numbers if the collector does not know the old ones any more."""
-        delivery: Delivery = "unanswered"
-        for _ in range(2):
-            try:
-                numbers = await self._numbering.numbers(parcel.parts)
-                if numbers is None:
-                    continue
-                message = NumberedPattern(
-                    book=self._numbering.book, parts=len(numbers), numbers=pack_numbers(numbers), own=parcel.own
-                )
-                answer = await self._send("/v1/parcels", msgspec.msgpack.encode(message))
-                delivery = _delivery(answer)
-                if answer is None or not answer.is_success:
-                    return delivery
-                if not decode_message(answer.content, PatternReply).unknown:
-                    return delivery
-                self._numbering.forget()
-                delivery = "refused"
-            except InputError as error:
-                self._complain("/v1/parcels", f"cannot be used: {error}")
-                delivery = "refused"
-        return delivery
-
-    async def _ask_for_numbers(self, request: PartsRequest) -> PartsReply | None:
-        answer = await self._send("/v1/parts", msgspec.msgpack.encode(request))
-        if answer is not None and not answer.is_success:
-            raise InputError(f"parts are refused: {answer.text[:100]}")
-        return None if answer is None else decode_message(answer.content, PartsReply)
+        """Hand over a pattern as `encode_record` makes it."""
+        answer = await self._send("/v1/patterns", pattern)
+        if answer is None:
+            return "unanswered"
+        return "taken" if answer.is_success else "refused"
 
     async def hand_in(self, looks: bytes) -> bool:
         """Hand over what was seen of blocked workers; False if it could not be."""
@@ -175,12 +123,6 @@ class CollectorLink:
                 return None
             url, token = address.url, address.token
         return client_for(url, token)
-
-
-def _delivery(answer: httpx.Response | None) -> Delivery:
-    if answer is None:
-        return "unanswered"
-    return "taken" if answer.is_success else "refused"
 
 
 def client_for(url: str, token: str) -> httpx.AsyncClient:

@@ -73,16 +73,18 @@ class Look:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="look") as pool:
             workers = [pool.submit(self._worker, subject) for subject in subjects]
             children = [
-                [pool.submit(self._child, pid) for pid in self._children_of(subject, strangers)] for subject in subjects
+                [
+                    pool.submit(self._child, pid)
+                    for pid in descendants(Target(one.worker.pid, one.training_thread_id), strangers)[:_MAX_CHILDREN]
+                ]
+                for one in subjects
             ]
             return tuple(
-                _with_children(worker.result(), [child.result() for child in of_worker])
+                msgspec.structs.replace(
+                    worker.result(), children=tuple(look for child in of_worker if (look := child.result()).state)
+                )
                 for worker, of_worker in zip(workers, children, strict=True)
             )
-
-    @staticmethod
-    def _children_of(subject: Subject, strangers: frozenset[int]) -> list[int]:
-        return descendants(Target(subject.worker.pid, subject.training_thread_id), strangers)[:_MAX_CHILDREN]
 
     def _left_s(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
@@ -104,7 +106,10 @@ class Look:
         told = self._told(subject, notes)
         threads, source = self._threads(subject, told, notes)
         if told is not None:
-            threads = tuple(_named(thread, told) for thread in threads)
+            threads = tuple(
+                msgspec.structs.replace(thread, name=thread.name or told.names.get(thread.thread_id, ""))
+                for thread in threads
+            )
         return WorkerLook(
             worker=subject.worker,
             iteration=subject.iteration,
@@ -148,15 +153,6 @@ class Look:
             notes.append(str(reason))
             return (), ""
         return found, "faulthandler" if found else ""
-
-
-def _with_children(look: WorkerLook, children: list[ProcessLook]) -> WorkerLook:
-    return msgspec.structs.replace(look, children=tuple(child for child in children if child.state))
-
-
-def _named(thread: ThreadLook, told: Told) -> ThreadLook:
-    name = thread.name or told.names.get(thread.thread_id, "")
-    return msgspec.structs.replace(thread, name=name)
 
 
 def _process(pid: int, threads: tuple[ThreadLook, ...], source: str) -> ProcessLook:

@@ -26,11 +26,16 @@ from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.codec import plain
 from eroica.wire.messages import AgentReport, CollectorReply, OrderMessage
+from eroica.wire.patience import AGENT_SILENCE_S, REPORT_S
 from eroica.wire.places import CLOSING_FILE, Places
 from eroica.wire.version import PROTOCOL
 
 log = logging.getLogger("eroica.agent")
 _SCAN_S = 0.5
+#: Pause between two looks at the beats.
+_POLL_S = 0.05
+#: Pause between the two looks at a silent job.
+SECOND_LOOK_S = 2.0
 _MAX_NOTES = 50
 _MOST_ABSOLVED = 1000
 _RETRY_S = (0.2, 0.5, 1.0, 2.0)
@@ -113,7 +118,7 @@ class Agent:
                     self._obey(reply)
                 if await self._job_is_over(reply is not None):
                     break
-                await asyncio.sleep(max(self._settings.report_s, reply.pause_s if reply is not None else 0.0))
+                await asyncio.sleep(max(REPORT_S, reply.pause_s if reply is not None else 0.0))
         finally:
             polling.cancel()
             finding.cancel()
@@ -137,7 +142,7 @@ class Agent:
             if sum(worker.triggers for worker in self.roster.living) > asked:
                 self._close_baseline()
             self._close_windows()
-            await asyncio.sleep(1.0 / max(1.0, self._settings.poll_hz))
+            await asyncio.sleep(_POLL_S)
 
     def _close_windows(self) -> None:
         """Close the open windows if `eroica run` is to pass on the job's end, and say when they are saved."""
@@ -221,9 +226,9 @@ class Agent:
     async def _look_twice(self, look_id: int) -> None:
         """Look at all living workers, twice, and hand in what was seen."""
         log.info("look %d at %d workers", look_id, len(self.roster.living))
-        host, pause_s = self._where.host, self._settings.second_look_s
+        host = self._where.host
         try:
-            looks = await asyncio.to_thread(take_looks, look_id, host, self._subjects, pause_s)
+            looks = await asyncio.to_thread(take_looks, look_id, host, self._subjects, SECOND_LOOK_S)
         except Exception as error:  # one look lost must not cost the agent
             log.exception("look %d failed", look_id)
             looks = HostLooks(look_id=look_id, host=host, notes=(plain(f"{host} could not look: {error}"),))
@@ -301,7 +306,7 @@ class Agent:
         self._alone_since = self._alone_since or now
         if self._child_of_run:
             return os.getppid() != self._parent or not is_alive(self._launcher)
-        patience_s = self._settings.job_end_grace_s if self.roster.workers else self._settings.agent_silence_s
+        patience_s = self._settings.job_end_grace_s if self.roster.workers else AGENT_SILENCE_S
         if now - self._alone_since <= patience_s:
             return False
         if not self._ends_job or self._home.away:

@@ -129,9 +129,6 @@ class LocalWorker:
                     reason=trigger.reason,
                     baseline_s=trigger.baseline_s,
                     current_s=trigger.current_s,
-                    period_s=trigger.period_s,
-                    next_iteration=trigger.next_iteration,
-                    interval=trigger.interval,
                     since=max(first + offset - trigger.lasted, 0) if trigger.lasted else 0,
                 )
 
@@ -154,18 +151,10 @@ class LocalWorker:
         self.silence.poll(
             self._clock(),
             (now.iteration, now.last_event_ns),
-            self._mean_iteration_s(now.iteration),
+            self.iteration_s,
             learning=self._state == "learning",
             over=self._state in ("failed", "finished"),
         )
-
-    def _mean_iteration_s(self, iteration: int) -> float | None:
-        known = self.slowdown.current_s
-        if known is not None:
-            return known
-        after = max(self._learned_at, iteration - _RECENT)
-        recent = [duration for duration in self.reader.durations(after, iteration) if duration > 0]
-        return sum(recent) * 1e-9 / len(recent) if recent else None
 
     @property
     def iteration(self) -> int:
@@ -265,12 +254,7 @@ class LocalWorker:
 
     def report(self) -> WorkerStatus:
         """The worker for the collector; what it says of the latest iterations is not said again."""
-        status, self._untold = self.status(), (0, 0)
-        return status
-
-    def status(self) -> WorkerStatus:
-        """The worker as it is now."""
-        count, total_ns = self._untold
+        (count, total_ns), self._untold = self._untold, (0, 0)
         return WorkerStatus(
             worker=self.worker,
             state=self._state,

@@ -13,13 +13,15 @@ from __future__ import annotations
 from eroica.settings import Settings
 
 _LONGEST_STEP_S = 1.0
+#: A silence is so many mean iterations long, and so many times the longest pause that the worker has survived.
+_ITERATIONS, _PAUSES = 5.0, 2.0
 
 
 class Silence:
     """The silence of one worker.
 
     Args:
-        settings: `silence_s`, `silence_iterations`, `silence_pauses`, `silence_learning_s`.
+        settings: `silence_s`, `silence_learning_s`.
 
     Attributes:
         silent: Quiet for longer than the limit.
@@ -78,9 +80,9 @@ class Silence:
         least = "while it learns what an iteration is" if learning else "the least that counts"
         limits = [
             (settings.silence_learning_s if learning else settings.silence_s, least),
-            (settings.silence_pauses * self.longest_s, f"the longest pause so far was {self.longest_s:.3g} s"),
+            (_PAUSES * self.longest_s, f"the longest pause so far was {self.longest_s:.3g} s"),
         ]
         if mean_iteration_s is not None:
             mean = f"an iteration takes {mean_iteration_s:.3g} s"
-            limits.append((settings.silence_iterations * mean_iteration_s, mean))
+            limits.append((_ITERATIONS * mean_iteration_s, mean))
         return max(limits)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from eroica.agent.witnesses import ask_py_spy, py_spy_reason
 from eroica.errors import UnavailableError
 from eroica.hardware.cpu import Target, descendants, parse_schedstat, threads_of
 
@@ -89,17 +90,11 @@ def available(pid: int, binary: Path | None = None, timeout_s: float = 5.0) -> t
         binary: py-spy, default `find_py_spy()`.
         timeout_s: Longest wait, s.
     """
-    binary = binary or find_py_spy()
-    if binary is None:
-        return False, "py-spy is not installed"
-    command = [str(binary), "dump", "--nonblocking", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return False, f"py-spy did not answer within {timeout_s:g} s"
-    except OSError as error:
-        return False, f"py-spy cannot be started: {error.strerror}"
-    return done.returncode == 0, "" if done.returncode == 0 else _reason(done.stderr)
+        ask_py_spy(binary or find_py_spy(), pid, timeout_s)
+    except UnavailableError as reason:
+        return False, str(reason)
+    return True, ""
 
 
 def affordable_hz(pids: Iterable[int], wanted_hz: int, cores: int | None = None) -> int:
@@ -130,16 +125,6 @@ def affordable_children(workers: int, cores: int | None = None) -> int:
     """
     cores = cores or len(os.sched_getaffinity(0))
     return max(_FEWEST_CHILDREN, min(_MOST_CHILDREN, cores // max(workers, 1)))
-
-
-def _reason(stderr: bytes) -> str:
-    """The line of py-spy's error output that says what is wrong."""
-    lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
-    for word in ("Permission", "Operation not permitted", "Reason", "Error"):
-        for line in lines:
-            if word in line:
-                return f"py-spy: {line}"[:300]
-    return f"py-spy: {lines[0]}"[:300] if lines else "py-spy failed without a word"
 
 
 def _waited_ns() -> int:
@@ -189,7 +174,7 @@ class _Recording:
             self._process.kill()
             self._process.wait()
             return "py-spy did not end in time and was killed"
-        return "" if self.file.is_file() else _reason(self._log.read_bytes())
+        return "" if self.file.is_file() else py_spy_reason(self._log.read_bytes())
 
     def remove(self) -> None:
         """Remove its file and log."""
@@ -231,8 +216,6 @@ class StackSampler:
         self._children: dict[int, _Recording] = {}
         self._stopping = threading.Event()
         self._follower = threading.Thread(target=self._follow, name=f"eroica-stacks-{pid}", daemon=True)
-
-    available = staticmethod(available)
 
     def start(self) -> None:
         """Begin; the first sample comes about 25 ms later (50 ms on a busy host).
@@ -378,14 +361,3 @@ def _emptied(events: Sequence[Event]) -> Iterator[Event]:
     threads = {event.tid: event for event in events if event.name.startswith(_THREAD_FRAME)}
     begins = [msgspec.structs.replace(event, ph="B", ts=events[-1].ts) for event in threads.values()]
     return _with_process_frames(begins)
-
-
-__all__ = [
-    "META_FILE",
-    "STACKS_FILE",
-    "StackSampler",
-    "affordable_children",
-    "affordable_hz",
-    "available",
-    "find_py_spy",
-]

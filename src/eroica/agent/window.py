@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import msgspec
 
 from eroica.agent.roster import LocalWorker
 from eroica.agent.scratch import Scratch
 from eroica.agent.setup import process_setup
-from eroica.agent.splitting import split_at_rise
 from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
-from eroica.agent.unfinished_windows import leave_capture
 from eroica.errors import EroicaError
 from eroica.model.setup import SETUP_FILE
 from eroica.settings import Settings
@@ -35,6 +37,8 @@ _LOST = ("missed", "skipped", "failed")
 _MOST_BEHIND = 3.0
 _LEAST_BEHIND_S = 10.0
 _LONGEST_NOTE = 300
+#: Samples a second of each worker's Python stacks, and of the states of its threads.
+_STACKS_HZ, _THREADS_HZ = 100, 1000
 #: Of summaries: one gets a tenth of the core that a rank beside it gets. The lowest priority would be a seventieth, and
 #: where all cores are busy a verdict would wait for minutes.
 _NICENESS = 10
@@ -183,9 +187,9 @@ class HostWindow:
 
     def _inside_hz(self) -> int:
         """The rate at which the workers sample themselves; 0 where py-spy can do it from outside."""
-        hz, mode = self._settings.sampling_hz, self._sampler
+        mode = self._sampler
         if mode == "inside":
-            return hz
+            return _STACKS_HZ
         if mode == "none" or not self._workers:
             return 0
         possible, reason = self._outside
@@ -197,10 +201,10 @@ class HostWindow:
         self.notes.append(
             f"Python stacks come from a thread inside each worker, and none from data-loader processes: {reason}"
         )
-        return hz
+        return _STACKS_HZ
 
     def _start_stacks(self, directories: Mapping[int, Path]) -> None:
-        hz, children = affordable_hz(directories, self._settings.sampling_hz), affordable_children(len(directories))
+        hz, children = affordable_hz(directories, _STACKS_HZ), affordable_children(len(directories))
         for pid, directory in directories.items():
             sampler = StackSampler(pid, directory, hz, math.ceil(self._until_closed_s), most_children=children)
             try:
@@ -213,11 +217,10 @@ class HostWindow:
         pairs = [f"{worker.worker.pid}:{worker.training_thread_id}" for worker in self._workers]
         arguments = [argument for pair in pairs for argument in ("--pid", pair)]
         directory = private_directory(self.directory / "hardware")
-        hz = max(1, self._settings.thread_state_hz)
         try:
             with self._hardware_log.open("wb") as log:
                 self._hardware = subprocess.Popen(
-                    isolated("eroica.hardware", *arguments, "--out", str(directory), "--hz", str(hz)),
+                    isolated("eroica.hardware", *arguments, "--out", str(directory), "--hz", str(_THREADS_HZ)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
@@ -279,17 +282,9 @@ class HostWindow:
             if status == "done":
                 return True
             if status in _LOST or worker.ended:
-                capture = self.directory / str(worker.worker.pid) / "capture.json"
-                return capture.exists() or (worker.ended and self._leave_capture(worker, capture))
+                return (self.directory / str(worker.worker.pid) / "capture.json").exists()
             await asyncio.sleep(0.1)
         return False
-
-    def _leave_capture(self, worker: LocalWorker, path: Path) -> bool:
-        try:
-            return leave_capture(worker, self.order, path)
-        except OSError as error:
-            self.notes.append(f"what worker {worker.worker.global_rank} left cannot be kept: {error}")
-            return False
 
     # ------------------------------------------------------------------ summaries
 
@@ -330,6 +325,66 @@ class HostWindow:
             log.warning("summary of %s failed: %s", directory, text)
             return _last_line(text) or f"exit status {process.returncode}"
         return ""
+
+
+#: Iterations that a baseline needs, and that must be longer after it: fewer may be anything.
+_LEAST_BEFORE, _LEAST_AFTER = 8, 4
+#: So many times as long; the share of either side that may lie beyond the middle between both.
+_TIMES = 1.3
+_ASTRAY = 0.2
+#: Workers see a change in the same iteration or in the one before: who waits for whom differs.
+_EARLIER = 1
+
+
+def find_rise(durations: Sequence[float]) -> int | None:
+    """Count the iterations before a lasting rise; None if there is none.
+
+    The split that leaves the fewest iterations on the wrong side of the middle between both medians; of several, the
+    one with the largest ratio of these.
+
+    Args:
+        durations: Of the iterations of a window, in order, any unit.
+    """
+    found = []
+    for count in range(_LEAST_BEFORE, len(durations) - _LEAST_AFTER + 1):
+        before, after = durations[:count], durations[count:]
+        low, high = median(before), median(after)
+        middle = (low * high) ** 0.5
+        too_long, too_short = sum(one >= middle for one in before), sum(one <= middle for one in after)
+        if high >= _TIMES * low and too_long <= _ASTRAY * count and too_short <= _ASTRAY * len(after):
+            found.append((-too_long - too_short, high / low, count))
+    return max(found)[2] if found else None
+
+
+def split_at_rise(captures: Sequence[Path]) -> str:
+    """End the captures of one host's workers before the job got slow in them; all at the same iteration.
+
+    Args:
+        captures: `capture.json` of each worker, of one window.
+
+    Returns:
+        A note on it; "" if nothing was changed.
+    """
+    records = {path: json.loads(path.read_bytes()) for path in captures}
+    found = [find_rise(_durations(record)) for record in records.values()]
+    counts = [count for count in found if count is not None]
+    if not counts or 2 * len(counts) < len(found):
+        return ""
+    count = max(min(counts) - _EARLIER, 1)
+    note = f"the baseline window is read up to its iteration {count}: from there on iterations were longer"
+    for path, record in records.items():
+        record["boundaries_ns"] = record["boundaries_ns"][: count + 1]
+        record["last_iteration"] = record["first_iteration"] + len(record["boundaries_ns"]) - 1
+        record["notes"] = [*record["notes"], note]
+        draft = path.with_suffix(".draft")
+        write_private(draft, json.dumps(record).encode())
+        draft.rename(path)
+    return note
+
+
+def _durations(record: dict[str, Any]) -> list[int]:
+    bounds = record["boundaries_ns"]
+    return [end - begin for begin, end in pairwise(bounds)]
 
 
 def _last_line(text: str) -> str:

@@ -83,10 +83,7 @@ def ask_py_spy(binary: Path | None, pid: int, timeout_s: float) -> tuple[ThreadL
     except OSError as error:
         raise UnavailableError(f"py-spy cannot be started: {error.strerror}") from error
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").split("\n")
-        reasons = [line.strip() for line in lines if line.strip()] or ["it failed without a word"]
-        named = (line for line in reasons if "ermi" in line or "Error" in line)
-        raise UnavailableError(f"py-spy: {next(named, reasons[0])}"[:_MAX_TEXT])
+        raise UnavailableError(py_spy_reason(done.stderr))
     try:
         threads = _SPIED.decode(done.stdout[:_MAX_BYTES])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -103,6 +100,13 @@ def ask_py_spy(binary: Path | None, pid: int, timeout_s: float) -> tuple[ThreadL
     )
 
 
+def py_spy_reason(stderr: bytes) -> str:
+    """Return the line of py-spy's error output that says what is wrong."""
+    lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
+    named = (line for word in ("ermi", "Reason", "Error") for line in lines if word in line)
+    return f"py-spy: {next(named, lines[0] if lines else 'it failed without a word')}"[:_MAX_TEXT]
+
+
 def _is_ours(outermost_file: str) -> bool:
     return outermost_file.endswith(_OUR_THREADS)
 
@@ -110,11 +114,8 @@ def _is_ours(outermost_file: str) -> bool:
 def stack_of(frames: Sequence[Frame]) -> tuple[str, ...]:
     """Frames, outermost first, as they read in pattern keys; of a very deep stack the inner ones."""
     shown = ((name[:_MAX_TEXT], file[:_MAX_TEXT], line) for name, file, line in frames[-_MAX_FRAMES:])
-    return tuple(_printable(frame_text(name, file, line if line > 0 else None)) for name, file, line in shown)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    texts = (frame_text(name, file, line if line > 0 else None) for name, file, line in shown)
+    return tuple("".join(letter if letter.isprintable() else "?" for letter in text) for text in texts)
 
 
 # ---------------------------------------------------------------------- the worker's own thread

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from eroica.archive.bundle import Bundle, Content
+from eroica.archive.bundle import Bundle
 from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES, check_history, check_pattern, read_regular
 from eroica.engine import HERE, Engine
 from eroica.errors import InputError, UsageError
@@ -23,7 +23,6 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import SCHEMA_VERSION, Verdict
 from eroica.model.window import Window
 from eroica.wire.codec import UNDECODABLE, decode_record
-from eroica.wire.parcels import Parcel, from_parcel
 
 Record = TypeVar("Record")
 _MOST_WINDOWS = 10_000
@@ -313,7 +312,7 @@ def read_each(paths: Sequence[Path], engine: Engine = HERE) -> Iterator[tuple[st
     return chain.from_iterable(engine.map(decode_some, iter(lambda: list(islice(contents, _TOGETHER)), [])))
 
 
-def read_contents(paths: Sequence[Path]) -> Iterator[tuple[str, Content | str]]:
+def read_contents(paths: Sequence[Path]) -> Iterator[tuple[str, bytes | str]]:
     """The same, not decoded."""
     alone = {path.name for path in paths}
     for path in paths:
@@ -323,7 +322,7 @@ def read_contents(paths: Sequence[Path]) -> Iterator[tuple[str, Content | str]]:
             yield path.name, _content(path)
 
 
-def _contents(path: Path, alone: Collection[str]) -> Iterator[tuple[str, Content | str]]:
+def _contents(path: Path, alone: Collection[str]) -> Iterator[tuple[str, bytes | str]]:
     """Content of a file with many patterns, but for workers that have a file by themselves."""
     try:
         with Bundle(path) as bundle:
@@ -336,7 +335,7 @@ def _contents(path: Path, alone: Collection[str]) -> Iterator[tuple[str, Content
         yield path.name, f": {error}"
 
 
-def _content_in(bundle: Bundle, rank: int) -> Content | str:
+def _content_in(bundle: Bundle, rank: int) -> bytes | str:
     try:
         return bundle.read(rank)
     except InputError as error:
@@ -367,30 +366,16 @@ def _content(path: Path) -> bytes | str:
         return f": {error}"
 
 
-def decode_some(some: Sequence[tuple[str, Content | str]]) -> list[tuple[str, WorkerPattern | str]]:
+def decode_some(some: Sequence[tuple[str, bytes | str]]) -> list[tuple[str, WorkerPattern | str]]:
     """Some patterns from what files hold, each with its name; why, where it is none or could not be read."""
     return [(name, content if isinstance(content, str) else _decoded(content)) for name, content in some]
 
 
-def _decoded(content: Content) -> WorkerPattern | str:
+def _decoded(content: bytes) -> WorkerPattern | str:
     try:
-        return check_pattern(decode_content(content))
+        return check_pattern(decode_record(content, WorkerPattern))
     except InputError as error:
         return f": {error}"
-
-
-def decode_content(content: Content) -> WorkerPattern:
-    """The pattern that came so.
-
-    Raises:
-        InputError: It is none.
-    """
-    if not isinstance(content, Parcel):
-        return decode_record(content, WorkerPattern)
-    try:
-        return from_parcel(content)
-    except UNDECODABLE as error:
-        raise InputError(str(error)) from error
 
 
 def _summed_up(refused: Sequence[str], shown: int = 3) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from eroica.errors import EroicaError
 from eroica.settings import Settings
 from eroica.start import commands_environment, executor
 from eroica.wire import address
+from eroica.wire.patience import FAREWELL_S, REPORT_S
 from eroica.wire.places import CLOSING_FILE, Places, places, private_directory
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -346,7 +347,7 @@ class Launch:
         else:
             self._agent.ask_to_end()
             self._agent.end(min(self._patience_s, self._settings.window_deadline_s / 3))
-        self._collector.end(min(self._settings.farewell_s, 3.0) + 1.0)
+        self._collector.end(FAREWELL_S + 1.0)
         self._withdraw()
         runtime = self.where.runtime
         if self._part.agent and not any(runtime.glob("*.beat")):  # the agent tidies up, unless it was killed
@@ -401,7 +402,7 @@ class Launch:
             return known is not None and known.pid == self._collector.pid
 
         self._wait_until(is_up, _UP_S, "the collector did not come up")  # the command may have ended before it was
-        time.sleep(2 * self._settings.report_s)  # the agent's last report
+        time.sleep(2 * REPORT_S)  # the agent's last report
         asked = self._asked_to_end_at is not None
         told = FinishRequest(exit_status=self._exit_status, asked_to_end=asked, patience_s=self._patience_s)
         self._ask("POST", "/v1/finish", msgspec.msgpack.encode(told))

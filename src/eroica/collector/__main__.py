@@ -27,7 +27,7 @@ from eroica.wire.places import Places, places, private_directory
 if TYPE_CHECKING:
     from eroica.collector.telemetry import Telemetry
 
-#: What the last verdict may take to be sent: `eroica run` waits for a second more than `farewell_s` for us to end.
+#: What the last verdict may take to be sent: `eroica run` waits for a second more than `FAREWELL_S` for us to end.
 PARTING_S = 2.5
 
 

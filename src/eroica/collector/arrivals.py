@@ -2,124 +2,27 @@
 
 The state machines need of a pattern whose it is and how long its iterations took: its head. A window of few workers
 ends as a file for each of them; one of many keeps its one file.
-
-Parts that all patterns have in common are asked for once, and called by their numbers from then on (`Book`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle, Content
-from eroica.archive.load import decode_content, open_window, read_contents
+from eroica.archive.bundle import BUNDLE_FILE, Bundle
+from eroica.archive.load import open_window, read_contents
 from eroica.archive.store import Store
-from eroica.collector.intake import clean_head, clean_pattern
+from eroica.collector.intake import clean_pattern
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
-from eroica.wire.codec import UNDECODABLE
+from eroica.wire.codec import decode_record
 from eroica.wire.files import write_whole
-from eroica.wire.parcels import ID_BYTES, Parcel, head_of, part_id, to_file, without_rows
 
-#: One part; the longest are process groups whose ranks follow no rule.
-MOST_PART_BYTES = 1_000_000
-#: All parts of a job. Beyond, another book begins.
-MOST_PARTS, MOST_BYTES = 500_000, 128_000_000
-#: An agent that was asked for a part hands it over within this time; after that another one is asked.
-ANSWER_S = 3.0
 #: Up to so many workers get a file each.
 FEW_WORKERS = 256
 #: Workers left out whose reason is told; the rest is a number.
 _NAMED = 20
-
-
-class Book:
-    """Parts by number.
-
-    Args:
-        most_parts: Parts that there is room for.
-        most_bytes: Bytes of them.
-
-    Attributes:
-        number: Of this book. Numbers of parts from another one say nothing.
-    """
-
-    def __init__(self, most_parts: int = MOST_PARTS, most_bytes: int = MOST_BYTES) -> None:
-        self._most_parts, self._most_bytes = most_parts, most_bytes
-        self._begin()
-
-    def _begin(self) -> None:
-        self.number = 1 + secrets.randbits(48)  # no other collector's
-        self._numbers: dict[bytes, int] = {}
-        self._parts: list[bytes | None] = []
-        self._asked: dict[int, float] = {}
-        self._bytes = 0
-
-    def look_up(self, now: float, ids: bytes) -> tuple[list[int], list[int]]:
-        """Number these parts, and say which of them the agent that asks shall hand over.
-
-        Args:
-            now: Seconds.
-            ids: Of the parts, one after another.
-
-        Returns:
-            Their numbers, and the places of those that nobody was asked for, or did not hand over in time.
-
-        Raises:
-            InputError: These are no ids, or too many.
-        """
-        count, rest = divmod(len(ids), ID_BYTES)
-        if rest or count > self._most_parts:
-            raise InputError(f"{len(ids)} bytes are no ids of parts")
-        asked = [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
-        if len(self._parts) + sum(one not in self._numbers for one in asked) > self._most_parts:
-            self._begin()
-        numbers, wanted = [], []
-        for place, one in enumerate(asked):
-            number = self._numbers.setdefault(one, len(self._parts))
-            if number == len(self._parts):
-                self._parts.append(None)
-            if self._parts[number] is None and now >= self._asked.get(number, now):
-                self._asked[number] = now + ANSWER_S
-                wanted.append(place)
-            numbers.append(number)
-        return numbers, wanted
-
-    def enter(self, parts: Sequence[bytes]) -> None:
-        """Keep parts that were asked for. Each goes under the id that is computed from it, whatever was meant.
-
-        Raises:
-            InputError: One was not asked for, or is too long; those before it are kept.
-        """
-        for part in parts:
-            if len(part) > MOST_PART_BYTES:
-                raise InputError(f"a part of {len(part)} bytes; at most {MOST_PART_BYTES} are taken")
-            number = self._numbers.get(part_id(part))
-            if number is None:
-                raise InputError("a part that nobody asked for: its BLAKE2b is none of the ids that were sent")
-            if self._parts[number] is not None:
-                continue
-            if self._bytes + len(part) > self._most_bytes:
-                self._begin()
-                return
-            self._parts[number] = part
-            self._bytes += len(part)
-            self._asked.pop(number, None)
-
-    def lacks(self, book: int, numbers: Sequence[int]) -> bool:
-        """A part of these has not come yet, but may."""
-        return book == self.number and any(
-            0 <= number < len(self._parts) and self._parts[number] is None for number in numbers
-        )
-
-    def parts(self, book: int, numbers: Sequence[int]) -> tuple[bytes, ...] | None:
-        """The parts of these numbers; None if one is unknown, or they are from another book."""
-        if book != self.number or not all(0 <= number < len(self._parts) for number in numbers):
-            return None
-        found = tuple(part for part in map(self._parts.__getitem__, numbers) if part is not None)
-        return found if len(found) == len(numbers) else None
 
 
 class Arrivals:
@@ -132,9 +35,9 @@ class Arrivals:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._bundles: dict[int, Bundle] = {}
-        self._unwritten: dict[int, dict[int, Content]] = {}
+        self._unwritten: dict[int, dict[int, bytes]] = {}
 
-    def take(self, head: WorkerPattern, content: Content) -> None:
+    def take(self, head: WorkerPattern, content: bytes) -> None:
         """Keep what came of a worker; it outlives this process when this returns.
 
         Args:
@@ -170,7 +73,7 @@ class Arrivals:
         why: dict[str, str] = {}
         for name, content in self._contents(heads[0].window_id):
             try:
-                pattern = clean_pattern(decode_content(_there(content)))
+                pattern = clean_pattern(decode_record(_there(content), WorkerPattern))
                 found[pattern.worker.global_rank] = pattern
             except InputError as error:
                 why[name] = str(error)
@@ -196,9 +99,7 @@ class Arrivals:
                 return 0
             for rank in bundle.ranks:
                 with contextlib.suppress(InputError):  # nothing is lost by that: it is damaged
-                    content = bundle.read(rank)
-                    data = to_file(content) if isinstance(content, Parcel) else content
-                    write_whole(file.with_name(f"{rank}.pattern"), data)
+                    write_whole(file.with_name(f"{rank}.pattern"), bundle.read(rank))
             return len(bundle.ranks)
 
     def close(self, window_id: int, settled: int) -> None:
@@ -221,7 +122,7 @@ class Arrivals:
     def _file(self, window_id: int) -> Path:
         return self._store.window_directory(window_id) / "patterns" / BUNDLE_FILE
 
-    def _contents(self, window_id: int) -> Iterator[tuple[str, Content | str]]:
+    def _contents(self, window_id: int) -> Iterator[tuple[str, bytes | str]]:
         yield from read_contents(open_window(self._store.window_directory(window_id)).pattern_files)
         for rank, content in list(self._unwritten.get(window_id, {}).items()):
             yield f"worker {rank}", content
@@ -233,25 +134,30 @@ def _reason(why: dict[str, str], rank: int) -> str:
     return next((why[name] for name in names if name in why), "its pattern is not there any more")
 
 
-def _there(content: Content | str) -> Content:
+def _there(content: bytes | str) -> bytes:
     if isinstance(content, str):
         raise InputError(content.removeprefix(": ").strip())
     return content
 
 
-def head_in(content: Content) -> WorkerPattern:
-    """Take the head from what came of a worker. A whole pattern is checked to its end, a parcel is not.
+def head_in(content: bytes) -> WorkerPattern:
+    """Take the head from what came of a worker, which is checked to its end: no rows, and little else.
 
     Raises:
         InputError: It is none, or nobody's.
     """
-    if isinstance(content, Parcel):
-        try:
-            return clean_head(head_of(content))
-        except UNDECODABLE as error:
-            raise InputError(str(error)) from error
-    pattern = clean_pattern(decode_content(content))
-    return without_rows(pattern, pattern.iteration_us)
+    pattern = clean_pattern(decode_record(content, WorkerPattern))
+    return WorkerPattern(
+        worker=pattern.worker,
+        window_id=pattern.window_id,
+        first_iteration=pattern.first_iteration,
+        last_iteration=pattern.last_iteration,
+        duration_s=pattern.duration_s,
+        has_trace=pattern.has_trace,
+        iteration_us=pattern.iteration_us,
+        wait_us=b"",
+        functions=(),
+    )
 
 
 def heads_in(paths: Iterable[Path]) -> tuple[tuple[WorkerPattern, ...], tuple[str, ...]]:

@@ -34,6 +34,8 @@ _NEAR_BEST = 1.05
 #: Others disturb workers that wait for a core for this share of the time, by cores and by a share of the host's cores.
 _WAITED, _CORES, _CORES_SHARE = 0.1, 0.2, 0.1
 _NAMED = 3
+#: Iterations of the mean that workers report.
+_IN_A_MEAN = 50
 
 
 class Baseline:
@@ -227,7 +229,7 @@ class Baseline:
         """A mean of iterations that all came after the window tells whether these are as fast as before it."""
         self._came_back = self._stayed_long = False
         last = max((pattern.last_iteration for pattern in self.patterns), default=math.inf)
-        self._over_at = last + self._settings.mean_iterations
+        self._over_at = last + _IN_A_MEAN
         self._longer_at_last = _longer_at_last(self.patterns)
 
 

@@ -222,8 +222,7 @@ class Capturing:
             first_iteration=0,  # which follow with each order
             last_iteration=0,
             baseline_iteration_s=wanted.baseline_s or span.best_s(training),
-            current_iteration_s=wanted.current_s or span.slowest_s(training),
-            period_s=wanted.period_s,
+            current_iteration_s=span.slowest_s(training),
             since=wanted.since,
         )
         ranks = frozenset(status.worker.global_rank for status in training)
@@ -325,13 +324,11 @@ class Capturing:
 
     def _probe(self, now: float, current: Underway, training: Sequence[WorkerStatus]) -> None:
         """Order a probe of the next iteration that nobody reaches before the order does."""
-        slowest_s = span.slowest_s(training)
-        pace_s = min(slowest_s, current.wanted.pace_s or slowest_s)
-        lead = span.lead(pace_s, self._roll.host_count, self._settings)
+        iteration_s = span.slowest_s(training)
+        lead = span.lead(iteration_s, self._roll.host_count, self._settings)
         first = span.farthest(training) + lead
         current.window = msgspec.structs.replace(current.window, first_iteration=first, last_iteration=first + 1)
-        longest_s = max(slowest_s, current.wanted.current_s or 0.0)
-        current.deadline = now + patience.until_open_s(lead, longest_s) + 10 * longest_s + 10.0
+        current.deadline = now + patience.until_open_s(lead, iteration_s) + 10 * iteration_s + 10.0
         self._give("probe", current.window)
 
     def _give_up(self, current: Underway, why: str) -> Outcome:
@@ -347,20 +344,16 @@ class Capturing:
     def _order_window(self, now: float, current: Underway, training: Sequence[WorkerStatus], length: int) -> None:
         """Order the window itself: the same iterations on every worker."""
         iteration_s = span.slowest_s(training)
-        wanted = current.wanted
-        pace_s = min(iteration_s, wanted.pace_s or iteration_s)
-        farthest = span.farthest(training)
-        earliest = farthest + span.lead(pace_s, self._roll.host_count, self._settings)
-        first = span.around(earliest, length, wanted)
+        lead = span.lead(iteration_s, self._roll.host_count, self._settings)
+        first = span.farthest(training) + lead
         current.window = msgspec.structs.replace(
             current.window,
             first_iteration=first,
             last_iteration=first + length,
-            current_iteration_s=wanted.current_s or iteration_s,
+            current_iteration_s=iteration_s,
         )
         current.phase = "window"
-        iteration_s = max(iteration_s, wanted.current_s or 0.0)
-        current.deadline = now + patience.until_closed_s(first - farthest, length, iteration_s, self._settings)
+        current.deadline = now + patience.until_closed_s(lead, length, iteration_s, self._settings)
         self._give("window", current.window)
         current.serial = self._serial
         self._ledger.show(current.window, "window")

@@ -50,6 +50,8 @@ _USUAL, _USUAL_S = 1.08, 10.0
 _HANG_OPERATIONS = 5.0
 #: A pause counts as survived by so much: the next one may be a little longer.
 _PAUSE_FACTOR = 1.5
+#: ...and for so many usual operations.
+_HANG_OPERATIONS = 5.0
 #: An agent that has not reported for so long while the job hangs may be cut off.
 _LATE_S, _UNHEARD_S = 1.3, 2.2
 #: Who uses so much of a core, or moves so many bytes a second, while all wait for it, is at work.
@@ -309,8 +311,7 @@ class Sense:
             return None  # the looks will be taken when the worker is silent; they see more than we do
         usual = self._stretch_before(self._progress.at)
         window = self._window(f"nothing entered, completed or moved for {waited_s:.1f} s")
-        since = stretch_of(self.ledger.between(self._progress.at, now))
-        verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage, since)
+        verdict = hang_verdict(self._windows.job, window, hang, waited_s, usual, self._coverage)
         self._hang = window
         self._told += 1
         return Sensed(window, verdict, self._progress.at)

@@ -41,9 +41,9 @@ _LETTERS = {
 }
 _NAME = 255
 #: Items of a list; the last ones where the number is negative. What is not here holds `_ITEMS`.
-_MOST = {"notes": 50, "stack": -128, "children": 64, "open": 200, "recent": -200, "ports": 64, "trouble": 16}
+_MOST = {"notes": 50, "stack": -128, "children": 64, "open": 200, "recent": -200, "trouble": 16}
 _MOST |= {"ranks": MAX_WORKERS, "workers": MAX_WORKERS, "first": MAX_WORKERS, "second": MAX_WORKERS}
-_MOST |= {"flows": 1024, "kernels": 2048}
+_MOST |= {"flows": 1024}
 _ITEMS = 256
 #: Numbers that are -1 for "none"; times for which 0 is no answer; numbers that may be of any size.
 _OR_NONE = frozenset({"entered", "completed", "before", "enqueued"})
@@ -199,7 +199,6 @@ def clean_communication(told: HostCommunication) -> HostCommunication | None:
             told,
             workers=tuple(one for one in told.workers if 0 <= one.worker < MAX_WORKERS),
             flows=tuple(flow for flow in told.flows if flow.sent_bytes >= 0 and flow.waiting_byte_s >= 0),
-            kernels=tuple(one for one in told.kernels if 0 <= one.worker < MAX_WORKERS and one.exec_s >= 0),
         )
     )
 

@@ -18,7 +18,6 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.settings import Settings
 from eroica.wire.messages import ProfileRequest, WorkerStatus, WorkerTrigger
-from eroica.wire.patience import off_by
 
 #: Windows cost some iterations each: the pause between them doubles up to this, unless the setting is longer.
 _LONGEST_COOLDOWN_S = 1800.0
@@ -34,14 +33,8 @@ _LEAST_PAUSE_S = 30.0
 _MOST_REQUESTS = 8
 #: Times that an early window is tried.
 _EARLY_TRIES = 2
-#: What comes and goes is looked at for so many of its periods, but no longer than this.
-_PERIODS = 1.25
-_LONGEST_WINDOW_S = 60.0
-#: Beside a long iteration so many usual ones are captured, and as many as it may come too early or too late.
-_USUAL_BESIDE = 12
-#: No iteration is taken for shorter than this, seconds, and no window asked for more of them.
+#: No iteration is taken for shorter than this, seconds.
 SHORTEST_S = 1e-6
-_MOST_ITERATIONS = 5_000
 #: Fewest iterations of a window, and a second of them; a window that must hold less says so.
 MIN_ITERATIONS = 20
 #: A first look that would take this share of a whole window is that.
@@ -64,12 +57,7 @@ class Wanted:
         least: Iterations that it shall hold where its budgets allow.
         baseline_s: What an iteration should take, as the trigger says it; None if it follows from the reports.
         window_id: The id that was promised already; 0 = none.
-        current_s: Mean iteration, where that is known better than from the last ones; else None.
-        pace_s: Iterations may be as short as that before the window opens; None = as the last ones.
-        period_s: See `Window`.
         since: See `Window`.
-        due: The iteration that it is about comes here; 0 = any will do...
-        every: ...or so many iterations later, and so on.
     """
 
     purpose: WindowPurpose
@@ -79,12 +67,7 @@ class Wanted:
     least: int = 0
     baseline_s: float | None = None
     window_id: int = 0
-    current_s: float | None = None
-    pace_s: float | None = None
-    period_s: float = 0.0
     since: int = 0
-    due: int = 0
-    every: float = 0.0
 
 
 class Opening:
@@ -151,10 +134,6 @@ class Opening:
             return Wanted("early", self._suspected, self._settings.window_s)
         first = fresh[0]
         self._whole, self._known_s = None, first.current_s
-        if first.kind == "seldom" and first.interval > 0:
-            return self._around_next(first)
-        if first.period_s > 0 and first.current_s > 0:
-            return self._whole_period(first)
         whole = Wanted(
             first.kind, first.reason, self._settings.window_s, baseline_s=first.baseline_s, since=first.since
         )
@@ -167,20 +146,6 @@ class Opening:
     def _is_news(self, now: float, trigger: WorkerTrigger) -> bool:
         is_rested = now >= self._known_at + min(_LEAST_PAUSE_S, self._settings.cooldown_s)
         return is_rested and trigger.kind == "slow" and trigger.current_s >= _FAR_SLOWER * self._known_s
-
-    @staticmethod
-    def _around_next(trigger: WorkerTrigger) -> Wanted:
-        """A window in which the next long iteration lies, with usual ones beside it."""
-        beside = _of_iterations(trigger, 0.0, 2 * off_by(trigger.interval) + _USUAL_BESIDE)
-        return replace(beside, due=trigger.next_iteration, every=trigger.interval)
-
-    def _whole_period(self, trigger: WorkerTrigger) -> Wanted:
-        """A window in which slowness that comes and goes is there once: it may be over before the window opens.
-
-        As far as the budget of trace events goes.
-        """
-        seconds = max(self._settings.window_s, min(_PERIODS * trigger.period_s, _LONGEST_WINDOW_S))
-        return _of_iterations(trigger, seconds, math.ceil(seconds / max(trigger.current_s, SHORTEST_S)))
 
     def _unanswered(self, workers: Iterable[WorkerStatus]) -> list[WorkerTrigger]:
         """New triggers of the living, from now on answered."""
@@ -244,19 +209,6 @@ class Opening:
         """Go on where a collector of the same job ended."""
         triggered = (line for line in history.lines if line.purpose not in ("manual", *_OF_OURS))
         self.absolved = sum(line.verdict == "healthy" for line in triggered)
-
-
-def _of_iterations(trigger: WorkerTrigger, seconds: float, iterations: int) -> Wanted:
-    return Wanted(
-        trigger.kind,
-        trigger.reason,
-        seconds,
-        iterations=min(iterations, _MOST_ITERATIONS),
-        baseline_s=trigger.baseline_s,
-        current_s=trigger.current_s,
-        pace_s=trigger.baseline_s,
-        period_s=trigger.period_s,
-    )
 
 
 def _is_sure(verdict: Verdict) -> bool:

@@ -19,10 +19,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from eroica.archive.bundle import Content
 from eroica.archive.store import Store, write_json
 from eroica.collector.access import TooLong, body_of
-from eroica.collector.arrivals import ANSWER_S, Arrivals, Book, head_in
+from eroica.collector.arrivals import Arrivals, head_in
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.history import Hints, final_verdict, stamped
@@ -47,21 +46,16 @@ from eroica.wire.messages import (
     CollectorReply,
     FinishRequest,
     JobStatus,
-    NumberedPattern,
-    PartsReply,
-    PartsRequest,
-    PatternReply,
     ProfileRequest,
     SummaryFailure,
 )
-from eroica.wire.parcels import Parcel, unpack_numbers, unpack_parts
+from eroica.wire.patience import AGENT_SILENCE_S, FAREWELL_S
 from eroica.wire.version import PROTOCOL, refusal, spoken_in
 
 log = logging.getLogger("eroica.collector")
 
 MAX_REPORT_BYTES = 2_000_000
 MAX_PATTERN_BYTES = 256_000
-MAX_PARTS_BYTES = 1_000_000
 MAX_LOOKS_BYTES = 8_000_000
 MAX_ALL_LOOKS_BYTES = 256_000_000
 #: The job's iteration times are written no more often than this.
@@ -144,7 +138,6 @@ class Collector:
         self._looks_bytes: tuple[int, int] = (0, 0)
         self._analyses: set[asyncio.Task[None]] = set()
         self._dismissed: set[str] = set()
-        self._book = Book()
         self._arrivals = Arrivals(store)
         self._next_tick = 0.0
         self._next_status = 0.0
@@ -157,8 +150,6 @@ class Collector:
         answers = {
             "/v1/report": self._report,
             "/v1/patterns": self._pattern,
-            "/v1/parts": self._parts,
-            "/v1/parcels": self._parcel,
             "/v1/windows/{window_id:int}/failures": self._failure,
             "/v1/looks": self._looks,
             "/v1/profile": self._profile,
@@ -206,7 +197,7 @@ class Collector:
             heard = max(began, self.windows.roll.last_heard)
             if self.windows.ended and not self._busy:
                 self._conclude()
-            elif self.clock() - heard > self.settings.agent_silence_s:
+            elif self.clock() - heard > AGENT_SILENCE_S:
                 log.warning("no agent for %.0f s; the job is taken for ended", self.clock() - heard)
                 self.end_job()
             await asyncio.sleep(period_s)
@@ -225,8 +216,8 @@ class Collector:
         self.end_job()
 
     async def bid_farewell(self) -> None:
-        """Answer until every agent has heard that the job is over, at most `farewell_s`."""
-        end = self.clock() + self.settings.farewell_s
+        """Answer until every agent has heard that the job is over, at most `FAREWELL_S`."""
+        end = self.clock() + FAREWELL_S
         while not self.windows.roll.hosts <= self._dismissed and self.clock() < end:
             await asyncio.sleep(0.05)
 
@@ -290,40 +281,15 @@ class Collector:
         return Response(status_code=204)
 
     async def _pattern(self, request: Request) -> Response:
-        self._take(await body_of(request, MAX_PATTERN_BYTES))
-        return Response(status_code=204)
-
-    async def _parts(self, request: Request) -> Response:
-        """Take in parts of patterns that were asked for, number others, and ask for those that nobody has sent."""
-        asked = decode_message(await body_of(request, MAX_PARTS_BYTES), PartsRequest)
-        if asked.texts:
-            with _refusing():
-                parts = unpack_parts(asked.texts)
-            self._book.enter(parts)
-        numbers, wanted = self._book.look_up(self.clock(), asked.ids)
-        reply = PartsReply(book=self._book.number, numbers=tuple(numbers), wanted=tuple(wanted))
-        return _packed(reply)
-
-    async def _parcel(self, request: Request) -> Response:
-        """Take in a pattern whose parts are known, or come within seconds from an agent that was asked for them."""
-        sent = decode_message(await body_of(request, MAX_PATTERN_BYTES), NumberedPattern)
+        """Take in what came of a worker."""
+        data = await body_of(request, MAX_PATTERN_BYTES)
         with _refusing():
-            numbers = unpack_numbers(sent.numbers, sent.parts)
-        end = self.clock() + ANSWER_S
-        while self._book.lacks(sent.book, numbers) and self.clock() < end:
-            await asyncio.sleep(0.05)
-        parts = self._book.parts(sent.book, numbers)
-        if parts is not None:
-            self._take(Parcel(parts, sent.own))
-        return _packed(PatternReply(unknown=parts is None))
-
-    def _take(self, content: Content) -> None:
-        """Take in what came of a worker; a parcel is decoded no further than to see whose it is."""
-        head = head_in(content)
+            head = head_in(data)
         if self.windows.expects(head):
-            self._keep(self._arrivals.take, head, content)
+            self._keep(self._arrivals.take, head, data)
         self.windows.take_pattern(head)
         self._tick_if_due()
+        return Response(status_code=204)
 
     async def _failure(self, request: Request) -> Response:
         failure = decode_message(await body_of(request, MAX_REPORT_BYTES), SummaryFailure)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from eroica.collector.opening import MIN_ITERATIONS, SHORTEST_S, Wanted
 from eroica.settings import Settings
 from eroica.wire.messages import OrderResult, WorkerStatus
-from eroica.wire.patience import off_by
 
 #: What one trace event of a worker costs the training when recording ends, seconds.
 _STALL_S = 4e-6
@@ -51,7 +50,7 @@ def best_s(training: Iterable[WorkerStatus]) -> float | None:
 
 
 def report_pause_s(hosts: int, is_busy: bool) -> float:
-    """Seconds that an agent may wait until its next report; agents wait `report_s` at least.
+    """Seconds that an agent may wait until its next report; agents wait `eroica.wire.patience.REPORT_S` at least.
 
     Args:
         hosts: Hosts of the job.
@@ -70,15 +69,6 @@ def lead(iteration_s: float, hosts: int, settings: Settings) -> int:
 def farthest(training: Iterable[WorkerStatus]) -> int:
     """Iterations that the worker has completed that is farthest."""
     return max(status.iteration for status in training)
-
-
-def around(first: int, length: int, wanted: Wanted) -> int:
-    """The first iteration of a window in which what it is about is due; `first` at the earliest."""
-    if wanted.every <= 0:
-        return first
-    begin = wanted.due + min(off_by(wanted.every), length // 2) + 1 - length
-    missed = max(0, math.ceil((first - begin) / wanted.every))
-    return max(first, round(begin + missed * wanted.every))
 
 
 def events_of(probe: OrderResult, iteration_s: float) -> int:
@@ -143,7 +133,7 @@ def iterations(wanted: Wanted, iteration_s: float, events: int, max_events: int,
     least = max(enough(iteration_s), wanted.least)
     if not wanted.iterations:
         asked = max(min(asked, settings.max_window_iterations), least)
-    elif not wanted.pace_s:  # slowness that comes and goes shows in a period only
+    else:
         asked = min(asked, max(settings.max_window_iterations, least))
     return max(_FEWEST, min(asked, max_events // events))
 

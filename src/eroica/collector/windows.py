@@ -66,6 +66,10 @@ class Analyze:
     doubted: tuple[WorkerPattern, ...] = ()
 
 
+#: A job whose baseline window already shows a cause of this gain is looked at again, for longer.
+_EARLY_GAIN = 0.1
+
+
 class Windows:
     """All windows of one job.
 
@@ -139,8 +143,7 @@ class Windows:
         if not living:
             return "no worker has been seen yet: a process becomes one at its first optimizer step or exchange"
         if all(status.state == "learning" for status in living):
-            times = self._settings.learn_repeats
-            return f"no worker's iterations are known yet: {times} equal ones are needed (setting learn_repeats)"
+            return "no worker's iterations are known yet: ten equal ones are needed"
         return "no worker has completed the few iterations yet that tell how long one takes; three are needed"
 
     def analyzed(self, now: float, window_id: int, verdict: Verdict | None) -> None:

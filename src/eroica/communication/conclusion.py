@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-
 from msgspec.structs import replace
 
 from eroica import __version__
@@ -78,32 +76,6 @@ def stretch_in_words(stretch: Stretch) -> str:
     return ", ".join(said)
 
 
-def ports_in_words(stretch: Stretch, hosts: Collection[str]) -> tuple[str, ...]:
-    """Return sentences on these hosts' RDMA ports with trouble, the four worst first, and on other hosts'."""
-    worst = sorted(
-        ((sum(counts.values()), host, device, counts) for (host, device), counts in stretch.trouble.items()),
-        key=lambda one: (-one[0], one[1:3]),
-    )
-    others = sorted({host for _, host, _, _ in worst} - set(hosts))
-    said = []
-    for _, host, device, counts in [one for one in worst if one[1] in hosts][:4]:
-        told = ", ".join(f"{name} {more:,}" for name, more in sorted(counts.items(), key=lambda item: -item[1]))
-        said.append(f"RDMA port {device} of {host} counted in these {stretch.seconds:.0f} s: {told}.")
-    if said:
-        said.append(f"{len(others)} other hosts' ports did, too." if others else "No other host's port did.")
-    return tuple(said)
-
-
-def last_in_words(stretch: Stretch) -> tuple[str, ...]:
-    """Return sentences on the workers that come last in the three communicators with the longest waits."""
-    longest = sorted(stretch.last.items(), key=lambda item: -item[1][1])[:3]
-    return tuple(
-        f"NCCL's Inspector: worker {worker} mostly comes last in communicator {communicator}; the others' kernels take "
-        f"{more_s * 1000:.1f} ms longer than its own."
-        for communicator, (worker, more_s) in longest
-    )
-
-
 def hang_verdict(
     job: str,
     window: Window,
@@ -111,7 +83,6 @@ def hang_verdict(
     waited_s: float,
     usual: Stretch,
     coverage: Coverage,
-    since: Stretch,
 ) -> Verdict:
     """Return the verdict on a job that stands still.
 
@@ -122,7 +93,6 @@ def hang_verdict(
         waited_s: Seconds without any movement.
         usual: The job while it moved.
         coverage: Who was heard.
-        since: The seconds without movement, for counters of RDMA ports.
     """
     where = " and ".join(place_in_words(place) for place in hang.places[:3])
     waiting = worker_list(hang.waiting)
@@ -132,8 +102,7 @@ def hang_verdict(
     )
     cause = "slow-link" if hang.kind == "communication-hang" and _is_way(hang.places) else "unknown"
     waits_in = f"a collective of {hang.group}"
-    evidence = (*hang.evidence, *ports_in_words(since, _hosts(hang.places)))
-    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, evidence)
+    findings = _findings(hang.kind, cause, hang.places, waits_in, hang.confidence, hang.evidence)
     communication = Communication(
         kind=hang.kind,
         place=hang.places[0],
@@ -157,7 +126,7 @@ def slow_verdict(job: str, window: Window, slow: Slow, now: Stretch, usual: Usua
     confidence = round(min(0.97, 0.5 + 0.45 * min(1.0, slow.sureness / _SURE_AT)), 3)
     ways = tuple(place for place in slow.places if _is_way((place,)))
     others = tuple(place for place in slow.places if not _is_way((place,)))
-    evidence = (*_evidence(slow, now, usual), *last_in_words(now), *ports_in_words(now, _hosts(slow.places)))
+    evidence = _evidence(slow, now, usual)
     findings: tuple[Finding, ...] = ()
     for cause, places in (("slow-link", ways), ("unknown", others)):
         more = _findings(slow.kind, cause, places, "", confidence, evidence, slow.gain, len(findings))
@@ -207,10 +176,6 @@ def _verdict(
 
 def _operation_s(stretch: Stretch) -> float:
     return round(1 / stretch.operations_per_s, 6) if stretch.operations_per_s else 0.0
-
-
-def _hosts(places: Iterable[Place]) -> frozenset[str]:
-    return frozenset(host for place in places for host in place.hosts)
 
 
 def _is_way(places: tuple[Place, ...]) -> bool:

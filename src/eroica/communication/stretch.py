@@ -22,13 +22,10 @@ from eroica.model.communication import (
     DelayMatrix,
     Flow,
     HostCommunication,
-    KernelTime,
     Place,
-    PortCount,
     WorkerOperations,
 )
 from eroica.model.worker import ProcessGroup
-from eroica.trace.inspector import last_to_arrive
 
 _MOST_ENDS = 500_000
 _MOST_GROUPS = 4096
@@ -93,7 +90,6 @@ class Second:
         cells: What the host sent to others.
         matched: Connections between workers, also inside the host.
         iterations: Global rank -> iterations completed.
-        kernels: NCCL's collectives of its workers.
         elsewhere: Global rank -> bytes exchanged with others than workers.
     """
 
@@ -104,8 +100,6 @@ class Second:
     cells: Mapping[Cell, CellSum]
     matched: tuple[Matched, ...]
     iterations: Mapping[int, int]
-    ports: tuple[PortCount, ...] = ()
-    kernels: tuple[KernelTime, ...] = ()
     elsewhere: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -131,8 +125,8 @@ class Ledger:
         matched = tuple(self._matched(host, record.flows))
         cells = cells_of(matched)
         second = Second(
-            now, host, record.interval_s, record.workers, cells, matched, dict(iterations), record.ports,
-            record.kernels, self._elsewhere(record.flows),
+            now, host, record.interval_s, record.workers, cells, matched, dict(iterations),
+            self._elsewhere(record.flows),
         )  # fmt: skip
         self._seconds.append(second)
         self.latest[host] = second
@@ -212,8 +206,6 @@ class Stretch:
         moments: Global rank -> number of moments.
         cells: (sender, receiver) -> reading, of cells with traffic that counts.
         operations_per_s: Collectives of the busiest worker.
-        last: NCCL's communicator -> worker that mostly comes last in it, and how long the others wait, seconds.
-        trouble: (host, RDMA port) -> counter -> its growth, of ports with trouble.
     """
 
     seconds: float
@@ -222,8 +214,6 @@ class Stretch:
     moments: Mapping[int, int]
     cells: Mapping[Cell, CellReading] = field(default_factory=dict)
     operations_per_s: float = 0.0
-    trouble: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
-    last: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     iterations: float = math.inf
     busiest: Mapping[int, str] = field(default_factory=dict)
 
@@ -251,8 +241,6 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
     groups: dict[int, dict[str, tuple[int, int]]] = {}
     cells: dict[Cell, CellSum] = {}
     lengths: dict[str, float] = {}
-    trouble: dict[tuple[str, str], Counter[str]] = {}
-    kernels: list[KernelTime] = []
     for second in records:
         at = pauses.without(second.at)
         for one in second.operations:
@@ -264,10 +252,6 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
                     known[count.group] = known.get(count.group, (count.entered, 0))[0], count.entered
         for worker, iteration in second.iterations.items():
             iterations.setdefault(worker, []).append((at, iteration))
-        kernels += second.kernels
-        for port in second.ports:
-            if port.trouble:
-                trouble.setdefault((second.host, port.device), Counter()).update(port.trouble)
         if pauses.cover(second):
             continue
         lengths[second.host] = lengths.get(second.host, 0.0) + second.interval_s
@@ -286,8 +270,6 @@ def stretch_of(seconds: Iterable[Second]) -> Stretch:
             cell: _reading(moved, lengths[cell[0]]) for cell, moved in cells.items() if _counts(moved, lengths, cell)
         },
         operations_per_s=max((_rate(points) for points in counted.values()), default=0.0),
-        trouble=trouble,
-        last=last_to_arrive(kernels),
         busiest=_busiest(groups),
     )
 

@@ -215,9 +215,8 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     hit_I = long_I >= max(_OCCURRENCE * long_I.max(), 1e-9)
     runs = int(np.count_nonzero(hit_I & ~np.append(False, hit_I[:-1])))
     each, usual = float(long_I[hit_I].mean()), float(np.median(whole.iteration_us))
-    is_known = view.context.window.purpose == "seldom"  # the job has had such iterations before
     is_chance = runs < 2 or (runs < 3 and each < usual) or each < _FEWEST_SAMPLES * _sample_us(whole, rows)
-    if hit_I.mean() > _OFTEN or each < _LEAST_EACH * usual or (is_chance and not is_known):
+    if hit_I.mean() > _OFTEN or each < _LEAST_EACH * usual or is_chance:
         return None
     often_W = (time_WI[:, hit_I] >= 0.5 * long_I[hit_I]).mean(axis=1)
     late_W = (often_W >= 0.5) | (time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
@@ -232,8 +231,8 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     before_WJ = np.nan_to_num(view.before(rows))[members] if past is not None else np.zeros((1, 1))
     before, longest = float(before_WJ.mean()), float(before_WJ.max(axis=0).mean())
     gain = (float(time_WI[members].max(axis=0).mean()) - longest) / max(whole.mean_iteration_us, 1e-9)
-    interval = _interval(view, hit_I.size, runs)
-    is_seen = past is None or past.iteration_us.shape[1] >= interval or is_known or activity in ("save", "log")
+    interval = hit_I.size / runs
+    is_seen = past is None or past.iteration_us.shape[1] >= interval or activity in ("save", "log")
     is_most = gain * whole.mean_iteration_us >= _MOST_OF_GROWTH * view.slowdown_us
     if not is_seen and not (is_most and view.context.window.purpose in SLOWER):
         return None  # the baseline window was too short to show it, and it does not account for the slowdown
@@ -255,14 +254,6 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
         facts=Facts(activity=activity, every=interval, each_us=each),
         gain=min(gain, 1.0),
     )
-
-
-def _interval(view: View, iterations: int, runs: int) -> float:
-    """Return the iterations from one occurrence to the next: of a single one, as the job itself has counted them."""
-    window = view.context.window
-    if runs == 1 and window.period_s and window.current_iteration_s:
-        return max(round(window.period_s / window.current_iteration_s), 1.0)
-    return iterations / runs
 
 
 def _sample_us(fleet: Fleet, rows: list[int]) -> float:

@@ -5,23 +5,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from eroica.hardware.writer import Channel, SampleWriter
 
 #: InfiniBand counts `port_*_data` in words of four bytes.
 _WORD = 4
-#: Counters of congestion and retransmissions.
-_RDMA_TROUBLE = (
-    "np_cnp_sent",
-    "rp_cnp_handled",
-    "out_of_sequence",
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "rnr_nak_retry_err",
-)
 
 
 def parse_interfaces(net_dev: bytes) -> dict[str, tuple[int, int]]:
@@ -102,34 +91,6 @@ class InterfaceProbe:
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self._descriptor)
-
-
-class PortTotals(NamedTuple):
-    """Totals of one RDMA port; `trouble`: the counters of `_RDMA_TROUBLE` that the driver has."""
-
-    sent_bytes: int
-    received_bytes: int
-    trouble: Mapping[str, int]
-
-
-def read_rdma_ports(root: Path = Path("/sys/class/infiniband")) -> dict[str, PortTotals]:
-    """Return the totals of every RDMA port by "<adapter>/<port>"; counters that cannot be read are 0."""
-    found = {}
-    for port in sorted(root.glob("*/ports/*")):
-        counters, more = port / "counters", port / "hw_counters"
-        sent, received = (_counter(counters / name) for name in ("port_xmit_data", "port_rcv_data"))
-        if sent is not None or received is not None:
-            trouble = {name: total for name in _RDMA_TROUBLE if (total := _counter(more / name)) is not None}
-            totals = PortTotals((sent or 0) * _WORD, (received or 0) * _WORD, trouble)
-            found[f"{port.parent.parent.name}/{port.name}"] = totals
-    return found
-
-
-def _counter(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
 
 
 class RdmaProbe:

@@ -21,7 +21,7 @@ from eroica.model.axes import Axis, axis_of
 from eroica.model.pattern import CollectiveRecord, FunctionKey, WorkerPattern
 from eroica.model.series import decode_series
 from eroica.model.worker import ProcessGroup
-from eroica.stated_roles import check_ranks, parse_roles
+from eroica.settings import check_ranks, parse_roles
 
 _POINT_TO_POINT = frozenset({"send", "recv"})
 _REDUCING = frozenset({"all_reduce", "reduce_scatter"})

@@ -105,40 +105,6 @@ class WorkerOperations(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     heard: int = 0
 
 
-class PortCount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One RDMA port of a host over the interval of the report; whoever uses it, the job or others.
-
-    Attributes:
-        device: Adapter and port, "mlx5_0/1".
-        sent_bytes: Sent.
-        received_bytes: Received.
-        trouble: Counter of the driver -> by how much it grew; only those that did: congestion, losses, time-outs.
-    """
-
-    device: str
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    trouble: dict[str, int] = {}
-
-
-class KernelTime(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One collective of NCCL on one worker, as NCCL's Inspector tells it.
-
-    Attributes:
-        worker: Global rank.
-        communicator: NCCL's hash of it.
-        name: "AllReduce".
-        sequence: Its number inside communicator and kind.
-        exec_s: How long its kernel took there, its waiting for others included.
-    """
-
-    worker: int
-    communicator: str
-    name: str
-    sequence: int
-    exec_s: float
-
-
 class HostCommunication(msgspec.Struct, frozen=True, kw_only=True):
     """What one agent saw of its workers' communication since it last told.
 
@@ -149,8 +115,6 @@ class HostCommunication(msgspec.Struct, frozen=True, kw_only=True):
         groups: Communicators, named by any worker since the last report.
         readings: How often the sockets were read.
         reading_s: What that took, of one core.
-        ports: RDMA ports, where there are any.
-        kernels: NCCL's collectives, where its Inspector is loaded.
     """
 
     interval_s: float
@@ -159,8 +123,6 @@ class HostCommunication(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[ProcessGroup, ...] = ()
     readings: int = 0
     reading_s: float = 0.0
-    ports: tuple[PortCount, ...] = ()
-    kernels: tuple[KernelTime, ...] = ()
 
 
 class DelayMatrix(msgspec.Struct, frozen=True, kw_only=True):

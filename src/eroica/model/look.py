@@ -156,7 +156,7 @@ class HostLooks(msgspec.Struct, frozen=True, kw_only=True):
         look_id: The collector's number of this look.
         host: The agent's host.
         first: One per living worker.
-        second: The same `second_look_s` later; a worker that ended in between is missing.
+        second: The same two seconds later; a worker that ended in between is missing.
         notes: What went wrong.
     """
 

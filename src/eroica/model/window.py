@@ -10,11 +10,12 @@ from eroica.model.pattern import Workload
 from eroica.model.worker import ProcessGroup, Worker
 
 WindowKind = Literal["iterations", "blocked", "trace"]
+#: "seldom" stands only in run directories of version 0.1.0.
 WindowPurpose = Literal[
     "slow", "expected", "seldom", "early", "manual", "baseline", "blocked", "trace", "communication"
 ]
 #: Windows that workers asked for because the job got slower than it was.
-SLOWER: tuple[WindowPurpose, ...] = ("slow", "seldom")
+SLOWER: tuple[WindowPurpose, ...] = ("slow",)
 #: Iterations that last so many times those of the healthy job are slow, whoever asked for the window: transfers vary
 #: from window to window, but not by this.
 FAR_SLOWER = 1.5
@@ -32,19 +33,16 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         window_id: Counts from 1 in a job.
         purpose: Why it was opened; "baseline" windows are taken while the job is healthy and compared with later, and
-            "early" ones after a baseline window that looked slow already; "seldom" ones because of long iterations that
-            come back after many usual ones.
-        reason: One clause for people ("mean of the last 50 iterations is 34 % above the best").
+            "early" ones after a baseline window that looked slow already.
+        reason: One clause for people ("iterations have taken 34 % longer than at their best for 9 s").
             A "blocked" one has no iterations to capture: agents look at stacks and at the Flight Recorder instead, and
             both ends are the iteration at which the job stands. A "trace" one was recorded by somebody else's profiler
             and read from files: its ends are the iterations found in them. A "communication" one captured nothing:
             its verdict rests on records that are kept all the time.
         first_iteration: Id (number of completed optimizer iterations) at which the window opens.
         last_iteration: Id at which it closes, exclusive: `last - first` iterations are captured.
-        baseline_iteration_s: Mean iteration of the job's best stretch before, None if unknown; of a "seldom" one,
-            what it would be now, had long iterations cost as little as before.
+        baseline_iteration_s: Mean iteration of the job's best stretch before, None if unknown.
         current_iteration_s: Mean iteration when the window was asked for, None if unknown.
-        period_s: What made it wanted comes and goes, so far apart, seconds; 0 = it is there all the time.
         since: Iteration from which on the job is slow, within a second; 0 = unknown.
     """
 
@@ -56,7 +54,6 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     kind: WindowKind = "iterations"
     baseline_iteration_s: float | None = None
     current_iteration_s: float | None = None
-    period_s: float = 0.0
     since: int = 0
 
 

@@ -32,6 +32,10 @@ from eroica.trace.table import EventTable
 _COLLECTIVES_SHARE = 4
 _SYNCS_SHARE = 8
 _HEADER_BYTES = 1500
+#: Share of the utilization that a critical duration must hold (EROICA, algorithm 1).
+_CRITICAL_SHARE = 0.8
+#: Executions kept per process group and kind of collective.
+_EXECUTIONS = 512
 #: The operator that adds to a parameter's gradient: once for each parameter in each backward pass.
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 
@@ -54,7 +58,7 @@ def summarize_worker(
             trace itself holds.
         samples: Hardware channels, None if there are none.
         flight: The Flight Recorder's entries.
-        settings: `pattern_bytes`, `collective_executions` and `critical_share` count here.
+        settings: `pattern_bytes` counts here.
         recorded: The trace is all there is: the host's own events explain what nothing else does, and records of
             collectives tell when each ended.
 
@@ -127,7 +131,7 @@ def _uses(
     settings: Settings,
 ) -> list[Use]:
     resources = find_resources(capture, samples)
-    uses = measure_use(functions.keys, path.segments, resources, clock, settings.critical_share)
+    uses = measure_use(functions.keys, path.segments, resources, clock, _CRITICAL_SHARE)
     measure_threads(python.threads, samples, clock, python.rate_hz, uses)
     return uses
 
@@ -167,7 +171,7 @@ def _wait_us(scene: Scene) -> NDArray[np.float32]:
 def _records(capture: Capture, scene: Scene, settings: Settings, recorded: bool) -> tuple[CollectiveRecord, ...]:
     groups, rank = capture.process_groups, capture.worker.global_rank
 
-    tally, most = scene.tally, settings.collective_executions
+    tally, most = scene.tally, _EXECUTIONS
     grain_ns = RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS
     series = collective_series(scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, most, grain_ns)
     return fit_collectives(

@@ -21,6 +21,7 @@ counters alone: each is one aligned word.
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import os
 import struct
@@ -29,7 +30,45 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eroica.wire import sealed
-from eroica.wire.registration import PAGE_BYTES, identity_on, page_of
+
+MAGIC = b"EROICA01"
+PAGE_BYTES = 4096
+_HEAD = struct.Struct("=8sI")
+
+
+def page_of(identity: dict[str, Any]) -> bytes:
+    """The page: magic, length, JSON, zeros.
+
+    Raises:
+        ValueError: The identity does not fit.
+    """
+    text = json.dumps(identity).encode()
+    if len(text) > PAGE_BYTES - _HEAD.size:
+        raise ValueError(f"identity of {len(text)} bytes does not fit into one page; shorten it")
+    return (_HEAD.pack(MAGIC, len(text)) + text).ljust(PAGE_BYTES, b"\0")
+
+
+def identity_on(page: bytes, path: Path) -> dict[str, Any]:
+    """What stands on a page.
+
+    Args:
+        page: The first bytes of the file.
+        path: The file, for the message.
+
+    Raises:
+        ValueError: Nothing that could be an identity.
+    """
+    magic, length = _HEAD.unpack_from(page, 0) if len(page) == PAGE_BYTES else (b"", 0)
+    if magic != MAGIC or length > PAGE_BYTES - _HEAD.size:
+        raise ValueError(f"{path} is not a beat file of this version")
+    try:
+        identity = json.loads(page[_HEAD.size : _HEAD.size + length])
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} has an unreadable identity page") from None
+    if not isinstance(identity, dict):
+        raise ValueError(f"{path} has an identity that is no object")
+    return identity
+
 
 RING_SLOTS = 1024
 _BEAT_AT, _EVENT_AT, _RESULT_AT, _ORDER_AT, _RING_AT = PAGE_BYTES, 4352, 4608, 5120, 8192

@@ -14,7 +14,6 @@ from zlib_ng import zlib_ng
 
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
-from eroica.wire.parcels import from_file, from_parcel
 from eroica.wire.patterns import pack_pattern, unpack_pattern
 
 #: zlib's interface, a fifth quicker for patterns; the type stubs lack `error`.
@@ -24,8 +23,6 @@ UNDECODABLE = (zlib.error, _ng.error, ValueError, RecursionError)
 """What hostile bytes make a decoder raise: msgspec's errors are ValueErrors, and so is text that is no UTF-8; bytes
 nested too deeply end in a RecursionError."""
 _LONGEST_TEXT = 500
-#: First byte of what zlib makes; no parcel begins so.
-_ZLIB = b"\x78"
 Record = TypeVar("Record")
 
 
@@ -36,7 +33,7 @@ def encode_record(record: msgspec.Struct) -> bytes:
 
 
 def decode_record(data: bytes, kind: type[Record]) -> Record:
-    """What `encode_record` made; of patterns also what `eroica.wire.parcels.to_file` made.
+    """What `encode_record` made.
 
     Args:
         data: Bytes from a peer or a file; nothing is assumed about them.
@@ -47,8 +44,6 @@ def decode_record(data: bytes, kind: type[Record]) -> Record:
     """
     unpacker = _ng.decompressobj()
     try:
-        if kind is WorkerPattern and data[:1] != _ZLIB:
-            return from_parcel(from_file(data))  # type: ignore[return-value]
         text = unpacker.decompress(data, MAX_DECODED_BYTES)
         if unpacker.unconsumed_tail:
             raise InputError(f"{kind.__name__} of more than {MAX_DECODED_BYTES} bytes refused")

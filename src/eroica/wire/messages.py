@@ -21,24 +21,18 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         count: Triggers of this worker so far; a new count is a new trigger.
-        kind: "slow" against the job's own past, "expected" against what the user said, "seldom" long iterations.
+        kind: "slow" against the job's own past, "expected" against what the user said.
         reason: One clause with numbers.
         baseline_s: Best mean iteration before, None if unknown.
         current_s: Mean iteration now.
-        period_s: Slow stretches or iterations come and go, so far apart, seconds; 0 = it is slow all the time.
-        next_iteration: Of "seldom": id of the iteration that is expected to be long...
-        interval: ...so many after the one before.
         since: Iteration from which on they are slow, as far as blocks of a second tell; 0 = unknown.
     """
 
     count: int
-    kind: Literal["slow", "expected", "seldom"] = "slow"
+    kind: Literal["slow", "expected"] = "slow"
     reason: str
     baseline_s: float | None
     current_s: float
-    period_s: float = 0.0
-    next_iteration: int = 0
-    interval: float = 0.0
     since: int = 0
 
 
@@ -142,7 +136,7 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         look: Number of the look at blocked workers that agents shall take and hand in once (`POST /v1/looks`, a
             `HostLooks`); 0 = none.
         count_by: Source by which all workers shall count iterations; 0 = as each of them does.
-        pause_s: The next report may wait so long, where that is longer than `report_s`: in a job of many hosts.
+        pause_s: The next report may wait so long in a job of many hosts; `eroica.wire.patience.REPORT_S` at least.
         protocol: Version of what the collector says, as in `AgentReport`.
     """
 
@@ -153,58 +147,6 @@ class CollectorReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     count_by: int = 0
     pause_s: Annotated[float, msgspec.Meta(ge=0, le=5)] = 0.0
     protocol: int = 1
-
-
-class PartsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Numbers are wanted for parts of patterns, or parts are handed over that the collector asked for.
-
-    Attributes:
-        ids: `eroica.wire.parcels.part_id` of each part that needs a number, one after another.
-        texts: Parts that were asked for: see `eroica.wire.parcels.pack_parts`.
-    """
-
-    ids: bytes = b""
-    texts: bytes = b""
-
-
-class PartsReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Numbers of parts.
-
-    Attributes:
-        book: The numbers are of this book. A collector that is started again, or has no room, begins another one.
-        numbers: One for each id of the request.
-        wanted: Places of ids in the request whose parts nobody has handed over yet, and this agent shall.
-    """
-
-    book: int
-    numbers: tuple[int, ...] = ()
-    wanted: tuple[int, ...] = ()
-
-
-class NumberedPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """A pattern as a parcel whose parts the collector knows.
-
-    Attributes:
-        book: Where the numbers are from.
-        parts: How many there are.
-        numbers: Theirs, in order; see `eroica.wire.parcels.pack_numbers`.
-        own: As in `eroica.wire.parcels.Parcel`.
-    """
-
-    book: int
-    parts: int
-    numbers: bytes
-    own: bytes
-
-
-class PatternReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a `NumberedPattern`.
-
-    Attributes:
-        unknown: It was not taken: its numbers are of another book, or a part never came. Ask for all numbers anew.
-    """
-
-    unknown: bool = False
 
 
 class SummaryFailure(msgspec.Struct, frozen=True, kw_only=True):

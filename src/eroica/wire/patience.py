@@ -6,23 +6,17 @@ capturing makes them longer, and what slows the job down may get worse meanwhile
 
 from __future__ import annotations
 
-import math
-
 from eroica.settings import Settings
 
 _TIMES = 3.0
+#: Pause between two reports of an agent, seconds, and without any for so long the collector takes the job for ended.
+REPORT_S, AGENT_SILENCE_S = 0.25, 60.0
+#: Seconds for which the collector still answers after its last verdict.
+FAREWELL_S = 2.0
 #: Nobody is waited for longer than three times this until a window begins, seconds, whatever pace was reported.
 _LONGEST_LEAD_S = 300.0
 #: Iterations that a worker may need after the window before its profiler can be stopped.
 _PARKED_ITERATIONS = 5
-#: What comes every so many iterations may be off by this share of their number, and by so many at least.
-REGULAR = 0.1
-_LEAST_OFF = 3
-
-
-def off_by(interval: float) -> int:
-    """Iterations by which one that comes every so many may come too early or too late."""
-    return max(_LEAST_OFF, math.ceil(REGULAR * interval))
 
 
 def until_open_s(lead: int, iteration_s: float) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-#: Version of what agents and the collector say to each other. Since 2 patterns travel as parcels with numbered parts.
-PROTOCOL, PARCELS = 2, 2
+#: Version of what agents and the collector say to each other.
+PROTOCOL = 1
 
 
 class _Spoken(msgspec.Struct):

@@ -47,6 +47,7 @@ _READ_BYTES = 65_536  # all that a FIFO holds
 _PLAIN, _WITH_STACKS = frozenset(b"abcdefghijklmnopqrstuvwxyz"), frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _MOST_LINE = 4096  # what a FIFO takes whole
 _COUNTS = frozenset(b"0123456789")
+_QUESTIONS = _PLAIN | _WITH_STACKS | _COUNTS
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 128, 200, 300
 _RECENT, _MAX_OPEN, _MAX_GROUPS = 32, 256, 256
 _VARIES = 0.2  # where more than this share of a kind are of sizes of their own, each size is like any other
@@ -168,7 +169,7 @@ class Answering:
             asked = posix.read(self._reading, _READ_BYTES)
         except OSError:
             return False
-        self._run(self._reply, next((letter for letter in reversed(asked) if _is_question(letter)), 0))
+        self._run(self._reply, next((letter for letter in reversed(asked) if letter in _QUESTIONS), 0))
         return self._is_ours(self._reading)
 
     def _reply(self, question: int) -> None:
@@ -201,10 +202,6 @@ class Answering:
         with contextlib.suppress(OSError):
             if len(line) <= _MOST_LINE and self._is_ours(self._telling):
                 posix.write(self._telling, line)
-
-
-def _is_question(letter: int) -> bool:
-    return letter in _PLAIN or letter in _WITH_STACKS or letter in _COUNTS
 
 
 def answer(question: int) -> dict[str, Any]:

@@ -8,12 +8,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
 from eroica.settings import load_settings, pinned_config
 from eroica.wire.places import places, private_directory, private_file
-from eroica.worker.compiled import keep_compilers_out, let_compilers_pass
 from eroica.worker.exchanges import hear_backward, hear_exchanges
 from eroica.worker.guard import log_of_this_process
 from eroica.worker.hooks import Guest
@@ -39,7 +38,8 @@ class Attachment:
             self._undo[name] = _hear_of_batches(sys.modules[name]._BaseDataLoaderIter, self.guest)
         elif name == OPTIMIZERS:
             torch_is_imported_here()
-            self._undo[name] = _hook_optimizers(sys.modules[name], self.guest)
+            handle = sys.modules[name].register_optimizer_step_post_hook(self.guest.hooks.stepped)
+            self._undo[name] = handle.remove
             self.guest.door.open()
             autograd = sys.modules.get("torch.autograd.variable")
             self._undo["backward"] = self.guest.leave_backward = hear_backward(autograd, self.guest.passed_back)
@@ -108,11 +108,6 @@ def _hear_of_batches(iterator_class: Any, guest: Guest) -> Callable[[], object]:
     return undo
 
 
-def _hook_optimizers(module: Any, guest: Guest) -> Callable[[], object]:
-    handle = module.register_optimizer_step_post_hook(guest.hooks.stepped)
-    return handle.remove  # type: ignore[no-any-return]
-
-
 def attach_to(name: str) -> None:
     """Called by the look-out when a module of torch is there."""
     _attachment.guest.guard.run(_attachment.attach, name)
@@ -124,9 +119,69 @@ def detach() -> None:
 
 
 #: Settings that the training process itself reads, when it becomes a worker: for them no other process must be told.
-_OF_THE_WORKER = frozenset(
-    ("learn_repeats", "relearn_events", "answering_thread", "stack_signal", "sealed_memory", "worker_failures_raise")
-)
+_OF_THE_WORKER = frozenset(("answering_thread", "stack_signal", "sealed_memory", "worker_failures_raise"))
+
+
+_TRIED_WITH = ("2.13.",)
+
+
+class _Bells(ModuleType):
+    """Attributes that are functions: storing a value in one calls it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__[name](value)
+
+
+_bells = _Bells("bells of eroica")
+_done: set[int] = set()
+
+
+def _ring_stepped(optimizer: Any = None, *_ignored: Any) -> None:
+    _bells.stepped = optimizer
+
+
+def _ring_announced() -> None:
+    _bells.announced = None
+
+
+def _pass(*_ignored: Any) -> None:
+    pass
+
+
+def let_compilers_pass(stepped: Callable[..., None], announced: Callable[[], None]) -> None:
+    """Tell Dynamo, which has been imported, what to see in place of our functions. Idempotent.
+
+    Dynamo follows the training into every Python function that it calls, our hook of optimizers too. Where it compiles
+    a whole step, it is to see in the hook's place one that stores the optimizer in an attribute of a module. That is no
+    operator, so the graph is the same. But Dynamo stores it anew each time that what it has compiled runs, and the
+    module listens. In versions of torch with which this was not tried the compiler sees nothing, and steps that are
+    compiled whole are not counted.
+
+    Args:
+        stepped: The post-step hook of optimizers.
+        announced: What the user's loop calls at each iteration.
+    """
+    torch = sys.modules["torch"]
+    substitute = getattr(getattr(torch, "compiler", None), "substitute_in_graph", None)
+    if substitute is None or id(stepped) in _done:  # before torch 2.5 our hook ends a graph
+        return
+    _done.add(id(stepped))
+    _bells.__dict__.update(stepped=stepped, announced=lambda _: announced())
+    tried = str(getattr(torch, "__version__", "")).startswith(_TRIED_WITH)
+    for ours, seen in ((stepped, _ring_stepped), (announced, _ring_announced)):
+        substitute(ours, skip_signature_check=True)(seen if tried else _pass)
+
+
+def keep_compilers_out(*functions: Callable[..., Any]) -> None:
+    """Let Dynamo, which has been imported, compile neither these functions nor what they call when they run."""
+    with contextlib.suppress(ImportError, AttributeError):  # before torch 2.6 it looks, and finds nothing to compile
+        from torch._C._dynamo.eval_frame import set_code_exec_strategy
+        from torch._dynamo.types import FrameAction, FrameExecStrategy
+
+        never = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+        for function in (*functions, _Bells.__setattr__):
+            if isinstance(function, FunctionType):
+                set_code_exec_strategy(function.__code__, never)
 
 
 class Watch:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from eroica.settings import Settings, load_settings
+from eroica.settings import load_settings
 from eroica.wire import beat
 from eroica.wire.beat import BACKWARD, BATCHES, EXCHANGES, OPTIMIZER, RING_SLOTS, BeatWriter, Result
 from eroica.wire.places import places, private_directory
@@ -86,7 +86,6 @@ class Guest:
         self.exchanged = self.guard.border(functools.partial(self.repeated, EXCHANGES))
         self.passed_back = self.guard.border(functools.partial(self.repeated, BACKWARD))
         self.leave_backward: Callable[[], object] = lambda: None
-        self._settings = Settings()
         self._begin()
 
     def _begin(self) -> None:
@@ -414,22 +413,21 @@ class Guest:
         if lack:
             raise OSError(lack)
         find_in_torch()
-        self._settings = load_settings()
-        self._sources.tune(self._settings.learn_repeats, self._settings.relearn_events)
+        settings = load_settings()
         where = places(os.environ)
         self._facts = facts = surroundings.identity(os.environ, optimizer, threads)
         private_directory(where.runtime)
-        witness = Witness(where.runtime, self._settings, self.guard.run, in_main_thread)
+        witness = Witness(where.runtime, settings, self.guard.run, in_main_thread)
         try:
             with spared():
-                beats = BeatWriter.create(where.runtime, {**facts, **witness.facts}, self._settings.sealed_memory)
+                beats = BeatWriter.create(where.runtime, {**facts, **witness.facts}, settings.sealed_memory)
         except BaseException:
             witness.end()
             raise
         beats.beat(0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
         beats.count_by(self._sources.shown, self._sources.known)
         self._capturer = Capturer(
-            facts, self._answer, self.door, self._in_background, self.guard.run, self._settings,
+            facts, self._answer, self.door, self._in_background, self.guard.run, settings,
             optimizers=lambda: [reference() for reference in list(self._numbered.values())],
         )  # fmt: skip
         self._witness = witness

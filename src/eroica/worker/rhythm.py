@@ -92,10 +92,6 @@ class Rhythm:
         """Plain iterations were counted elsewhere since `state`."""
         self.iteration, self._end_ns, self._fed = iteration, end_ns, fed
 
-    def tune(self, repeats: int, relearn_events: int) -> None:
-        """Set both numbers later, when the settings are known."""
-        self._repeats, self._relearn_events = repeats, relearn_events
-
     def loaded(self, now_ns: int) -> None:
         """A data loader handed out a batch."""
         self._fed = _FED

@@ -83,15 +83,11 @@ class Sources:
         self._has_stepped = self._is_ordered = False
         self._renumbered = 0
 
-    def tune(self, repeats: int, relearn_events: int) -> None:
-        """Set how patterns are learned; see `Rhythm`."""
-        for one in (self._steps, *(each.rhythm for each in self.lesser.values())):
-            one.tune(repeats, relearn_events)
-
     @property
     def rhythm(self) -> Rhythm:
         """The rhythm that is shown; that of optimizers where nothing is."""
-        return self._rhythm_of(self.shown)
+        one = self.lesser.get(self.shown)
+        return self._steps if one is None else one.rhythm
 
     @property
     def relearned(self) -> int:
@@ -100,8 +96,8 @@ class Sources:
 
     @property
     def known(self) -> int:
-        """Sources whose iterations are counted: bit number n stands for source n."""
-        found = sum(1 << source for source in (EXCHANGES, BACKWARD) if not self.lesser[source].rhythm.learning)
+        """Sources that all workers of a job may be told to count by, and this one could: bit n stands for source n."""
+        found = 0 if self.lesser[EXCHANGES].rhythm.learning else 1 << EXCHANGES
         if self._has_stepped and not self._steps.learning:
             found |= 1 << (ANNOUNCED if self._steps.explicit else OPTIMIZER)
         return found
@@ -150,7 +146,3 @@ class Sources:
         was_shown, self.shown = self.shown, source
         # from nothing to something is no new meaning
         self._renumbered = before + (was_shown != NO_SOURCE) - self.rhythm.relearned
-
-    def _rhythm_of(self, source: int) -> Rhythm:
-        one = self.lesser.get(source)
-        return self._steps if one is None else one.rhythm

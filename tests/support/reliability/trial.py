@@ -26,8 +26,8 @@ TRAINING = Path(__file__).with_name("training.py")
 PATIENCE_S = 60.0
 PAUSE_S = 0.015
 _QUICK = (
-    "learn_repeats=3", "warmup_iterations=5", "baseline_after_iterations=30", "baseline_window_s=1.0",
-    "window_lead_s=0.5", "farewell_s=0.3", "window_deadline_s=4",
+    "baseline_after_iterations=30", "baseline_window_s=1.0",
+    "window_lead_s=0.5", "window_deadline_s=4",
 )  # fmt: skip
 
 

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle, Content
+from eroica.archive.bundle import BUNDLE_FILE, Bundle
 from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES
-from eroica.archive.load import decode_content, decode_history
+from eroica.archive.load import decode_history
 from eroica.errors import InputError
 from eroica.fleet.records import (
     Beat,
@@ -42,7 +42,7 @@ from eroica.model.rows import NUMBERS, RowTable
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.model.worker import Worker
-from eroica.wire.codec import UNDECODABLE
+from eroica.wire.codec import UNDECODABLE, decode_record
 from eroica.wire.messages import JobStatus
 from eroica.wire.places import private_file, read_private
 
@@ -325,7 +325,7 @@ class Packer:
     def _read(self, directory: Path, some: Iterable[_Kept]) -> Iterator[WorkerPattern]:
         for kept in some:
             try:
-                yield decode_content(kept.read())
+                yield decode_record(kept.read(), WorkerPattern)
             except (OSError, InputError) as error:
                 log.warning("a pattern in %s is left out: %s", directory, error)
 
@@ -407,7 +407,7 @@ class _Kept(NamedTuple):
 
     stamp: tuple[int, int]
     written_at: float
-    read: Callable[[], Content]
+    read: Callable[[], bytes]
 
 
 def _kept_patterns(directory: Path, stack: contextlib.ExitStack) -> dict[int, _Kept]:
