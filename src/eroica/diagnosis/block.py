@@ -90,7 +90,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         factor: Factor by which an execution takes longer than the reference's; NaN without one.
         with_data: Factor of forward and backward only.
         without_data: Factor of the optimizer only.
-        crowded: More workers than cores are on the workers' hosts, and most wait for a core.
         has_more_data: Operators take longer as they do with larger tensors.
         held: Share of the time in which the processes were stopped or throttled, 0-1.
         stopped: The part of it in which they were stopped.
@@ -120,7 +119,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     factor: float = np.nan
     with_data: float = np.nan
     without_data: float = np.nan
-    crowded: bool = False
     has_more_data: bool = False
     held: float = 0.0
     stopped: float = 0.0

@@ -9,8 +9,6 @@ import numpy as np
 
 from eroica.diagnosis.labels import PLANNED
 from eroica.diagnosis.missing_workers import ALL_OF_THEM, describe_absence, find_absence, hides, note_absence
-from eroica.diagnosis.neighbors import unexplained_neighbors
-from eroica.diagnosis.operators import grown_tensors
 from eroica.diagnosis.recordings import describe_turns
 from eroica.diagnosis.selection import LEAST_DOUBTED, Cause, Weighed, explained_us, growth_of
 from eroica.diagnosis.setup import setup_notes
@@ -78,8 +76,6 @@ def conclude(
     doubted = [one for one in weighed if one.is_doubted and one.cause.gain >= LEAST_DOUBTED]
     if doubted:
         return Conclusion("undetermined", _doubted(view, doubted[0].cause), notes)
-    if grown := describe_growth(view):
-        return Conclusion("undetermined", grown, notes)
     if view.is_slow:
         return Conclusion("undetermined", _unexplained(view, weighed), notes)
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
@@ -141,18 +137,6 @@ def _doubted(view: View, cause: Cause) -> str:
     return (
         f"{what} seems to cost {percent(cause.gain)} of the iteration ({view.now_text}) on {who}, but "
         f"{count} too few to tell it from noise; {MORE_STEPS}.{describe_turns(view)}"
-    )
-
-
-def describe_growth(view: View) -> str:
-    """Return a sentence on batches or sequences that have grown on all workers alike; "" if they have not."""
-    if not grown_tensors(view.suspects, view.larger_than_before, view.baseline_us):
-        return ""
-    return (
-        f"Iterations take {view.now_and_before}: operators of forward and backward take longer than "
-        f"in the {view.past_window}, those of the optimizer do not, on all workers alike. So batches or sequences have "
-        "grown, which is no fault, or processors compute more slowly while memory is as fast as before; the sizes of "
-        "the batches tell which."
     )
 
 
@@ -242,8 +226,6 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
     ):
         yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
     yield from setup_notes(view, {cause.cause for cause in causes})
-    if view.is_slow and not causes:
-        yield from unexplained_neighbors(view)
     yield from _worker_notes(view)
 
 

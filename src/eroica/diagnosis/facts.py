@@ -40,7 +40,6 @@ def with_facts(view: View, block: Block) -> Block:
         held=float(held_share(view.fleet)[workers].mean()),
         stopped=float(np.nan_to_num(host_fact(view.fleet, "stopped"))[workers].mean()),
         queued=_queued(view, block, workers),
-        crowded=bool(view.is_crowded[workers].all()) and not view.fleet.has_accelerator,
         planned=_planned(view, block),
     )
     if block.cell in ("input", "python"):

@@ -70,14 +70,7 @@ _FRAME = re.compile(r"^(?P<name>\S.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
 _SPECIFIC = 0.5
 
 
-#: Annotations that hold whole iterations and so name nothing; what they hold by themselves lies outside any operator.
-_WHOLE_STEPS = ("ProfilerStep",)
 OUTSIDE = "host outside any recorded operator"
-
-
-def is_whole_step(name: str) -> bool:
-    """True if a row is the annotation around an iteration, which is no function."""
-    return name.startswith(_WHOLE_STEPS)
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit, Reference
 from eroica.diagnosis.frames import find_focus
-from eroica.diagnosis.operators import host_fact, queued_share
+from eroica.diagnosis.operators import FULL, host_fact, queued_share
 from eroica.diagnosis.setup import number
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
@@ -25,8 +25,6 @@ from eroica.localize.excess import SURE
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
-#: A host on which so much of all cores is used has none left.
-_FULL = 0.85
 #: Share of the lost time that these processes must use in cores, that threads wait for a core, and of what they use
 #: that must be seen in sampled stacks.
 _LEAST_TAKEN, _LEAST_QUEUED, _LEAST_SAMPLED = 0.3, 0.2, 0.2
@@ -105,7 +103,7 @@ def _crowd(view: View, kind: _Kind, lost_us: float) -> Block | None:
     for host, here in view.homes.items():
         cores = view.cores[host].allowed
         taken_us, queued_us = float(np.nansum(taken_W[here])), float(np.nan_to_num(queued_W[here]).mean())
-        enough = view.cores[host].busy >= _FULL and taken_us >= _LEAST_TAKEN * lost_us * cores
+        enough = view.cores[host].busy >= FULL and taken_us >= _LEAST_TAKEN * lost_us * cores
         enough &= queued_us + carried_us >= _LEAST_QUEUED * lost_us
         enough &= float(sampled_W[here].sum()) >= _LEAST_SAMPLED * taken_us
         if past is None:

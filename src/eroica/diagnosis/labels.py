@@ -75,7 +75,6 @@ LABELS: tuple[Label, ...] = (
     Label(NO_FAULT, lambda b, _: b.facts.has_more_data),
     Label("compute-slow", lambda b, _: b.facts.held > HELD),
     Label(NO_FAULT, lambda b, steady: not steady and b.reference == "peers" and b.facts.factor < _CLEARLY_SLOWER),
-    Label(NO_FAULT, lambda b, steady: not steady and b.facts.crowded and b.facts.queued >= _BY_QUEUE),
     Label("cpu-contention", lambda b, _: b.facts.queued >= _BY_QUEUE),
     Label("compute-slow", lambda b, _: True),
 )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Cell, Culprit
-from eroica.diagnosis.frames import NOTHING, Focus, is_whole_step, split_frame
+from eroica.diagnosis.frames import NOTHING, Focus, split_frame
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
 from eroica.localize.chains import Chain, began_late, blame_of, chain_executions, held_up, without
@@ -196,7 +196,7 @@ def _function(view: View, workers: list[int], each_us: float) -> tuple[Focus, Ce
     keys = view.fleet.keys
     over_F = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[:, workers].mean(axis=1)
     order = [int(row) for row in np.argsort(-over_F) if keys[row].kind != "collective"]
-    if not order or over_F[order[0]] < _MOST * each_us or is_whole_step(keys[order[0]].name):
+    if not order or over_F[order[0]] < _MOST * each_us:
         return NOTHING, "late"
     row, key = order[0], keys[order[0]]
     focus = Focus(

@@ -21,25 +21,19 @@ from eroica.model.pattern import LAUNCHING, Phase
 
 Floats = NDArray[np.float64]
 #: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
-FORWARD, BACKWARD, WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
-WITH_DATA = FORWARD | BACKWARD
+_WITH_DATA, _WITHOUT_DATA = frozenset({"forward", "backward"}), frozenset({"optimizer"})
 #: An operator that others run in has less of its time for itself.
 _OWN = 0.1
 _NODE = re.compile(r"(?:Backward|Grad)\d+$|^AccumulateGrad$")
 #: Share of the operators' slowness that the optimizer may have with larger tensors: its work is the number of
 #: parameters. A slow processor gives it all of it, and noise moves both alike.
 _SHARED_BY_OPTIMIZER = 0.5
-#: Forward takes longer by at least this share of what backward takes longer, if tensors are larger.
-_LEAST_OF_BACKWARD = 0.15
-#: With larger tensors the processor is busy for at least this share of the additional time.
-_BUSY_FOR = 0.35
 #: A process that is stopped or throttled for a smaller share of the time is not slow for that reason.
 HELD = 0.05
+#: A host on which this share of all cores is used has none left.
+FULL = 0.85
 #: Waiting for a core explains slowness from this share of it on.
 EXPLAINED_BY_QUEUE = 0.5
-#: Batches have grown if forward and backward take so many times as long, and that is this share of the growth.
-_LEAST_GROWTH = 1.1
-_OF_GROWTH = 0.5
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -88,13 +82,6 @@ def launching_rows(fleet: Fleet, phase: Phase | None = None) -> list[int]:
     """List rows of hosts that launch while their devices have no work; of one part of the iteration, or of all."""
     found = (at for at, key in enumerate(fleet.keys) if key.kind == "other" and key.name == LAUNCHING)
     return [at for at in found if phase is None or fleet.keys[at].phase == phase]
-
-
-def running_us(fleet: Fleet) -> Floats:
-    """Return the time per iteration in which a processor is busy with operators; NaN where not sampled. float64 [W]."""
-    rows = operators(fleet)
-    busy_W = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows][:, :, 1])).sum(axis=0)
-    return np.asarray(np.where(busy_W > 0, busy_W, np.nan))
 
 
 def speed_against_peers(fleet: Fleet, phases: frozenset[str] | None = None) -> Speed:
@@ -201,7 +188,7 @@ def weighted_mean(values: Sequence[float] | Floats, weights: Sequence[float] | F
 def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bool_]:
     """Mark workers whose operators take longer as they do with larger batches or sequences. bool [W].
 
-    Forward and backward take longer, the optimizer hardly does, and a processor is busy meanwhile.
+    Forward and backward take longer, and the optimizer hardly does.
 
     Args:
         suspects: The window.
@@ -212,14 +199,9 @@ def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bo
     known_W = ~np.isnan(own.factor)
     if not known_W.any():
         return known_W
-    parts = [speed_against(suspects, source, phases) for phases in (WITH_DATA, WITHOUT_DATA, FORWARD, BACKWARD)]
-    grows_W, fixed_W, forward_W, backward_W = (part.factor for part in parts)
+    grows_W, fixed_W = (speed_against(suspects, source, phases).factor for phases in (_WITH_DATA, _WITHOUT_DATA))
     more_W = known_W & (grows_W > 1) & ~(fixed_W - 1 > _SHARED_BY_OPTIMIZER * (grows_W - 1))
-    more_W &= ~(forward_W - 1 < _LEAST_OF_BACKWARD * (backward_W - 1))
-    then_W, queue_W = (_usual(suspects, source, of) for of in (running_us, queued_share))
-    total_W = _usual(suspects, source, lambda one: np.asarray(one.total_us[operators(one)].sum(axis=0)))
-    hardly_W = then_W < _BUSY_FOR * total_W  # operators that only wait keep no processor busy
-    more_W &= hardly_W | ~(running_us(fleet) / then_W - 1 < _BUSY_FOR * (grows_W - 1))
+    queue_W = fleet.usual(queued_share(fleet)) if source == "peers" else _then(suspects, queued_share)
     longer_W = queued_share(fleet) - queue_W * np.maximum(grows_W, 1.0)
     most_W = fleet.critical_us[operators(fleet)].sum(axis=0) * (1 - 1 / np.maximum(grows_W, 1.0))
     if not fleet.has_accelerator:
@@ -227,10 +209,8 @@ def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bo
     return np.asarray(more_W & (held_share(fleet) <= HELD), dtype=np.bool_)
 
 
-def _usual(suspects: Suspects, source: str, measure: Callable[[Fleet], Floats]) -> Floats:
-    """Return a measurement of each worker's reference; NaN without one. float64 [W]."""
-    if source == "peers":
-        return suspects.fleet.usual(measure(suspects.fleet))
+def _then(suspects: Suspects, measure: Callable[[Fleet], Floats]) -> Floats:
+    """Return a measurement of each worker in the baseline window; NaN without one. float64 [W]."""
     past = suspects.baseline
     known = dict(zip(past.ranks, measure(past), strict=True)) if past is not None else {}
     return np.asarray([known.get(rank, np.nan) for rank in suspects.fleet.ranks], dtype=np.float64)
@@ -241,21 +221,3 @@ def speed_against(suspects: Suspects, source: str, phases: frozenset[str] | None
     if source == "peers":
         return speed_against_peers(suspects.fleet, phases)
     return speed_against_baseline(suspects, phases)
-
-
-def grown_tensors(suspects: Suspects, larger_W: NDArray[np.bool_], baseline_us: float | None) -> bool:
-    """Return True if batches or sequences have grown on most workers, and that is most of the longer iteration.
-
-    Args:
-        suspects: The window.
-        larger_W: Workers with larger tensors than in the baseline window. bool [W].
-        baseline_us: Mean iteration to compare with.
-    """
-    fleet = suspects.fleet
-    grown_us = fleet.mean_iteration_us - (baseline_us or np.inf)
-    if grown_us <= 0 or larger_W.mean() < 0.6:
-        return False
-    rows = operators(fleet)
-    more_W = (fleet.critical_us[rows] - np.nan_to_num(suspects.before_us[rows])).sum(axis=0)
-    times = np.nanmedian(speed_against_baseline(suspects, WITH_DATA).factor)
-    return bool(times >= _LEAST_GROWTH and np.median(more_W) >= _OF_GROWTH * grown_us)

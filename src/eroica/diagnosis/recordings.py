@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_own_frame, is_whole_step, split_frame
+from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_own_frame, split_frame
 from eroica.diagnosis.outliers import JOB_WIDE, time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
@@ -79,7 +79,7 @@ def _heaviest(view: View, rows: list[int], members: list[int]) -> Focus:
     time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
     row = rows[int(np.argmax(time_R))]
     key = view.fleet.keys[row]
-    if is_whole_step(key.name):
+    if key.name.startswith("ProfilerStep"):  # the annotation around an iteration, which is no function
         return NOTHING
     place = split_frame(key.stack[-1]).place if key.stack else ""
     share = float(time_R.max() / max(float(time_R.sum()), 1e-9))

@@ -12,18 +12,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import NOTHING
+from eroica.diagnosis.block import Block
 from eroica.diagnosis.helpers import find_helpers
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.lock import find_lock_holders
-from eroica.diagnosis.neighbors import find_newcomers, find_process
+from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
 from eroica.diagnosis.recordings import is_believed
 from eroica.diagnosis.search import COLLECTIONS_GAIN, find_blocks
-from eroica.diagnosis.setup import find_changed_setting, find_setting
+from eroica.diagnosis.setup import find_setting
 from eroica.diagnosis.view import View
-from eroica.localize.excess import SURE
 from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
 from eroica.model.shares import percent
 from eroica.model.window import SLOWER
@@ -47,8 +45,6 @@ _BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
 _FEW_ITERATIONS, _LENIENT = 9, 1 / 3
 #: What a slow processor runs takes longer by its factor, or a little more.
 _AS_SLOWLY = 1.25
-#: Causes that explain less of the growth leave something to be found.
-_HALF = 0.5
 #: Share of a slowdown from which a cause accounts for it, and of all gains from which it leads.
 _ACCOUNTS, _LEADS = 0.6, 0.8
 #: Busy times show about half of what a lack of cores costs.
@@ -104,19 +100,16 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
     if not causes and view.iterations <= _FEW_ITERATIONS and view.strictness == 1:
         weighed = [*_doubted(view), *weighed]
-    if sum(one.gain for one in causes) < _HALF * growth_of(view)[0]:
-        causes = causes or _by_surroundings(view)
     settled = settle_gains(view, causes)
     return sorted(settled, key=lambda one: one.cause == PLANNED), weighed  # faults come first
 
 
 def _doubted(view: View) -> list[Weighed]:
     """Return what a lenient search finds in a window of few iterations, the largest first."""
-    lenient = View(view.suspects, view.context, view.settings, _LENIENT)
-    causes, _ = find_causes(lenient)
+    causes, _ = find_causes(View(view.suspects, view.context, view.settings, _LENIENT))
     why = f"{view.iterations} iterations are too few to tell it from noise"
-    large = [one for one in causes if one.gain >= LEAST_DOUBTED]
-    return [Weighed(cause=one, decision=why, is_doubted=True) for one in sorted(large, key=lambda one: -one.weight)]
+    large = sorted((one for one in causes if one.gain >= LEAST_DOUBTED), key=lambda one: -one.weight)
+    return [Weighed(cause=one, decision=why, is_doubted=True) for one in large]
 
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
@@ -274,34 +267,6 @@ def is_same_time(block: Block, other: Cause) -> bool:
 
 def _name(cause: Cause) -> str:
     return f"{cause.cause} ({cause.block.focus.label})"
-
-
-def _by_surroundings(view: View) -> list[Cause]:
-    """Return what has changed around a job in which no block stands out: processes beside it, or a setting."""
-    before_us = view.baseline_us
-    culprit = find_newcomers(view) or find_changed_setting(view)
-    if culprit is None or not before_us or before_us >= view.iteration_us:
-        return []
-    block = _grown(view, culprit, before_us)
-    cause = label_of(block, view.is_slow or view.fleet.has_accelerator)
-    return [Cause(block=block, cause=cause, gain=block.gain or 0.0)]
-
-
-def _grown(view: View, culprit: Culprit, before_us: float) -> Block:
-    return Block(
-        cell="operators",
-        rows=(),
-        focus=NOTHING,
-        workers=tuple(range(view.workers)),
-        scope="all",
-        reference="baseline" if view.suspects.baseline is not None else "expectation",
-        removed_us=np.maximum(view.fleet.iteration_us - before_us, 0.0),
-        mean_us=view.iteration_us,
-        reference_us=before_us,
-        strength=SURE,
-        culprit=culprit,
-        gain=1 - before_us / view.iteration_us,
-    )
 
 
 def growth_of(view: View) -> tuple[float, float]:

@@ -15,8 +15,6 @@ from eroica.diagnosis.block import Growth
 from eroica.diagnosis.operators import (
     Speed,
     larger_tensors,
-    operators,
-    queued_share,
     speed_against_baseline,
     speed_against_peers,
 )
@@ -171,16 +169,6 @@ class View:
             if now > 0 and before > 0:
                 found.append(Growth(what=name, before=float(before), now=float(now)))
         return tuple(found)
-
-    @cached_property
-    def is_crowded(self) -> NDArray[np.bool_]:
-        """Workers of hosts with more workers than cores, most of which wait for a core. bool [W]."""
-        waited_W = queued_share(self.fleet) * self.fleet.iteration_us.mean(axis=1)
-        few_W = waited_W < LEAST_OWN * self.fleet.critical_us[operators(self.fleet)].sum(axis=0)
-        crowded = {
-            host: len(at) > self.cores[host].allowed and not np.median(few_W[at]) for host, at in self.homes.items()
-        }
-        return np.asarray([crowded[pattern.worker.host] for pattern in self.fleet.patterns], dtype=np.bool_)
 
     @cached_property
     def cores(self) -> dict[str, Cores]:

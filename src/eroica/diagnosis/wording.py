@@ -118,8 +118,6 @@ def _culprit(view: View, block: Block, iteration: str) -> str:
         return f"{culprit.subject}: the stages are cut unequally, and no worker is to blame."
     if culprit.kind == "late":
         return f"{culprit.subject}."
-    if not block.rows:
-        return f"Iterations take {view.now_and_before} {culprit.subject}."
     more = format_ms(block.excess_us)
     inside = f", most of all in {block.focus.name}" if block.focus.functions else ""
     return f"{culprit.subject}; that is {more} of each {iteration} iteration{inside}."

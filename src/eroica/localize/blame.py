@@ -223,7 +223,6 @@ class Ledger:
         self.withheld = 0.0
         self.executions = 0
         self.skew: dict[tuple[str, str], float] = {}
-        self.transfer_us: dict[tuple[str, str], Floats] = {}
         self.matched: list[Matched] = []
         self.pending: list[tuple[Matched, MeetingBlock | None]] = []
         self.blocks: list[MeetingBlock] = []

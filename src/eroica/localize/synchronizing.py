@@ -245,7 +245,6 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         skew_us: How unevenly members leave. float64 [G].
-        transfer_us: Critical time in which nobody is waited for, mean over members. float64 [G, K].
         wait_us: Critical waiting. float64 [G, M, K].
         share: Each member's share of the blame. float64 [G, M, K].
         unpaired_us: What each member spends beyond waiting. float64 [G, M].
@@ -255,7 +254,6 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     skew_us: Floats
-    transfer_us: Floats
     wait_us: Floats
     share: Floats
     unpaired_us: Floats
@@ -312,7 +310,6 @@ def _judged(asked: Question, duration_us: Floats, critical_us: Floats) -> Judged
         share = keep_repeated(share, wait_us, common_column(asked.columns), site_K)
     return Judged(
         skew_us=skew_G,
-        transfer_us=(critical_us - wait_us).mean(axis=1),
         wait_us=wait_us,
         share=share,
         unpaired_us=(critical_us - wait_us).sum(axis=2),
@@ -326,8 +323,6 @@ def _enter(ledger: Ledger, asked: _Asked, judged: Judged) -> None:
     parts, question = asked.parts, asked.question
     names = [part.name for part in parts]
     ledger.skew.update(zip(names, judged.skew_us.tolist(), strict=True))
-    if names[0][1] not in _UNEVEN:
-        ledger.transfer_us.update(zip(names, judged.transfer_us, strict=True))
     for part, time_M in zip(parts if question.is_partial else (), judged.unpaired_us, strict=question.is_partial):
         ledger.unpaired_W[list(part.members)] += time_M  # for those who are missing, or the transfer
     has_ends = question.end_us.shape[1] > 0
