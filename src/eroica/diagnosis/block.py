@@ -102,8 +102,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         caller_us: Time in operators under it.
         caller_usual_us: The same on the reference.
         operator: Name of the operator that holds most of the block, "" for none.
-        batch_us: Time that the loader processes need for a batch; NaN where they were not sampled.
-        batch_before_us: The same in the baseline window.
         together: Share of the pauses that all workers take in the same iteration; NaN where it is about none.
         planned: What all workers have more of by the training's own plan, if that explains the block's time.
     """
@@ -131,8 +129,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     caller_us: float = 0.0
     caller_usual_us: float = 0.0
     operator: str = ""
-    batch_us: float = np.nan
-    batch_before_us: float = np.nan
     together: float = np.nan
     planned: tuple[Growth, ...] = ()
 

@@ -23,7 +23,7 @@ from eroica.diagnosis.facts import with_facts
 from eroica.diagnosis.frames import NOTHING, Focus, find_focus, is_own_frame, whole_rows
 from eroica.diagnosis.late_arrivals import find_late_arrivals
 from eroica.diagnosis.links import find_slow_transfers
-from eroica.diagnosis.loaders import find_loading_function, find_pace_setters, join_equally_slow, reference_of_rows
+from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share
 from eroica.diagnosis.outliers import JOB_WIDE, LEAST_AGREEMENT, LEAST_RATIO, Outliers, find_outliers, time_above
 from eroica.diagnosis.recordings import find_idle_devices
@@ -81,7 +81,6 @@ def find_blocks(view: View) -> list[Block]:
         *_collections_in_turn(view, cells["collections"]),
         *_in_turn(view, cells),
         *_waiting_of_all(view, cells["collectives"]),
-        *find_pace_setters(view),
         *find_slow_transfers(view, cells["collectives"]),
         *find_late_arrivals(view),
         *find_idle_devices(view),

@@ -69,8 +69,6 @@ def _what(view: View, cause: Cause) -> str:
         return _collectives(view, block, iteration)
     if block.scope == "rotating":
         return _in_turn(view, cause, iteration)
-    if not math.isnan(block.facts.batch_us):
-        return _pace(view, block)
     return _does(view, cause, iteration) + _duty(view, block) + _rest(view, block)
 
 
@@ -149,13 +147,6 @@ def _in_turn(view: View, cause: Cause, iteration: str) -> str:
         "compute-slow": "computes more slowly",
     }.get(cause.cause, f"spends longer in {block.focus.label}")
     return f"Another worker each time {what}: waiting for it takes {lost} of each {iteration} iteration."
-
-
-def _pace(view: View, block: Block) -> str:
-    whose = f"all {view.workers} workers" if block.scope == "all" else name_accused(view, block.workers)[0]
-    then = f", {format_ms(block.facts.batch_before_us)} {view.back_then}" if block.facts.batch_before_us > 0 else ""
-    need = f"{format_ms(block.facts.batch_us)} for a batch, most of it in {block.focus.label}{then}"
-    return f"The loader processes of {whose} need {need}: iterations take {view.now_and_before}."
 
 
 def _does(view: View, cause: Cause, iteration: str) -> str:
