@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from eroica.localize.arrivals import Arrivals, read_arrivals
 from eroica.localize.fleet import Fleet, build_fleet
+from eroica.localize.graph import shorten_longest
 from eroica.localize.simulate import Removal, _replayed, share_gains, simulated_gain
-from eroica.localize.unexplained_waiting import shorten_longest
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import ProcessGroup

@@ -28,13 +28,8 @@ LEAST_RATIO = 0.5
 _RATIO_WITHOUT_CORE = 0.2
 #: Share of an excess that the other workers must wait for, if only some are late.
 LEAST_AGREEMENT = 0.4
-#: A late worker that is blamed for less than this share of what the most blamed one is, and waits for at least this
-#: share of its own excess, is nobody whom the others wait for.
-_LEAST_OF_BLAME, _MOST_OF_EXCESS = 0.1, 0.5
 #: Share of a slowdown that was told which a function must be able to hold, where nothing else is there to compare with.
 _MOST_OF_SLOWDOWN = 0.75
-#: And how many times as long it may be: of a larger one any part may have been there before.
-_MOST_OLDER = 2.0
 #: Share of the workers from which a change against the baseline is the whole job's.
 JOB_WIDE = 0.6
 #: In so few iterations the spread alone may understate the noise of sampling.
@@ -118,7 +113,7 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
         mean_W = spent.time_us.mean(axis=1)
         if view.suspects.baseline is not None or not view.is_slow or lost_us <= 0:
             return None
-        is_most_W = (mean_W >= _MOST_OF_SLOWDOWN * lost_us) & (mean_W <= _MOST_OLDER * lost_us)
+        is_most_W = mean_W >= _MOST_OF_SLOWDOWN * lost_us
         reference_W = np.where(is_most_W, np.maximum(mean_W - lost_us, 0.0), mean_W)
         excess = Excess(mean_us=mean_W, reference_us=reference_W, error_us=mean_error(spent.time_us))
     else:
@@ -227,20 +222,8 @@ def _some(view: View, spent: Spent, excess: Excess, over_W: Flags) -> Iterator[O
     """Yield the workers for which their peers wait."""
     agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     late_W = over_W & (agreement_W >= LEAST_AGREEMENT * view.strictness)
-    first_W = _without_waiters(view, late_W, np.nan_to_num(excess.excess_us))
-    for these_W in (first_W, late_W & ~first_W):  # workers that wait for the first ones are next
-        if these_W.any():
-            yield outliers_of("peers", excess, spent.steady_us, these_W, agreement_W)
-
-
-def _without_waiters(view: View, late_W: Flags, excess_W: Floats) -> Flags:
-    """Drop late workers that wait themselves: blamed for hardly anything, they wait longer than the most blamed one."""
-    blamed_W = np.where(late_W, view.suspects.arrivals.blamed_us.mean(axis=1), 0.0)
-    first = int(blamed_W.argmax())
-    if blamed_W[first] < view.settings.min_gain * view.iteration_us:
-        return late_W
-    waits_W = view.wait_us - view.wait_us[first] >= _MOST_OF_EXCESS * excess_W
-    return np.asarray(late_W & ~(waits_W & (blamed_W < _LEAST_OF_BLAME * blamed_W[first])))
+    if late_W.any():
+        yield outliers_of("peers", excess, spent.steady_us, late_W, agreement_W)
 
 
 def _most(

@@ -31,8 +31,8 @@ Floats = NDArray[np.float64]
 _GENERAL = 0.5
 #: A recording's iterations are too few to tell a gain of this from noise.
 LEAST_DOUBTED = 0.06
-#: Least gain of collectives of all, and of a worker that wanders; on devices nothing wanders by luck.
-_LEAST_OF_COLLECTIVES, _LEAST_OF_TURNS, _LEAST_OF_TURNS_ON_DEVICE = 0.05, 0.07, 0.04
+#: Least gain of collectives of all.
+_LEAST_OF_COLLECTIVES = 0.05
 #: In a job that nobody finds slow: functions differ by so much between baseline windows, and between workers.
 _LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
 #: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
@@ -43,8 +43,6 @@ _HOLDS = 0.9
 _BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
 #: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
 _FEW_ITERATIONS, _LENIENT = 9, 1 / 3
-#: What a slow processor runs takes longer by its factor, or a little more.
-_AS_SLOWLY = 1.25
 #: Share of a slowdown from which a cause accounts for it, and of all gains from which it leads.
 _ACCOUNTS, _LEADS = 0.6, 0.8
 #: Busy times show about half of what a lack of cores costs.
@@ -181,16 +179,10 @@ def _weighed(view: View, named: Sequence[Cause]) -> list[Cause]:
     """Return the causes with their gains, each with and beside the others, in order of falling weight."""
     inside = [one for one in named if one.block.gain is None]
     removed = [Removal(one.block.removed_us, _held(view, one.block)) for one in inside]
-    gains = share_gains(view.fleet, removed, _slow_transfers(named))
+    gains = share_gains(view.fleet, removed)
     found = [msgspec.structs.replace(one, gain=gain) for one, gain in zip(inside, gains, strict=True)]
     found += [msgspec.structs.replace(one, gain=one.block.gain) for one in named if one.block.gain is not None]
     return sorted(found, key=lambda one: -one.weight)
-
-
-def _slow_transfers(causes: Sequence[Cause]) -> Floats | None:
-    """Return the excess of transfers over slow links, which hides other causes; None without any. float64 [W, I]."""
-    found = [one.block.removed_us for one in causes if one.cause == "slow-link"]
-    return np.max(found, axis=0) if found else None
 
 
 def _held(view: View, block: Block) -> Floats | None:
@@ -204,8 +196,7 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
     """Take causes by weight, each with what those before have left."""
     taken: list[Cause] = []
     refused: list[Weighed] = []
-    booked_WI, held_W, quicker_WI = np.zeros_like(view.fleet.iteration_us), None, _slow_transfers(ranked)
-    gained = 0.0 if quicker_WI is None else simulated_gain(view.fleet, booked_WI, quicker_WI)
+    booked_WI, held_W, gained = np.zeros_like(view.fleet.iteration_us), None, 0.0
     for one in ranked:
         block = one.block
         least = least_gain(view, block)
@@ -217,7 +208,7 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
         elif block.gain is None:
             together = booked_WI + block.removed_us
             most_W = most_held([held_W, _held(view, block)])
-            adds = simulated_gain(view.fleet, together, quicker_WI, most_W) - gained
+            adds = simulated_gain(view.fleet, together, most_W) - gained
             if taken and adds < (view.settings.beta_gate if view.fleet.has_accelerator else view.settings.min_gain):
                 refused.append(Weighed(cause=one, decision=f"beside {_name(taken[0])} it gains nothing more"))
                 continue
@@ -235,8 +226,6 @@ def least_gain(view: View, block: Block) -> float:
         least = max(least, COLLECTIONS_GAIN)
     elif block.cell == "collectives":
         least = max(least, _LEAST_OF_COLLECTIVES)
-    elif block.scope == "rotating" and block.gain is None:
-        least = max(least, _LEAST_OF_TURNS_ON_DEVICE if view.fleet.has_accelerator else _LEAST_OF_TURNS)
     if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
         return view.settings.beta_gate  # the paper's 1 %
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
@@ -259,8 +248,7 @@ def is_same_time(block: Block, other: Cause) -> bool:
         return set(block.workers) == set(one.workers)
     kind = one.culprit.kind if one.culprit is not None else ""
     explains = one.cell == "process" or kind in ("helpers", "thread") or other.cause == "cpu-contention"
-    if other.cause == "compute-slow" and block.cell in ("python", "launches", "memory", "collections"):
-        explains = block.mean_us <= _AS_SLOWLY * one.mean_us / max(one.reference_us, 1e-9) * block.reference_us
+    explains |= other.cause == "compute-slow" and block.cell in ("python", "launches", "memory", "collections")
     within = not block.workers or not one.workers or set(block.workers) <= set(one.workers)
     return (explains and within) or not set(block.rows).isdisjoint(one.rows)
 

@@ -9,7 +9,7 @@ iteration, L members of any group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -21,7 +21,6 @@ from eroica.localize.graph import MOST_AT_ONCE, MOST_EXECUTIONS
 from eroica.localize.matching import Matched, end_residuals, is_contradiction
 from eroica.localize.meetings import MeetingBlock
 from eroica.localize.propagation import propagate
-from eroica.model.pattern import CollectiveRecord
 from eroica.model.series import decode_series
 
 Floats = NDArray[np.float64]
@@ -227,7 +226,6 @@ class Ledger:
         self.pending: list[tuple[Matched, MeetingBlock | None]] = []
         self.blocks: list[MeetingBlock] = []
         self.told_W = np.zeros(shape[0])
-        self.unpaired_W = np.zeros(shape[0])
         self.contradicted = ""
         self.notes: list[str] = []
         self._teams: dict[tuple[int, ...], int] = {}
@@ -249,11 +247,6 @@ class Ledger:
         """Remember a pairing that the ends speak against."""
         if is_contradiction(reason):
             self.contradicted = self.contradicted or reason
-
-    def leave_out(self, owners: Mapping[int, CollectiveRecord]) -> None:
-        """Remember the waiting of records that pair with nothing (by worker): no record tells what ends it."""
-        for worker, record in owners.items():
-            self.unpaired_W[worker] += float(decode_series(record.critical_us, np.float32).sum())
 
     def columns(self, worker: int, iterations_K: NDArray[np.int32]) -> NDArray[np.intp]:
         """Column of each execution, -1 for iterations that do not count."""
