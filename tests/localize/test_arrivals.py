@@ -97,24 +97,6 @@ def test_a_window_in_which_senders_go_on_meanwhile_is_not_replayed(critical: flo
     assert any("sends go on beside other work" in note for note in arrivals.notes) == told
 
 
-@pytest.mark.parametrize("late_us", [0.0, 20_000.0])
-def test_who_brings_least_to_an_all_to_all_leaves_first_and_is_not_late_for_that(late_us: float) -> None:
-    """Literally, who spends least time in it came last: here it only has least to move."""
-    sizes = np.array([1000, 8000, 8000, 4000])
-    own = []
-    for rank, size in enumerate(sizes):
-        time = np.full(8, 5.0 * size + (late_us if rank != 3 else 0.0))
-        elements = encode_series(np.full(8, size, dtype=np.int64))
-        own.append((record(time, kind="all_to_all", elements=elements),))
-    arrivals = read_arrivals(fleet(*own, iterations=8))
-    if late_us:
-        assert arrivals.blame_share([3]) == 1
-        assert arrivals.waited_us.sum() == pytest.approx(3 * 8 * late_us, rel=0.01)
-    else:
-        assert arrivals.waited_us.sum() == pytest.approx(0.0, abs=1.0)
-    assert booked(arrivals)[0] == pytest.approx(booked(arrivals)[1])
-
-
 def test_waiting_that_hides_behind_the_backward_pass_costs_nothing() -> None:
     early, late = np.full(5, 40_000.0), np.full(5, 1000.0)
     hidden = record(early, critical_us=encode_series(np.zeros(5, dtype=np.float32)))

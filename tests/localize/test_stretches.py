@@ -110,29 +110,6 @@ def test_time_that_no_worker_waits_for_gains_nothing_in_any_stretch() -> None:
     assert simulated_gain(fleet, removed) == pytest.approx(0.0, abs=0.001)
 
 
-def test_what_hides_behind_a_slow_transfer_counts_once_that_is_removed() -> None:
-    """The groups (0, 1) and (2, 3) run beside each other; the first transfers slowly, worker 2 works slowly."""
-    groups = [
-        ProcessGroup(name="a", ranks=(0, 1), backend="gloo"),
-        ProcessGroup(name="b", ranks=(2, 3), backend="gloo"),
-        ProcessGroup(name="0", ranks=(0, 1, 2, 3), backend="gloo"),
-    ]
-    slow_us = 6_000.0
-    programs = []
-    for rank in range(WORKERS):
-        own, transfer = ("a", TRANSFER + slow_us) if rank < 2 else ("b", TRANSFER)
-        work = WORK + slow_us if rank == 2 else WORK
-        steps = [Step("work", work), Step("all_gather", transfer, own), Step("work", WORK)]
-        programs.append([*steps, Step("all_reduce", TRANSFER, "0"), Step("iteration")] * ITERATIONS)
-    fleet = seen(programs, groups)
-    slow_work, slow_transfer = np.zeros_like(fleet.iteration_us), np.zeros_like(fleet.iteration_us)
-    slow_work[2], slow_transfer[:2] = slow_us, slow_us
-    truth = slow_us / (slow_us + 2 * WORK + 2 * TRANSFER)
-    assert share_gains(fleet, [Removal(slow_work)]) == pytest.approx([0.0], abs=0.01)
-    assert share_gains(fleet, [Removal(slow_work)], slow_transfer) == pytest.approx([truth], abs=0.02)
-    assert simulated_gain(fleet, np.zeros_like(slow_work), slow_transfer) == pytest.approx(0.0, abs=0.01)
-
-
 def test_lengths_that_are_not_changed_leave_all_progress_as_it_was() -> None:
     work = alike() * np.random.default_rng(3).uniform(0.2, 2.0, (WORKERS, ITERATIONS, MEETINGS))
     replay = fleet_of(work).replay

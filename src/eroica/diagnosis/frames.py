@@ -16,8 +16,8 @@ from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 
-#: Share of an excess that a frame must hold to account for it.
-_MOST = 0.6
+#: Shares that rules share: from `MOST` of it on a part stands for the whole, and workers stand for the job.
+MOST, HALF = 0.6, 0.5
 #: Packages whose frames are nobody's own code. Others that are installed count as the user's: naming a frame too
 #: high or too deep in them still names the right place.
 _PACKAGES = frozenset(
@@ -66,8 +66,6 @@ _STANDARD = frozenset(
     }
 )  # fmt: skip
 _FRAME = re.compile(r"^(?P<name>\S.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
-#: A frame is named if it holds most of the excess, and at least this share of its own time is excess.
-_SPECIFIC = 0.5
 
 
 OUTSIDE = "host outside any recorded operator"
@@ -190,8 +188,8 @@ def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: 
     if total <= 0:
         return None
     nodes = _nodes(keys, functions, excess_R, time_R)
-    most = {name: node for name, node in nodes.items() if node.excess >= _MOST * total}
-    specific = {name: node for name, node in most.items() if node.excess >= _SPECIFIC * node.time}
+    most = {name: node for name, node in nodes.items() if node.excess >= MOST * total}
+    specific = {name: node for name, node in most.items() if node.excess >= HALF * node.time}
     own = {name: node for name, node in specific.items() if is_own_frame(name[0])}
     for choice in (own, specific, {name: node for name, node in most.items() if is_own_frame(name[0])}):
         if choice:
@@ -240,5 +238,5 @@ def _heaviest(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: F
         functions=(functions[row],),
         share=min(float(excess_R[row] / excess_R.sum()), 1.0),
         is_own=bool(key.stack) and is_own_frame(key.stack[-1]),
-        is_specific=bool(excess_R[row] >= _SPECIFIC * time_R[row]),
+        is_specific=bool(excess_R[row] >= HALF * time_R[row]),
     )

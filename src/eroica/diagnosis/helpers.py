@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit, Reference
-from eroica.diagnosis.frames import find_focus
+from eroica.diagnosis.frames import HALF, find_focus
 from eroica.diagnosis.operators import FULL, host_fact, queued_share
 from eroica.diagnosis.setup import number
 from eroica.diagnosis.view import View
@@ -30,9 +30,6 @@ Floats = NDArray[np.float64]
 _LEAST_TAKEN, _LEAST_QUEUED, _LEAST_SAMPLED = 0.3, 0.2, 0.2
 #: Without a baseline window training threads must wait for a core this share of their own time.
 _OFTEN_QUEUED = 0.35
-#: What accounts for this share of the lost time accounts for all of it: cores that are taken in turn cost more than
-#: the time for which they are taken.
-_MOSTLY = 0.5
 _TRAINING = frozenset({"training", "autograd"})
 
 
@@ -143,7 +140,7 @@ def _block(
     cores = max(view.cores[host].allowed for host in hosts)
     taken_us, queued_us = float(np.nansum(taken_W[crowd])), float(np.nanmean(queued_W[crowd]))
     seen_us = max(queued_us, taken_us / max(cores, 1.0))
-    cost_us = lost_us if seen_us >= _MOSTLY * lost_us else seen_us
+    cost_us = lost_us if seen_us >= HALF * lost_us else seen_us
     removed_WI = np.zeros_like(fleet.iteration_us)
     removed_WI[crowd] = cost_us
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"

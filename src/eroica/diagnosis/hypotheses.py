@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from eroica.diagnosis.block import Block
+from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.selection import Cause, Weighed
 from eroica.diagnosis.view import View
@@ -16,8 +17,6 @@ from eroica.model.verdict import NAMED, Hypothesis
 
 #: A verdict keeps so many.
 _MOST = 12
-#: Share of the excess that the named function must hold.
-_HOLDS = 0.6
 _REFERENCES = {
     "peers": "compared with its peers",
     "baseline": "compared with the job's own {}",
@@ -67,7 +66,7 @@ def _signs(view: View, cause: Cause) -> Iterator[tuple[str, str]]:
         yield ("met" if block.agreement >= LEAST_AGREEMENT else "missing"), seen
     if block.focus.functions:
         yield (
-            ("met" if block.focus.share >= _HOLDS else "missing"),
+            ("met" if block.focus.share >= MOST else "missing"),
             f"the function holds {percent(block.focus.share)} of it",
         )
     else:

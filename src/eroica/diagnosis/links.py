@@ -1,47 +1,70 @@
-"""A host's network link on which data waits, by the kernel's counters of TCP connections.
+"""Transfers that are slow on some paths: a host's network link, or process groups beside like ones.
 
-Array suffixes: W workers, I iterations. Times are microseconds per iteration.
+Two measurements tell. The kernel's TCP counters show on which connections data waits. And like process groups, with
+equally many executions of equal size and nobody late, should take equally long; the use of its path then tells which
+member sits on the bad link.
+
+Array suffixes: G groups, M members of a group, W workers, I iterations. Times are microseconds per iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import whole_rows
+from eroica.diagnosis.frames import HALF, MOST, whole_rows
+from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.view import View
-from eroica.localize.excess import standard_error
+from eroica.diagnosis.words import FEW, format_ms, name_workers, short_name
+from eroica.localize.excess import SURE, mean_error, standard_error
+from eroica.localize.families import Family, GroupPaths, GroupTransfer, paths_of, read_families
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
+from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 
-#: Share of everybody's collective time in which data must be under way over the link.
-_LEAST_UNDER_WAY = 0.5
-#: A link was measured itself, so the time lost need be less sure, and counts for so many more standard errors.
-_LEAST_STRENGTH, _CORROBORATION = 1.5, 3.0
+Floats = NDArray[np.float64]
+#: The fast part of like groups shows what a transfer can take. A group is slow from so many times that on, and its
+#: members use more of a path from so many times what nearly everybody in other groups uses. Healthy ones differ by
+#: up to 40 %.
+_FAST, _LONGER, _NEARLY_EVERYBODY = 0.2, 1.5, 0.95
+#: Values of a counter behind a worker's use of its path.
+_LEAST_SAMPLES = 20
+#: A link, or a thread with the interpreter lock, was measured itself: the time lost need be less sure, and that counts
+#: for so many more standard errors.
+LEAST_STRENGTH, CORROBORATION = 1.5, 4.0
+_PATHS = {"pcie": "PCIe link", "nic": "network interface", "nvlink": "NVLink"}
 
 
 def find_slow_transfers(view: View, rows: list[int]) -> Iterator[Block]:
-    """Yield the block of a host's link, if the collectives' own time is spent on it.
+    """Yield the links and the process groups whose transfers are slow.
 
     Args:
         view: The window.
         rows: Rows of collectives with critical time.
     """
     link = find_slow_link(read_flows(view.fleet.patterns)) if rows else None
-    if link is None:
-        return
+    if link is not None:
+        yield from _of_link(view, link, rows)
+    for family in read_families(view.fleet, view.suspects.arrivals):
+        yield from _of_family(view, family)
+
+
+def _of_link(view: View, link: SlowLink, rows: list[int]) -> Iterator[Block]:
+    """Yield the block of a host's link, if the collectives' own time is spent on it."""
     now_I, past = view.fleet.wait_us.min(axis=0), view.suspects.baseline
     busy_us = link.busiest.busy_share * view.iteration_us
-    if busy_us < _LEAST_UNDER_WAY * float(now_I.mean()):
+    if busy_us < HALF * float(now_I.mean()):
         return
     saved_us, reference = min(busy_us, float(now_I.mean())) * max(1 - link.busiest.rate / link.peers_rate, 0.0), "peers"
     if past is not None and view.is_slow:
         saved_us, reference = float(now_I.mean()) - float(past.wait_us.min(axis=0).mean()), "baseline"
     strength = saved_us / max(float(standard_error(now_I[None])[0]), 1e-9)
-    if saved_us <= 0 or strength < _LEAST_STRENGTH:
+    if saved_us <= 0 or strength < LEAST_STRENGTH:
         return
     kept_us = float(now_I.mean()) - saved_us
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
@@ -56,7 +79,7 @@ def find_slow_transfers(view: View, rows: list[int]) -> Iterator[Block]:
         removed_us=np.repeat(np.maximum(now_I - kept_us, 0.0)[None], view.workers, axis=0),
         mean_us=float(now_I.mean()),
         reference_us=kept_us,
-        strength=float(np.hypot(strength, _CORROBORATION)),
+        strength=float(np.hypot(strength, CORROBORATION)),
         culprit=_link_culprit(link),
         gain=saved_us / max(view.iteration_us, 1e-9),
     )
@@ -105,3 +128,166 @@ def _described(flow: Flow) -> str:
         f"{percent(flow.busy_share)} of the time, {format_rate(flow.rate)}{rtt}, "
         f"{flow.queued_bytes / 1e3:.0f} kB waiting on average"
     )
+
+
+class _Slow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Slow groups of a family, the others, and the transfer time of the fast ones in each iteration (float64 [I])."""
+
+    family: Family
+    groups: tuple[GroupPaths, ...]
+    usual: tuple[GroupPaths, ...]
+    fast_us: Floats
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Workers (indices) of the slow groups."""
+        return tuple(sorted({worker for one in self.groups for worker in one.members}))
+
+
+def _of_family(view: View, family: Family) -> Iterator[Block]:
+    """Yield the slow groups of a family, split by what the members' use of their paths tells."""
+    found = _slow_groups(view, family)
+    if found is None:
+        return
+    for workers_of, how in (
+        (_on_slower_path, "path"),
+        (_on_link, "link"),
+        (lambda _view, one, _found: list(one.members), "between"),
+    ):
+        told = {one.group: members for one in found.groups if (members := workers_of(view, one, found))}
+        if told:
+            part = msgspec.structs.replace(found, groups=tuple(one for one in found.groups if one.group in told))
+            workers = tuple(sorted({worker for some in told.values() for worker in some}))
+            if (block := _of_groups(view, part, workers, how)) is not None:
+                yield block
+            found = msgspec.structs.replace(found, groups=tuple(o for o in found.groups if o.group not in told))
+
+
+def _slow_groups(view: View, family: Family) -> _Slow | None:
+    """Return the groups that take clearly longer than like ones; None without any."""
+    series_GI = np.stack([one.transfer_us for one in family.groups])
+    fast_I, mean_G = np.quantile(series_GI, _FAST, axis=0), series_GI.mean(axis=1)
+    fast_us = float(fast_I.mean())
+    slow_G = (mean_G >= _LONGER * fast_us) & (mean_G - fast_us >= view.settings.min_gain * view.iteration_us)
+    if not slow_G.any() or slow_G.mean() > MOST:
+        return None
+    pairs: Sequence[tuple[GroupTransfer, bool]] = list(zip(family.groups, slow_G.tolist(), strict=True))
+    slow, usual = (
+        tuple(paths_of(view.fleet, one, _LEAST_SAMPLES) for one, is_slow in pairs if is_slow == which)
+        for which in (True, False)
+    )
+    return _Slow(family=family, groups=slow, usual=usual, fast_us=fast_I)
+
+
+def _on_slower_path(view: View, one: GroupPaths, found: _Slow) -> list[int]:
+    """Return members that move more over a path between devices than nearly everybody in groups that are not slow."""
+    usual = np.concatenate([np.zeros(0), *(group.mu for group in found.usual)])
+    usual = usual[~np.isnan(usual)]
+    if one.resource != "pcie" or not usual.size:
+        return []
+    highest = float(np.quantile(usual, _NEARLY_EVERYBODY))
+    least = max(_LONGER * highest, highest + view.settings.utilization_floor)
+    return [worker for worker, mu in zip(one.members, one.mu, strict=True) if mu >= least]
+
+
+def _on_link(view: View, one: GroupPaths, found: _Slow) -> list[int]:
+    """Return the few members that use little of their path, steadily, beside their ring peers.
+
+    Source: EROICA, section 3: members that wait for a bad link have a high deviation, those on it a low one.
+    """
+    if not one.resource or np.isnan(one.mu).all():
+        return []
+    middle, spread = float(np.nanmedian(one.mu)), float(np.nanmedian(one.sigma))
+    low_M = (one.mu <= HALF * middle) & (middle - one.mu >= view.settings.utilization_floor)
+    low_M &= ~(one.sigma > _LONGER * spread)
+    return [worker for worker, is_low in zip(one.members, low_M, strict=True) if is_low] if low_M.mean() < 0.5 else []
+
+
+def _of_groups(view: View, found: _Slow, workers: tuple[int, ...], how: str) -> Block | None:
+    """Return the block of slow groups, if the others are seen to wait for them, or all workers are in them."""
+    removed_WI = np.zeros_like(view.fleet.iteration_us)
+    for one in found.groups:
+        removed_WI[list(one.members)] = np.maximum(one.transfer_us - found.fast_us, 0.0)
+    members = list(found.members)
+    excess_I = removed_WI[members].mean(axis=0)
+    strength = float(excess_I.mean()) / max(float(mean_error(excess_I[None])[0]), 1e-9)
+    others = np.setdiff1d(np.arange(view.workers), members)
+    waited_W, agreement = view.suspects.arrivals.waited_us.mean(axis=1), None
+    if others.size:
+        agreement = float((np.median(waited_W[others]) - np.median(waited_W[members])) / max(excess_I.mean(), 1e-9))
+    if strength < SURE or (agreement is not None and agreement < LEAST_AGREEMENT):
+        return None
+    slow_us = float(np.mean([one.mean_us for one in found.groups]))
+    rows = tuple(sorted({row for one in found.family.groups for row in one.rows}))
+    return Block(
+        cell="collectives",
+        rows=rows,
+        focus=whole_rows(found.family.name, rows),
+        workers=workers,
+        scope="all" if len(workers) == view.workers else "some",
+        reference="peers",
+        removed_us=removed_WI,
+        mean_us=slow_us,
+        reference_us=float(found.fast_us.mean()),
+        strength=strength,
+        agreement=None if agreement is None else min(agreement, 1.0),
+        culprit=_group_culprit(view, found, workers, how, slow_us),
+        gain=_path_gain(view, removed_WI),
+    )
+
+
+def _path_gain(view: View, removed_WI: Floats) -> float:
+    """Return the gain of shorter transfers as a share of the iteration.
+
+    A worker's path through an iteration is all but the waiting for others; the longest path is the iteration. Two
+    causes on different workers hide each other, so it is the larger of what this gains alone, and what it adds when
+    everybody else is no later than the median.
+    """
+    path_WI = np.maximum(view.fleet.iteration_us - view.suspects.arrivals.waited_us, 0.0)
+    left_WI = np.maximum(path_WI - removed_WI, 0.0)
+    touched = removed_WI.any(axis=1)
+    alone_I = path_WI.max(axis=0) - left_WI.max(axis=0)
+    after_I = path_WI[touched].max(axis=0) - np.maximum(left_WI[touched].max(axis=0), np.median(path_WI, axis=0))
+    return max(float(alone_I.mean()), float(np.maximum(after_I, 0.0).mean())) / max(view.iteration_us, 1e-9)
+
+
+def _group_culprit(view: View, found: _Slow, workers: tuple[int, ...], how: str, slow_us: float) -> Culprit:
+    family, path = found.family, found.groups[0].resource
+    name = short_name(family.name.partition("(")[0])
+    who = name_workers([view.fleet.ranks[worker] for worker in workers], capital=how != "link")
+    verb, whose = ("uses", "its") if len(workers) == 1 else ("use", "their")
+    own, peers = _uses(found, workers)
+    times = f"{format_ms(slow_us)} for {name} instead of {format_ms(float(found.fast_us.mean()))}"
+    subject = {
+        "path": f"{who} ({_hosts(view, workers)}) send data over {whose} {_PATHS.get(path, path)} that others keep off "
+        f"it ({percent(own)} of it used against {percent(peers)}), and {whose} groups take {times}",
+        "link": f"The network link of {_hosts(view, workers)} carries little: {who} {verb} {percent(own)} of {whose} "
+        f"{_PATHS.get(path, path)} in {name}, {whose} ring peers {percent(peers)}, and the groups take {times}",
+        "between": f"The network paths among {_hosts(view, workers)} are slow: {len(found.groups)} of "
+        f"{len(family.groups)} like groups of {family.size} workers take {times}",
+    }[how]
+    means = sorted(one.mean_us for one in (*found.groups, *found.usual))
+    text = (
+        f"Over all {len(means)} like groups it takes {format_ms(means[0])} to {format_ms(means[-1])}, with "
+        "equally many executions of equal size, and nobody comes late."
+    )
+    step = CATALOG["link-fallback"].next_step if how == "path" else ""
+    return Culprit(
+        kind="link", subject=subject, evidence=(text,), next_step=step, doubt=0.7 if how == "between" else 1.0
+    )
+
+
+def _uses(found: _Slow, workers: tuple[int, ...]) -> tuple[float, float]:
+    """Return the use of the path by some members, and by all others."""
+    own = np.concatenate([one.mu[np.isin(one.members, workers)] for one in found.groups])
+    others = [one.mu[~np.isin(one.members, workers)] for one in found.groups]
+    peers = np.concatenate([*others, *(one.mu for one in found.usual)])
+    return tuple(0.0 if np.isnan(some).all() else float(np.nanmean(some)) for some in (own, peers))  # type: ignore[return-value]
+
+
+def _hosts(view: View, workers: Sequence[int]) -> str:
+    hosts = list(dict.fromkeys(host for at in workers if (host := view.fleet.patterns[at].worker.host)))
+    if len(hosts) > FEW:
+        return f"{len(hosts)} hosts ({', '.join(hosts[:FEW])}, ...)"
+    listed = ", ".join(hosts[:-1])
+    return (f"{listed} and {hosts[-1]}" if listed else hosts[0]) if hosts else "an unknown host"

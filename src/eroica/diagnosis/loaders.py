@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
-from eroica.diagnosis.outliers import JOB_WIDE, Outliers
+from eroica.diagnosis.frames import MOST, Focus, find_focus, is_own_frame, split_frame
+from eroica.diagnosis.outliers import Outliers
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ThreadRole
@@ -209,5 +209,5 @@ def join_equally_slow(view: View, late: Outliers) -> Outliers:
     if late.agreement is None or not slow_W[members_W].all() or not (slow_W & ~members_W).any():
         return late
     joined_W = members_W | slow_W
-    agreement = None if joined_W.mean() >= JOB_WIDE else late.agreement
+    agreement = None if joined_W.mean() >= MOST else late.agreement
     return msgspec.structs.replace(late, workers=tuple(np.flatnonzero(joined_W).tolist()), agreement=agreement)

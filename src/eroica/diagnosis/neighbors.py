@@ -13,19 +13,16 @@ from typing import NamedTuple
 import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
+from eroica.diagnosis.frames import HALF
 from eroica.diagnosis.operators import FULL, HELD, host_fact
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import name_workers
+from eroica.diagnosis.words import FEW, name_workers
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.shares import percent
 
-#: Share of what the workers lack that others must have taken, the fewest cores that count, and the share of the loss
-#: that must be a longer wait for a core.
-_LEAST_TAKEN, _LEAST_CORES, _LEAST_QUEUED = 0.5, 0.2, 0.3
+#: The fewest cores that count, and the share of the loss that must be a longer wait for a core.
+_LEAST_CORES, _LEAST_QUEUED = 0.2, 0.3
 _MOST_FACTOR = 10.0
-#: What a lower clock of the device leaves of the slowness must be at least this share of it.
-_NOT_BY_CLOCK = 0.5
-_MOST_NAMED = 3
 
 
 class _Taken(NamedTuple):
@@ -134,7 +131,7 @@ def find_process(view: View, block: Block) -> Culprit | None:
     return Culprit(
         kind="process",
         subject=f"{who} {block.mean_us / block.reference_us:.1f} times as slowly beside {beside}",
-        evidence=tuple(one.what for one in found[:_MOST_NAMED]),
+        evidence=tuple(one.what for one in found[:FEW]),
         doubt=min(min(one.share for one in found) + 0.5, 1.0),
     )
 
@@ -148,14 +145,14 @@ def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
         lost: Share of their time that they lose, 0-1.
     """
     steal = here.more("steal")
-    if steal >= max(_LEAST_TAKEN * lost, HELD):
+    if steal >= max(HALF * lost, HELD):
         what = f"{here.name} is a virtual machine, and others take {percent(steal)} more of its CPU time than usual."
         return _Taken(what, f"other virtual machines on the hardware of {here.name}", min(steal / lost, 1.0))
     is_full = here.is_compared and fact(here.own, "host_busy") >= FULL
     is_queued, more = here.queued() >= _LEAST_QUEUED * lost, here.more("cores_outside")
     if is_queued and is_full:
         more = max(more, here.grown())
-    if more < max(_LEAST_TAKEN * cores, _LEAST_CORES) or not (is_queued or is_full):
+    if more < max(HALF * cores, _LEAST_CORES) or not (is_queued or is_full):
         return None
     clause = name_use(here.newcomers(), fact(here.own, "cores_outside"), fact(here.own, "cpu_count"))
     what = (
@@ -177,7 +174,7 @@ def _on_device(here: _Host, block: Block, factor: float) -> _Taken | None:
         usual_W = view.then(lambda past: host_fact(past, "gpu_sm_clock"))
     ratio_W = usual_W[here.members] / np.maximum(clock_W[here.members], 0.01)
     left = factor / (1.0 if np.isnan(ratio_W).all() else max(float(np.nanmedian(ratio_W)), 1.0))
-    if left - 1 < _NOT_BY_CLOCK * (factor - 1):
+    if left - 1 < HALF * (factor - 1):
         return None
     beside = [[one for one in view.fleet.patterns[at].neighbors if one.device] for at in here.members]
     others = here.before if block.reference == "baseline" else here.peers
@@ -185,13 +182,12 @@ def _on_device(here: _Host, block: Block, factor: float) -> _Taken | None:
     if not all(beside):
         return None
     more, lost = min(map(_device_share, beside)) - usual, 1 - 1 / left
-    if more < _LEAST_TAKEN * lost:
+    if more < HALF * lost:
         return None
     named = sorted({one.pid: one for some in beside for one in some}.values(), key=lambda one: -one.device_utilization)
     devices = " and ".join(sorted({one.device for one in named}))
     text = ", ".join(
-        f"{list_processes([one])} uses {percent(one.device_utilization)} of {one.device}'s time"
-        for one in named[:_MOST_NAMED]
+        f"{list_processes([one])} uses {percent(one.device_utilization)} of {one.device}'s time" for one in named[:FEW]
     )
     what = (
         f"On {here.name} {text}; the job's own processes aside, devices of workers that are not slow give others "
@@ -209,7 +205,7 @@ def list_processes(neighbors: Sequence[Neighbor], *more: str) -> str:
     groups: dict[str, list[int]] = defaultdict(list)
     for one in neighbors:
         groups[one.name].append(one.pid)
-    names = [*(f"{name} ({_ids(pids)})" for name, pids in list(groups.items())[:_MOST_NAMED]), *more]
+    names = [*(f"{name} ({_ids(pids)})" for name, pids in list(groups.items())[:FEW]), *more]
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
@@ -217,8 +213,8 @@ def _ids(pids: Sequence[int]) -> str:
     if len(pids) == 1:
         return f"pid {pids[0]}"
     listed = [str(pid) for pid in sorted(pids)]
-    if len(listed) > _MOST_NAMED:
-        return f"pids {', '.join(listed[:_MOST_NAMED])}, ..."
+    if len(listed) > FEW:
+        return f"pids {', '.join(listed[:FEW])}, ..."
     return f"pids {', '.join(listed[:-1])} and {listed[-1]}"
 
 

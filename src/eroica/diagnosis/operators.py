@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.frames import HALF
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.localize.suspects import Suspects
@@ -25,15 +26,10 @@ _WITH_DATA, _WITHOUT_DATA = frozenset({"forward", "backward"}), frozenset({"opti
 #: An operator that others run in has less of its time for itself.
 _OWN = 0.1
 _NODE = re.compile(r"(?:Backward|Grad)\d+$|^AccumulateGrad$")
-#: Share of the operators' slowness that the optimizer may have with larger tensors: its work is the number of
-#: parameters. A slow processor gives it all of it, and noise moves both alike.
-_SHARED_BY_OPTIMIZER = 0.5
 #: A process that is stopped or throttled for a smaller share of the time is not slow for that reason.
 HELD = 0.05
 #: A host on which this share of all cores is used has none left.
 FULL = 0.85
-#: Waiting for a core explains slowness from this share of it on.
-EXPLAINED_BY_QUEUE = 0.5
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -200,12 +196,12 @@ def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bo
     if not known_W.any():
         return known_W
     grows_W, fixed_W = (speed_against(suspects, source, phases).factor for phases in (_WITH_DATA, _WITHOUT_DATA))
-    more_W = known_W & (grows_W > 1) & ~(fixed_W - 1 > _SHARED_BY_OPTIMIZER * (grows_W - 1))
+    more_W = known_W & (grows_W > 1) & ~(fixed_W - 1 > HALF * (grows_W - 1))
     queue_W = fleet.usual(queued_share(fleet)) if source == "peers" else _then(suspects, queued_share)
     longer_W = queued_share(fleet) - queue_W * np.maximum(grows_W, 1.0)
     most_W = fleet.critical_us[operators(fleet)].sum(axis=0) * (1 - 1 / np.maximum(grows_W, 1.0))
     if not fleet.has_accelerator:
-        more_W &= ~(longer_W * fleet.mean_iteration_us >= np.maximum(EXPLAINED_BY_QUEUE * most_W, 1e-9))
+        more_W &= ~(longer_W * fleet.mean_iteration_us >= np.maximum(HALF * most_W, 1e-9))
     return np.asarray(more_W & (held_share(fleet) <= HELD), dtype=np.bool_)
 
 

@@ -9,13 +9,12 @@ import numpy as np
 
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import list_numbers, name_workers
+from eroica.diagnosis.words import FEW, list_numbers, name_workers
 
 #: A host is accused as a whole if so many of its workers are, and hosts are named if they hold so many of the accused.
 _NEARLY_ALL = 0.85
 #: Fewer workers than this on a host make no host of it: then a worker and its host are the same.
 _FEWEST = 2
-_MOST_HOSTS = 3
 #: A function that holds this share of the excess is what it is about.
 _MOST = 0.8
 
@@ -46,7 +45,7 @@ def name_accused(view: View, workers: Sequence[int], *, capital: bool = False) -
 
 
 def _list_hosts(hosts: Sequence[str]) -> str:
-    if len(hosts) > _MOST_HOSTS:
+    if len(hosts) > FEW:
         return f"{len(hosts)} hosts ({', '.join(hosts[:2])}, ...; "
     return f"host{'s' if len(hosts) > 1 else ''} " + " and ".join(
         part for part in (", ".join(hosts[:-1]), hosts[-1]) if part
@@ -60,7 +59,7 @@ def _members(view: View, hosts: Sequence[str], ranks: Sequence[int]) -> str:
     inside = sorted(here & set(ranks))
     whose = "its" if len(hosts) == 1 else "their"
     of_all = f"{len(inside)} of {whose} {all_there} workers: " if len(inside) < all_there else "workers "
-    if len(hosts) > _MOST_HOSTS:
+    if len(hosts) > FEW:
         return f"{of_all.removesuffix(': ')})" if len(inside) < all_there else f"{len(inside)} workers)"
     beside = len(ranks) - len(inside)
     more = f" and {beside} more worker{'s' if beside > 1 else ''}" if beside else ""
@@ -82,7 +81,7 @@ def host_step(view: View, workers: Sequence[int]) -> str:
     if not hosts:
         return ""
     one = len(hosts) == 1
-    listed = ", ".join(hosts[: 2 * _MOST_HOSTS]) + (", ..." if len(hosts) > 2 * _MOST_HOSTS else "")
+    listed = ", ".join(hosts[: 2 * FEW]) + (", ..." if len(hosts) > 2 * FEW else "")
     shared = "what its workers share" if one else "what these hosts have in common (rack, power, delivery, image)"
     return f"Check {'host' if one else 'hosts'} {listed} first, and {shared}; train without {'it' if one else 'them'}. "
 

@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
+from eroica.diagnosis.frames import HALF, MOST
 from eroica.diagnosis.helpers import find_helpers
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.lock import find_lock_holders
 from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
+from eroica.diagnosis.outliers import FEW_ITERATIONS
 from eroica.diagnosis.recordings import is_believed
-from eroica.diagnosis.search import COLLECTIONS_GAIN, find_blocks
+from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, find_blocks
 from eroica.diagnosis.setup import find_setting
 from eroica.diagnosis.view import View
 from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
@@ -27,24 +29,18 @@ from eroica.model.shares import percent
 from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
-#: What takes longer everywhere counts half: specific causes bring it about, too.
-_GENERAL = 0.5
 #: A recording's iterations are too few to tell a gain of this from noise.
 LEAST_DOUBTED = 0.06
 #: Least gain of collectives of all.
 _LEAST_OF_COLLECTIVES = 0.05
-#: In a job that nobody finds slow: functions differ by so much between baseline windows, and between workers.
-_LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
 #: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
-_SURE_AGREEMENT, _STRONGER, _AS_LARGE, _HELD_AS_LARGE = 0.7, 1.5, 0.75, 0.5
-#: A deeper cell stands for the one around it if it gains this share of it.
-_HOLDS = 0.9
+_SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
 #: Causes that a process beside the job may have brought about.
 _BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
 #: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
-_FEW_ITERATIONS, _LENIENT = 9, 1 / 3
-#: Share of a slowdown from which a cause accounts for it, and of all gains from which it leads.
-_ACCOUNTS, _LEADS = 0.6, 0.8
+_LENIENT = 1 / 3
+#: Share of all gains from which a cause leads.
+_LEADS = 0.8
 #: Busy times show about half of what a lack of cores costs.
 _ACCOUNTS_FOR_CORES = 0.35
 _OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
@@ -70,7 +66,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def weight(self) -> float:
         """The gain; half of it for what takes longer everywhere."""
-        return self.gain * (_GENERAL if self.block.is_general else 1.0)
+        return self.gain * (HALF if self.block.is_general else 1.0)
 
 
 class Weighed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -96,7 +92,7 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
     few = f"{view.iterations} iterations are too few to be sure of it"
     weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
-    if not causes and view.iterations <= _FEW_ITERATIONS and view.strictness == 1:
+    if not causes and view.iterations <= FEW_ITERATIONS and view.strictness == 1:
         weighed = [*_doubted(view), *weighed]
     settled = settle_gains(view, causes)
     return sorted(settled, key=lambda one: one.cause == PLANNED), weighed  # faults come first
@@ -113,13 +109,13 @@ def _doubted(view: View) -> list[Weighed]:
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
     """Drop blocks whose time a deeper cell or a surer block holds, and guesses where enough is measured."""
     gains = {id(block): _gain(view, block) for block in blocks}
-    enough = _ACCOUNTS * growth_of(view)[1]
+    enough = MOST * growth_of(view)[1]
     is_measured = any(gains[id(block)] >= enough > 0 for block in blocks if block.reference != "slowdown")
 
     def is_beaten(block: Block) -> bool:
         if block.reference == "slowdown" and is_measured:
             return True
-        if any(_holds(other, block) and gains[id(other)] >= _HOLDS * gains[id(block)] for other in blocks):
+        if any(_holds(other, block) and gains[id(other)] >= HOLDS * gains[id(block)] for other in blocks):
             return True
         if block.scope != "all" or block.reference == "peers":
             return False
@@ -127,7 +123,7 @@ def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
             if other.scope != "some":
                 continue
             share = gains[id(other)] / max(gains[id(block)], 1e-9)
-            if other.cell == "process" and share >= _HELD_AS_LARGE:
+            if other.cell == "process" and share >= HALF:
                 return True
             is_sure = (other.agreement or 0.0) >= _SURE_AGREEMENT and other.strength >= _STRONGER * block.strength
             if is_sure and share >= _AS_LARGE and not set(other.rows).isdisjoint(block.rows):
@@ -220,7 +216,7 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
 
 
 def least_gain(view: View, block: Block) -> float:
-    """Return the gain from which a block counts; more of it in a job on CPUs that nobody finds slow."""
+    """Return the gain from which a block counts."""
     least = view.settings.min_gain
     if block.cell == "collections":
         least = max(least, COLLECTIONS_GAIN)
@@ -228,11 +224,7 @@ def least_gain(view: View, block: Block) -> float:
         least = max(least, _LEAST_OF_COLLECTIVES)
     if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
         return view.settings.beta_gate  # the paper's 1 %
-    if view.is_slow or view.is_trace or view.fleet.has_accelerator:
-        return least
-    if block.reference == "baseline":
-        return max(least, _LEAST_CHANGE)
-    return max(least, _LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
+    return least
 
 
 def is_same_time(block: Block, other: Cause) -> bool:
@@ -283,7 +275,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     first, block = causes[0], causes[0].block
     held = block.facts.held if first.cause in ("compute-slow", "misconfiguration") else 0.0
     seen = max(first.gain, min(max(block.excess_us / max(view.iteration_us, 1e-9), held), inside))
-    left = inside - seen if seen >= _ACCOUNTS * inside else inside
+    left = inside - seen if seen >= MOST * inside else inside
     bounds = [left if _is_longer_everywhere(one) else one.gain for one in causes[1:]]
     rest = [
         msgspec.structs.replace(one, gain=min(one.gain, most)) for one, most in zip(causes[1:], bounds, strict=True)
@@ -292,8 +284,8 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     others = sum(one.gain for one in kept)
     rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
     share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
-    accounts = _ACCOUNTS_FOR_CORES if first.cause in _OF_CORES else _ACCOUNTS
-    is_minor = seen < max(accounts * inside, _ACCOUNTS / 2 * growth)
+    accounts = _ACCOUNTS_FOR_CORES if first.cause in _OF_CORES else MOST
+    is_minor = seen < max(accounts * inside, MOST / 2 * growth)
     if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return [first, *kept]
     return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]

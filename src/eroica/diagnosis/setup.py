@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
+from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.operators import queued_share
-from eroica.diagnosis.outliers import JOB_WIDE
 from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import name_workers
+from eroica.diagnosis.words import FEW, name_workers
 
 Setup = Mapping[str, str]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
@@ -32,7 +32,6 @@ _MORE_WORK = frozenset({"load-imbalance"})
 _LEAST_QUEUE, _OF_LOSS = 0.1, 0.3
 #: Fewer cores must explain this share of the loss; this ratio of cores, or of loader processes and threads, is felt.
 _EXPLAINS, _FELT, _FELT_IN_PROCESSES = 0.5, 1.2, 1.5
-_LISTED = 3
 _OLD_INSTRUCTIONS = ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2")
 _ON = ("1", "on", "true", "yes", "y")
 
@@ -240,7 +239,7 @@ def find_setting(view: View, block: Block, cause: str) -> Culprit | None:
         kind="setting",
         subject=f"{whom[0].upper()}{whom[1:]} {be} set up differently: {first.rule.name} is {first.own}, and "
         f"{first.other} {whose}",
-        evidence=tuple(f"{one.phrase(whom, whose)}." for one in proof[:_LISTED]),
+        evidence=tuple(f"{one.phrase(whom, whose)}." for one in proof[:FEW]),
     )
 
 
@@ -249,7 +248,7 @@ def tell_settings(view: View, block: Block, cause: str) -> tuple[str, ...]:
     if view.is_trace or not block.workers:
         return ()
     found, whose = _compared(view, block, cause)
-    beside = [one.phrase(_whom(view, block.workers), whose) for one in found if not one.is_proof][:_LISTED]
+    beside = [one.phrase(_whom(view, block.workers), whose) for one in found if not one.is_proof][:FEW]
     told = [f"Settings differ there: {'; '.join(beside)}."] if beside else []
     return (*told, *_warnings(view, block.workers, cause))
 
@@ -260,9 +259,9 @@ def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
         return
     if {"compute-slow", "cpu-contention", "sibling-process"}.issuperset(causes):
         names = [name for name in sorted({rule.fact for rule in RULES}) if _differs_in_role(view, name)]
-        if names and (causes or view.is_slow or len(names) <= _LISTED):
-            told = "; ".join(_by_value(view, name) for name in names[:_LISTED])
-            more = f"; and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        if names and (causes or view.is_slow or len(names) <= FEW):
+            told = "; ".join(_by_value(view, name) for name in names[:FEW])
+            more = f"; and {len(names) - FEW} more" if len(names) > FEW else ""
             yield f"Settings differ between workers: {told}{more}."
     if not causes and view.is_slow:
         yield from _warnings(view, range(view.workers), None)
@@ -320,7 +319,7 @@ def _against_baseline(view: View, accused: Sequence[int], cause: str, loss: Loss
     setups = [(view.fleet.patterns[at].setup, before.get(view.fleet.ranks[at], {})) for at in accused]
     pairs = {(tuple(now.items()), tuple(then.items())): (now, [then]) for now, then in setups if now and then}
     known = sum(bool(now and then) for now, then in setups)
-    return _differences(list(pairs.values()), cause, loss) if known >= JOB_WIDE * len(accused) and pairs else []
+    return _differences(list(pairs.values()), cause, loss) if known >= MOST * len(accused) and pairs else []
 
 
 def _differences(pairs: Sequence[tuple[Setup, Sequence[Setup]]], cause: str, loss: Loss) -> list[Difference]:
@@ -337,7 +336,7 @@ def _differences(pairs: Sequence[tuple[Setup, Sequence[Setup]]], cause: str, los
 
 def _values(values: Iterable[str | None]) -> str:
     distinct = sorted({"not set" if value is None else value for value in values})
-    return " or ".join(distinct[:_LISTED])
+    return " or ".join(distinct[:FEW])
 
 
 def _whom(view: View, workers: Sequence[int]) -> str:
@@ -366,5 +365,5 @@ def _by_value(view: View, name: str) -> str:
     owners: dict[str, list[int]] = {}
     for pattern in view.fleet.patterns:
         owners.setdefault(pattern.setup.get(name, "not set"), []).append(pattern.worker.global_rank)
-    listed = [f"{value} on {name_workers(ranks)}" for value, ranks in list(owners.items())[:_LISTED]]
+    listed = [f"{value} on {name_workers(ranks)}" for value, ranks in list(owners.items())[:FEW]]
     return f"{name.removeprefix('env:')} is {' and '.join(listed)}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from eroica.diagnosis.block import Block
+from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.labels import PLANNED, UNKNOWN
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.placement import describe_place, is_extra_duty, name_accused
@@ -21,7 +22,7 @@ from eroica.model.words import milliseconds
 #: Use of a core below which a function waits rather than computes, and from which it computes.
 WAITS_RATHER, _COMPUTES = 0.3, 0.7
 #: A thread that waits this long for a core, and uses so much of the rest, is computing.
-_OFTEN_QUEUED, _ALLOWED = 0.2, 0.6
+_OFTEN_QUEUED = 0.2
 #: Less than this is told as nothing, microseconds.
 _NOTHING_US = 10.0
 _MEANINGS = {
@@ -222,7 +223,7 @@ def _limit(view: View, block: Block) -> str:
     if block.cell not in ("input", "python") or math.isnan(core) or block.culprit is not None:
         return ""
     queued = 0.0 if block.is_elsewhere else 1 - block.facts.allowed
-    if core < _COMPUTES and queued >= _OFTEN_QUEUED and core >= _ALLOWED * (1 - queued):
+    if core < _COMPUTES and queued >= _OFTEN_QUEUED and core >= MOST * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
     if core < WAITS_RATHER:
         return f"It waits rather than computes ({percent(core)} of a core)."

@@ -74,6 +74,8 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         last: Executions in which each worker came last beyond the exit skew, and does so again and again. float64 [W];
             those who come last together share one.
         skew_us: Exit skew of each (group, kind).
+        transfer_us: Critical time of each execution of (group, kind) in which nobody is waited for, mean over members.
+            float64 [K].
         matched: Paired executions of recorded traces, one entry per group and kind, as far as they were judged.
         replay: The window, to be run again with less in it; None where it cannot be, and a note says why.
         contradicted: Why executions that should be the same ones cannot be, by their ends; "" if all can.
@@ -88,6 +90,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     executions: int = 0
     last: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
     skew_us: dict[tuple[str, str], float] = {}
+    transfer_us: dict[tuple[str, str], Floats] = {}
     matched: tuple[Matched, ...] = ()
     replay: Replay | None = None
     contradicted: str = ""
@@ -152,6 +155,7 @@ def read_arrivals(fleet: Fleet, engine: Engine = HERE) -> Arrivals:
         executions=ledger.executions,
         last=ledger.last,
         skew_us=ledger.skew,
+        transfer_us=ledger.transfer_us,
         matched=tuple(ledger.matched),
         replay=replay,
         contradicted=ledger.contradicted,

@@ -26,7 +26,7 @@ from eroica.model.series import decode_series
 Floats = NDArray[np.float64]
 #: Share of iterations in which a latecomer must be late again, at least, and beyond its turn.
 _OFTEN = 0.35
-_BEYOND_CHANCE = 0.2
+BEYOND_CHANCE = 0.2
 #: At most this share of the members can come last together.
 _LATE_TOGETHER = 0.5
 #: Who waits for less than this share of what the others wait came late with the last.
@@ -178,7 +178,7 @@ def _often_at_sites(
 
 def is_often(often: Floats, members: int) -> NDArray[np.bool_]:
     """Return whether members are late in clearly more iterations or executions than their turn would be, as `often`."""
-    return np.asarray(often >= max(_OFTEN, 1 / members + _BEYOND_CHANCE), dtype=np.bool_)
+    return np.asarray(often >= max(_OFTEN, 1 / members + BEYOND_CHANCE), dtype=np.bool_)
 
 
 def nearly_last(duration_MK: Floats, skew_us: float) -> NDArray[np.bool_]:
@@ -222,6 +222,7 @@ class Ledger:
         self.withheld = 0.0
         self.executions = 0
         self.skew: dict[tuple[str, str], float] = {}
+        self.transfer_us: dict[tuple[str, str], Floats] = {}
         self.matched: list[Matched] = []
         self.pending: list[tuple[Matched, MeetingBlock | None]] = []
         self.blocks: list[MeetingBlock] = []

@@ -17,8 +17,6 @@ from eroica.localize.replay import Replay
 Floats = NDArray[np.float64]
 #: From so many iterations on the first one, in which workers still stand to each other as they really did, is not read.
 _FEWEST_TO_SPARE_ONE = 3
-#: Iterations of workers that differ by this factor from their mean are each worker's own.
-APART = 1.05
 
 
 def simulate_iterations(fleet: Fleet, removed_WI: Floats, held_W: Floats | None = None) -> Floats:
@@ -88,24 +86,9 @@ def _from_roles(fleet: Fleet, removed_WI: Floats, held_W: Floats | None = None) 
 
 
 def simulated_gain(fleet: Fleet, removed_WI: Floats, held_W: Floats | None = None) -> float:
-    """Compute the fraction of iteration time saved by taking that time away, 0-1. See `simulate_iterations`.
-
-    Where workers meet only now and then, the job is as fast as its slowest worker, whatever a mean over them says.
-    """
+    """Compute the fraction of iteration time saved by taking that time away, 0-1. See `simulate_iterations`."""
     now = float(fleet.iteration_us.mean(axis=0).sum())
-    if now <= 0:
-        return 0.0
-    together = 1.0 - float(simulate_iterations(fleet, removed_WI, held_W).sum()) / now
-    return max(_gain_apart(fleet, removed_WI), together)
-
-
-def _gain_apart(fleet: Fleet, removed_WI: Floats) -> float:
-    """Compute the gain by each worker's own iterations, where these differ; 0 in lockstep, or in few iterations."""
-    own_W = fleet.own_iteration_us
-    if not own_W.any() or own_W.max() < APART * own_W.mean():
-        return 0.0
-    left_W = own_W - np.clip(removed_WI, 0.0, fleet.busy_us).mean(axis=1)
-    return float(1.0 - left_W.max() / own_W.max())
+    return 1.0 - float(simulate_iterations(fleet, removed_WI, held_W).sum()) / now if now > 0 else 0.0
 
 
 class Removal(NamedTuple):

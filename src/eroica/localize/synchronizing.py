@@ -243,6 +243,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         skew_us: How unevenly members leave. float64 [G].
+        transfer_us: Critical time in which nobody is waited for, mean over members. float64 [G, K].
         wait_us: Critical waiting. float64 [G, M, K].
         share: Each member's share of the blame. float64 [G, M, K].
         duration_us: Durations, all where there are ends that may refuse a pairing, else from `Question.first` on.
@@ -251,6 +252,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     skew_us: Floats
+    transfer_us: Floats
     wait_us: Floats
     share: Floats
     duration_us: Floats
@@ -306,6 +308,7 @@ def _judged(asked: Question, duration_us: Floats, critical_us: Floats) -> Judged
         share = keep_repeated(share, wait_us, common_column(asked.columns), site_K)
     return Judged(
         skew_us=skew_G,
+        transfer_us=(critical_us - wait_us).mean(axis=1),
         wait_us=wait_us,
         share=share,
         duration_us=duration_us[..., 0 if has_ends else asked.first :],
@@ -318,6 +321,7 @@ def _enter(ledger: Ledger, asked: _Asked, judged: Judged) -> None:
     parts, question = asked.parts, asked.question
     names = [part.name for part in parts]
     ledger.skew.update(zip(names, judged.skew_us.tolist(), strict=True))
+    ledger.transfer_us.update(zip(names, judged.transfer_us, strict=True))
     has_ends = question.end_us.shape[1] > 0
     chained_us = judged.duration_us[..., question.first if has_ends else 0 :]
     block = block_of(ledger, parts, asked.chained_us, chained_us, judged.critical_us)
