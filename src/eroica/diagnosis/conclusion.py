@@ -11,14 +11,13 @@ from eroica.diagnosis.frames import HALF
 from eroica.diagnosis.labels import PLANNED
 from eroica.diagnosis.missing_workers import (
     ALL_OF_THEM,
-    LEAST_CHANGE,
     describe_absence,
     find_absence,
     hides,
     note_absence,
 )
 from eroica.diagnosis.recordings import FEW_STEPS, describe_turns
-from eroica.diagnosis.selection import LEAST_DOUBTED, Cause, Weighed, explained_us, growth_of
+from eroica.diagnosis.selection import LEAST_CHANGE, LEAST_DOUBTED, Cause, Weighed, explained_us, growth_of
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_stage, find_long_stage
 from eroica.diagnosis.view import View

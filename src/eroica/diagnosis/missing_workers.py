@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.frames import MOST
-from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.selection import LEAST_CHANGE, Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE, mean_error
@@ -22,9 +22,6 @@ ALL_OF_THEM = (
 )
 #: Online, if all workers that reported wait this share of the iteration, one that did not report is late.
 _ALL_WAIT = 0.3
-
-#: Share of the iteration from which a change is worth a word: transfers vary from window to window.
-LEAST_CHANGE = 0.08
 
 
 class Absence(msgspec.Struct, frozen=True, kw_only=True):

@@ -118,7 +118,7 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
     else:
         if limit is None:
             return None
-        highest_W = np.maximum(limit * view.iteration_us, _before_it_got_slow(view, spent.rows))
+        highest_W = np.maximum(limit * view.iteration_us + view.recording_us, _before_it_got_slow(view, spent.rows))
         mean_W = spent.time_us.mean(axis=1)
         excess = Excess(mean_us=mean_W, reference_us=highest_W, error_us=mean_error(spent.time_us))
     if view.iterations > FEW_ITERATIONS:

@@ -48,7 +48,7 @@ _MOST_BLOCKS = 6
 #: Fewer iterations show no rhythm, and on cores no turns; devices are steady.
 _FEWEST, _FEWEST_ON_DEVICE = 10, 3
 #: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
-_OCCURRENCE, _LEAST_EACH = 0.2, 0.3
+_OCCURRENCE = 0.2
 #: An occurrence shows in so many stack samples at least, or it may be one sample that fell there.
 _FEWEST_SAMPLES = 3
 #: One worker leads by this share of its usual time; with a device, by less.
@@ -62,8 +62,6 @@ _LONG_HELD = 0.2
 #: Waiting of all must grow by this share of the iteration, and of what it was; if own work has grown by little.
 _WAIT_OF_ITERATION, _LITTLE_OWN = 0.05, 0.3
 _MANY_MORE_CALLS = 1.5
-#: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
-_SHARED = 0.25
 _Cells = dict[Cell, list[int]]
 
 
@@ -127,8 +125,6 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block
     if cell in ("collections", "memory", "operators", "launches"):
         focus = msgspec.structs.replace(focus, functions=tuple(rows))
     elif cell == "python" and focus.is_specific:
-        if late.agreement is not None and not _is_shared(view, rows, focus, late):
-            return None
         rows = focus.functions
     return Block(
         cell=cell,
@@ -149,15 +145,6 @@ def _focus(view: View, rows: Sequence[int], late: Outliers) -> Focus | None:
     time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
     excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
     return find_focus(view.fleet.keys, rows, excess_R, time_R)
-
-
-def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Outliers) -> bool:
-    """Return True if most of some workers have a part of their excess in the function that is named for all of them."""
-    time_RW = view.fleet.critical_us[list(rows)][:, list(late.workers)]
-    excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
-    named_R = np.isin(rows, focus.functions)
-    share_W = excess_RW[named_R].sum(axis=0) / np.maximum(excess_RW.sum(axis=0), 1e-9)
-    return bool((share_W >= _SHARED).mean() > 0.5)
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
@@ -212,7 +199,7 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     each, usual = float(long_I[hit_I].mean()), float(np.median(whole.iteration_us))
     is_known = view.context.window.purpose == "seldom"  # the job has had such iterations before
     is_chance = runs < 2 or (runs < 3 and each < usual) or each < _FEWEST_SAMPLES * _sample_us(whole, rows)
-    if hit_I.mean() > HALF or each < _LEAST_EACH * usual or (is_chance and not is_known):
+    if hit_I.mean() > HALF or (is_chance and not is_known):
         return None
     often_W = (time_WI[:, hit_I] >= 0.5 * long_I[hit_I]).mean(axis=1)
     late_W = (often_W >= 0.5) | (time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())

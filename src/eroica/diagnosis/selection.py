@@ -33,6 +33,8 @@ Floats = NDArray[np.float64]
 LEAST_DOUBTED = 0.06
 #: Least gain of collectives of all.
 _LEAST_OF_COLLECTIVES = 0.05
+#: In a job that nobody finds slow functions differ by so much of the iteration between windows, and between workers.
+LEAST_CHANGE = 0.08
 #: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
 _SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
 #: Causes that a process beside the job may have brought about.
@@ -216,7 +218,7 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
 
 
 def least_gain(view: View, block: Block) -> float:
-    """Return the gain from which a block counts."""
+    """Return the gain from which a block counts; more of it in a job on CPUs that nobody finds slow."""
     least = view.settings.min_gain
     if block.cell == "collections":
         least = max(least, COLLECTIONS_GAIN)
@@ -224,7 +226,9 @@ def least_gain(view: View, block: Block) -> float:
         least = max(least, _LEAST_OF_COLLECTIVES)
     if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
         return view.settings.beta_gate  # the paper's 1 %
-    return least
+    if view.is_slow or view.is_trace or view.fleet.has_accelerator:
+        return least
+    return max(least, LEAST_CHANGE) if block.reference in ("baseline", "peers") else least
 
 
 def is_same_time(block: Block, other: Cause) -> bool:

@@ -263,6 +263,16 @@ class View:
         return max(current - best, 0.0) * 1e6 if current and best else 0.0
 
     @property
+    def recording_us(self) -> float:
+        """Time by which a device's iterations are longer in the window than outside, while nobody finds the job slow.
+
+        Recording makes all longer that the host does, and the device waits for it: a limit knows nothing of that.
+        """
+        told_us = (self.context.window.current_iteration_s or np.inf) * 1e6
+        is_steady = self.fleet.has_accelerator and not (self.is_trace or self.shows_slowdown)
+        return max(self.iteration_us - told_us, 0.0) if is_steady else 0.0
+
+    @property
     def shows_slowdown(self) -> bool:
         """True if the window was opened for a slowdown, and lies nearer to the slow mean than to the best one."""
         best_us = self.stated_baseline_us
