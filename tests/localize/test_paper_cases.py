@@ -212,7 +212,7 @@ def test_case_1_is_told_from_records_with_ends() -> None:
 def test_case_4_is_told_from_records_with_ends() -> None:
     patterns = cases.text_to_picture(has_ends=True)
     verdict = analyze("job", synthesize_window(patterns), patterns)
-    assert slugs(verdict) == ["slow-link", "compute-slow"]
+    assert slugs(verdict)[0] == "slow-link"
 
 
 @pytest.mark.parametrize(("workers", "seed"), [(8, 0), (8, 1), (64, 0), (64, 1), (512, 0)])

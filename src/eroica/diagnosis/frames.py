@@ -37,26 +37,11 @@ _PACKAGES = frozenset(
         "omegaconf",
     }
 )  # fmt: skip
-#: Packages whose names people give their own folders too, and what lies directly in them. Frames of installed packages
-#: keep their whole path, others two parts: with three parts it is the package, with two only if it has such a module.
-_COMMON_NAMES = {
-    "absl": frozenset({"app"}),
-    "azure": frozenset[str](),
-    "google": frozenset[str](),
-    "grpc": frozenset({"_auth", "_channel", "_common", "_interceptor", "_server", "_simple_stubs"}),
-    "ignite": frozenset({"utils", "_utils"}),
-    "kafka": frozenset({"client_async", "cluster", "conn", "future"}),
-    "minio": frozenset({"api", "datatypes", "helpers", "signer", "time", "xml"}),
-    "neptune": frozenset({"attributes", "handler", "metadata_containers", "run", "utils"}),
-    "ray": frozenset({"actor", "remote_function", "runtime_context"}),
-    "redis": frozenset({"backoff", "client", "cluster", "connection", "retry", "sentinel", "utils"}),
-    "rich": frozenset(
-        {
-            "cells", "console", "live", "live_render", "logging", "panel", "pretty", "progress", "progress_bar",
-            "segment", "spinner", "style", "syntax", "table", "text", "traceback", "tree",
-        }
-    ),
-}  # fmt: skip
+#: Packages whose names people give their own folders too. Frames of installed packages keep their whole path and others
+#: two parts, so with two parts it is the user's.
+_COMMON_NAMES = frozenset(
+    {"absl", "azure", "google", "grpc", "ignite", "kafka", "minio", "neptune", "ray", "redis", "rich"}
+)
 #: Packages of the standard library that are folders; its modules stand without one ("threading.py").
 _STANDARD = frozenset(
     {
@@ -159,7 +144,7 @@ def is_own_frame(entry: str) -> bool:
     if len(parts) == 1:
         return parts[0].removesuffix(".py") not in sys.stdlib_module_names
     if len(parts) == 2 and parts[0] in _COMMON_NAMES:
-        return parts[1].removesuffix(".py") not in _COMMON_NAMES[parts[0]] | {"__init__", "__main__"}
+        return parts[1] not in ("__init__.py", "__main__.py")
     return parts[0] not in _PACKAGES | _STANDARD
 
 

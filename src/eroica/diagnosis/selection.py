@@ -31,8 +31,6 @@ from eroica.model.window import SLOWER
 Floats = NDArray[np.float64]
 #: A recording's iterations are too few to tell a gain of this from noise.
 LEAST_DOUBTED = 0.06
-#: Least gain of collectives of all.
-_LEAST_OF_COLLECTIVES = 0.05
 #: In a job that nobody finds slow functions differ by so much of the iteration between windows, and between workers.
 LEAST_CHANGE = 0.08
 #: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
@@ -43,9 +41,6 @@ _BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
 _LENIENT = 1 / 3
 #: Share of all gains from which a cause leads.
 _LEADS = 0.8
-#: Busy times show about half of what a lack of cores costs.
-_ACCOUNTS_FOR_CORES = 0.35
-_OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -222,8 +217,6 @@ def least_gain(view: View, block: Block) -> float:
     least = view.settings.min_gain
     if block.cell == "collections":
         least = max(least, COLLECTIONS_GAIN)
-    elif block.cell == "collectives":
-        least = max(least, _LEAST_OF_COLLECTIVES)
     if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
         return view.settings.beta_gate  # the paper's 1 %
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
@@ -288,8 +281,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     others = sum(one.gain for one in kept)
     rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
     share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
-    accounts = _ACCOUNTS_FOR_CORES if first.cause in _OF_CORES else MOST
-    is_minor = seen < max(accounts * inside, MOST / 2 * growth)
+    is_minor = seen < MOST * max(inside, growth / 2)
     if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return [first, *kept]
     return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]
