@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from eroica.model.verdict import Verdict
@@ -72,26 +71,6 @@ def test_more_python_on_all_workers_is_found_against_the_baseline(seed: int, ms:
     check(verdict, "python-on-critical-path", EVERYBODY, "_score_tokens")
     assert verdict.cause is not None
     assert verdict.cause.scope == "all"
-
-
-@seeds
-def test_more_python_on_all_workers_is_found_from_the_slowdown_alone(seed: int) -> None:
-    verdict = verdict_on(SlowPython(40), seed=seed, baseline=False)
-    check(verdict, "python-on-critical-path", EVERYBODY, "_score_tokens")
-    with_baseline = verdict_on(SlowPython(40), seed=seed)
-    assert verdict.cause is not None
-    assert with_baseline.cause is not None
-    assert verdict.cause.confidence < with_baseline.cause.confidence
-
-
-@seeds
-def test_a_function_explains_a_job_that_got_far_slower_yet_since_the_trigger_saw_it(seed: int) -> None:
-    """The mean that the trigger saw reached back to before."""
-    patterns = synthesize(FleetPlan(seed=seed), (SlowPython(300),), 2)
-    window = synthesize_window(patterns, "slow", synthesize(FleetPlan(seed=seed + 10_000), (), 1))
-    assert window.baseline_iteration_s
-    window = msgspec.structs.replace(window, current_iteration_s=1.3 * window.baseline_iteration_s)
-    check(analyze("job", window, patterns), "python-on-critical-path", EVERYBODY, "_score_tokens")
 
 
 @seeds

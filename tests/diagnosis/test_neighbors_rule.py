@@ -148,6 +148,14 @@ def test_steal_is_a_neighbor_without_a_name(seed: int) -> None:
 
 
 @seeds
+def test_processes_that_cannot_be_seen_count_by_what_the_cores_did(seed: int) -> None:
+    now = lambda all_: beside(all_, ["node-1"], (), cores_unseen=5.0, host_busy=0.97)  # noqa: E731
+    verdict = verdict_on([BusyHost((4, 5, 6, 7), 1.8)], seed, now)
+    assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
+    assert "cannot be seen" in verdict.summary
+
+
+@seeds
 def test_on_a_host_that_was_full_before_newcomers_count_by_themselves(seed: int) -> None:
     """Cores that others use stay as many, since there are no more; but the job's threads wait longer."""
     gone = msgspec.structs.replace(BURNER, pid=333, name="gone", cpu_cores=3.0)

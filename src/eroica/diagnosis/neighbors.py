@@ -152,9 +152,13 @@ def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
     is_queued, more = here.queued() >= _LEAST_QUEUED * lost, here.more("cores_outside")
     if is_queued and is_full:
         more = max(more, here.grown())
+    unseen = here.more("cores_unseen")
+    more += unseen if unseen >= HALF else 0.0  # interrupts and brief processes are such, too
     if more < max(HALF * cores, _LEAST_CORES) or not (is_queued or is_full):
         return None
     clause = name_use(here.newcomers(), fact(here.own, "cores_outside"), fact(here.own, "cpu_count"))
+    if HALF <= unseen > more / 2:
+        clause = f"processes that cannot be seen from here use {fact(here.own, 'cores_unseen'):.1f} cores"
     what = (
         f"On {here.name} {clause}, and do not belong to the job; {here.usual('cores_outside')}; the workers lack "
         f"about {cores:.1f} cores."

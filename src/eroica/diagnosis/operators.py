@@ -22,10 +22,14 @@ from eroica.model.pattern import LAUNCHING, Phase
 
 Floats = NDArray[np.float64]
 #: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
-_WITH_DATA, _WITHOUT_DATA = frozenset({"forward", "backward"}), frozenset({"optimizer"})
+_FORWARD, _BACKWARD, _WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
 #: An operator that others run in has less of its time for itself.
 _OWN = 0.1
 _NODE = re.compile(r"(?:Backward|Grad)\d+$|^AccumulateGrad$")
+#: Forward takes longer by at least this share of what backward takes longer, if tensors are larger.
+_LEAST_OF_BACKWARD = 0.15
+#: With larger tensors the processor is busy for at least this share of the additional time.
+_BUSY_FOR = 0.35
 #: A process that is stopped or throttled for a smaller share of the time is not slow for that reason.
 HELD = 0.05
 #: A host on which this share of all cores is used has none left.
@@ -78,6 +82,13 @@ def launching_rows(fleet: Fleet, phase: Phase | None = None) -> list[int]:
     """List rows of hosts that launch while their devices have no work; of one part of the iteration, or of all."""
     found = (at for at, key in enumerate(fleet.keys) if key.kind == "other" and key.name == LAUNCHING)
     return [at for at in found if phase is None or fleet.keys[at].phase == phase]
+
+
+def running_us(fleet: Fleet) -> Floats:
+    """Return the time per iteration in which a processor is busy with operators; NaN where not sampled. float64 [W]."""
+    rows = operators(fleet)
+    busy_W = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows][:, :, 1])).sum(axis=0)
+    return np.asarray(np.where(busy_W > 0, busy_W, np.nan))
 
 
 def speed_against_peers(fleet: Fleet, phases: frozenset[str] | None = None) -> Speed:
@@ -184,7 +195,7 @@ def weighted_mean(values: Sequence[float] | Floats, weights: Sequence[float] | F
 def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bool_]:
     """Mark workers whose operators take longer as they do with larger batches or sequences. bool [W].
 
-    Forward and backward take longer, and the optimizer hardly does.
+    Forward and backward take longer, the optimizer hardly does, and a processor is busy meanwhile.
 
     Args:
         suspects: The window.
@@ -195,9 +206,16 @@ def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bo
     known_W = ~np.isnan(own.factor)
     if not known_W.any():
         return known_W
-    grows_W, fixed_W = (speed_against(suspects, source, phases).factor for phases in (_WITH_DATA, _WITHOUT_DATA))
+    parts = (_FORWARD | _BACKWARD, _WITHOUT_DATA, _FORWARD, _BACKWARD)
+    grows_W, fixed_W, forward_W, backward_W = (speed_against(suspects, source, phases).factor for phases in parts)
     more_W = known_W & (grows_W > 1) & ~(fixed_W - 1 > HALF * (grows_W - 1))
-    queue_W = fleet.usual(queued_share(fleet)) if source == "peers" else _then(suspects, queued_share)
+    more_W &= ~(forward_W - 1 < _LEAST_OF_BACKWARD * (backward_W - 1))
+    then_W, queue_W, total_W = (
+        fleet.usual(measure(fleet)) if source == "peers" else then(suspects, measure)
+        for measure in (running_us, queued_share, lambda one: np.asarray(one.total_us[operators(one)].sum(axis=0)))
+    )
+    hardly_W = then_W < _BUSY_FOR * total_W  # operators that only wait keep no processor busy
+    more_W &= hardly_W | ~(running_us(fleet) / then_W - 1 < _BUSY_FOR * (grows_W - 1))
     longer_W = queued_share(fleet) - queue_W * np.maximum(grows_W, 1.0)
     most_W = fleet.critical_us[operators(fleet)].sum(axis=0) * (1 - 1 / np.maximum(grows_W, 1.0))
     if not fleet.has_accelerator:
@@ -205,7 +223,7 @@ def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bo
     return np.asarray(more_W & (held_share(fleet) <= HELD), dtype=np.bool_)
 
 
-def _then(suspects: Suspects, measure: Callable[[Fleet], Floats]) -> Floats:
+def then(suspects: Suspects, measure: Callable[[Fleet], Floats]) -> Floats:
     """Return a measurement of each worker in the baseline window; NaN without one. float64 [W]."""
     past = suspects.baseline
     known = dict(zip(past.ranks, measure(past), strict=True)) if past is not None else {}

@@ -30,6 +30,7 @@ from eroica.diagnosis.recordings import find_idle_devices
 from eroica.diagnosis.stages import find_structure
 from eroica.diagnosis.turns import read_turns
 from eroica.diagnosis.view import View
+from eroica.localize.blame import OFTEN
 from eroica.localize.excess import SURE, mean_error
 from eroica.localize.fleet import Fleet
 from eroica.model.window import SLOWER
@@ -48,7 +49,7 @@ _MOST_BLOCKS = 6
 #: Fewer iterations show no rhythm, and on cores no turns; devices are steady.
 _FEWEST, _FEWEST_ON_DEVICE = 10, 3
 #: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
-_OCCURRENCE = 0.2
+_OCCURRENCE, _LEAST_EACH = 0.2, 0.3
 #: An occurrence shows in so many stack samples at least, or it may be one sample that fell there.
 _FEWEST_SAMPLES = 3
 #: One worker leads by this share of its usual time; with a device, by less.
@@ -152,7 +153,7 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     groups: dict[tuple[Reference, bool], list[tuple[float, Outliers, tuple[int, ...]]]] = defaultdict(list)
     limit = view.settings.expected_python if view.fleet.has_accelerator else None
     for cell in dict.fromkeys([tuple(rows), *rows_by_frame(view.fleet.keys, rows)]):
-        for late in find_outliers(view, cell, limit=limit, sources=("peers", "baseline", "expectation", "slowdown")):
+        for late in find_outliers(view, cell, limit=limit):
             amount = float(late.removed_us.sum())
             groups[late.reference, late.agreement is None].append((amount, late, cell))
     for found in groups.values():
@@ -199,7 +200,7 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     each, usual = float(long_I[hit_I].mean()), float(np.median(whole.iteration_us))
     is_known = view.context.window.purpose == "seldom"  # the job has had such iterations before
     is_chance = runs < 2 or (runs < 3 and each < usual) or each < _FEWEST_SAMPLES * _sample_us(whole, rows)
-    if hit_I.mean() > HALF or (is_chance and not is_known):
+    if hit_I.mean() > HALF or each < _LEAST_EACH * usual or (is_chance and not is_known):
         return None
     often_W = (time_WI[:, hit_I] >= 0.5 * long_I[hit_I]).mean(axis=1)
     late_W = (often_W >= 0.5) | (time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
@@ -310,7 +311,7 @@ def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
     if past is not None and past.iteration_us.shape[1] > 1:
         then_us, now_us = float(read_turns(past).lead_us.mean()), float(turns.lead_us.mean())
         has_grown = now_us - then_us >= lead / 2 * turns.usual_us
-    if not turns.wanders(at_I) or not has_grown:
+    if at_I.size < OFTEN * view.iterations or not turns.wanders(at_I) or not has_grown:
         return
     held = {cell: turns.share_of(view.fleet, cells[cell], at_I) for cell in ("python", "operators") if cells[cell]}
     cell = max(held, key=lambda one: held[one], default="python")

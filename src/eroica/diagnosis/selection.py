@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 #: A recording's iterations are too few to tell a gain of this from noise.
 LEAST_DOUBTED = 0.06
 #: In a job that nobody finds slow functions differ by so much of the iteration between windows, and between workers.
-LEAST_CHANGE = 0.08
+LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
 #: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
 _SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
 #: Causes that a process beside the job may have brought about.
@@ -104,14 +104,10 @@ def _doubted(view: View) -> list[Weighed]:
 
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
-    """Drop blocks whose time a deeper cell or a surer block holds, and guesses where enough is measured."""
+    """Drop blocks whose time a deeper cell or a surer block holds."""
     gains = {id(block): _gain(view, block) for block in blocks}
-    enough = MOST * growth_of(view)[1]
-    is_measured = any(gains[id(block)] >= enough > 0 for block in blocks if block.reference != "slowdown")
 
     def is_beaten(block: Block) -> bool:
-        if block.reference == "slowdown" and is_measured:
-            return True
         if any(_holds(other, block) and gains[id(other)] >= HOLDS * gains[id(block)] for other in blocks):
             return True
         if block.scope != "all" or block.reference == "peers":
@@ -221,7 +217,9 @@ def least_gain(view: View, block: Block) -> float:
         return view.settings.beta_gate  # the paper's 1 %
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
         return least
-    return max(least, LEAST_CHANGE) if block.reference in ("baseline", "peers") else least
+    if block.reference == "baseline":
+        return max(least, LEAST_CHANGE)
+    return max(least, _LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
 
 
 def is_same_time(block: Block, other: Cause) -> bool:

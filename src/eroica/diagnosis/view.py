@@ -18,6 +18,7 @@ from eroica.diagnosis.operators import (
     larger_tensors,
     speed_against_baseline,
     speed_against_peers,
+    then,
 )
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
@@ -192,9 +193,7 @@ class View:
         Returns:
             NaN without a baseline window, and for workers that were not in it. float64 [W].
         """
-        past = self.suspects.baseline
-        known = dict(zip(past.ranks, measure(past), strict=True)) if past is not None else {}
-        return np.asarray([known.get(rank, np.nan) for rank in self.fleet.ranks], dtype=np.float64)
+        return then(self.suspects, measure)
 
     @cached_property
     def wait_rise_us(self) -> Floats:

@@ -25,7 +25,7 @@ from eroica.model.series import decode_series
 
 Floats = NDArray[np.float64]
 #: Share of iterations in which a latecomer must be late again, at least, and beyond its turn.
-_OFTEN = 0.35
+OFTEN = 0.35
 BEYOND_CHANCE = 0.2
 #: At most this share of the members can come last together.
 _LATE_TOGETHER = 0.5
@@ -178,7 +178,7 @@ def _often_at_sites(
 
 def is_often(often: Floats, members: int) -> NDArray[np.bool_]:
     """Return whether members are late in clearly more iterations or executions than their turn would be, as `often`."""
-    return np.asarray(often >= max(_OFTEN, 1 / members + BEYOND_CHANCE), dtype=np.bool_)
+    return np.asarray(often >= max(OFTEN, 1 / members + BEYOND_CHANCE), dtype=np.bool_)
 
 
 def nearly_last(duration_MK: Floats, skew_us: float) -> NDArray[np.bool_]:
