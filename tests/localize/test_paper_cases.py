@@ -249,7 +249,7 @@ def test_case_5_is_healthy_in_version_a() -> None:
 
 def flagged_by_peers(patterns_W3: np.ndarray, roles_W: np.ndarray | None = None) -> list[int]:
     roles = np.zeros(len(patterns_W3), dtype=np.intp) if roles_W is None else roles_W
-    return np.flatnonzero(peer_distances(patterns_W3, roles, Settings())[1]).tolist()
+    return np.flatnonzero(peer_distances(patterns_W3, roles)[1]).tolist()
 
 
 def test_one_outlier_of_3400_flags_one() -> None:

@@ -23,6 +23,7 @@ from eroica.diagnosis.words import FEW, format_ms, name_workers, short_name
 from eroica.localize.excess import SURE, mean_error, standard_error
 from eroica.localize.families import Family, GroupPaths, GroupTransfer, paths_of, read_families
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
+from eroica.localize.peers import USE_FLOOR
 from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
@@ -186,7 +187,7 @@ def _on_slower_path(view: View, one: GroupPaths, found: _Slow) -> list[int]:
     if one.resource != "pcie" or not usual.size:
         return []
     highest = float(np.quantile(usual, _NEARLY_EVERYBODY))
-    least = max(_LONGER * highest, highest + view.settings.utilization_floor)
+    least = max(_LONGER * highest, highest + USE_FLOOR)
     return [worker for worker, mu in zip(one.members, one.mu, strict=True) if mu >= least]
 
 
@@ -198,7 +199,7 @@ def _on_link(view: View, one: GroupPaths, found: _Slow) -> list[int]:
     if not one.resource or np.isnan(one.mu).all():
         return []
     middle, spread = float(np.nanmedian(one.mu)), float(np.nanmedian(one.sigma))
-    low_M = (one.mu <= HALF * middle) & (middle - one.mu >= view.settings.utilization_floor)
+    low_M = (one.mu <= HALF * middle) & (middle - one.mu >= USE_FLOOR)
     low_M &= ~(one.sigma > _LONGER * spread)
     return [worker for worker, is_low in zip(one.members, low_M, strict=True) if is_low] if low_M.mean() < 0.5 else []
 

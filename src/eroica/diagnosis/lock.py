@@ -65,9 +65,7 @@ def find_lock_holders(view: View) -> Iterator[Block]:
     if not starved_W.any():
         return
     for late in find_outliers(view, rows, strength=LEAST_STRENGTH, ratio=_LEAST_RATIO):
-        members = list(late.workers)
-        waits = bool(only_waits_W[members].all() and (busy_W[members] >= _BUSY).all())
-        holder = _holder(view, late) if starved_W[members].all() and (waits or _is_spread(view, rows, late)) else None
+        holder = _holder(view, late) if starved_W[list(late.workers)].all() else None
         if holder is not None:
             yield _block(view, rows, late, holder, busy_W)
 
@@ -148,16 +146,6 @@ def _idle_us(fleet: Fleet) -> Floats:
     rows = _would_run(fleet)
     used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1], nan=1.0)).sum(axis=0)
     return np.asarray(_own_us(fleet) - used_W)
-
-
-def _is_spread(view: View, rows: list[int], late: Outliers) -> bool:
-    """True if no single row holds most of the excess: a thread that shares the lock is slower at everything."""
-    source = view.suspects.peers_us if late.reference == "peers" else view.suspects.before_us
-    excess_R = np.nan_to_num(view.fleet.critical_us[rows] - np.nan_to_num(source[rows]))[:, list(late.workers)].mean(
-        axis=1
-    )
-    above_R = np.maximum(excess_R, 0.0)
-    return bool(above_R.max() <= HALF * max(float(above_R.sum()), 1e-9))
 
 
 def _busy_beside(fleet: Fleet) -> Floats:

@@ -176,7 +176,7 @@ def _often_at_sites(
     return found_LK
 
 
-def is_often(often: Floats, members: int) -> NDArray[np.bool_]:
+def is_often(often: Floats | float, members: int) -> NDArray[np.bool_]:
     """Return whether members are late in clearly more iterations or executions than their turn would be, as `often`."""
     return np.asarray(often >= max(OFTEN, 1 / members + BEYOND_CHANCE), dtype=np.bool_)
 
