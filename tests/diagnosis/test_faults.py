@@ -74,6 +74,26 @@ def test_more_python_on_all_workers_is_found_against_the_baseline(seed: int, ms:
 
 
 @seeds
+def test_more_python_on_all_workers_is_found_from_the_slowdown_alone(seed: int) -> None:
+    verdict = verdict_on(SlowPython(40), seed=seed, baseline=False)
+    check(verdict, "python-on-critical-path", EVERYBODY, "_score_tokens")
+    with_baseline = verdict_on(SlowPython(40), seed=seed)
+    assert verdict.cause is not None
+    assert with_baseline.cause is not None
+    assert verdict.cause.confidence < with_baseline.cause.confidence
+
+
+@seeds
+def test_a_function_explains_a_job_that_got_far_slower_yet_since_the_trigger_saw_it(seed: int) -> None:
+    """The mean that the trigger saw reached back to before."""
+    patterns = synthesize(FleetPlan(seed=seed), (SlowPython(300),), 2)
+    window = synthesize_window(patterns, "slow", synthesize(FleetPlan(seed=seed + 10_000), (), 1))
+    assert window.baseline_iteration_s
+    window = msgspec.structs.replace(window, current_iteration_s=1.3 * window.baseline_iteration_s)
+    check(analyze("job", window, patterns), "python-on-critical-path", EVERYBODY, "_score_tokens")
+
+
+@seeds
 @pytest.mark.parametrize("trouble", [SlowLoader((2,), 25), SlowCompute((2,), 1.4)], ids=["loading", "slow"])
 def test_somebody_who_was_always_late_does_not_hide_what_all_do_now(trouble: Trouble, seed: int) -> None:
     healthy = synthesize(FleetPlan(seed=seed + 10_000, workers=8), [trouble], 1)

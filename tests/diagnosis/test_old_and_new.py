@@ -173,6 +173,15 @@ def test_an_evaluation_that_the_healthy_window_was_too_short_for_is_not_new(seed
 # --- without a healthy window ---
 
 
+@seeds
+def test_a_function_far_larger_than_the_slowdown_does_not_explain_it(seed: int) -> None:
+    device = Calls(DEVICE, EVERYBODY, 160, use=0.02)
+    healthy = synthesize(FleetPlan(seed=seed + 10_000), (device,), 1)
+    patterns = synthesize(FleetPlan(seed=seed), (device, SlowLink(60)), 2)
+    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns)
+    assert causes(verdict) == [], verdict.summary
+
+
 # --- collectives ---
 
 

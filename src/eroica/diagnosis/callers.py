@@ -72,7 +72,7 @@ def find_caller(
         measure: Time of rows that is compared.
     """
     rows, members = _rows(view.fleet), list(workers)
-    if not rows or not members or reference == "expectation":
+    if not rows or not members or reference in ("expectation", "slowdown"):
         return None
     time_RW = measure(view.fleet, rows)
     time_R = time_RW[:, members].mean(axis=1)

@@ -21,6 +21,7 @@ _REFERENCES = {
     "peers": "compared with its peers",
     "baseline": "compared with the job's own {}",
     "expectation": "compared with what is expected only",
+    "slowdown": "compared with how much slower the job got only",
 }
 
 
@@ -58,7 +59,7 @@ def _signs(view: View, cause: Cause) -> Iterator[tuple[str, str]]:
     block = cause.block
     sure = f"{min(block.strength, 999):.1f} standard errors above that over {view.iterations} iterations"
     yield ("met" if block.strength >= SURE else "missing"), sure
-    is_weak = block.reference == "expectation"
+    is_weak = block.reference in ("expectation", "slowdown")
     yield ("unknown" if is_weak else "met"), _REFERENCES[block.reference].format(view.past_window)
     if block.agreement is not None:
         seen = f"the others wait for {percent(block.agreement)} of it"

@@ -25,7 +25,7 @@ from eroica.diagnosis.late_arrivals import find_late_arrivals
 from eroica.diagnosis.links import find_slow_transfers
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share
-from eroica.diagnosis.outliers import LEAST_AGREEMENT, LEAST_RATIO, Outliers, find_outliers, time_above
+from eroica.diagnosis.outliers import LEAST_AGREEMENT, LEAST_RATIO, SOURCES, Outliers, find_outliers, time_above
 from eroica.diagnosis.recordings import find_idle_devices
 from eroica.diagnosis.stages import find_structure
 from eroica.diagnosis.turns import read_turns
@@ -63,6 +63,8 @@ _LONG_HELD = 0.2
 #: Waiting of all must grow by this share of the iteration, and of what it was; if own work has grown by little.
 _WAIT_OF_ITERATION, _LITTLE_OWN = 0.05, 0.3
 _MANY_MORE_CALLS = 1.5
+#: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
+_SHARED = 0.25
 _Cells = dict[Cell, list[int]]
 
 
@@ -126,6 +128,8 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block
     if cell in ("collections", "memory", "operators", "launches"):
         focus = msgspec.structs.replace(focus, functions=tuple(rows))
     elif cell == "python" and focus.is_specific:
+        if late.agreement is not None and not _is_shared(view, rows, focus, late):
+            return None
         rows = focus.functions
     return Block(
         cell=cell,
@@ -148,12 +152,21 @@ def _focus(view: View, rows: Sequence[int], late: Outliers) -> Focus | None:
     return find_focus(view.fleet.keys, rows, excess_R, time_R)
 
 
+def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Outliers) -> bool:
+    """Return True if most of some workers have a part of their excess in the function that is named for all of them."""
+    time_RW = view.fleet.critical_us[list(rows)][:, list(late.workers)]
+    excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
+    named_R = np.isin(rows, focus.functions)
+    share_W = excess_RW[named_R].sum(axis=0) / np.maximum(excess_RW.sum(axis=0), 1e-9)
+    return bool((share_W >= _SHARED).mean() > HALF)
+
+
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     """Yield blocks of Python: under each frame, of those that hold nearly the same excess the deepest."""
     groups: dict[tuple[Reference, bool], list[tuple[float, Outliers, tuple[int, ...]]]] = defaultdict(list)
     limit = view.settings.expected_python if view.fleet.has_accelerator else None
     for cell in dict.fromkeys([tuple(rows), *rows_by_frame(view.fleet.keys, rows)]):
-        for late in find_outliers(view, cell, limit=limit):
+        for late in find_outliers(view, cell, limit=limit, sources=(*SOURCES, "slowdown")):
             amount = float(late.removed_us.sum())
             groups[late.reference, late.agreement is None].append((amount, late, cell))
     for found in groups.values():

@@ -104,10 +104,15 @@ def _doubted(view: View) -> list[Weighed]:
 
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
-    """Drop blocks whose time a deeper cell or a surer block holds."""
+    """Drop blocks whose time a deeper cell or a surer block holds, and guesses where enough is measured."""
     gains = {id(block): _gain(view, block) for block in blocks}
 
+    enough = MOST * growth_of(view)[1]
+    is_measured = any(gains[id(block)] >= enough > 0 for block in blocks if block.reference != "slowdown")
+
     def is_beaten(block: Block) -> bool:
+        if block.reference == "slowdown" and is_measured:
+            return True
         if any(_holds(other, block) and gains[id(other)] >= HOLDS * gains[id(block)] for other in blocks):
             return True
         if block.scope != "all" or block.reference == "peers":
