@@ -70,7 +70,6 @@ def test_the_one_who_spends_least_time_in_it_came_last() -> None:
     assert arrivals.waited_us.sum(axis=1) == pytest.approx([240_000, 0, 240_000], rel=1e-3)
     assert arrivals.blamed_us.sum(axis=1) == pytest.approx([0, 480_000, 0], rel=1e-3)
     assert arrivals.blame_share([1]) == 1
-    assert arrivals.last.tolist() == [0, 6, 0]
 
 
 @settings(deadline=None, max_examples=60)
@@ -318,10 +317,10 @@ def test_groups_judged_in_one_go_are_judged_as_one_by_one(
     found = read_arrivals(window)
     if not spoil and at_once == 100_000:
         assert len(in_one_go) == 7
-    for name in ("waited_us", "blamed_us", "direct_us", "last"):
+    for name in ("waited_us", "blamed_us", "direct_us"):
         np.testing.assert_allclose(getattr(found, name), getattr(alone, name), rtol=1e-9, atol=1e-6)
     np.testing.assert_allclose(found.direct.wait_us, alone.direct.wait_us)
-    assert found.skew_us == pytest.approx(alone.skew_us) and len(found.skew_us) == 7
+    assert found.transfer_us.keys() == alone.transfer_us.keys() and len(found.transfer_us) == 7
     assert (found.executions, found.notes) == (alone.executions, alone.notes)
     assert found.withheld_us == pytest.approx(alone.withheld_us)
     assert found.blame_share([1, 5, 9]) > 0.9

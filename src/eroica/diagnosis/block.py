@@ -88,8 +88,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         more_work: Share of the operators' time that more executions account for; NaN without a reference.
         slower: The same for longer executions.
         factor: Factor by which an execution takes longer than the reference's; NaN without one.
-        with_data: Factor of forward and backward only.
-        without_data: Factor of the optimizer only.
         has_more_data: Operators take longer as they do with larger tensors.
         held: Share of the time in which the processes were stopped or throttled, 0-1.
         stopped: The part of it in which they were stopped.
@@ -115,8 +113,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     more_work: float = np.nan
     slower: float = np.nan
     factor: float = np.nan
-    with_data: float = np.nan
-    without_data: float = np.nan
     has_more_data: bool = False
     held: float = 0.0
     stopped: float = 0.0

@@ -41,15 +41,11 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         factor: By how much an execution takes longer: median over operators, weighted by time. float64 [W].
-        agreeing: Share of operator time whose own factor shows at least half of that. float64 [W].
-        count_ratio: Executions per iteration, same median. float64 [W].
         more_work: Part of the operators' time that stems from more executions than the reference, 0-1. float64 [W].
         slower: Part of it that stems from longer executions, 0-1. float64 [W].
     """
 
     factor: Floats
-    agreeing: Floats
-    count_ratio: Floats
     more_work: Floats
     slower: Floats
 
@@ -129,11 +125,6 @@ def _compare(duration_FW: Floats, count_FW: Floats, like_FW: Floats, like_count_
     known_FW = (like_FW > 0) & (like_count_FW > 0) & (duration_FW > 0)
     weight_FW = np.where(known_FW, np.nan_to_num(like_FW) * np.nan_to_num(like_count_FW), 0.0)
     ratio_FW = np.divide(duration_FW, like_FW, out=np.ones(duration_FW.shape), where=known_FW)
-    counts_FW = np.divide(count_FW, like_count_FW, out=np.ones(duration_FW.shape), where=known_FW)
-    factor_W = _weighted_median(ratio_FW, weight_FW)
-    half_W = 1.0 + (factor_W - 1.0) / 2
-    total_W = np.where(weight_FW.sum(axis=0) > 0, weight_FW.sum(axis=0), np.nan)
-    agreeing_W = np.where(ratio_FW >= half_W, weight_FW, 0.0).sum(axis=0) / total_W
     own_FW = np.nan_to_num(duration_FW) * count_FW
     own_W = np.maximum(own_FW.sum(axis=0), 1e-9)
     price_FW = np.where(known_FW, like_FW, np.nan_to_num(duration_FW))
@@ -141,9 +132,7 @@ def _compare(duration_FW: Floats, count_FW: Floats, like_FW: Floats, like_count_
     more_W = (price_FW * (count_FW - np.nan_to_num(like_count_FW))).sum(axis=0) / own_W
     longer_W = np.where(known_FW, count_FW * (duration_FW - like_FW), 0.0).sum(axis=0) / own_W
     return Speed(
-        factor=factor_W,
-        agreeing=agreeing_W,
-        count_ratio=_weighted_median(counts_FW, weight_FW),
+        factor=_weighted_median(ratio_FW, weight_FW),
         more_work=np.where(has_reference_W, more_W, np.nan),
         slower=np.where(has_reference_W, longer_W, np.nan),
     )

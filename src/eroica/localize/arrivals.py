@@ -71,9 +71,6 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         direct: The same by pair of workers, over all iterations.
         withheld_us: Waiting nobody is blamed for (nobody clearly last, or somebody else each time).
         executions: Executions that paired.
-        last: Executions in which each worker came last beyond the exit skew, and does so again and again. float64 [W];
-            those who come last together share one.
-        skew_us: Exit skew of each (group, kind).
         transfer_us: Critical time of each execution of (group, kind) in which nobody is waited for, mean over members.
             float64 [K].
         matched: Paired executions of recorded traces, one entry per group and kind, as far as they were judged.
@@ -88,8 +85,6 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     direct: DirectWaits = DirectWaits()
     withheld_us: float = 0.0
     executions: int = 0
-    last: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
-    skew_us: dict[tuple[str, str], float] = {}
     transfer_us: dict[tuple[str, str], Floats] = {}
     matched: tuple[Matched, ...] = ()
     replay: Replay | None = None
@@ -153,8 +148,6 @@ def read_arrivals(fleet: Fleet, engine: Engine = HERE) -> Arrivals:
         direct=ledger.meets.by_pair(len(fleet.ranks)),
         withheld_us=ledger.withheld,
         executions=ledger.executions,
-        last=ledger.last,
-        skew_us=ledger.skew,
         transfer_us=ledger.transfer_us,
         matched=tuple(ledger.matched),
         replay=replay,

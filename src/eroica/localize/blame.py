@@ -217,11 +217,9 @@ class Ledger:
         self.waited = np.zeros(shape)
         self.direct = np.zeros(shape)
         self.blamed = np.zeros(shape)
-        self.last = np.zeros(shape[0])
         self.meets = Meets()
         self.withheld = 0.0
         self.executions = 0
-        self.skew: dict[tuple[str, str], float] = {}
         self.transfer_us: dict[tuple[str, str], Floats] = {}
         self.matched: list[Matched] = []
         self.pending: list[tuple[Matched, MeetingBlock | None]] = []
@@ -307,7 +305,6 @@ class Ledger:
         np.add.at(self.direct.reshape(-1), cells_GMK.ravel(), blame_GMK.ravel())
         np.add.at(self.blamed.reshape(-1), cells_GMK[..., :first].ravel(), blame_GMK[..., :first].ravel())
         last_GM = share_GMK.sum(axis=2)
-        np.add.at(self.last, members_GM.ravel(), last_GM.ravel())
         self.meets.add(members_GM, wait_GMK, share_GMK, last_GM)
         self.withheld += float((waited_GK - blame_GMK.sum(axis=1))[:, :first].sum())
         self.executions += int(counted_GK.sum())

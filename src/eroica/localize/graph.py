@@ -45,7 +45,6 @@ class EventGraph(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         start_E: Own clock when the execution began, from the first boundary. float64 [E].
         end_E: And when it ended. float64 [E].
         critical_E: Its part on the critical path. float64 [E].
-        holds_E: The main line stood still for it. bool [E].
         post_E: Own progress when it began. float64 [E].
         need_E: Own progress up to which the main line got before it needed it to be over. float64 [E].
         need_at_E: Own clock at that moment. float64 [E].
@@ -64,7 +63,6 @@ class EventGraph(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     start_E: Floats
     end_E: Floats
     critical_E: Floats
-    holds_E: Flags
     post_E: Floats
     need_E: Floats
     need_at_E: Floats
@@ -200,7 +198,6 @@ def _graph(first: int, flat: _Flat, edge_WJ: Floats) -> EventGraph:
         start_E=start,
         end_E=end,
         critical_E=critical,
-        holds_E=holds,
         post_E=line.progress(worker, start),
         need_E=np.where(holds, line.at_end, progress_WJ[worker, following]),
         need_at_E=need_at,

@@ -320,7 +320,6 @@ def _enter(ledger: Ledger, asked: _Asked, judged: Judged) -> None:
     """Book what was found out."""
     parts, question = asked.parts, asked.question
     names = [part.name for part in parts]
-    ledger.skew.update(zip(names, judged.skew_us.tolist(), strict=True))
     ledger.transfer_us.update(zip(names, judged.transfer_us, strict=True))
     has_ends = question.end_us.shape[1] > 0
     chained_us = judged.duration_us[..., question.first if has_ends else 0 :]
