@@ -33,6 +33,7 @@ import numpy as np
 from zlib_ng import zlib_ng
 
 from eroica.localize.excess import median_of_others
+from eroica.localize.peers import DELTA, MAD_FACTOR, PEERS
 from eroica.localize.rule import Behavior, flag_functions
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.rows import NUMBERS
@@ -183,14 +184,14 @@ def literal(pattern: np.ndarray, block: int = 50_000) -> int:
         delta = np.empty(len(scaled))
         for first in range(0, len(scaled), block):
             own = scaled[first : first + block]
-            peers = random.integers(0, len(scaled), (len(own), SETTINGS.peers))
+            peers = random.integers(0, len(scaled), (len(own), PEERS))
             distance = np.abs(own[:, None, 0] - scaled[peers, 0])
             for axis in (1, 2):
                 distance += np.abs(own[:, None, axis] - scaled[peers, axis])
-            delta[first : first + block] = (distance >= SETTINGS.peer_distance).mean(axis=1)
+            delta[first : first + block] = (distance >= DELTA).mean(axis=1)
         middle = np.median(delta)
         spread = np.median(np.abs(delta - middle))
-        unlike = delta > middle + SETTINGS.mad_factor * spread
+        unlike = delta > middle + MAD_FACTOR * spread
         flagged += int(np.count_nonzero(unlike & (pattern_W3[:, 0] > SETTINGS.beta_gate)))
     return flagged
 

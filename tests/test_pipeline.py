@@ -17,7 +17,6 @@ from eroica.wire.codec import decode_record, encode_record
 from support import (
     BackwardHook,
     FleetPlan,
-    LargerBatches,
     SlowCompute,
     SlowLoader,
     SlowPython,
@@ -352,13 +351,6 @@ def test_a_doubted_window_that_names_no_cause_leaves_the_verdict_without_it() ->
     assert (verdict.verdict, verdict.summary) == ("undetermined", alone.summary)
     assert verdict.window is not None and verdict.window.doubted == 0
     assert verdict.coverage.notes == alone.coverage.notes
-
-
-def test_larger_batches_are_told_against_a_doubted_window() -> None:
-    window, patterns, before = doubted_job([LargerBatches(3.0)])
-    verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
-    assert verdict.cause is None and "batches or sequences have grown" in verdict.summary, verdict.summary
-    assert verdict.window is not None and verdict.window.doubted == 1
 
 
 def test_a_baseline_window_that_is_not_trusted_changes_nothing_where_a_cause_is_named_or_none_is_missing() -> None:

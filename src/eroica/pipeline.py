@@ -10,7 +10,6 @@ import msgspec
 from eroica import __version__
 from eroica.diagnosis import WindowContext, diagnose
 from eroica.diagnosis.cells import reading_of
-from eroica.diagnosis.conclusion import describe_growth
 from eroica.diagnosis.view import View
 from eroica.engine import Engine, choose_engine
 from eroica.errors import InputError, UsageError
@@ -123,7 +122,7 @@ def _second_look(
     """The verdict against a baseline window that is not trusted; None where that tells nothing more."""
     context = msgspec.structs.replace(context, notes=notes_on_doubted(context.notes), is_past_doubted=True)
     verdict, view = _judge_or_say_why(patterns, doubted, context, settings, engine)
-    if view is None or (verdict.cause is None and verdict.summary != describe_growth(view)):
+    if view is None or verdict.cause is None:
         return None
     return verdict
 

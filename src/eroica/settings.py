@@ -233,14 +233,6 @@ class Settings:
     expected_host: float = _setting(
         0.40, "Highest share of a recorded iteration in which the device may wait for the host.", SHARE
     )
-    peer_distance: float = _setting(
-        0.4, "Manhattan distance at which two patterns differ (delta).", Numbers(0, 3), "EROICA eq. 10"
-    )
-    peers: int = _setting(100, "Peers each worker is compared with; one shared sample (N).", COUNT, "EROICA eq. 9")
-    mad_factor: float = _setting(5.0, "Multiplier of the median absolute deviation (k).", FACTOR, "EROICA eq. 11")
-    mad_floor: float = _setting(0.1, "Least margin above the median of the peer distance: the MAD is usually 0.", SHARE)
-    beta_floor: float = _setting(0.02, "Differences of beta below this are noise, whatever the maximum.", SHARE)
-    utilization_floor: float = _setting(0.1, "The same for mu and sigma.", SHARE)
 
     # --- analysis ---
     engine: str = _setting(

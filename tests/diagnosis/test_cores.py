@@ -10,8 +10,7 @@ import pytest
 
 from eroica.diagnosis.view import cores_of_host
 from eroica.model.pattern import WorkerPattern
-from eroica.pipeline import analyze
-from support import BusyHost, FleetPlan, synthesize, synthesize_window
+from support import FleetPlan, synthesize
 
 
 def worker(affinity: str | None, **facts: float) -> WorkerPattern:
@@ -38,21 +37,3 @@ def test_what_the_workers_may_use_together(affinities: Sequence[str | None], all
 def test_what_nobody_looked_at_is_unknown() -> None:
     found = cores_of_host([worker("0-1")])
     assert math.isnan(found.total) and math.isnan(found.allowed) and math.isnan(found.busy)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_workers_that_share_too_few_cores_of_a_large_host_are_not_told_apart_by_their_luck(seed: int) -> None:
-    """Four workers in a cpuset of two cores: who gets one is luck for seconds."""
-
-    def bound(patterns: Sequence[WorkerPattern], affinity: str) -> list[WorkerPattern]:
-        facts = {"cpu_count": 64.0, "host_busy": 0.05}
-        return [
-            msgspec.structs.replace(one, setup={"affinity": affinity}, host_facts={**one.host_facts, **facts})
-            for one in patterns
-        ]
-
-    for affinity, accused in (("0-63", True), ("0-1", False)):
-        patterns = bound(synthesize(FleetPlan(seed=seed), [BusyHost((2,), 1.5)], 2), affinity)
-        verdict = analyze("job", synthesize_window(patterns, "manual"), patterns)
-        found = [one.workers for one in verdict.findings if one.role == "cause" and one.cause == "cpu-contention"]
-        assert bool(found) == accused, verdict.summary

@@ -117,16 +117,6 @@ class LongerSequences:
 
 
 @seeds
-@pytest.mark.parametrize(("then", "now"), [(None, None), (0.9, 0.9), (0.9, 0.83)])
-def test_longer_sequences_on_all_devices_are_no_slow_hardware(then: float | None, now: float | None, seed: int) -> None:
-    before = [changed_rows(one, then) for one in synthesize(devices(seed, draw=1), (), 1)]
-    after = [changed_rows(one, now) for one in synthesize(devices(seed), [LongerSequences(1.35)], 2)]
-    verdict = judged(after, before)
-    assert causes_of(verdict) == []
-    assert "batches or sequences have grown" in verdict.summary
-
-
-@seeds
 def test_a_clock_that_accounts_for_it_is(seed: int) -> None:
     before = [changed_rows(one, 0.9) for one in synthesize(devices(seed, draw=1), (), 1)]
     after = [changed_rows(one, 0.9 / 1.3) for one in synthesize(devices(seed), [LongerSequences(1.35)], 2)]

@@ -11,13 +11,11 @@ from eroica.diagnosis.neighbors import name_use
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.settings import Settings
 from eroica.wire.codec import decode_record, encode_record
 from support import (
     BusyHost,
     FleetPlan,
     SlowCompute,
-    SlowLink,
     SlowLoader,
     SlowPython,
     Trouble,
@@ -141,22 +139,6 @@ def test_a_job_on_one_host_that_got_slower_for_all_names_what_came_since(seed: i
 
 
 @seeds
-def test_a_job_that_works_twice_as_much_itself_does_not_owe_that_to_a_neighbor(seed: int) -> None:
-    """Others on the same cores make its work take longer, by caches and shared units, but not that much."""
-    full = lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.99, cores_job=9.0)  # noqa: E731
-    verdict = verdict_on([SlowLink(40)], seed, full, **ONE_HOST)
-    assert verdict.cause is None or verdict.cause.cause != "sibling-process", verdict.summary
-
-
-def test_what_was_there_in_the_healthy_window_is_not_what_made_the_job_slow() -> None:
-    fleet = {**ONE_HOST}
-    before = beside(synthesize(FleetPlan(seed=10_001, **fleet), (), 1), ["node-0"], (BURNER,), host_busy=0.99)
-    patterns = beside(synthesize(FleetPlan(seed=1, **fleet), [SlowLink(40)], 2), ["node-0"], (BURNER,), host_busy=0.99)
-    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
-    assert verdict.cause is None or verdict.cause.cause != "sibling-process", verdict.summary
-
-
-@seeds
 def test_steal_is_a_neighbor_without_a_name(seed: int) -> None:
     verdict = verdict_on(
         [SlowCompute((4, 5, 6, 7), 1.8, "none")], seed, lambda all_: beside(all_, ["node-1"], (), steal=0.4)
@@ -174,39 +156,11 @@ def test_processes_that_cannot_be_seen_count_by_what_the_cores_did(seed: int) ->
 
 
 @seeds
-def test_a_process_that_holds_the_memory_while_tasks_wait_for_it_is_named(seed: int) -> None:
-    hog = Neighbor(name="indexer", pid=31, cpu_cores=0.1, memory_bytes=50 * 2**30)
-    pressed = lambda all_: beside(all_, ["node-1"], (hog,), memory_pressure=0.5)  # noqa: E731
-    verdict = verdict_on([SlowCompute((4, 5, 6, 7), 1.8, "none")], seed, pressed)
-    assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
-    assert "indexer (pid 31)" in verdict.summary
-    calm = lambda all_: beside(all_, ["node-1"], (hog,))  # noqa: E731
-    verdict = verdict_on([SlowCompute((4, 5, 6, 7), 1.8, "none")], seed, calm)
-    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
-
-
 def test_many_of_one_name_are_named_together_and_small_ones_only_counted() -> None:
     workers = [Neighbor(name="python (train.py)", pid=pid, cpu_cores=0.5) for pid in (12, 11, 13)]
     assert name_use(workers, 1.6, 4) == "python (train.py) (pids 11, 12 and 13) use 1.5 of 4 cores"
     assert name_use(workers[:1], 3.0, 4) == "python (train.py) (pid 12) and smaller processes use 3.0 of 4 cores"
     assert name_use([], 3.0, 0) == "many small processes use 3.0 cores"
-
-
-@seeds
-def test_a_slow_job_that_nothing_explains_tells_who_else_is_busy(seed: int) -> None:
-    """The neighbor was there before, and there is no word of it in a healthy job."""
-    fleet = {**ONE_HOST}
-    before = beside(synthesize(FleetPlan(seed=seed + 10_000, **fleet), (), 1), ["node-0"], (BURNER,))
-    patterns = beside(synthesize(FleetPlan(seed=seed, **fleet), (), 2), ["node-0"], (BURNER,))
-    slow = msgspec.structs.replace(
-        synthesize_window(patterns, "slow", before), baseline_iteration_s=0.04, current_iteration_s=0.06
-    )
-    verdict = analyze("job", slow, patterns, before)
-    assert verdict.verdict == "undetermined", verdict.summary
-    assert any("pid 777" in note for note in verdict.coverage.notes)
-    healthy = analyze("job", synthesize_window(patterns, "manual", before), patterns, before)
-    assert healthy.verdict == "healthy"
-    assert not any("pid 777" in note for note in healthy.coverage.notes)
 
 
 # --- devices ---
@@ -265,23 +219,6 @@ def test_a_process_as_busy_on_every_host_is_not_mentioned_beside_slow_loading(se
     verdict = verdict_on([SlowLoader((1,), 60)], seed, lambda all_: beside(all_, everywhere, (BURNER,)), baseline=False)
     assert verdict.cause is not None
     assert not any("may slow the loading down" in line for line in verdict.cause.evidence)
-
-
-@seeds
-def test_without_a_healthy_window_it_is_what_iterations_take_beyond_the_expected_one(seed: int) -> None:
-    """All workers wait for cores alike, from the start, and one function is about as large as the slowdown."""
-    plan = FleetPlan(seed=seed, workers=8, per_host=8, cores=8)
-    calm_s = synthesize_window(synthesize(plan)).current_iteration_s
-    assert calm_s is not None
-    everybody = tuple(range(8))
-    slow = synthesize(plan, [BusyHost(everybody, 1.6), SlowPython(40.0)], 2)
-    patterns = beside(slow, ["node-0"], (BURNER,), host_busy=0.99)
-    window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=calm_s)
-    verdict = analyze("job", window, patterns, settings=Settings(expected_iteration_s=calm_s))
-    found = verdict.cause
-    assert found is not None
-    assert (found.cause, found.scope, found.hosts) == ("sibling-process", "all", ("node-0",)), verdict.summary
-    assert "pid 777" in verdict.summary
 
 
 @seeds

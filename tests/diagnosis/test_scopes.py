@@ -11,7 +11,6 @@ import pytest
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
-from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support import (
@@ -93,32 +92,6 @@ def test_many_hosts_with_the_same_trouble_are_one_finding_that_counts_them() -> 
 
 def test_where_the_job_has_one_host_workers_are_named() -> None:
     assert judge(SlowCompute((2,), 1.6, "throttled"), workers=8, **DEVICES).summary.startswith("Worker 2 computes")
-
-
-def test_a_coordinate_that_only_the_accused_have_is_told() -> None:
-    """Two tensor ranks on each of 8 hosts of two: all workers of tensor rank 1 are slow."""
-
-    def with_tensor(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
-        return [
-            msgspec.structs.replace(
-                one,
-                process_groups=(
-                    *one.process_groups,
-                    ProcessGroup(
-                        name=f"t{at // 4}", description="mesh_tp", ranks=tuple(range(at - at % 4, at - at % 4 + 4))
-                    ),
-                ),
-            )
-            for at, one in enumerate(patterns)
-        ]
-
-    plan = FleetPlan(workers=16, per_host=4, **DEVICES)
-    patterns = with_tensor(synthesize(plan, [SlowCompute((3, 7, 11, 15), 1.5, "throttled")], 2))
-    verdict = analyze("job", synthesize_window(patterns), patterns)
-    assert any(line.startswith("All of them are tensor rank 3, and nobody else is") for line in cause(verdict).evidence)
-    patterns = with_tensor(synthesize(plan, [SlowCompute((6,), 1.5, "throttled")], 2))
-    verdict = analyze("job", synthesize_window(patterns), patterns)
-    assert "Worker 6 is tensor rank 2." in cause(verdict).evidence
 
 
 # --- rank 0 ---

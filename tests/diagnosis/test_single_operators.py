@@ -114,14 +114,3 @@ def test_who_waits_for_a_core_has_no_more_data_though_the_optimizer_is_spared(se
     told = judged(WithoutCore((1,), 1.8, queued=0.25), seed=seed).cause
     assert told is not None
     assert told.cause == "load-imbalance"
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("accelerator", [True, False])
-def test_backward_alone_taking_longer_on_all_workers_is_no_larger_batch(accelerator: bool, seed: int) -> None:
-    names = ("aten::mm", "aten::native_layer_norm_backward", "aten::gelu_backward", "aten::add_")
-    plan = {"seed": seed, "accelerator": accelerator, "workers": 8}
-    backward = judged(MoreData(tuple(range(8)), 1.8, names), **plan)
-    assert "batches or sequences have grown" not in backward.summary
-    both = judged(MoreData(tuple(range(8)), 1.8), **plan)
-    assert "batches or sequences have grown" in both.summary

@@ -70,7 +70,6 @@ def test_the_one_who_spends_least_time_in_it_came_last() -> None:
     assert arrivals.waited_us.sum(axis=1) == pytest.approx([240_000, 0, 240_000], rel=1e-3)
     assert arrivals.blamed_us.sum(axis=1) == pytest.approx([0, 480_000, 0], rel=1e-3)
     assert arrivals.blame_share([1]) == 1
-    assert arrivals.last.tolist() == [0, 6, 0]
 
 
 @settings(deadline=None, max_examples=60)
@@ -95,24 +94,6 @@ def test_a_window_in_which_senders_go_on_meanwhile_is_not_replayed(critical: flo
     receive = record(np.full(6, 500.0), kind="recv", peers=encode_series(np.zeros(6, dtype=np.int32)))
     arrivals = read_arrivals(fleet((send,), (receive,), iterations=6))
     assert any("sends go on beside other work" in note for note in arrivals.notes) == told
-
-
-@pytest.mark.parametrize("late_us", [0.0, 20_000.0])
-def test_who_brings_least_to_an_all_to_all_leaves_first_and_is_not_late_for_that(late_us: float) -> None:
-    """Literally, who spends least time in it came last: here it only has least to move."""
-    sizes = np.array([1000, 8000, 8000, 4000])
-    own = []
-    for rank, size in enumerate(sizes):
-        time = np.full(8, 5.0 * size + (late_us if rank != 3 else 0.0))
-        elements = encode_series(np.full(8, size, dtype=np.int64))
-        own.append((record(time, kind="all_to_all", elements=elements),))
-    arrivals = read_arrivals(fleet(*own, iterations=8))
-    if late_us:
-        assert arrivals.blame_share([3]) == 1
-        assert arrivals.waited_us.sum() == pytest.approx(3 * 8 * late_us, rel=0.01)
-    else:
-        assert arrivals.waited_us.sum() == pytest.approx(0.0, abs=1.0)
-    assert booked(arrivals)[0] == pytest.approx(booked(arrivals)[1])
 
 
 def test_waiting_that_hides_behind_the_backward_pass_costs_nothing() -> None:
@@ -336,11 +317,10 @@ def test_groups_judged_in_one_go_are_judged_as_one_by_one(
     found = read_arrivals(window)
     if not spoil and at_once == 100_000:
         assert len(in_one_go) == 7
-    for name in ("waited_us", "blamed_us", "direct_us", "last"):
+    for name in ("waited_us", "blamed_us", "direct_us"):
         np.testing.assert_allclose(getattr(found, name), getattr(alone, name), rtol=1e-9, atol=1e-6)
     np.testing.assert_allclose(found.direct.wait_us, alone.direct.wait_us)
-    assert found.skew_us == pytest.approx(alone.skew_us) and len(found.skew_us) == 7
-    assert found.transfer_us.keys() == alone.transfer_us.keys()
+    assert found.transfer_us.keys() == alone.transfer_us.keys() and len(found.transfer_us) == 7
     assert (found.executions, found.notes) == (alone.executions, alone.notes)
     assert found.withheld_us == pytest.approx(alone.withheld_us)
     assert found.blame_share([1, 5, 9]) > 0.9

@@ -12,6 +12,7 @@ from eroica.errors import InputError
 from eroica.localize import entries, peers, rule
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import build_fleet
+from eroica.localize.peers import BETA_FLOOR, DELTA, USE_FLOOR
 from eroica.localize.roles import members_of
 from eroica.model.pattern import FunctionKey
 from eroica.model.series import decode_series, decode_together, encode_series
@@ -20,7 +21,7 @@ from eroica.settings import Settings
 from support.fleet import FleetPlan, synthesize
 
 SETTINGS = Settings()
-FLOORS = np.array([SETTINGS.beta_floor, SETTINGS.utilization_floor, SETTINGS.utilization_floor])
+FLOORS = np.array([BETA_FLOOR, USE_FLOOR, USE_FLOOR])
 
 
 def all_pairs(patterns: np.ndarray, sample: np.ndarray) -> np.ndarray:
@@ -29,7 +30,7 @@ def all_pairs(patterns: np.ndarray, sample: np.ndarray) -> np.ndarray:
     scale = np.where(highest > 0, highest, 1.0)
     difference = np.abs(patterns[:, None, :] - patterns[None, sample, :])
     difference[~(difference >= FLOORS)] = 0.0
-    differs = (difference / scale).sum(axis=2) >= SETTINGS.peer_distance
+    differs = (difference / scale).sum(axis=2) >= DELTA
     others = len(sample) - np.isin(np.arange(len(patterns)), sample)
     return differs.sum(axis=1) / np.maximum(others, 1)
 
@@ -51,14 +52,14 @@ def fleets(draw: st.DrawFn) -> np.ndarray:
 @given(fleets())
 def test_boxes_find_the_distances_of_all_pairs(patterns: np.ndarray) -> None:
     sample = peers.sample_peers(len(patterns), 40)
-    assert np.array_equal(peers.differential_distance(patterns, sample, SETTINGS), all_pairs(patterns, sample))
+    assert np.array_equal(peers.differential_distance(patterns, sample), all_pairs(patterns, sample))
 
 
 def test_blocks_of_any_size_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     patterns = np.random.default_rng(3).random((500, 3))
     sample = peers.sample_peers(500, 100)
     monkeypatch.setattr(peers, "_BLOCK", 7)
-    assert np.array_equal(peers.differential_distance(patterns, sample, SETTINGS), all_pairs(patterns, sample))
+    assert np.array_equal(peers.differential_distance(patterns, sample), all_pairs(patterns, sample))
 
 
 def test_threads_flag_what_one_thread_flags(monkeypatch: pytest.MonkeyPatch) -> None:

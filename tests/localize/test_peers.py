@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eroica.localize.peers import differential_distance, outlying, peer_distances, sample_peers
+from eroica.localize.peers import (
+    BETA_FLOOR,
+    DELTA,
+    USE_FLOOR,
+    differential_distance,
+    outlying,
+    peer_distances,
+    sample_peers,
+)
 from eroica.settings import Settings
 
 SETTINGS = Settings()
@@ -33,12 +41,12 @@ def literal_flags(patterns: np.ndarray, seed: int = 0, shared: bool = False) -> 
 
 def our_flags(patterns: np.ndarray, roles: np.ndarray | None = None) -> np.ndarray:
     roles = np.zeros(len(patterns), dtype=np.intp) if roles is None else roles
-    return peer_distances(patterns, roles, SETTINGS)[1] & (patterns[:, 0] > SETTINGS.beta_gate)
+    return peer_distances(patterns, roles)[1] & (patterns[:, 0] > SETTINGS.beta_gate)
 
 
 def slow_distance(patterns: np.ndarray, peers: np.ndarray) -> np.ndarray:
     """Slow twin of `differential_distance`: one pair and one dimension at a time."""
-    floors = (SETTINGS.beta_floor, SETTINGS.utilization_floor, SETTINGS.utilization_floor)
+    floors = (BETA_FLOOR, USE_FLOOR, USE_FLOOR)
     highest = [max([x for x in patterns[:, axis] if not np.isnan(x)] + [0.0]) for axis in range(3)]
     result = []
     for worker in range(len(patterns)):
@@ -52,7 +60,7 @@ def slow_distance(patterns: np.ndarray, peers: np.ndarray) -> np.ndarray:
                 difference = abs(patterns[worker, axis] - patterns[peer, axis])
                 if difference >= floors[axis]:
                     distance += difference / highest[axis]
-            differing += distance >= SETTINGS.peer_distance
+            differing += distance >= DELTA
         result.append(differing / max(others, 1))
     return np.array(result)
 
@@ -64,7 +72,7 @@ unit = st.one_of(st.floats(0, 1), st.just(0.0))
 @given(st.lists(st.tuples(unit, st.one_of(unit, st.just(np.nan)), unit), min_size=1, max_size=9))
 def test_the_distance_is_that_of_its_slow_twin(rows: list[tuple[float, float, float]]) -> None:
     patterns, peers = np.array(rows), np.arange(0, len(rows), 2)
-    np.testing.assert_allclose(differential_distance(patterns, peers, SETTINGS), slow_distance(patterns, peers))
+    np.testing.assert_allclose(differential_distance(patterns, peers), slow_distance(patterns, peers))
 
 
 # --- the traps ---
@@ -142,10 +150,10 @@ def test_every_comparison_of_one_window_takes_the_same_peers() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_tiny_fleets_divide_by_nobody(workers: int) -> None:
-    distances, flags = peer_distances(np.full((workers, 3), 0.5), np.zeros(workers, dtype=np.intp), SETTINGS)
+    distances, flags = peer_distances(np.full((workers, 3), 0.5), np.zeros(workers, dtype=np.intp))
     assert distances.tolist() == [0] * workers
     assert not flags.any()
 
 
 def test_a_margin_below_the_floor_is_no_outlier() -> None:
-    assert outlying(np.array([0.0, 0.0, 0.05, 0.0]), SETTINGS).sum() == 0
+    assert outlying(np.array([0.0, 0.0, 0.05, 0.0])).sum() == 0

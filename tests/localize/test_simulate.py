@@ -44,16 +44,6 @@ def test_two_equal_latecomers_each_get_what_both_gain() -> None:
     assert share_gains(fleet([[100.0], [100.0], [60.0]]), [Removal(one), Removal(two)]) == pytest.approx([0.4, 0.4])
 
 
-def test_what_a_worker_that_seldom_meets_others_gains_by_itself_counts_where_it_is_held() -> None:
-    one = fleet([[100.0] * 4, [40.0] * 4])
-    fields = {name: getattr(one, name) for name in one.__struct_fields__}
-    apart = Fleet(**{**fields, "iteration_us": np.array([[100.0] * 4, [40.0] * 4]), "wait_us": np.zeros((2, 4))})
-    apart.__dict__["own_iteration_us"] = np.array([100.0, 40.0])
-    removed = np.array([[50.0] * 4, [0.0] * 4])
-    assert simulated_gain(apart, removed) == pytest.approx(0.5)
-    assert simulated_gain(apart, removed, np.zeros_like(removed), np.array([0.5, 0.0])) == pytest.approx(0.5)
-
-
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 1000), st.floats(0, 3))
 def test_a_simulated_iteration_is_never_longer_than_the_real_one_nor_shorter_than_anybodys_rest(

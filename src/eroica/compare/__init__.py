@@ -156,7 +156,7 @@ def _tell(
 ) -> list[Told]:
     """Return changes with reasons, the largest first, waits last."""
     waits = _waits(deltas)
-    rows = [_told(change, deltas, ranks, waits, settings) for change in _with_collectives(changes, deltas, waits)]
+    rows = [_told(change, deltas, ranks, waits) for change in _with_collectives(changes, deltas, waits)]
     return sorted(rows, key=lambda row: (row.reason == "waiting", -abs(row.change_ms), row.name))
 
 
@@ -194,11 +194,9 @@ def _added(broad: Change, change: Change) -> Change:
     )
 
 
-def _told(
-    change: Change, deltas: Deltas, ranks: Sequence[tuple[int, ...]], waits_U: Sequence[bool], settings: Settings
-) -> Told:
+def _told(change: Change, deltas: Deltas, ranks: Sequence[tuple[int, ...]], waits_U: Sequence[bool]) -> Told:
     figures = measure(change, deltas)
-    reason: ChangeReason = explain(change, figures, deltas, settings)
+    reason: ChangeReason = explain(change, figures, deltas)
     kind = deltas.pairs[change.functions[0]].key.kind
     if kind == "collective" and _mostly_waits(change, waits_U):
         reason = "waiting"
@@ -252,7 +250,7 @@ def _row(order: int, row: Told, deltas: Deltas, settings: Settings) -> FunctionC
         utilization_before=_rounded(figures.mu[0]),
         utilization_after=_rounded(figures.mu[1]),
         confidence=_confidence(row, deltas, settings),
-        text=describe(row, key, settings),
+        text=describe(row, key),
         functions=len(row.change.functions),
     )
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from eroica.compare.matching import Pair
 from eroica.compare.table import Table
+from eroica.localize.peers import USE_FLOOR
 from eroica.model.comparison import ChangeReason
 from eroica.settings import Settings
 
@@ -258,7 +259,7 @@ def _utilization(side: Table, at: Places) -> float | None:
     return float(np.average(mu[known], weights=weight[known])) if known.any() else None
 
 
-def explain(change: Change, figures: Figures, deltas: Deltas, settings: Settings) -> ChangeReason:
+def explain(change: Change, figures: Figures, deltas: Deltas) -> ChangeReason:
     """Return the reason of a change that is no waiting.
 
     More executions are more work if they account for most of it. Equally many that last longer at lower utilization
@@ -277,22 +278,22 @@ def explain(change: Change, figures: Figures, deltas: Deltas, settings: Settings
         return "more-work" if grew else "less-work"
     if not grew:
         return "faster"
-    if uses_less(figures, settings) is not False:
+    if uses_less(figures) is not False:
         return "slower"
     return "outside-contention" if change.alike or _is_typical(change, deltas, figures.length_ratio) else "slower"
 
 
-def uses_less(figures: Figures, settings: Settings) -> bool | None:
+def uses_less(figures: Figures) -> bool | None:
     """Return whether utilization fell; None if it was not sampled on both sides.
 
     Work that is held up does the same in more time, so its utilization falls by the factor of its length. Half of that
-    counts, beyond the noise of the samples and up to `utilization_floor`.
+    counts, beyond the noise of the samples and up to `USE_FLOOR`.
     """
     before, after = figures.mu
     if before is None or after is None:
         return None
     expected = before * (1.0 - 1.0 / max(figures.length_ratio, 1.0))
-    return after < before - min(max(expected / 2, _SAMPLING_NOISE), settings.utilization_floor)
+    return after < before - min(max(expected / 2, _SAMPLING_NOISE), USE_FLOOR)
 
 
 def _is_typical(change: Change, deltas: Deltas, factor: float) -> bool:

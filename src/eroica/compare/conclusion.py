@@ -255,7 +255,7 @@ def blind_note(deltas: Deltas, settings: Settings) -> str:
 # --- one change in words ---
 
 
-def describe(row: Told, key: FunctionKey, settings: Settings) -> str:
+def describe(row: Told, key: FunctionKey) -> str:
     """Return one or two sentences: the counts, and what they mean."""
     figures = row.figures
     if row.reason == "new":
@@ -270,7 +270,7 @@ def describe(row: Told, key: FunctionKey, settings: Settings) -> str:
         "less-work": f"Less work{speed}.",
         "faster": f"{_use(row)}The same work takes less time.",
         "outside-contention": f"{_use(row)}{_contention(row)}",
-        "slower": _slower(row, key, settings),
+        "slower": _slower(row, key),
     }
     return f"{_counted(row)} {meaning[row.reason]}".strip()
 
@@ -327,9 +327,9 @@ def _contention(row: Told) -> str:
     return f"Equal counts and equal utilization: {inputs}, another process on these devices pushes them aside."
 
 
-def _slower(row: Told, key: FunctionKey, settings: Settings) -> str:
+def _slower(row: Told, key: FunctionKey) -> str:
     figures = row.figures
-    less = uses_less(figures, settings)
+    less = uses_less(figures)
     longer = figures.length_ratio > 1.02 or not figures.counted
     if not longer:
         return f"{_use(row)}As much work as before, but less of it is hidden behind other work."

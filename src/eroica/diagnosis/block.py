@@ -88,9 +88,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         more_work: Share of the operators' time that more executions account for; NaN without a reference.
         slower: The same for longer executions.
         factor: Factor by which an execution takes longer than the reference's; NaN without one.
-        with_data: Factor of forward and backward only.
-        without_data: Factor of the optimizer only.
-        crowded: More workers than cores are on the workers' hosts, and most wait for a core.
         has_more_data: Operators take longer as they do with larger tensors.
         held: Share of the time in which the processes were stopped or throttled, 0-1.
         stopped: The part of it in which they were stopped.
@@ -103,8 +100,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         caller_us: Time in operators under it.
         caller_usual_us: The same on the reference.
         operator: Name of the operator that holds most of the block, "" for none.
-        batch_us: Time that the loader processes need for a batch; NaN where they were not sampled.
-        batch_before_us: The same in the baseline window.
         together: Share of the pauses that all workers take in the same iteration; NaN where it is about none.
         planned: What all workers have more of by the training's own plan, if that explains the block's time.
     """
@@ -118,9 +113,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     more_work: float = np.nan
     slower: float = np.nan
     factor: float = np.nan
-    with_data: float = np.nan
-    without_data: float = np.nan
-    crowded: bool = False
     has_more_data: bool = False
     held: float = 0.0
     stopped: float = 0.0
@@ -133,8 +125,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     caller_us: float = 0.0
     caller_usual_us: float = 0.0
     operator: str = ""
-    batch_us: float = np.nan
-    batch_before_us: float = np.nan
     together: float = np.nan
     planned: tuple[Growth, ...] = ()
 

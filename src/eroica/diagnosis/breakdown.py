@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.frames import is_own_frame, split_frame
 from eroica.diagnosis.operators import launching_rows
 from eroica.diagnosis.view import View
+from eroica.diagnosis.words import FEW
 from eroica.model.pattern import ASIDE, FunctionKey, WorkerPattern
 from eroica.model.verdict import Breakdown, BreakdownItem, FindingFunction
 from eroica.summarize.collectives import collective_kind
@@ -23,8 +24,8 @@ Floats = NDArray[np.float64]
 PARTS = ("input", "forward", "backward", "optimizer", "communication", "waiting for peers", "idle device", "other")
 #: Names of calls of collectives, the longer ones first; Python waits in them beside the span that is recorded.
 _CALLS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "gather", "scatter")
-#: Most functions that are told, and the smallest share of an iteration.
-_MOST_ITEMS, _LEAST = 3, 0.02
+#: The smallest share of an iteration that is told.
+_LEAST = 0.02
 
 
 def break_down(view: View) -> Breakdown | None:
@@ -37,7 +38,7 @@ def break_down(view: View) -> Breakdown | None:
     return Breakdown(
         iteration_ms=round(float(iteration_W.mean()) / 1e3, 3),
         shares={part: round(float(share_W.mean()), 4) for part, share_W in shares_W.items()},
-        items=tuple(one for one in items[:_MOST_ITEMS] if one.most_gain >= _LEAST),
+        items=tuple(one for one in items[:FEW] if one.most_gain >= _LEAST),
     )
 
 

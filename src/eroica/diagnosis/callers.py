@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block, Reference
 from eroica.diagnosis.cells import enters_collective
-from eroica.diagnosis.frames import Focus, find_focus
+from eroica.diagnosis.frames import MOST, Focus, find_focus
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 
@@ -27,7 +27,6 @@ Measure = Callable[[Fleet, list[int]], Floats]
 _LEAST_SHARE = 0.001
 #: Share of the operators' excess that a caller must hold: stacks are sampled at a tenth of the operators' moments.
 _HOLDS_LAUNCHES = 0.2
-_HOLDS = 0.6
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,10 +158,10 @@ def with_caller(view: View, block: Block) -> Block:
         return block
     measure = host_us if block.cell in ("launches", "collections") else inside_us
     caller = find_caller(view, block.workers, block.reference, measure)
-    least = _HOLDS_LAUNCHES if block.cell == "launches" or block.is_general else _HOLDS
+    least = _HOLDS_LAUNCHES if block.cell == "launches" or block.is_general else MOST
     if caller is None or caller.excess_us < least * block.excess_us:
         return block
-    if block.cell in ("memory", "collections") and caller.excess_us > block.excess_us / _HOLDS:
+    if block.cell in ("memory", "collections") and caller.excess_us > block.excess_us / MOST:
         return block
     facts = msgspec.structs.replace(
         block.facts, caller=caller.focus, caller_us=caller.own_us, caller_usual_us=caller.usual_us

@@ -7,12 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from eroica.diagnosis.frames import HALF
 from eroica.diagnosis.labels import PLANNED
-from eroica.diagnosis.missing_workers import ALL_OF_THEM, describe_absence, find_absence, hides, note_absence
-from eroica.diagnosis.neighbors import unexplained_neighbors
-from eroica.diagnosis.operators import grown_tensors
-from eroica.diagnosis.recordings import describe_turns
-from eroica.diagnosis.selection import LEAST_DOUBTED, Cause, Weighed, explained_us, growth_of
+from eroica.diagnosis.missing_workers import (
+    ALL_OF_THEM,
+    describe_absence,
+    find_absence,
+    hides,
+    note_absence,
+)
+from eroica.diagnosis.recordings import FEW_STEPS, describe_turns
+from eroica.diagnosis.selection import LEAST_CHANGE, LEAST_DOUBTED, Cause, Weighed, explained_us, growth_of
 from eroica.diagnosis.setup import setup_notes
 from eroica.diagnosis.stages import describe_stage, find_long_stage
 from eroica.diagnosis.view import View
@@ -27,14 +32,10 @@ from eroica.model.words import milliseconds
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
 LEAVE_ON = "leave the baseline window on, or compare with a healthy run (eroica diff)"
-#: Share of the growth below which causes leave something else to be found, and the share of the iteration worth a word.
-_HALF, _LEAST_LEFT = 0.5, 0.08
 #: Share of the growth from which planned changes account for all of it: the rest of a busy machine's is noise.
 _MOST = 0.75
 #: An iteration so many times as long as the usual one had a pause; so much longer is told, though it may be noise.
 _PAUSE, _TOLD = 1.5, 1.1
-#: Below so many iterations the reader is told.
-_FEW = 5
 
 
 class Conclusion(NamedTuple):
@@ -78,8 +79,6 @@ def conclude(
     doubted = [one for one in weighed if one.is_doubted and one.cause.gain >= LEAST_DOUBTED]
     if doubted:
         return Conclusion("undetermined", _doubted(view, doubted[0].cause), notes)
-    if grown := describe_growth(view):
-        return Conclusion("undetermined", grown, notes)
     if view.is_slow:
         return Conclusion("undetermined", _unexplained(view, weighed), notes)
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
@@ -112,13 +111,13 @@ def _with_rest(view: View, causes: Sequence[Cause], findings: Sequence[Finding],
     explained, loss = explained_us(view, causes), view.loss
     share = explained / max(view.iteration_us, 1e-9)
     rest_us = loss.rest(explained) if loss is not None else 0.0
-    if not rest_us and (share >= _HALF * inside or inside - share < _LEAST_LEFT):
+    if not rest_us and (share >= HALF * inside or inside - share < LEAST_CHANGE):
         return text, True
     grown_us = _grown_us(view)
     what = "That explains" if len(causes) == 1 else "All causes together explain"
     of = f"; no cause explains the other {milliseconds(rest_us / 1e3)}" if rest_us else f" of the {format_ms(grown_us)}"
     text += f" {what} {format_ms(explained)}{of} that iterations take longer than before."
-    if explained < _HALF * grown_us and max(one.confidence for one in findings) < _HALF:
+    if explained < HALF * grown_us and max(one.confidence for one in findings) < HALF:
         return f"{text} It is rather wrong than right; {LONGER_WINDOW}.", False
     return text, True
 
@@ -144,23 +143,11 @@ def _doubted(view: View, cause: Cause) -> str:
     )
 
 
-def describe_growth(view: View) -> str:
-    """Return a sentence on batches or sequences that have grown on all workers alike; "" if they have not."""
-    if not grown_tensors(view.suspects, view.larger_than_before, view.baseline_us):
-        return ""
-    return (
-        f"Iterations take {view.now_and_before}: operators of forward and backward take longer than "
-        f"in the {view.past_window}, those of the optimizer do not, on all workers alike. So batches or sequences have "
-        "grown, which is no fault, or processors compute more slowly while memory is as fast as before; the sizes of "
-        "the batches tell which."
-    )
-
-
 def _unexplained(view: View, weighed: Sequence[Weighed]) -> str:
     text = f"Iterations take {view.now_and_before}"
     if view.context.window.purpose == "expected":
         expected_us = view.settings.expected_iteration_s * 1e6
-        longer = percent(view.pace_us / expected_us - 1)
+        longer = percent(view.iteration_us / expected_us - 1)
         text = f"Iterations take {view.now_text}, {longer} more than expected ({format_ms(expected_us)})"
     lacking, wanted = [], []
     if view.suspects.baseline is None:
@@ -232,7 +219,7 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
     yield from (f"{_capital(note)}." for note in view.suspects.notes)
     if view.is_trace and view.iterations == 1:
         yield f"One iteration was recorded: its noise is unknown, and confidence lower; {MORE_STEPS}."
-    elif view.fewest_iterations <= view.iterations < _FEW:
+    elif view.fewest_iterations <= view.iterations < FEW_STEPS:
         how = "recorded" if view.is_trace else "captured"
         yield f"Only {view.iterations} iterations were {how}: small excesses cannot be told from noise."
     if (
@@ -242,8 +229,6 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
     ):
         yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
     yield from setup_notes(view, {cause.cause for cause in causes})
-    if view.is_slow and not causes:
-        yield from unexplained_neighbors(view)
     yield from _worker_notes(view)
 
 

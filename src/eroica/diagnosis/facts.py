@@ -10,20 +10,16 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import Activity, activity_of
 from eroica.diagnosis.block import Block, Growth
+from eroica.diagnosis.frames import HALF, MOST
 from eroica.diagnosis.loaders import where_it_runs
 from eroica.diagnosis.operators import held_share, host_fact, queued_share, weighted_mean
+from eroica.diagnosis.outliers import FEWEST_SAMPLES
 from eroica.diagnosis.view import View
 from eroica.model.pattern import ASIDE
 
 Floats = NDArray[np.float64]
-#: Share of a function's time that must show one activity.
-_MOSTLY = 0.6
-#: A thread that uses less of a core than this waits rather than computes.
-WAITS = 0.5
 #: Share of the time in the wait for a disk from which it is a read, whatever the frames say.
 _LEAST_ON_DISK = 0.4
-#: Fewer samples on all workers together are too few to say how much of a core is used.
-_FEWEST_SAMPLES = 5
 #: A thread always gets some time: what is measured of the queue is a mean of the window.
 _LEAST_ALLOWED = 0.05
 #: Quantities that the training sets (fields of `Workload`), and the parts of the iteration that take longer with them.
@@ -43,7 +39,6 @@ def with_facts(view: View, block: Block) -> Block:
         held=float(held_share(view.fleet)[workers].mean()),
         stopped=float(np.nan_to_num(host_fact(view.fleet, "stopped"))[workers].mean()),
         queued=_queued(view, block, workers),
-        crowded=bool(view.is_crowded[workers].all()) and not view.fleet.has_accelerator,
         planned=_planned(view, block),
     )
     if block.cell in ("input", "python"):
@@ -106,7 +101,7 @@ def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> 
     now_us = float(view.fleet.critical_us[rows].sum(axis=0).mean())
     before_us = float(np.nan_to_num(view.suspects.before_us[rows]).sum(axis=0).mean())
     most_us = _BEYOND * (view.baseline_us or 0.0) if is_new else (1 + _BEYOND * (most - 1)) * before_us
-    return now_us - before_us >= _MOSTLY * block.excess_us and now_us <= most_us
+    return now_us - before_us >= MOST * block.excess_us and now_us <= most_us
 
 
 def _queued(view: View, block: Block, workers: list[int]) -> float:
@@ -124,7 +119,7 @@ def _of_python(view: View, block: Block, workers: list[int]) -> dict[str, object
     time_RW = (view.fleet.total_us if is_aside else view.fleet.critical_us)[rows][:, workers]
     time_W = time_RW.sum(axis=0)
     activity = block.facts.activity or _activity(view, rows, time_RW.sum(axis=1))
-    is_seen = float(view.fleet.samples[rows][:, workers].sum()) >= _FEWEST_SAMPLES
+    is_seen = float(view.fleet.samples[rows][:, workers].sum()) >= FEWEST_SAMPLES
     core = weighted_mean(view.fleet.pattern[rows][:, workers, 1].ravel(), time_RW.ravel()) if is_seen else np.nan
     on_disk = _on_disk(view, workers, time_W, "loader_disk_wait" if is_aside else "disk_wait")
     allowed = 1.0 if is_aside else _allowed(view, workers, time_W)
@@ -146,7 +141,7 @@ def _waits_for_read(activity: Activity, core: float, on_disk: float, allowed: fl
     if np.isnan(core):
         return activity in ("network", "service")
     is_read = activity in ("network", "service", "file") or on_disk >= _LEAST_ON_DISK
-    return is_read and min(core / max(allowed, _LEAST_ALLOWED), 1.0) < WAITS
+    return is_read and min(core / max(allowed, _LEAST_ALLOWED), 1.0) < HALF
 
 
 def _activity(view: View, rows: Sequence[int], time_R: Floats) -> Activity:
@@ -155,7 +150,7 @@ def _activity(view: View, rows: Sequence[int], time_R: Floats) -> Activity:
     for row, time in zip(rows, time_R, strict=True):
         activity = activity_of(view.fleet.keys[row].stack)
         held[activity] = held.get(activity, 0.0) + float(time)
-    least, network, file = _MOSTLY * sum(held.values()), held.get("network", 0.0), held.get("file", 0.0)
+    least, network, file = MOST * sum(held.values()), held.get("network", 0.0), held.get("file", 0.0)
     if 0 < network + file >= least:
         return "network" if network >= file else "file"
     return next((activity for activity, time in held.items() if time > 0 and time >= least), "")
@@ -204,4 +199,4 @@ def _operator(view: View, block: Block, workers: list[int]) -> str:
     for row, more in zip(rows, more_R.tolist(), strict=True):
         held[view.fleet.keys[row].name] = held.get(view.fleet.keys[row].name, 0.0) + max(more, 0.0)
     name = max(held, key=lambda one: held[one], default="")
-    return name if name and held[name] >= _MOSTLY * sum(held.values()) else ""
+    return name if name and held[name] >= MOST * sum(held.values()) else ""

@@ -10,23 +10,21 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.operators import weighted_mean
+from eroica.diagnosis.outliers import FEWEST_SAMPLES
 from eroica.diagnosis.placement import host_step, name_accused
+from eroica.diagnosis.recordings import FEW_STEPS
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import describe_evidence
-from eroica.diagnosis.words import format_ms, name_workers
+from eroica.diagnosis.words import FEW, format_ms, name_workers
 from eroica.localize.families import likeness_of_groups
 from eroica.localize.rule import expected_beta
 from eroica.model.causes import CATALOG
 from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary, ResourceUse
 
 Floats = NDArray[np.float64]
-#: A recording should hold at least so many iterations, and the next one twice as many as this one.
-_FEW_STEPS = 5
 #: Collectives that take less than this share of the cause's excess are not worth a line; at most so many are named.
-_LEAST_SHARE, _MOST_SYMPTOMS = 0.1, 3
-#: Fewer samples are too few to say how much of a resource is used.
-_FEWEST_SAMPLES = 5
+_LEAST_SHARE = 0.1
 #: What a machine can have brought about. Work and code go where they are sent.
 _OF_HOSTS = frozenset(
     {
@@ -89,7 +87,7 @@ def find_waiting(view: View, block: Block) -> list[Waiting]:
             groups.setdefault((key.name, kind), []).append(row)
     waits = [_waiting(view, name, rows, others, block) for name, rows in sorted(groups.items())]
     worth = [wait for wait in waits if wait is not None and wait.extra_us >= _LEAST_SHARE * max(block.excess_us, 0.0)]
-    return sorted(worth, key=lambda wait: -wait.extra_us)[:_MOST_SYMPTOMS]
+    return sorted(worth, key=lambda wait: -wait.extra_us)[:FEW]
 
 
 def _waiting(
@@ -171,7 +169,7 @@ def _tell_wait(view: View, block: Block, wait: Waiting) -> str:
 
 def _next_step(view: View, cause: str) -> str:
     entry = CATALOG[cause]
-    recorded = entry.next_step_recorded.format(active=max(_FEW_STEPS, 2 * view.iterations))
+    recorded = entry.next_step_recorded.format(active=max(FEW_STEPS, 2 * view.iterations))
     return (recorded if view.is_trace else "") or entry.next_step
 
 
@@ -256,7 +254,7 @@ def summarize_resource(view: View, block: Block) -> ResourceUse | None:
     name = min(fleet.resources, key=lambda one: (-counts[fleet.resources.index(one)], one))
     used_FW = (which_FW == fleet.resources.index(name)) & (samples_FW > 0)
     accused, others = _sides(view, block)
-    if (samples_FW * used_FW)[:, accused].sum() < _FEWEST_SAMPLES:
+    if (samples_FW * used_FW)[:, accused].sum() < FEWEST_SAMPLES:
         return None
     mu_FW, time_FW = fleet.pattern[rows, :, 1], (fleet.total_us if block.is_elsewhere else fleet.critical_us)[rows]
     own, usual = (

@@ -16,8 +16,8 @@ from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 
-#: Share of an excess that a frame must hold to account for it.
-_MOST = 0.6
+#: Shares that rules share: from `MOST` of it on a part stands for the whole, and workers stand for the job.
+MOST, HALF = 0.6, 0.5
 #: Packages whose frames are nobody's own code. Others that are installed count as the user's: naming a frame too
 #: high or too deep in them still names the right place.
 _PACKAGES = frozenset(
@@ -37,26 +37,11 @@ _PACKAGES = frozenset(
         "omegaconf",
     }
 )  # fmt: skip
-#: Packages whose names people give their own folders too, and what lies directly in them. Frames of installed packages
-#: keep their whole path, others two parts: with three parts it is the package, with two only if it has such a module.
-_COMMON_NAMES = {
-    "absl": frozenset({"app"}),
-    "azure": frozenset[str](),
-    "google": frozenset[str](),
-    "grpc": frozenset({"_auth", "_channel", "_common", "_interceptor", "_server", "_simple_stubs"}),
-    "ignite": frozenset({"utils", "_utils"}),
-    "kafka": frozenset({"client_async", "cluster", "conn", "future"}),
-    "minio": frozenset({"api", "datatypes", "helpers", "signer", "time", "xml"}),
-    "neptune": frozenset({"attributes", "handler", "metadata_containers", "run", "utils"}),
-    "ray": frozenset({"actor", "remote_function", "runtime_context"}),
-    "redis": frozenset({"backoff", "client", "cluster", "connection", "retry", "sentinel", "utils"}),
-    "rich": frozenset(
-        {
-            "cells", "console", "live", "live_render", "logging", "panel", "pretty", "progress", "progress_bar",
-            "segment", "spinner", "style", "syntax", "table", "text", "traceback", "tree",
-        }
-    ),
-}  # fmt: skip
+#: Packages whose names people give their own folders too. Frames of installed packages keep their whole path and others
+#: two parts, so with two parts it is the user's.
+_COMMON_NAMES = frozenset(
+    {"absl", "azure", "google", "grpc", "ignite", "kafka", "minio", "neptune", "ray", "redis", "rich"}
+)
 #: Packages of the standard library that are folders; its modules stand without one ("threading.py").
 _STANDARD = frozenset(
     {
@@ -66,18 +51,9 @@ _STANDARD = frozenset(
     }
 )  # fmt: skip
 _FRAME = re.compile(r"^(?P<name>\S.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
-#: A frame is named if it holds most of the excess, and at least this share of its own time is excess.
-_SPECIFIC = 0.5
 
 
-#: Annotations that hold whole iterations and so name nothing; what they hold by themselves lies outside any operator.
-_WHOLE_STEPS = ("ProfilerStep",)
 OUTSIDE = "host outside any recorded operator"
-
-
-def is_whole_step(name: str) -> bool:
-    """True if a row is the annotation around an iteration, which is no function."""
-    return name.startswith(_WHOLE_STEPS)
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +144,7 @@ def is_own_frame(entry: str) -> bool:
     if len(parts) == 1:
         return parts[0].removesuffix(".py") not in sys.stdlib_module_names
     if len(parts) == 2 and parts[0] in _COMMON_NAMES:
-        return parts[1].removesuffix(".py") not in _COMMON_NAMES[parts[0]] | {"__init__", "__main__"}
+        return parts[1] not in ("__init__.py", "__main__.py")
     return parts[0] not in _PACKAGES | _STANDARD
 
 
@@ -197,8 +173,8 @@ def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: 
     if total <= 0:
         return None
     nodes = _nodes(keys, functions, excess_R, time_R)
-    most = {name: node for name, node in nodes.items() if node.excess >= _MOST * total}
-    specific = {name: node for name, node in most.items() if node.excess >= _SPECIFIC * node.time}
+    most = {name: node for name, node in nodes.items() if node.excess >= MOST * total}
+    specific = {name: node for name, node in most.items() if node.excess >= HALF * node.time}
     own = {name: node for name, node in specific.items() if is_own_frame(name[0])}
     for choice in (own, specific, {name: node for name, node in most.items() if is_own_frame(name[0])}):
         if choice:
@@ -247,5 +223,5 @@ def _heaviest(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: F
         functions=(functions[row],),
         share=min(float(excess_R[row] / excess_R.sum()), 1.0),
         is_own=bool(key.stack) and is_own_frame(key.stack[-1]),
-        is_specific=bool(excess_R[row] >= _SPECIFIC * time_R[row]),
+        is_specific=bool(excess_R[row] >= HALF * time_R[row]),
     )

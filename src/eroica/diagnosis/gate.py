@@ -22,10 +22,6 @@ from eroica.model.shares import percent
 
 #: A cause below this probability is not named: more would be lost than alarms are saved.
 LEAST = 0.25
-_HIGHEST = 0.99
-#: Nearly all of the excess is waited for, and it is beyond all noise.
-_SURE_AGREEMENT, _SURE_STRENGTH = 0.8, 10.0
-_MOST_STRENGTH, _MOST_RATIO = 60.0, 50.0
 _CELLS = ("python", "input", "operators", "memory", "collections", "launches", "collectives", "process")
 
 
@@ -38,8 +34,8 @@ def features_of(view: View, cause: Cause) -> dict[str, float]:
     found = {
         "gain": math.log1p(max(cause.gain, 0.0)),
         "excess": math.log1p(max(block.excess_us / iteration_us, 0.0)),
-        "ratio": math.log1p(min(block.mean_us / max(block.reference_us, 1e-3 * iteration_us), _MOST_RATIO)),
-        "strength": math.log1p(min(max(block.strength, 0.0), _MOST_STRENGTH)),
+        "ratio": math.log1p(block.mean_us / max(block.reference_us, 1e-3 * iteration_us)),
+        "strength": math.log1p(max(block.strength, 0.0)),
         "agreement": -1.0 if block.agreement is None or math.isnan(block.agreement) else block.agreement,
         "focus": block.focus.share,
         "own": float(block.focus.is_own),
@@ -48,7 +44,7 @@ def features_of(view: View, cause: Cause) -> dict[str, float]:
         "against_limit": float(block.reference in ("expectation", "slowdown")),
         "some": float(block.scope == "some"),
         "rotating": float(block.scope == "rotating"),
-        "surely_awaited": float((block.agreement or 0.0) >= _SURE_AGREEMENT and block.strength >= _SURE_STRENGTH),
+        "surely_awaited": float((block.agreement or 0.0) >= 0.8 and block.strength >= 10),
         "iterations": math.log1p(view.iterations),
         "baseline_iterations": math.log1p(past.iteration_us.shape[1] if past is not None else 0),
         "has_baseline": float(past is not None),
@@ -103,4 +99,4 @@ def probability(view: View, cause: Cause) -> float:
     for name, value in features_of(view, cause).items():
         weight, low, high = model.get(name, (0.0, 0.0, 0.0))
         score += weight * min(max(value, low), high)
-    return min(1 / (1 + math.exp(-score)), _HIGHEST) * doubt
+    return min(1 / (1 + math.exp(-score)), 0.99) * doubt

@@ -15,26 +15,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import Block, Culprit, Reference
-from eroica.diagnosis.frames import find_focus
-from eroica.diagnosis.operators import host_fact, queued_share
-from eroica.diagnosis.setup import number
+from eroica.diagnosis.block import Block, Culprit
+from eroica.diagnosis.frames import HALF, find_focus
+from eroica.diagnosis.operators import FULL, host_fact, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms
 from eroica.localize.excess import SURE
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
-#: A host on which so much of all cores is used has none left.
-_FULL = 0.85
 #: Share of the lost time that these processes must use in cores, that threads wait for a core, and of what they use
 #: that must be seen in sampled stacks.
 _LEAST_TAKEN, _LEAST_QUEUED, _LEAST_SAMPLED = 0.3, 0.2, 0.2
-#: Without a baseline window training threads must wait for a core this share of their own time.
-_OFTEN_QUEUED = 0.35
-#: What accounts for this share of the lost time accounts for all of it: cores that are taken in turn cost more than
-#: the time for which they are taken.
-_MOSTLY = 0.5
 _TRAINING = frozenset({"training", "autograd"})
 
 
@@ -82,37 +74,30 @@ _KINDS = (
 
 def find_helpers(view: View) -> Iterator[Block]:
     """Yield the workers of hosts that the job's own helper processes fill."""
-    before_us = view.baseline_us
-    if view.is_trace or not view.is_slow or not before_us or before_us >= view.iteration_us:
+    before_us, past = view.baseline_us, view.suspects.baseline
+    if past is None or not view.is_slow or not before_us or before_us >= view.iteration_us:
         return
     for kind in _KINDS:
-        if (block := _crowd(view, kind, view.iteration_us - before_us)) is not None:
+        if (block := _crowd(view, past, kind, view.iteration_us - before_us)) is not None:
             yield block
 
 
-def _crowd(view: View, kind: _Kind, lost_us: float) -> Block | None:
+def _crowd(view: View, past: Fleet, kind: _Kind, lost_us: float) -> Block | None:
     """Return the block of one kind of processes; None if they do not account for the lost time."""
-    fleet, past = view.fleet, view.suspects.baseline
-    taken_W, queued_W = kind.taken_us(fleet), _queued_us(fleet)
+    fleet = view.fleet
+    taken_W = kind.taken_us(fleet) - view.then(kind.taken_us)
+    queued_W = _queued_us(fleet) - view.then(_queued_us)
     sampled_W = _sampled_us(fleet, kind) - np.nan_to_num(view.then(lambda one: _sampled_us(one, kind)))
     carried_us = 0.0
-    if past is not None:
-        taken_W = taken_W - view.then(kind.taken_us)
-        queued_W = queued_W - view.then(_queued_us)
-        if not fleet.has_accelerator:
-            carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
+    if not fleet.has_accelerator:
+        carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
     crowd: list[int] = []
     for host, here in view.homes.items():
         cores = view.cores[host].allowed
         taken_us, queued_us = float(np.nansum(taken_W[here])), float(np.nan_to_num(queued_W[here]).mean())
-        enough = view.cores[host].busy >= _FULL and taken_us >= _LEAST_TAKEN * lost_us * cores
+        enough = view.cores[host].busy >= FULL and taken_us >= _LEAST_TAKEN * lost_us * cores
         enough &= queued_us + carried_us >= _LEAST_QUEUED * lost_us
         enough &= float(sampled_W[here].sum()) >= _LEAST_SAMPLED * taken_us
-        if past is None:
-            enough &= taken_us >= _LEAST_TAKEN * view.iteration_us * cores
-            enough &= queued_us >= _OFTEN_QUEUED * float(fleet.busy_us[here].mean())
-            loaders = sum(number(view.fleet.patterns[at].setup.get("loader_workers")) or 0.0 for at in here)
-            enough &= kind.thread != "loader" or loaders > cores
         if enough:
             crowd += here
     return _block(view, kind, sorted(crowd), lost_us, taken_W, queued_W) if crowd else None
@@ -145,12 +130,11 @@ def _block(
     cores = max(view.cores[host].allowed for host in hosts)
     taken_us, queued_us = float(np.nansum(taken_W[crowd])), float(np.nanmean(queued_W[crowd]))
     seen_us = max(queued_us, taken_us / max(cores, 1.0))
-    cost_us = lost_us if seen_us >= _MOSTLY * lost_us else seen_us
+    cost_us = lost_us if seen_us >= HALF * lost_us else seen_us
     removed_WI = np.zeros_like(fleet.iteration_us)
     removed_WI[crowd] = cost_us
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-    reference: Reference = "expectation" if view.suspects.baseline is None else "baseline"
-    than = f" more than in the {view.past_window}" if reference == "baseline" else ""
+    than = f" more than in the {view.past_window}"
     culprit = Culprit(
         kind="helpers",
         subject=f"{kind.who} take the cores of {where} from the training threads, most of all in {focus.label}",
@@ -167,7 +151,7 @@ def _block(
         focus=focus,
         workers=tuple(crowd),
         scope="all" if len(crowd) == view.workers else "some",
-        reference=reference,
+        reference="baseline",
         removed_us=removed_WI,
         mean_us=view.iteration_us,
         reference_us=view.iteration_us - cost_us,

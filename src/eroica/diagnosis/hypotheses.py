@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from eroica.diagnosis.behavior import describe_row, flagged_row
+from eroica.diagnosis.block import Block
+from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.selection import Cause, Weighed
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE
+from eroica.localize.suspects import SuspectRow
 from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, Hypothesis
 
 #: A verdict keeps so many.
 _MOST = 12
-#: Share of the excess that the named function must hold.
-_HOLDS = 0.6
 _REFERENCES = {
     "peers": "compared with its peers",
     "baseline": "compared with the job's own {}",
@@ -66,7 +66,7 @@ def _signs(view: View, cause: Cause) -> Iterator[tuple[str, str]]:
         yield ("met" if block.agreement >= LEAST_AGREEMENT else "missing"), seen
     if block.focus.functions:
         yield (
-            ("met" if block.focus.share >= _HOLDS else "missing"),
+            ("met" if block.focus.share >= MOST else "missing"),
             f"the function holds {percent(block.focus.share)} of it",
         )
     else:
@@ -76,3 +76,23 @@ def _signs(view: View, cause: Cause) -> Iterator[tuple[str, str]]:
         yield "met", describe_row(row)
     if cause.cause == "unknown":
         yield "unknown", "which kind of cause it is"
+
+
+def flagged_row(view: View, block: Block) -> SuspectRow | None:
+    """Find the candidate's row that the rule flags most clearly; None if it flags none on most of the accused."""
+    keys = {view.fleet.keys[row] for row in (*block.rows, *block.focus.functions)}
+    accused = {view.fleet.ranks[worker] for worker in block.workers}
+    found = [
+        row
+        for row in view.suspects.abnormal
+        if row.key in keys and (not accused or len(accused.intersection(row.workers)) >= len(accused) / 2)
+    ]
+    return max(found, key=lambda row: (row.beta * row.distance, row.key), default=None)
+
+
+def describe_row(row: SuspectRow) -> str:
+    """Describe in one clause what the rule flags, and in which of its two halves."""
+    where = f"{row.key.name}, on the critical path for {percent(row.beta)} of the window"
+    if row.why == "expectation":
+        return f"equation 11 flags {where}: {percent(row.distance)} more than its kind should be"
+    return f"equation 11 flags {where}: its pattern differs from {percent(row.distance)} of its peers'"

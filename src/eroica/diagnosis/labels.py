@@ -10,14 +10,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from eroica.diagnosis.block import Block
+from eroica.diagnosis.frames import HALF, MOST
 from eroica.diagnosis.operators import HELD
 
 #: Operators run this share of their time more, and that is most of what they take longer: more work.
-_MORE_WORK, _MOST_OF_IT = 0.1, 0.6
+_MORE_WORK = 0.1
 #: On cores, in a job that nobody finds slow, a worker's operators take this much longer, or the model is built so.
 _CLEARLY_SLOWER = 1.3
-#: Share of the excess from which waiting for a core is the reason.
-_BY_QUEUE = 0.5
 #: No cause: it is how the model is built, or batches that have grown as planned.
 NO_FAULT = ""
 UNKNOWN = "unknown"
@@ -39,7 +38,7 @@ class Label(NamedTuple):
 
 def _runs_more(block: Block) -> bool:
     more, slower = block.facts.more_work, block.facts.slower
-    return more >= _MORE_WORK and more >= _MOST_OF_IT * (more + slower)
+    return more >= _MORE_WORK and more >= MOST * (more + slower)
 
 
 def _is_one_role(block: Block) -> bool:
@@ -75,8 +74,7 @@ LABELS: tuple[Label, ...] = (
     Label(NO_FAULT, lambda b, _: b.facts.has_more_data),
     Label("compute-slow", lambda b, _: b.facts.held > HELD),
     Label(NO_FAULT, lambda b, steady: not steady and b.reference == "peers" and b.facts.factor < _CLEARLY_SLOWER),
-    Label(NO_FAULT, lambda b, steady: not steady and b.facts.crowded and b.facts.queued >= _BY_QUEUE),
-    Label("cpu-contention", lambda b, _: b.facts.queued >= _BY_QUEUE),
+    Label("cpu-contention", lambda b, _: b.facts.queued >= HALF),
     Label("compute-slow", lambda b, _: True),
 )
 

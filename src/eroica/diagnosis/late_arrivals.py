@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Cell, Culprit
-from eroica.diagnosis.frames import NOTHING, Focus, is_whole_step, split_frame
+from eroica.diagnosis.frames import HALF, NOTHING, Focus, split_frame
+from eroica.diagnosis.recordings import FEWEST_TOLD
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
 from eroica.localize.chains import Chain, began_late, blame_of, chain_executions, held_up, without
@@ -25,14 +26,10 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 #: The others wait at least this share of the iteration; in a single one healthy workers wait for each other for 5 %.
 _LEAST_WAIT, _LEAST_WAIT_ONCE = 0.03, 0.1
-#: Executions in which a worker must be late, and the share of them that two workers have in common to be late together.
-_FEWEST_LATE, _ALIKE = 2, 0.5
-#: Share of the lateness that a function must hold to be named, or a wait elsewhere to pass it on.
-_MOST = 0.5
+#: Executions in which a worker must be late.
+_FEWEST_LATE = 2
 #: Repetition over a few iterations is no repetition over many: standard errors at most.
 _HIGHEST_STRENGTH = 5.0
-#: From so many iterations on their own scatter tells chance.
-_FEWEST_TESTED = 4
 _MOST_LISTED = 6
 
 
@@ -64,7 +61,7 @@ def _late_together(chain: Chain) -> Iterator[tuple[list[int], Places]]:
     while left:
         first = left.pop(0)
         own_K = chain.nearly_last[first]
-        alike = [row for row in left if _overlap(own_K, chain.nearly_last[row]) >= _ALIKE]
+        alike = [row for row in left if _overlap(own_K, chain.nearly_last[row]) >= HALF]
         left = [row for row in left if row not in alike]
         at = np.flatnonzero((chain.share[[first, *alike]] > 0).any(axis=0))
         if at.size >= _FEWEST_LATE and 1 + len(alike) < len(chain.members):
@@ -80,7 +77,7 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: Places) -> list[i
     elsewhere_M = view.wait_us[list(chain.members)] - chain.wait_us.sum(axis=1) / view.iterations
     others = [row for row in range(len(chain.members)) if row not in rows]
     late_us = float(chain.wait_us[others][:, at].sum(axis=1).mean()) / view.iterations
-    return [row for row in rows if float(elsewhere_M[row] - np.median(elsewhere_M[others])) >= _MOST * late_us]
+    return [row for row in rows if float(elsewhere_M[row] - np.median(elsewhere_M[others])) >= HALF * late_us]
 
 
 def _late_in_each(
@@ -125,7 +122,7 @@ def _is_chance(view: View, chain: Chain, rows: list[int], at: Places) -> bool:
     signed_K = chain.wait_us[~is_late_M].mean(axis=0) - chain.wait_us[is_late_M].mean(axis=0)
     inside = chain.iteration >= 0
     iterations, at_K = np.unique(chain.iteration[inside], return_inverse=True)
-    if iterations.size < _FEWEST_TESTED:
+    if iterations.size < FEWEST_TOLD:
         return len(chain.members) == 2 and at.size < len(chain.kinds)
     signed_I = np.bincount(at_K, weights=signed_K[inside]).astype(np.float64)
     few = 1.0 if (signed_I > 0).all() else noise_factor(iterations.size - 1)
@@ -156,7 +153,7 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
     saved_us = held_up(chain, rows, at) / view.iterations
     if view.iterations == 1 and cell == "late":
         longer_us = _worked_longer(view, workers)
-        if longer_us >= _MOST * each_us:  # the device worked longer before each of them: all waits go with it
+        if longer_us >= HALF * each_us:  # the device worked longer before each of them: all waits go with it
             saved_us = max(saved_us, min(longer_us, float(waited_RK.sum(axis=1).min())))
     return Block(
         cell=cell,
@@ -196,7 +193,7 @@ def _function(view: View, workers: list[int], each_us: float) -> tuple[Focus, Ce
     keys = view.fleet.keys
     over_F = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[:, workers].mean(axis=1)
     order = [int(row) for row in np.argsort(-over_F) if keys[row].kind != "collective"]
-    if not order or over_F[order[0]] < _MOST * each_us or is_whole_step(keys[order[0]].name):
+    if not order or over_F[order[0]] < HALF * each_us:
         return NOTHING, "late"
     row, key = order[0], keys[order[0]]
     focus = Focus(

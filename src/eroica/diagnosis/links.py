@@ -15,37 +15,30 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import Block, Culprit, Reference
-from eroica.diagnosis.frames import whole_rows
+from eroica.diagnosis.block import Block, Culprit
+from eroica.diagnosis.frames import HALF, MOST, whole_rows
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, name_workers, short_name
+from eroica.diagnosis.words import FEW, format_ms, name_workers, short_name
 from eroica.localize.excess import SURE, mean_error, standard_error
 from eroica.localize.families import Family, GroupPaths, GroupTransfer, paths_of, read_families
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
+from eroica.localize.peers import USE_FLOOR
 from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
-#: The fast part of like groups shows what a transfer can take. A group is slow from so many times that on, and clearly
-#: above it in most iterations. Healthy ones on the same network differ by 10 to 40 %.
-_FAST, _LONGER, _LONGER_ONCE, _OFTEN = 0.2, 1.5, 1.2, 0.75
-#: With fewer groups, on a device, the faster one is compared with, and more is asked.
-_FEWEST_SURE, _LONGER_THAN_ONE, _MOST_GROUPS = 3, 2.0, 0.6
+#: The fast part of like groups shows what a transfer can take. A group is slow from so many times that on, and its
+#: members use more of a path from so many times what nearly everybody in other groups uses. Healthy ones differ by
+#: up to 40 %.
+_FAST, _LONGER, _NEARLY_EVERYBODY = 0.2, 1.5, 0.95
 #: Values of a counter behind a worker's use of its path.
 _LEAST_SAMPLES = 20
-#: Members on a bad link use this share of what their ring peers use; those beside a slower path so many times as much
-#: as nearly everybody in other groups.
-_LESS, _MORE, _NEARLY_EVERYBODY = 0.5, 1.5, 0.95
-#: Members that wait for the link flip between full speed and nothing: a deviation that much above the others'.
-_RESTLESS = 1.5
-#: Share of everybody's collective time in which data must be under way over the link.
-_LEAST_UNDER_WAY = 0.5
-#: A link was measured itself, so the time lost need be less sure, and counts for so many more standard errors.
-_LEAST_STRENGTH, _CORROBORATION = 1.5, 3.0
+#: A link, or a thread with the interpreter lock, was measured itself: the time lost need be less sure, and that counts
+#: for so many more standard errors.
+LEAST_STRENGTH, CORROBORATION = 1.5, 4.0
 _PATHS = {"pcie": "PCIe link", "nic": "network interface", "nvlink": "NVLink"}
-_MOST_HOSTS = 4
 
 
 def find_slow_transfers(view: View, rows: list[int]) -> Iterator[Block]:
@@ -56,28 +49,28 @@ def find_slow_transfers(view: View, rows: list[int]) -> Iterator[Block]:
         rows: Rows of collectives with critical time.
     """
     link = find_slow_link(read_flows(view.fleet.patterns)) if rows else None
-    if link is not None and (block := _of_link(view, link, rows)) is not None:
-        yield block
+    if link is not None:
+        yield from _of_link(view, link, rows)
     for family in read_families(view.fleet, view.suspects.arrivals):
         yield from _of_family(view, family)
 
 
-def _of_link(view: View, link: SlowLink, rows: list[int]) -> Block | None:
-    """Return the block of a host's link, if the collectives' own time is spent on it."""
+def _of_link(view: View, link: SlowLink, rows: list[int]) -> Iterator[Block]:
+    """Yield the block of a host's link, if the collectives' own time is spent on it."""
     now_I, past = view.fleet.wait_us.min(axis=0), view.suspects.baseline
     busy_us = link.busiest.busy_share * view.iteration_us
-    if busy_us < _LEAST_UNDER_WAY * float(now_I.mean()):
-        return None
+    if busy_us < HALF * float(now_I.mean()):
+        return
     saved_us, reference = min(busy_us, float(now_I.mean())) * max(1 - link.busiest.rate / link.peers_rate, 0.0), "peers"
     if past is not None and view.is_slow:
         saved_us, reference = float(now_I.mean()) - float(past.wait_us.min(axis=0).mean()), "baseline"
     strength = saved_us / max(float(standard_error(now_I[None])[0]), 1e-9)
-    if saved_us <= 0 or strength < _LEAST_STRENGTH * view.strictness:
-        return None
+    if saved_us <= 0 or strength < LEAST_STRENGTH:
+        return
     kept_us = float(now_I.mean()) - saved_us
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
     workers = [at for at, one in enumerate(view.fleet.patterns) if one.worker.host in link.hosts]
-    return Block(
+    yield Block(
         cell="collectives",
         rows=tuple(rows),
         focus=whole_rows(view.fleet.keys[heaviest].name, rows),
@@ -87,7 +80,7 @@ def _of_link(view: View, link: SlowLink, rows: list[int]) -> Block | None:
         removed_us=np.repeat(np.maximum(now_I - kept_us, 0.0)[None], view.workers, axis=0),
         mean_us=float(now_I.mean()),
         reference_us=kept_us,
-        strength=float(np.hypot(strength, _CORROBORATION)),
+        strength=float(np.hypot(strength, CORROBORATION)),
         culprit=_link_culprit(link),
         gain=saved_us / max(view.iteration_us, 1e-9),
     )
@@ -172,17 +165,12 @@ def _of_family(view: View, family: Family) -> Iterator[Block]:
 
 
 def _slow_groups(view: View, family: Family) -> _Slow | None:
-    """Return the groups that take clearly longer than like ones, again and again; None without any."""
+    """Return the groups that take clearly longer than like ones; None without any."""
     series_GI = np.stack([one.transfer_us for one in family.groups])
-    is_sure = len(family.groups) >= _FEWEST_SURE
-    if not is_sure and not view.fleet.has_accelerator:  # on cores two groups differ by who has more of them
-        return None
-    fast_I = np.quantile(series_GI, _FAST if is_sure else 0.0, axis=0)
-    mean_G, fast_us = series_GI.mean(axis=1), float(fast_I.mean())
-    slow_G = mean_G >= (_LONGER if is_sure else _LONGER_THAN_ONE) * fast_us
-    slow_G &= mean_G - fast_us >= view.settings.min_gain * view.iteration_us
-    slow_G &= (series_GI >= _LONGER_ONCE * fast_I).mean(axis=1) >= _OFTEN
-    if not slow_G.any() or slow_G.mean() > _MOST_GROUPS:
+    fast_I, mean_G = np.quantile(series_GI, _FAST, axis=0), series_GI.mean(axis=1)
+    fast_us = float(fast_I.mean())
+    slow_G = (mean_G >= _LONGER * fast_us) & (mean_G - fast_us >= view.settings.min_gain * view.iteration_us)
+    if not slow_G.any() or slow_G.mean() > MOST:
         return None
     pairs: Sequence[tuple[GroupTransfer, bool]] = list(zip(family.groups, slow_G.tolist(), strict=True))
     slow, usual = (
@@ -199,7 +187,7 @@ def _on_slower_path(view: View, one: GroupPaths, found: _Slow) -> list[int]:
     if one.resource != "pcie" or not usual.size:
         return []
     highest = float(np.quantile(usual, _NEARLY_EVERYBODY))
-    least = max(_MORE * highest, highest + view.settings.utilization_floor)
+    least = max(_LONGER * highest, highest + USE_FLOOR)
     return [worker for worker, mu in zip(one.members, one.mu, strict=True) if mu >= least]
 
 
@@ -211,8 +199,8 @@ def _on_link(view: View, one: GroupPaths, found: _Slow) -> list[int]:
     if not one.resource or np.isnan(one.mu).all():
         return []
     middle, spread = float(np.nanmedian(one.mu)), float(np.nanmedian(one.sigma))
-    low_M = (one.mu <= _LESS * middle) & (middle - one.mu >= view.settings.utilization_floor)
-    low_M &= ~(one.sigma > _RESTLESS * spread)
+    low_M = (one.mu <= HALF * middle) & (middle - one.mu >= USE_FLOOR)
+    low_M &= ~(one.sigma > _LONGER * spread)
     return [worker for worker, is_low in zip(one.members, low_M, strict=True) if is_low] if low_M.mean() < 0.5 else []
 
 
@@ -228,9 +216,8 @@ def _of_groups(view: View, found: _Slow, workers: tuple[int, ...], how: str) -> 
     waited_W, agreement = view.suspects.arrivals.waited_us.mean(axis=1), None
     if others.size:
         agreement = float((np.median(waited_W[others]) - np.median(waited_W[members])) / max(excess_I.mean(), 1e-9))
-    if strength < SURE * view.strictness or (agreement is not None and agreement < LEAST_AGREEMENT):
+    if strength < SURE or (agreement is not None and agreement < LEAST_AGREEMENT):
         return None
-    reference: Reference = "peers"
     slow_us = float(np.mean([one.mean_us for one in found.groups]))
     rows = tuple(sorted({row for one in found.family.groups for row in one.rows}))
     return Block(
@@ -239,7 +226,7 @@ def _of_groups(view: View, found: _Slow, workers: tuple[int, ...], how: str) -> 
         focus=whole_rows(found.family.name, rows),
         workers=workers,
         scope="all" if len(workers) == view.workers else "some",
-        reference=reference,
+        reference="peers",
         removed_us=removed_WI,
         mean_us=slow_us,
         reference_us=float(found.fast_us.mean()),
@@ -301,7 +288,7 @@ def _uses(found: _Slow, workers: tuple[int, ...]) -> tuple[float, float]:
 
 def _hosts(view: View, workers: Sequence[int]) -> str:
     hosts = list(dict.fromkeys(host for at in workers if (host := view.fleet.patterns[at].worker.host)))
-    if len(hosts) > _MOST_HOSTS:
-        return f"{len(hosts)} hosts ({', '.join(hosts[:3])}, ...)"
+    if len(hosts) > FEW:
+        return f"{len(hosts)} hosts ({', '.join(hosts[:FEW])}, ...)"
     listed = ", ".join(hosts[:-1])
     return (f"{listed} and {hosts[-1]}" if listed else hosts[0]) if hosts else "an unknown host"

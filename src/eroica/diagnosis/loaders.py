@@ -1,31 +1,27 @@
-"""Data loading: the function to name, and loader processes that set the pace of the job.
+"""Data loading: the function to name, and loaders that are equally slow.
 
 Array suffixes: R rows, W workers. All times are microseconds per iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
-from eroica.diagnosis.block import Block, Facts
-from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
-from eroica.diagnosis.outliers import JOB_WIDE, Outliers
+from eroica.diagnosis.block import Block
+from eroica.diagnosis.frames import MOST, Focus, find_focus, is_own_frame, split_frame
+from eroica.diagnosis.outliers import Outliers
 from eroica.diagnosis.view import View
-from eroica.localize.excess import SURE
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ThreadRole
-from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 #: Share of the time from which loader processes hardly rest. In a window there is more room to wait.
 _HARDLY_RESTS = 0.75
-#: A batch takes so many times as long as in the baseline window, and this share of an iteration outside the window.
-_GROWN, _LIMITS = 1.25, 0.95
 #: Loader processes that need this share of the slowest ones' time for a batch would soon set the pace themselves.
 _AS_LONG = 0.85
 OTHER_THREADS: frozenset[ThreadRole] = frozenset({"background", "child"})
@@ -213,48 +209,5 @@ def join_equally_slow(view: View, late: Outliers) -> Outliers:
     if late.agreement is None or not slow_W[members_W].all() or not (slow_W & ~members_W).any():
         return late
     joined_W = members_W | slow_W
-    agreement = None if joined_W.mean() >= JOB_WIDE else late.agreement
+    agreement = None if joined_W.mean() >= MOST else late.agreement
     return msgspec.structs.replace(late, workers=tuple(np.flatnonzero(joined_W).tolist()), agreement=agreement)
-
-
-def find_pace_setters(view: View) -> Iterator[Block]:
-    """Yield the workers whose loader processes never rest and set the pace of a job that has got slower.
-
-    A window makes iterations longer, so workers hardly wait in it for such loaders. A batch takes them longer than in
-    the baseline window, and as long as an iteration outside of this one.
-    """
-    window, past = view.context.window, view.suspects.baseline
-    best_us, current_us = view.stated_baseline_us or 0.0, (window.current_iteration_s or 0.0) * 1e6
-    if window.purpose == "expected":
-        best_us = view.settings.expected_iteration_s * 1e6
-    is_told = past is not None or window.purpose in ("expected", *SLOWER)
-    if view.is_trace or not view.is_slow or not is_told or not 0 < best_us < current_us:
-        return
-    need_W, before_W = batch_us(view.fleet), view.then(batch_us)
-    late_W = (busy_share(view.fleet) >= _HARDLY_RESTS) & (need_W >= _LIMITS * current_us)
-    late_W &= need_W >= best_us * (1 + view.settings.slowdown)
-    if past is not None:
-        late_W &= need_W >= _GROWN * before_W
-    members = np.flatnonzero(late_W).tolist()
-    focus = busy_in_loaders(view, members, "baseline") if members else None
-    if focus is None:
-        return
-    removed_WI = np.zeros_like(view.fleet.iteration_us)
-    removed_WI[members] = current_us - best_us
-    yield Block(
-        cell="input",
-        rows=focus.functions,
-        focus=focus,
-        workers=tuple(members),
-        scope="all" if len(members) >= JOB_WIDE * view.workers else "some",
-        reference="baseline" if past is not None else "expectation",
-        removed_us=removed_WI,
-        mean_us=current_us,
-        reference_us=best_us,
-        strength=3 * SURE,
-        facts=Facts(
-            batch_us=float(need_W[members].mean()),
-            batch_before_us=float(before_W[members].mean()) if past is not None else np.nan,
-        ),
-        gain=1 - best_us / current_us,
-    )

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block, Culprit, Facts
-from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.frames import HALF, Focus
+from eroica.diagnosis.links import CORROBORATION, LEAST_STRENGTH
 from eroica.diagnosis.loaders import busy_in_threads
 from eroica.diagnosis.operators import HELD, held_share, queued_share
 from eroica.diagnosis.outliers import Outliers, find_outliers
@@ -35,17 +36,12 @@ _BUSY, _BUSIER = 0.3, 0.25
 #: Less is enough where the training thread waits longer by at most so many times what the other one computes: native
 #: code that keeps the lock (pickling) does so until it is done.
 _SOME, _SOME_MORE, _ABOUT = 0.15, 0.12, 1.5
-#: If one row holds more of the excess, it is that function and not the lock.
-_MOST_IN_ONE = 0.5
 #: What stacks show that waits for something else than the lock.
 _WAITS = frozenset({"network", "file", "sync", "thread", "save", "log", "service", "program"})
-#: The training thread runs for at most this share of its own time, waits for a core taken off.
-_STARVED = 0.5
 #: Or it computes as long as elsewhere, and this share of what it takes longer it waits.
 _WAITS_LONGER = 0.75
-#: Being starved of the lock is evidence of its own, so the time lost may be less sure; and it counts for so many more
-#: standard errors.
-_LEAST_STRENGTH, _LEAST_RATIO, _CORROBORATION = 1.5, 0.25, 4.0
+#: Least excess relative to the reference: being starved of the lock is evidence of its own.
+_LEAST_RATIO = 0.25
 #: Where threads begin.
 _STARTS = re.compile(r"\((?:threading|concurrent/futures/thread|multiprocessing/pool)\.py:")
 _NEXT_STEP = (
@@ -62,16 +58,14 @@ def find_lock_holders(view: View) -> Iterator[Block]:
     rows = [row for row in _would_run(view.fleet) if view.fleet.critical_us[row].any()]
     busier_W = busy_W - np.fmin(view.fleet.usual(busy_W), view.then(_busy_beside))
     only_waits_W = _only_waits_longer(view)
-    starved_W = (_running(view, rows) <= _STARVED) | only_waits_W
+    starved_W = (_running(view, rows) <= HALF) | only_waits_W
     starved_W &= (busy_W >= _BUSY) & (busier_W >= _BUSIER)
     starved_W |= (busy_W >= _SOME) & (busier_W >= _SOME_MORE) & only_waits_W & _waits_about_as_long(view, busy_W)
     starved_W &= held_share(view.fleet) <= HELD
     if not starved_W.any():
         return
-    for late in find_outliers(view, rows, strength=_LEAST_STRENGTH, ratio=_LEAST_RATIO):
-        members = list(late.workers)
-        waits = bool(only_waits_W[members].all() and (busy_W[members] >= _BUSY).all())
-        holder = _holder(view, late) if starved_W[members].all() and (waits or _is_spread(view, rows, late)) else None
+    for late in find_outliers(view, rows, strength=LEAST_STRENGTH, ratio=_LEAST_RATIO):
+        holder = _holder(view, late) if starved_W[list(late.workers)].all() else None
         if holder is not None:
             yield _block(view, rows, late, holder, busy_W)
 
@@ -101,7 +95,7 @@ def _block(view: View, rows: list[int], late: Outliers, holder: Focus, busy_W: F
         removed_us=late.removed_us,
         mean_us=late.mean_us,
         reference_us=late.reference_us,
-        strength=float(np.hypot(late.strength, _CORROBORATION)),
+        strength=float(np.hypot(late.strength, CORROBORATION)),
         agreement=late.agreement,
         facts=Facts(core=running),
         culprit=culprit,
@@ -152,16 +146,6 @@ def _idle_us(fleet: Fleet) -> Floats:
     rows = _would_run(fleet)
     used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1], nan=1.0)).sum(axis=0)
     return np.asarray(_own_us(fleet) - used_W)
-
-
-def _is_spread(view: View, rows: list[int], late: Outliers) -> bool:
-    """True if no single row holds most of the excess: a thread that shares the lock is slower at everything."""
-    source = view.suspects.peers_us if late.reference == "peers" else view.suspects.before_us
-    excess_R = np.nan_to_num(view.fleet.critical_us[rows] - np.nan_to_num(source[rows]))[:, list(late.workers)].mean(
-        axis=1
-    )
-    above_R = np.maximum(excess_R, 0.0)
-    return bool(above_R.max() <= _MOST_IN_ONE * max(float(above_R.sum()), 1e-9))
 
 
 def _busy_beside(fleet: Fleet) -> Floats:

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.selection import Cause
+from eroica.diagnosis.frames import MOST
+from eroica.diagnosis.selection import LEAST_CHANGE, Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE, mean_error
@@ -21,9 +22,6 @@ ALL_OF_THEM = (
 )
 #: Online, if all workers that reported wait this share of the iteration, one that did not report is late.
 _ALL_WAIT = 0.3
-#: And if they wait longer than when the job was healthy by most of what iterations have grown; where nobody finds a job
-#: on CPUs slow, by this share of the iteration: transfers vary from window to window.
-_LEAST_CHANGE = 0.08
 
 
 class Absence(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +62,9 @@ def find_absence(view: View) -> Absence | None:
         then_I = common_wait(past.wait_us[those])  # of fewer workers the least wait is longer
         longer_us = float(now_I.mean() - then_I.mean())
         error_us = float(np.hypot(mean_error(now_I)[0], mean_error(then_I)[0]))
-        least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else _LEAST_CHANGE
+        least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else LEAST_CHANGE
         if longer_us >= max(least * view.iteration_us, SURE * error_us):
-            is_most = longer_us >= 0.6 * (view.iteration_us - past.mean_iteration_us) > 0
+            is_most = longer_us >= MOST * (view.iteration_us - past.mean_iteration_us) > 0
             return Absence(us=longer_us, is_longer=True, is_most=is_most)
     share = common_share(view)
     if share < _ALL_WAIT:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.diagnosis.frames import HALF
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
 from eroica.localize.suspects import Suspects
@@ -21,25 +22,18 @@ from eroica.model.pattern import LAUNCHING, Phase
 
 Floats = NDArray[np.float64]
 #: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
-FORWARD, BACKWARD, WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
-WITH_DATA = FORWARD | BACKWARD
+_FORWARD, _BACKWARD, _WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
 #: An operator that others run in has less of its time for itself.
 _OWN = 0.1
 _NODE = re.compile(r"(?:Backward|Grad)\d+$|^AccumulateGrad$")
-#: Share of the operators' slowness that the optimizer may have with larger tensors: its work is the number of
-#: parameters. A slow processor gives it all of it, and noise moves both alike.
-_SHARED_BY_OPTIMIZER = 0.5
 #: Forward takes longer by at least this share of what backward takes longer, if tensors are larger.
 _LEAST_OF_BACKWARD = 0.15
 #: With larger tensors the processor is busy for at least this share of the additional time.
 _BUSY_FOR = 0.35
 #: A process that is stopped or throttled for a smaller share of the time is not slow for that reason.
 HELD = 0.05
-#: Waiting for a core explains slowness from this share of it on.
-EXPLAINED_BY_QUEUE = 0.5
-#: Batches have grown if forward and backward take so many times as long, and that is this share of the growth.
-_LEAST_GROWTH = 1.1
-_OF_GROWTH = 0.5
+#: A host on which this share of all cores is used has none left.
+FULL = 0.85
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -47,15 +41,11 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         factor: By how much an execution takes longer: median over operators, weighted by time. float64 [W].
-        agreeing: Share of operator time whose own factor shows at least half of that. float64 [W].
-        count_ratio: Executions per iteration, same median. float64 [W].
         more_work: Part of the operators' time that stems from more executions than the reference, 0-1. float64 [W].
         slower: Part of it that stems from longer executions, 0-1. float64 [W].
     """
 
     factor: Floats
-    agreeing: Floats
-    count_ratio: Floats
     more_work: Floats
     slower: Floats
 
@@ -135,11 +125,6 @@ def _compare(duration_FW: Floats, count_FW: Floats, like_FW: Floats, like_count_
     known_FW = (like_FW > 0) & (like_count_FW > 0) & (duration_FW > 0)
     weight_FW = np.where(known_FW, np.nan_to_num(like_FW) * np.nan_to_num(like_count_FW), 0.0)
     ratio_FW = np.divide(duration_FW, like_FW, out=np.ones(duration_FW.shape), where=known_FW)
-    counts_FW = np.divide(count_FW, like_count_FW, out=np.ones(duration_FW.shape), where=known_FW)
-    factor_W = _weighted_median(ratio_FW, weight_FW)
-    half_W = 1.0 + (factor_W - 1.0) / 2
-    total_W = np.where(weight_FW.sum(axis=0) > 0, weight_FW.sum(axis=0), np.nan)
-    agreeing_W = np.where(ratio_FW >= half_W, weight_FW, 0.0).sum(axis=0) / total_W
     own_FW = np.nan_to_num(duration_FW) * count_FW
     own_W = np.maximum(own_FW.sum(axis=0), 1e-9)
     price_FW = np.where(known_FW, like_FW, np.nan_to_num(duration_FW))
@@ -147,9 +132,7 @@ def _compare(duration_FW: Floats, count_FW: Floats, like_FW: Floats, like_count_
     more_W = (price_FW * (count_FW - np.nan_to_num(like_count_FW))).sum(axis=0) / own_W
     longer_W = np.where(known_FW, count_FW * (duration_FW - like_FW), 0.0).sum(axis=0) / own_W
     return Speed(
-        factor=factor_W,
-        agreeing=agreeing_W,
-        count_ratio=_weighted_median(counts_FW, weight_FW),
+        factor=_weighted_median(ratio_FW, weight_FW),
         more_work=np.where(has_reference_W, more_W, np.nan),
         slower=np.where(has_reference_W, longer_W, np.nan),
     )
@@ -212,25 +195,25 @@ def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bo
     known_W = ~np.isnan(own.factor)
     if not known_W.any():
         return known_W
-    parts = [speed_against(suspects, source, phases) for phases in (WITH_DATA, WITHOUT_DATA, FORWARD, BACKWARD)]
-    grows_W, fixed_W, forward_W, backward_W = (part.factor for part in parts)
-    more_W = known_W & (grows_W > 1) & ~(fixed_W - 1 > _SHARED_BY_OPTIMIZER * (grows_W - 1))
+    parts = (_FORWARD | _BACKWARD, _WITHOUT_DATA, _FORWARD, _BACKWARD)
+    grows_W, fixed_W, forward_W, backward_W = (speed_against(suspects, source, phases).factor for phases in parts)
+    more_W = known_W & (grows_W > 1) & ~(fixed_W - 1 > HALF * (grows_W - 1))
     more_W &= ~(forward_W - 1 < _LEAST_OF_BACKWARD * (backward_W - 1))
-    then_W, queue_W = (_usual(suspects, source, of) for of in (running_us, queued_share))
-    total_W = _usual(suspects, source, lambda one: np.asarray(one.total_us[operators(one)].sum(axis=0)))
+    then_W, queue_W, total_W = (
+        fleet.usual(measure(fleet)) if source == "peers" else then(suspects, measure)
+        for measure in (running_us, queued_share, lambda one: np.asarray(one.total_us[operators(one)].sum(axis=0)))
+    )
     hardly_W = then_W < _BUSY_FOR * total_W  # operators that only wait keep no processor busy
     more_W &= hardly_W | ~(running_us(fleet) / then_W - 1 < _BUSY_FOR * (grows_W - 1))
     longer_W = queued_share(fleet) - queue_W * np.maximum(grows_W, 1.0)
     most_W = fleet.critical_us[operators(fleet)].sum(axis=0) * (1 - 1 / np.maximum(grows_W, 1.0))
     if not fleet.has_accelerator:
-        more_W &= ~(longer_W * fleet.mean_iteration_us >= np.maximum(EXPLAINED_BY_QUEUE * most_W, 1e-9))
+        more_W &= ~(longer_W * fleet.mean_iteration_us >= np.maximum(HALF * most_W, 1e-9))
     return np.asarray(more_W & (held_share(fleet) <= HELD), dtype=np.bool_)
 
 
-def _usual(suspects: Suspects, source: str, measure: Callable[[Fleet], Floats]) -> Floats:
-    """Return a measurement of each worker's reference; NaN without one. float64 [W]."""
-    if source == "peers":
-        return suspects.fleet.usual(measure(suspects.fleet))
+def then(suspects: Suspects, measure: Callable[[Fleet], Floats]) -> Floats:
+    """Return a measurement of each worker in the baseline window; NaN without one. float64 [W]."""
     past = suspects.baseline
     known = dict(zip(past.ranks, measure(past), strict=True)) if past is not None else {}
     return np.asarray([known.get(rank, np.nan) for rank in suspects.fleet.ranks], dtype=np.float64)
@@ -241,21 +224,3 @@ def speed_against(suspects: Suspects, source: str, phases: frozenset[str] | None
     if source == "peers":
         return speed_against_peers(suspects.fleet, phases)
     return speed_against_baseline(suspects, phases)
-
-
-def grown_tensors(suspects: Suspects, larger_W: NDArray[np.bool_], baseline_us: float | None) -> bool:
-    """Return True if batches or sequences have grown on most workers, and that is most of the longer iteration.
-
-    Args:
-        suspects: The window.
-        larger_W: Workers with larger tensors than in the baseline window. bool [W].
-        baseline_us: Mean iteration to compare with.
-    """
-    fleet = suspects.fleet
-    grown_us = fleet.mean_iteration_us - (baseline_us or np.inf)
-    if grown_us <= 0 or larger_W.mean() < 0.6:
-        return False
-    rows = operators(fleet)
-    more_W = (fleet.critical_us[rows] - np.nan_to_num(suspects.before_us[rows])).sum(axis=0)
-    times = np.nanmedian(speed_against_baseline(suspects, WITH_DATA).factor)
-    return bool(times >= _LEAST_GROWTH and np.median(more_W) >= _OF_GROWTH * grown_us)

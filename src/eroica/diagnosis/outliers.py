@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Reference
+from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
@@ -28,19 +29,14 @@ LEAST_RATIO = 0.5
 _RATIO_WITHOUT_CORE = 0.2
 #: Share of an excess that the other workers must wait for, if only some are late.
 LEAST_AGREEMENT = 0.4
-#: A late worker that is blamed for less than this share of what the most blamed one is, and waits for at least this
-#: share of its own excess, is nobody whom the others wait for.
-_LEAST_OF_BLAME, _MOST_OF_EXCESS = 0.1, 0.5
-#: Share of a slowdown that was told which a function must be able to hold, where nothing else is there to compare with.
-_MOST_OF_SLOWDOWN = 0.75
-#: And how many times as long it may be: of a larger one any part may have been there before.
-_MOST_OLDER = 2.0
-#: Share of the workers from which a change against the baseline is the whole job's.
-JOB_WIDE = 0.6
+#: Share of a slowdown that was told which a function must be able to hold, where nothing else is there to compare with;
+#: and how many times as long it may be: of a larger one any part may have been there before.
+_MOST_OF_SLOWDOWN, _MOST_OLDER = 0.75, 2.0
+SOURCES: tuple[Reference, ...] = ("peers", "baseline", "expectation")
 #: In so few iterations the spread alone may understate the noise of sampling.
-_FEW_ITERATIONS = 9
+FEW_ITERATIONS = 9
 #: Fewer samples are too few to say how much of a core is used.
-_FEWEST_SAMPLES = 5
+FEWEST_SAMPLES = 5
 
 
 class Outliers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -127,7 +123,7 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
         highest_W = np.maximum(limit * view.iteration_us + view.recording_us, _before_it_got_slow(view, spent.rows))
         mean_W = spent.time_us.mean(axis=1)
         excess = Excess(mean_us=mean_W, reference_us=highest_W, error_us=mean_error(spent.time_us))
-    if view.iterations > _FEW_ITERATIONS:
+    if view.iterations > FEW_ITERATIONS:
         return excess
     join = np.hypot if view.iterations == 1 else np.maximum
     return msgspec.structs.replace(excess, error_us=join(excess.error_us, spent.error_us))
@@ -140,7 +136,7 @@ def find_outliers(
     limit: float | None = None,
     strength: float = SURE,
     ratio: float = LEAST_RATIO,
-    sources: Sequence[Reference] = ("peers", "baseline", "expectation"),
+    sources: Sequence[Reference] = SOURCES,
 ) -> Iterator[Outliers]:
     """Yield all ways in which a group of rows takes too long.
 
@@ -220,27 +216,15 @@ def use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
     time_RW = np.where(samples_RW > 0, fleet.critical_us[list(rows)], 0.0)
     used_W = (np.nan_to_num(fleet.pattern[list(rows), :, 1]) * time_RW).sum(axis=0)
     share_W = np.clip(used_W / np.maximum(time_RW.sum(axis=0), 1e-9), 0.0, 1.0)
-    return np.where(samples_RW.sum(axis=0) >= _FEWEST_SAMPLES, share_W, np.nan)
+    return np.where(samples_RW.sum(axis=0) >= FEWEST_SAMPLES, share_W, np.nan)
 
 
 def _some(view: View, spent: Spent, excess: Excess, over_W: Flags) -> Iterator[Outliers]:
     """Yield the workers for which their peers wait."""
     agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     late_W = over_W & (agreement_W >= LEAST_AGREEMENT * view.strictness)
-    first_W = _without_waiters(view, late_W, np.nan_to_num(excess.excess_us))
-    for these_W in (first_W, late_W & ~first_W):  # workers that wait for the first ones are next
-        if these_W.any():
-            yield outliers_of("peers", excess, spent.steady_us, these_W, agreement_W)
-
-
-def _without_waiters(view: View, late_W: Flags, excess_W: Floats) -> Flags:
-    """Drop late workers that wait themselves: blamed for hardly anything, they wait longer than the most blamed one."""
-    blamed_W = np.where(late_W, view.suspects.arrivals.blamed_us.mean(axis=1), 0.0)
-    first = int(blamed_W.argmax())
-    if blamed_W[first] < view.settings.min_gain * view.iteration_us:
-        return late_W
-    waits_W = view.wait_us - view.wait_us[first] >= _MOST_OF_EXCESS * excess_W
-    return np.asarray(late_W & ~(waits_W & (blamed_W < _LEAST_OF_BLAME * blamed_W[first])))
+    if late_W.any():
+        yield outliers_of("peers", excess, spent.steady_us, late_W, agreement_W)
 
 
 def _most(
@@ -276,7 +260,7 @@ def late_roles(view: View, over_W: Flags, agreement_W: Floats) -> Iterator[Flags
     for role in np.unique(view.fleet.roles[late_W]):
         own_W = view.fleet.roles == role
         others = over_W[~own_W]
-        if others.size and late_W[own_W].mean() >= JOB_WIDE and others.mean() < 1 - JOB_WIDE:
+        if others.size and late_W[own_W].mean() >= MOST and others.mean() < 1 - MOST:
             yield late_W & own_W
 
 
@@ -299,7 +283,7 @@ def late_together(excess: Excess, over_W: Flags, waits_W: Floats) -> tuple[Flags
     agreement = float((longer_W / np.maximum(amount_W, 1e-9))[late_W].min())
     if agreement >= LEAST_AGREEMENT and not late_W.all():
         return late_W, min(agreement, 1.0)
-    return (late_W if over_W.mean() >= JOB_WIDE else none_W), None
+    return (late_W if over_W.mean() >= MOST else none_W), None
 
 
 def _before_it_got_slow(view: View, rows: list[int]) -> Floats:

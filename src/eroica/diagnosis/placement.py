@@ -1,4 +1,4 @@
-"""Describe where the accused are: whole hosts, parts of one, the same coordinate; and rank 0's extra duty."""
+"""Describe where the accused are: whole hosts, or parts of one; and rank 0's extra duty."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import numpy as np
 
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import list_numbers, name_workers
-from eroica.localize.roles import coordinates_of, shared_coordinate
+from eroica.diagnosis.words import FEW, list_numbers, name_workers
 
 #: A host is accused as a whole if so many of its workers are, and hosts are named if they hold so many of the accused.
 _NEARLY_ALL = 0.85
 #: Fewer workers than this on a host make no host of it: then a worker and its host are the same.
 _FEWEST = 2
-_MOST_HOSTS = 3
-#: Coordinates are compared up to so many workers; a line of evidence is not worth more.
-_MOST_COMPARED = 4096
 #: A function that holds this share of the excess is what it is about.
 _MOST = 0.8
 
@@ -49,7 +45,7 @@ def name_accused(view: View, workers: Sequence[int], *, capital: bool = False) -
 
 
 def _list_hosts(hosts: Sequence[str]) -> str:
-    if len(hosts) > _MOST_HOSTS:
+    if len(hosts) > FEW:
         return f"{len(hosts)} hosts ({', '.join(hosts[:2])}, ...; "
     return f"host{'s' if len(hosts) > 1 else ''} " + " and ".join(
         part for part in (", ".join(hosts[:-1]), hosts[-1]) if part
@@ -63,7 +59,7 @@ def _members(view: View, hosts: Sequence[str], ranks: Sequence[int]) -> str:
     inside = sorted(here & set(ranks))
     whose = "its" if len(hosts) == 1 else "their"
     of_all = f"{len(inside)} of {whose} {all_there} workers: " if len(inside) < all_there else "workers "
-    if len(hosts) > _MOST_HOSTS:
+    if len(hosts) > FEW:
         return f"{of_all.removesuffix(': ')})" if len(inside) < all_there else f"{len(inside)} workers)"
     beside = len(ranks) - len(inside)
     more = f" and {beside} more worker{'s' if beside > 1 else ''}" if beside else ""
@@ -71,29 +67,9 @@ def _members(view: View, hosts: Sequence[str], ranks: Sequence[int]) -> str:
 
 
 def describe_place(view: View, workers: Sequence[int]) -> Iterator[str]:
-    """Describe the place of some accused workers: the host, the part of it, the coordinate they share."""
-    others = sorted(set(range(view.workers)).difference(workers))
-    if not workers or not others:
-        return
-    yield from _at_home(view, workers)
-    if view.workers > _MOST_COMPARED:
-        return
-    own = [coordinates_of(view.fleet.patterns[worker]) for worker in workers]
-    if len(workers) == 1:
-        if str(own[0]):
-            yield f"{name_workers([view.fleet.ranks[workers[0]]], capital=True)} is {own[0]}."
-        return
-    shared = shared_coordinate(own, [coordinates_of(view.fleet.patterns[worker]) for worker in others])
-    if shared:
-        yield (
-            f"All of them are {shared}, and nobody else is: look at what work that part of the model or batch gets, "
-            "not only at the machines."
-        )
-
-
-def _at_home(view: View, workers: Sequence[int]) -> Iterator[str]:
+    """Describe whole hosts that the accused are on, of several."""
     homes = view.homes
-    whole = accused_hosts(view, workers) if len(homes) >= 2 else ()
+    whole = accused_hosts(view, workers) if 0 < len(workers) < view.workers and len(homes) >= 2 else ()
     if whole:
         count = f"All of {len(homes)} hosts" if len(whole) == len(homes) else f"{len(whole)} of {len(homes)} hosts"
         yield f"{count} hold{'s' if len(whole) == 1 else ''} all of them, and workers of other hosts are not like that."
@@ -105,7 +81,7 @@ def host_step(view: View, workers: Sequence[int]) -> str:
     if not hosts:
         return ""
     one = len(hosts) == 1
-    listed = ", ".join(hosts[: 2 * _MOST_HOSTS]) + (", ..." if len(hosts) > 2 * _MOST_HOSTS else "")
+    listed = ", ".join(hosts[: 2 * FEW]) + (", ..." if len(hosts) > 2 * FEW else "")
     shared = "what its workers share" if one else "what these hosts have in common (rack, power, delivery, image)"
     return f"Check {'host' if one else 'hosts'} {listed} first, and {shared}; train without {'it' if one else 'them'}. "
 

@@ -14,26 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import NOTHING, OUTSIDE, Focus, is_own_frame, is_whole_step, split_frame
-from eroica.diagnosis.outliers import JOB_WIDE, time_above
+from eroica.diagnosis.frames import HALF, MOST, NOTHING, OUTSIDE, Focus, is_own_frame, split_frame
+from eroica.diagnosis.outliers import time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
+from eroica.localize.blame import BEYOND_CHANCE
 from eroica.localize.excess import SURE, UNKNOWN_NOISE, mean_error
 from eroica.model.lost import noise_factor
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
 _HOST_THREADS, _HOST_KINDS = frozenset({"training", "autograd"}), frozenset({"compute", "other", "python"})
-#: Python functions that hold this share of the host's time are blocks by themselves.
-_MOSTLY_PYTHON = 0.5
+#: A recording should hold at least so many iterations; the reader is told of fewer.
+FEW_STEPS = 5
 #: Standard errors that a cause must be worth once few iterations are allowed for, and of a single iteration.
 _LEAST_BELIEVED, _LEAST_BELIEVED_ONCE = 2.5, 1.5
 #: So few iterations that are alike to the last digit say at most so many times what is known without them.
-_FEWEST_TOLD, _MOST_BEYOND_KNOWN = 4, 1.5
-#: Standard errors at which an effect is believed by half; a worker alone has nobody to be compared with.
-_HALF_STRENGTH, _ALONE = 2.5, 0.75
-#: A worker that is last in more than its turn and this is late for a reason of its own; waiting worth a word.
-_BEYOND_TURN, _WORTH_A_WORD = 0.2, 0.1
+FEWEST_TOLD, _MOST_BEYOND_KNOWN = 4, 1.5
+#: A worker alone has nobody to be compared with.
+_ALONE = 0.75
+#: Share of the iteration from which waiting is worth a word.
+_WORTH_A_WORD = 0.1
 
 
 def find_idle_devices(view: View) -> Iterator[Block]:
@@ -53,7 +54,7 @@ def find_idle_devices(view: View) -> Iterator[Block]:
     late_W = (mean_W - allowed >= view.settings.min_gain * view.iteration_us) & (strength_W >= SURE * view.strictness)
     python = [row for row in rows if view.fleet.keys[row].kind == "python"]
     python_us = float(view.fleet.critical_us[python].sum(axis=0).mean())
-    if late_W.mean() < JOB_WIDE or python_us >= _MOSTLY_PYTHON * float(mean_W.mean()):
+    if late_W.mean() < MOST or python_us >= HALF * float(mean_W.mean()):
         return
     members = np.flatnonzero(late_W).tolist()
     focus = _heaviest(view, rows, members)
@@ -79,7 +80,7 @@ def _heaviest(view: View, rows: list[int], members: list[int]) -> Focus:
     time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
     row = rows[int(np.argmax(time_R))]
     key = view.fleet.keys[row]
-    if is_whole_step(key.name):
+    if key.name.startswith("ProfilerStep"):  # the annotation around an iteration, which is no function
         return NOTHING
     place = split_frame(key.stack[-1]).place if key.stack else ""
     share = float(time_R.max() / max(float(time_R.sum()), 1e-9))
@@ -129,7 +130,7 @@ def believed_strength(view: View, block: Block) -> float:
         return block.strength
     scale = UNKNOWN_NOISE * float(np.hypot(block.mean_us, block.reference_us)) / view.iterations**0.5
     known, by_student = block.excess_us / max(scale, 1e-9), block.strength / few
-    is_clear = by_student >= SURE and view.iterations >= _FEWEST_TOLD
+    is_clear = by_student >= SURE and view.iterations >= FEWEST_TOLD
     most = block.strength if is_clear else _MOST_BEYOND_KNOWN * known
     return float(min(block.strength, max(by_student, known), most))
 
@@ -149,7 +150,7 @@ def recorded_probability(view: View, block: Block) -> float:
     strength = believed_strength(view, block)
     heard = max((view.workers / max(view.context.expected_workers, view.workers)) ** 0.5, 0.8)
     alone = _ALONE if view.workers == 1 else 1.0
-    effect = strength**2 / (strength**2 + _HALF_STRENGTH**2)
+    effect = strength**2 / (strength**2 + _LEAST_BELIEVED**2)
     return float(min(effect * (0.5 + 0.5 * block.focus.share) * heard * alone, 0.99))
 
 
@@ -161,7 +162,7 @@ def describe_turns(view: View) -> str:
     arrivals, is_pipeline = view.suspects.arrivals, view.is_pipeline
     waited_us, most_us = float(arrivals.waited_us.sum()), float(arrivals.blamed_us.sum(axis=1).max(initial=0.0))
     each_us = float(view.wait_us.mean()) if is_pipeline else waited_us / max(view.iterations * (view.workers - 1), 1)
-    is_of_one = most_us > (1 / view.workers + _BEYOND_TURN) * waited_us and not is_pipeline
+    is_of_one = most_us > (1 / view.workers + BEYOND_CHANCE) * waited_us and not is_pipeline
     if each_us < _WORTH_A_WORD * view.iteration_us or is_of_one:
         return ""
     share = f"{percent(each_us / view.iteration_us)} of each iteration ({format_ms(each_us)})"

@@ -20,16 +20,17 @@ from eroica.diagnosis.block import Block, Cell, Facts, Reference
 from eroica.diagnosis.callers import with_caller
 from eroica.diagnosis.cells import list_cells, rows_by_frame
 from eroica.diagnosis.facts import with_facts
-from eroica.diagnosis.frames import NOTHING, Focus, find_focus, is_own_frame, whole_rows
+from eroica.diagnosis.frames import HALF, MOST, NOTHING, Focus, find_focus, is_own_frame, whole_rows
 from eroica.diagnosis.late_arrivals import find_late_arrivals
 from eroica.diagnosis.links import find_slow_transfers
-from eroica.diagnosis.loaders import find_loading_function, find_pace_setters, join_equally_slow, reference_of_rows
+from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share
-from eroica.diagnosis.outliers import JOB_WIDE, LEAST_AGREEMENT, LEAST_RATIO, Outliers, find_outliers, time_above
+from eroica.diagnosis.outliers import LEAST_AGREEMENT, LEAST_RATIO, SOURCES, Outliers, find_outliers, time_above
 from eroica.diagnosis.recordings import find_idle_devices
 from eroica.diagnosis.stages import find_structure
 from eroica.diagnosis.turns import read_turns
 from eroica.diagnosis.view import View
+from eroica.localize.blame import OFTEN
 from eroica.localize.excess import SURE, mean_error
 from eroica.localize.fleet import Fleet
 from eroica.model.window import SLOWER
@@ -42,21 +43,17 @@ _STRENGTH_OF_INPUT = 2.0
 #: Input may take this share of an iteration on the training thread of a job without an accelerator.
 _INPUT_ON_CPU = 0.25
 #: A deeper cell stands for the one around it if it gains this share of it.
-_HOLDS = 0.9
+HOLDS = 0.9
 #: Blocks of Python that are looked at for each reference.
 _MOST_BLOCKS = 6
 #: Fewer iterations show no rhythm, and on cores no turns; devices are steady.
 _FEWEST, _FEWEST_ON_DEVICE = 10, 3
 #: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
-_OCCURRENCE, _LEAST_EACH, _OFTEN = 0.2, 0.3, 0.5
-#: What the baseline window was too short to show counts if it is this share of the slowdown that was told.
-_MOST_OF_GROWTH = 0.6
+_OCCURRENCE, _LEAST_EACH = 0.2, 0.3
 #: An occurrence shows in so many stack samples at least, or it may be one sample that fell there.
 _FEWEST_SAMPLES = 3
-#: One worker leads in this share of the iterations, by this share of its usual time; with a device, by less.
-_LEADS_OFTEN, _LEAD, _LEAD_ON_DEVICE = 0.35, 0.25, 0.08
-#: What wanders must have grown by this factor since the baseline window.
-_GROWN = 1.5
+#: One worker leads by this share of its usual time; with a device, by less.
+_LEAD, _LEAD_ON_DEVICE = 0.25, 0.08
 #: Share of the iteration from which collections count. Healthy jobs collect, too.
 COLLECTIONS_GAIN = 0.07
 #: A collection longer than this, microseconds, is a pause; if most workers pause in the same iterations, together.
@@ -64,7 +61,7 @@ _PAUSE_US, _TOGETHER = 500.0, 0.7
 #: Share of the time from which a process that is stopped or throttled is a block by itself.
 _LONG_HELD = 0.2
 #: Waiting of all must grow by this share of the iteration, and of what it was; if own work has grown by little.
-_WAIT_OF_ITERATION, _WAIT_OF_BEFORE, _LITTLE_OWN = 0.05, 0.5, 0.3
+_WAIT_OF_ITERATION, _LITTLE_OWN = 0.05, 0.3
 _MANY_MORE_CALLS = 1.5
 #: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
 _SHARED = 0.25
@@ -81,7 +78,6 @@ def find_blocks(view: View) -> list[Block]:
         *_collections_in_turn(view, cells["collections"]),
         *_in_turn(view, cells),
         *_waiting_of_all(view, cells["collectives"]),
-        *find_pace_setters(view),
         *find_slow_transfers(view, cells["collectives"]),
         *find_late_arrivals(view),
         *find_idle_devices(view),
@@ -162,7 +158,7 @@ def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Outliers) ->
     excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
     named_R = np.isin(rows, focus.functions)
     share_W = excess_RW[named_R].sum(axis=0) / np.maximum(excess_RW.sum(axis=0), 1e-9)
-    return bool((share_W >= _SHARED).mean() > 0.5)
+    return bool((share_W >= _SHARED).mean() > HALF)
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
@@ -170,14 +166,14 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     groups: dict[tuple[Reference, bool], list[tuple[float, Outliers, tuple[int, ...]]]] = defaultdict(list)
     limit = view.settings.expected_python if view.fleet.has_accelerator else None
     for cell in dict.fromkeys([tuple(rows), *rows_by_frame(view.fleet.keys, rows)]):
-        for late in find_outliers(view, cell, limit=limit, sources=("peers", "baseline", "expectation", "slowdown")):
+        for late in find_outliers(view, cell, limit=limit, sources=(*SOURCES, "slowdown")):
             amount = float(late.removed_us.sum())
             groups[late.reference, late.agreement is None].append((amount, late, cell))
     for found in groups.values():
         left, taken = sorted(found, key=lambda one: -one[0]), 0
         while left and taken < _MOST_BLOCKS:
             amount, most, around = left[0]
-            same = [one for one in left if one[0] >= _HOLDS * amount and one[1].workers == most.workers]
+            same = [one for one in left if one[0] >= HOLDS * amount and one[1].workers == most.workers]
             _, late, cell = min(same, key=lambda one: len(one[2]))
             block = _block(view, "python", cell, late)
             if block is not None:
@@ -200,7 +196,7 @@ def _now_and_then(view: View, rows: list[int]) -> list[Block]:
         around = [one for one in kept if not set(one.rows).isdisjoint(block.rows)]
         if not around:
             kept.append(block)
-        elif all((block.gain or 0) >= _HOLDS * (one.gain or 0) and len(block.rows) < len(one.rows) for one in around):
+        elif all((block.gain or 0) >= HOLDS * (one.gain or 0) and len(block.rows) < len(one.rows) for one in around):
             kept = [*(one for one in kept if one not in around), block]
     return kept
 
@@ -216,7 +212,7 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     runs = int(np.count_nonzero(hit_I & ~np.append(False, hit_I[:-1])))
     each, usual = float(long_I[hit_I].mean()), float(np.median(whole.iteration_us))
     is_chance = runs < 2 or (runs < 3 and each < usual) or each < _FEWEST_SAMPLES * _sample_us(whole, rows)
-    if hit_I.mean() > _OFTEN or each < _LEAST_EACH * usual or is_chance:
+    if hit_I.mean() > HALF or each < _LEAST_EACH * usual or is_chance:
         return None
     often_W = (time_WI[:, hit_I] >= 0.5 * long_I[hit_I]).mean(axis=1)
     late_W = (often_W >= 0.5) | (time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
@@ -233,7 +229,7 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     gain = (float(time_WI[members].max(axis=0).mean()) - longest) / max(whole.mean_iteration_us, 1e-9)
     interval = hit_I.size / runs
     is_seen = past is None or past.iteration_us.shape[1] >= interval or activity in ("save", "log")
-    is_most = gain * whole.mean_iteration_us >= _MOST_OF_GROWTH * view.slowdown_us
+    is_most = gain * whole.mean_iteration_us >= MOST * view.slowdown_us
     if not is_seen and not (is_most and view.context.window.purpose in SLOWER):
         return None  # the baseline window was too short to show it, and it does not account for the slowdown
     if gain < least or (agreement is not None and agreement < LEAST_AGREEMENT):
@@ -318,8 +314,8 @@ def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
     has_grown = view.fleet.has_accelerator and past is None  # devices do not wander by luck, as workers on cores do
     if past is not None and past.iteration_us.shape[1] > 1:
         then_us, now_us = float(read_turns(past).lead_us.mean()), float(turns.lead_us.mean())
-        has_grown = now_us >= _GROWN * then_us and now_us - then_us >= lead / 2 * turns.usual_us
-    if at_I.size < _LEADS_OFTEN * view.iterations or not turns.wanders(at_I) or not has_grown:
+        has_grown = now_us - then_us >= lead / 2 * turns.usual_us
+    if at_I.size < OFTEN * view.iterations or not turns.wanders(at_I) or not has_grown:
         return
     held = {cell: turns.share_of(view.fleet, cells[cell], at_I) for cell in ("python", "operators") if cells[cell]}
     cell = max(held, key=lambda one: held[one], default="python")
@@ -367,7 +363,7 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
         then_us = float(past.wait_us.min(axis=0).mean())
     excess_us = float(now_I.mean()) - then_us
     strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
-    if excess_us < max(_WAIT_OF_ITERATION * view.iteration_us, _WAIT_OF_BEFORE * then_us) or strength < SURE:
+    if excess_us < max(_WAIT_OF_ITERATION * view.iteration_us, HALF * then_us) or strength < SURE:
         return
     yield Block(
         cell="collectives",
@@ -399,7 +395,7 @@ def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
     """
     held_W = held_share(view.fleet)
     late_W = held_W >= _LONG_HELD
-    if view.is_trace or not late_W.any() or late_W.mean() >= JOB_WIDE:
+    if view.is_trace or not late_W.any() or late_W.mean() >= MOST:
         return
     late_W &= held_W - float(np.median(held_W[~late_W])) >= _LONG_HELD
     lost_W = held_W * view.fleet.busy_us.mean(axis=1)

@@ -12,48 +12,35 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import NOTHING
+from eroica.diagnosis.block import Block
+from eroica.diagnosis.frames import HALF, MOST
 from eroica.diagnosis.helpers import find_helpers
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.lock import find_lock_holders
-from eroica.diagnosis.neighbors import find_newcomers, find_process
+from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
+from eroica.diagnosis.outliers import FEW_ITERATIONS
 from eroica.diagnosis.recordings import is_believed
-from eroica.diagnosis.search import COLLECTIONS_GAIN, find_blocks
-from eroica.diagnosis.setup import find_changed_setting, find_setting
+from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, find_blocks
+from eroica.diagnosis.setup import find_setting
 from eroica.diagnosis.view import View
-from eroica.localize.excess import SURE
 from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
 from eroica.model.shares import percent
 from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
-#: What takes longer everywhere counts half: specific causes bring it about, too.
-_GENERAL = 0.5
 #: A recording's iterations are too few to tell a gain of this from noise.
 LEAST_DOUBTED = 0.06
-#: Least gain of collectives of all, and of a worker that wanders; on devices nothing wanders by luck.
-_LEAST_OF_COLLECTIVES, _LEAST_OF_TURNS, _LEAST_OF_TURNS_ON_DEVICE = 0.05, 0.07, 0.04
-#: In a job that nobody finds slow: functions differ by so much between baseline windows, and between workers.
-_LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
+#: In a job that nobody finds slow functions differ by so much of the iteration between windows, and between workers.
+LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
 #: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
-_SURE_AGREEMENT, _STRONGER, _AS_LARGE, _HELD_AS_LARGE = 0.7, 1.5, 0.75, 0.5
-#: A deeper cell stands for the one around it if it gains this share of it.
-_HOLDS = 0.9
+_SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
 #: Causes that a process beside the job may have brought about.
 _BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
 #: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
-_FEW_ITERATIONS, _LENIENT = 9, 1 / 3
-#: What a slow processor runs takes longer by its factor, or a little more.
-_AS_SLOWLY = 1.25
-#: Causes that explain less of the growth leave something to be found.
-_HALF = 0.5
-#: Share of a slowdown from which a cause accounts for it, and of all gains from which it leads.
-_ACCOUNTS, _LEADS = 0.6, 0.8
-#: Busy times show about half of what a lack of cores costs.
-_ACCOUNTS_FOR_CORES = 0.35
-_OF_CORES = frozenset({"cpu-contention", "sibling-process", "misconfiguration"})
+_LENIENT = 1 / 3
+#: Share of all gains from which a cause leads.
+_LEADS = 0.8
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -76,7 +63,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def weight(self) -> float:
         """The gain; half of it for what takes longer everywhere."""
-        return self.gain * (_GENERAL if self.block.is_general else 1.0)
+        return self.gain * (HALF if self.block.is_general else 1.0)
 
 
 class Weighed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -102,33 +89,31 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
     few = f"{view.iterations} iterations are too few to be sure of it"
     weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
-    if not causes and view.iterations <= _FEW_ITERATIONS and view.strictness == 1:
+    if not causes and view.iterations <= FEW_ITERATIONS and view.strictness == 1:
         weighed = [*_doubted(view), *weighed]
-    if sum(one.gain for one in causes) < _HALF * growth_of(view)[0]:
-        causes = causes or _by_surroundings(view)
     settled = settle_gains(view, causes)
     return sorted(settled, key=lambda one: one.cause == PLANNED), weighed  # faults come first
 
 
 def _doubted(view: View) -> list[Weighed]:
     """Return what a lenient search finds in a window of few iterations, the largest first."""
-    lenient = View(view.suspects, view.context, view.settings, _LENIENT)
-    causes, _ = find_causes(lenient)
+    causes, _ = find_causes(View(view.suspects, view.context, view.settings, _LENIENT))
     why = f"{view.iterations} iterations are too few to tell it from noise"
-    large = [one for one in causes if one.gain >= LEAST_DOUBTED]
-    return [Weighed(cause=one, decision=why, is_doubted=True) for one in sorted(large, key=lambda one: -one.weight)]
+    large = sorted((one for one in causes if one.gain >= LEAST_DOUBTED), key=lambda one: -one.weight)
+    return [Weighed(cause=one, decision=why, is_doubted=True) for one in large]
 
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
     """Drop blocks whose time a deeper cell or a surer block holds, and guesses where enough is measured."""
     gains = {id(block): _gain(view, block) for block in blocks}
-    enough = _ACCOUNTS * growth_of(view)[1]
+
+    enough = MOST * growth_of(view)[1]
     is_measured = any(gains[id(block)] >= enough > 0 for block in blocks if block.reference != "slowdown")
 
     def is_beaten(block: Block) -> bool:
         if block.reference == "slowdown" and is_measured:
             return True
-        if any(_holds(other, block) and gains[id(other)] >= _HOLDS * gains[id(block)] for other in blocks):
+        if any(_holds(other, block) and gains[id(other)] >= HOLDS * gains[id(block)] for other in blocks):
             return True
         if block.scope != "all" or block.reference == "peers":
             return False
@@ -136,7 +121,7 @@ def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
             if other.scope != "some":
                 continue
             share = gains[id(other)] / max(gains[id(block)], 1e-9)
-            if other.cell == "process" and share >= _HELD_AS_LARGE:
+            if other.cell == "process" and share >= HALF:
                 return True
             is_sure = (other.agreement or 0.0) >= _SURE_AGREEMENT and other.strength >= _STRONGER * block.strength
             if is_sure and share >= _AS_LARGE and not set(other.rows).isdisjoint(block.rows):
@@ -188,16 +173,10 @@ def _weighed(view: View, named: Sequence[Cause]) -> list[Cause]:
     """Return the causes with their gains, each with and beside the others, in order of falling weight."""
     inside = [one for one in named if one.block.gain is None]
     removed = [Removal(one.block.removed_us, _held(view, one.block)) for one in inside]
-    gains = share_gains(view.fleet, removed, _slow_transfers(named))
+    gains = share_gains(view.fleet, removed)
     found = [msgspec.structs.replace(one, gain=gain) for one, gain in zip(inside, gains, strict=True)]
     found += [msgspec.structs.replace(one, gain=one.block.gain) for one in named if one.block.gain is not None]
     return sorted(found, key=lambda one: -one.weight)
-
-
-def _slow_transfers(causes: Sequence[Cause]) -> Floats | None:
-    """Return the excess of transfers over slow links, which hides other causes; None without any. float64 [W, I]."""
-    found = [one.block.removed_us for one in causes if one.cause == "slow-link"]
-    return np.max(found, axis=0) if found else None
 
 
 def _held(view: View, block: Block) -> Floats | None:
@@ -211,8 +190,7 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
     """Take causes by weight, each with what those before have left."""
     taken: list[Cause] = []
     refused: list[Weighed] = []
-    booked_WI, held_W, quicker_WI = np.zeros_like(view.fleet.iteration_us), None, _slow_transfers(ranked)
-    gained = 0.0 if quicker_WI is None else simulated_gain(view.fleet, booked_WI, quicker_WI)
+    booked_WI, held_W, gained = np.zeros_like(view.fleet.iteration_us), None, 0.0
     for one in ranked:
         block = one.block
         least = least_gain(view, block)
@@ -224,7 +202,7 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
         elif block.gain is None:
             together = booked_WI + block.removed_us
             most_W = most_held([held_W, _held(view, block)])
-            adds = simulated_gain(view.fleet, together, quicker_WI, most_W) - gained
+            adds = simulated_gain(view.fleet, together, most_W) - gained
             if taken and adds < (view.settings.beta_gate if view.fleet.has_accelerator else view.settings.min_gain):
                 refused.append(Weighed(cause=one, decision=f"beside {_name(taken[0])} it gains nothing more"))
                 continue
@@ -240,16 +218,12 @@ def least_gain(view: View, block: Block) -> float:
     least = view.settings.min_gain
     if block.cell == "collections":
         least = max(least, COLLECTIONS_GAIN)
-    elif block.cell == "collectives":
-        least = max(least, _LEAST_OF_COLLECTIVES)
-    elif block.scope == "rotating" and block.gain is None:
-        least = max(least, _LEAST_OF_TURNS_ON_DEVICE if view.fleet.has_accelerator else _LEAST_OF_TURNS)
     if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
         return view.settings.beta_gate  # the paper's 1 %
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
         return least
     if block.reference == "baseline":
-        return max(least, _LEAST_CHANGE)
+        return max(least, LEAST_CHANGE)
     return max(least, _LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
 
 
@@ -266,42 +240,13 @@ def is_same_time(block: Block, other: Cause) -> bool:
         return set(block.workers) == set(one.workers)
     kind = one.culprit.kind if one.culprit is not None else ""
     explains = one.cell == "process" or kind in ("helpers", "thread") or other.cause == "cpu-contention"
-    if other.cause == "compute-slow" and block.cell in ("python", "launches", "memory", "collections"):
-        explains = block.mean_us <= _AS_SLOWLY * one.mean_us / max(one.reference_us, 1e-9) * block.reference_us
+    explains |= other.cause == "compute-slow" and block.cell in ("python", "launches", "memory", "collections")
     within = not block.workers or not one.workers or set(block.workers) <= set(one.workers)
     return (explains and within) or not set(block.rows).isdisjoint(one.rows)
 
 
 def _name(cause: Cause) -> str:
     return f"{cause.cause} ({cause.block.focus.label})"
-
-
-def _by_surroundings(view: View) -> list[Cause]:
-    """Return what has changed around a job in which no block stands out: processes beside it, or a setting."""
-    before_us = view.baseline_us
-    culprit = find_newcomers(view) or find_changed_setting(view)
-    if culprit is None or not before_us or before_us >= view.iteration_us:
-        return []
-    block = _grown(view, culprit, before_us)
-    cause = label_of(block, view.is_slow or view.fleet.has_accelerator)
-    return [Cause(block=block, cause=cause, gain=block.gain or 0.0)]
-
-
-def _grown(view: View, culprit: Culprit, before_us: float) -> Block:
-    return Block(
-        cell="operators",
-        rows=(),
-        focus=NOTHING,
-        workers=tuple(range(view.workers)),
-        scope="all",
-        reference="baseline" if view.suspects.baseline is not None else "expectation",
-        removed_us=np.maximum(view.fleet.iteration_us - before_us, 0.0),
-        mean_us=view.iteration_us,
-        reference_us=before_us,
-        strength=SURE,
-        culprit=culprit,
-        gain=1 - before_us / view.iteration_us,
-    )
 
 
 def growth_of(view: View) -> tuple[float, float]:
@@ -330,7 +275,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     first, block = causes[0], causes[0].block
     held = block.facts.held if first.cause in ("compute-slow", "misconfiguration") else 0.0
     seen = max(first.gain, min(max(block.excess_us / max(view.iteration_us, 1e-9), held), inside))
-    left = inside - seen if seen >= _ACCOUNTS * inside else inside
+    left = inside - seen if seen >= MOST * inside else inside
     bounds = [left if _is_longer_everywhere(one) else one.gain for one in causes[1:]]
     rest = [
         msgspec.structs.replace(one, gain=min(one.gain, most)) for one, most in zip(causes[1:], bounds, strict=True)
@@ -339,8 +284,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     others = sum(one.gain for one in kept)
     rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
     share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
-    accounts = _ACCOUNTS_FOR_CORES if first.cause in _OF_CORES else _ACCOUNTS
-    is_minor = seen < max(accounts * inside, _ACCOUNTS / 2 * growth)
+    is_minor = seen < MOST * max(inside, growth / 2)
     if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
         return [first, *kept]
     return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]

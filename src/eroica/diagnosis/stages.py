@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import NOTHING
+from eroica.diagnosis.frames import HALF, MOST, NOTHING
+from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE
@@ -16,11 +17,7 @@ from eroica.model.series import decode_series
 
 #: Every worker of a long stage is longer than any other worker by this share, and they differ by less than this share
 #: of the excess.
-_LONGER, _ALIKE = 0.15, 0.5
-#: The stage exceeded the others in the baseline window by at least this share of what it does now.
-_AS_BEFORE = 0.6
-#: Share of the excess that the other stages must be seen to wait.
-_LEAST_WAITED = 0.4
+_LONGER = 0.15
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
@@ -74,12 +71,12 @@ def find_long_stage(view: View) -> Stage | None:
     own, others = busy_W[own_W], busy_W[~own_W]
     excess = float(own.mean() - others.mean())
     stands_out = float(own.min()) >= (1 + _LONGER) * float(others.max())
-    stands_out &= float(np.ptp(own)) <= _ALIKE * excess
-    stands_out &= float(view.wait_us[~own_W].mean() - view.wait_us[own_W].mean()) >= _LEAST_WAITED * excess
+    stands_out &= float(np.ptp(own)) <= HALF * excess
+    stands_out &= float(view.wait_us[~own_W].mean() - view.wait_us[own_W].mean()) >= LEAST_AGREEMENT * excess
     then_W = view.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
     if not np.isnan(then_W).all():
         then = float(np.nanmean(then_W[own_W]) / max(float(np.nanmean(then_W[~own_W])), 1e-9)) - 1
-        stands_out &= then >= _AS_BEFORE * (float(own.mean() / max(float(others.mean()), 1e-9)) - 1)
+        stands_out &= then >= MOST * (float(own.mean() / max(float(others.mean()), 1e-9)) - 1)
     if not stands_out:
         return None
     return Stage(

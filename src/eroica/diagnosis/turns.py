@@ -13,17 +13,15 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Facts
-from eroica.diagnosis.operators import EXPLAINED_BY_QUEUE, queued_share
+from eroica.diagnosis.frames import HALF
+from eroica.diagnosis.operators import queued_share
+from eroica.localize.blame import is_often
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 #: Of many workers some are late together by chance: the last is compared with the one after the first sixteenth.
 _TOGETHER = 16
-#: A worker that is last in clearly more iterations than its turn would be is late for a reason of its own.
-_OFTEN, _BEYOND_TURN = 0.35, 0.2
-#: The optimizer may share this much of what forward and backward take longer on the last worker.
-_SHARED = 0.5
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -53,7 +51,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if workers < 2 or not at_A.size:
             return False
         most = int(np.bincount(self.last[at_A], minlength=workers).max())
-        return most == 1 < at_A.size or bool(most / at_A.size < max(_OFTEN, 1 / workers + _BEYOND_TURN))
+        return most == 1 < at_A.size or not is_often(most / at_A.size, workers)
 
     def share_of(self, fleet: Fleet, rows: Sequence[int], at_A: Places) -> float:
         """Return the share of the last worker's lateness that some rows hold, mean over these iterations."""
@@ -67,7 +65,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         lost = float(self.late_us[at_A].sum()) / max(float(fleet.busy_us.max(axis=0).sum()), 1e-9)
         queued = float(np.clip((now - then) / max(lost, 1e-9), 0.0, 1.0))
         grows, fixed = (self._factor(fleet, rows, at_A, is_fixed) for is_fixed in (False, True))
-        more = grows > 1 and fixed - 1 <= _SHARED * (grows - 1) and queued < EXPLAINED_BY_QUEUE
+        more = grows > 1 and fixed - 1 <= HALF * (grows - 1) and queued < HALF
         return Facts(queued=queued, has_more_data=more)
 
     def _factor(self, fleet: Fleet, rows: Sequence[int], at_A: Places, is_fixed: bool) -> float:

@@ -12,17 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Growth
+from eroica.diagnosis.frames import HALF
 from eroica.diagnosis.operators import (
     Speed,
     larger_tensors,
-    operators,
-    queued_share,
     speed_against_baseline,
     speed_against_peers,
+    then,
 )
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
-from eroica.localize.simulate import APART
 from eroica.localize.suspects import Suspects
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
 from eroica.model.pattern import FunctionKey, WorkerPattern, Workload
@@ -33,10 +32,6 @@ from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
 _CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
-
-#: Fewer workers than this share of the job, or fewer iterations, do not tell which worker is late.
-LEAST_REPORTED = 0.5
-FEWEST_ITERATIONS = 2
 
 
 class View:
@@ -90,24 +85,18 @@ class View:
     @property
     def fewest_iterations(self) -> int:
         """Iterations that a verdict needs; a recording may hold one, and then claims less."""
-        return 1 if self.is_trace else FEWEST_ITERATIONS
+        return 1 if self.is_trace else 2
 
     @property
     def has_enough(self) -> bool:
         """True if workers and iterations suffice to accuse anybody; a trace of one rank of many still tells of it."""
-        reported = self.is_trace or self.workers >= LEAST_REPORTED * self.context.expected_workers
+        reported = self.is_trace or self.workers >= HALF * self.context.expected_workers
         return reported and self.iterations >= self.fewest_iterations
 
     @property
     def iteration_us(self) -> float:
         """Mean iteration of the window."""
         return self.fleet.mean_iteration_us
-
-    @cached_property
-    def pace_us(self) -> float:
-        """Mean iteration of the slowest worker: one that meets the others every so many iterations only has its own."""
-        longest_us = float(self.fleet.own_iteration_us.max())
-        return longest_us if longest_us >= APART * self.iteration_us else self.iteration_us
 
     @property
     def times(self) -> IterationTimes:
@@ -116,7 +105,7 @@ class View:
         A window without a cause that is compared with the job's best pace tells the job's own pace, without recording.
         """
         is_outside = self.has_no_cause and self.suspects.baseline is None and self.stated_baseline_us
-        now_us = self.pace_us * (self._shorter if is_outside else 1.0)
+        now_us = self.iteration_us * (self._shorter if is_outside else 1.0)
         best, before, now = (round((us or 0.0) / 1e3, 3) for us in (self.stated_baseline_us, self.baseline_us, now_us))
         return IterationTimes(best_ms=best or None, baseline_ms=before or None, current_ms=now)
 
@@ -173,16 +162,6 @@ class View:
         return tuple(found)
 
     @cached_property
-    def is_crowded(self) -> NDArray[np.bool_]:
-        """Workers of hosts with more workers than cores, most of which wait for a core. bool [W]."""
-        waited_W = queued_share(self.fleet) * self.fleet.iteration_us.mean(axis=1)
-        few_W = waited_W < LEAST_OWN * self.fleet.critical_us[operators(self.fleet)].sum(axis=0)
-        crowded = {
-            host: len(at) > self.cores[host].allowed and not np.median(few_W[at]) for host, at in self.homes.items()
-        }
-        return np.asarray([crowded[pattern.worker.host] for pattern in self.fleet.patterns], dtype=np.bool_)
-
-    @cached_property
     def cores(self) -> dict[str, Cores]:
         """Cores of each host that the job may use."""
         return {host: cores_of_host(self.fleet.patterns[at] for at in members) for host, members in self.homes.items()}
@@ -202,20 +181,8 @@ class View:
 
     @cached_property
     def deficit_us(self) -> Floats:
-        """Time by which each worker waits less than the median of its role's others; 0 without any. float64 [W].
-
-        Workers that meet every so many iterations only wait in those, which are so long that they hardly count here.
-        A worker whose own iterations take longer is waited for then, as far as waiting in all iterations tells.
-        """
-        less_W = self._less_than_usual(self.wait_us)
-        longer_W = np.maximum(-self._less_than_usual(self.fleet.own_iteration_us), 0.0)
-        if not longer_W.any():
-            return less_W
-        in_all_W = self._less_than_usual(self.whole.wait_us.mean(axis=1))
-        return np.asarray(less_W + np.minimum(longer_W, np.maximum(in_all_W - less_W, 0.0)))
-
-    def _less_than_usual(self, value_W: Floats) -> Floats:
-        return np.asarray(np.nan_to_num(self.fleet.usual(value_W) - value_W))
+        """Time by which each worker waits less than the median of its role's others; 0 without any. float64 [W]."""
+        return np.asarray(np.nan_to_num(self.fleet.usual(self.wait_us) - self.wait_us))
 
     def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
         """Return a measurement of each of these workers in the baseline window.
@@ -226,9 +193,7 @@ class View:
         Returns:
             NaN without a baseline window, and for workers that were not in it. float64 [W].
         """
-        past = self.suspects.baseline
-        known = dict(zip(past.ranks, measure(past), strict=True)) if past is not None else {}
-        return np.asarray([known.get(rank, np.nan) for rank in self.fleet.ranks], dtype=np.float64)
+        return then(self.suspects, measure)
 
     @cached_property
     def wait_rise_us(self) -> Floats:
@@ -312,7 +277,7 @@ class View:
         best_us = self.stated_baseline_us
         if self.context.window.purpose not in SLOWER or best_us is None:
             return False
-        return self.pace_us >= best_us + max(self.slowdown_us / 2, self.settings.slowdown * best_us)
+        return self.iteration_us >= best_us + max(self.slowdown_us / 2, self.settings.slowdown * best_us)
 
     @cached_property
     def _losses(self) -> tuple[Lost, ...]:

@@ -20,11 +20,6 @@ Places = NDArray[np.intp]
 MOST_NAMED = 64
 #: Pairs of workers that are listed.
 MOST_EDGES = 200
-#: Where there are more, at most so many wait for the same one before others get room: else one worker that all others
-#: wait for takes it all, and nobody sees whom it waits for itself.
-_MOST_TOWARDS_ONE = 16
-#: Edges among which those are looked for.
-_MOST_WEIGHED = 50_000
 
 
 def read_waits(suspects: Suspects) -> Waits | None:
@@ -63,41 +58,6 @@ def _edges(direct: DirectWaits, ranks: Sequence[int], iterations: int) -> tuple[
             on=ranks[int(direct.on[edge])],
             per_iteration_ms=_ms(float(direct.wait_us[edge]) / iterations),
         )
-        for edge in choose(direct.on, direct.wait_us).tolist()
+        for edge in np.argsort(-direct.wait_us, kind="stable")[:MOST_EDGES].tolist()
     )
     return tuple(edge for edge in listed if edge.per_iteration_ms > 0)
-
-
-def choose(on_E: Places, weight_E: Floats) -> Places:
-    """Choose the edges that are listed, the heaviest first.
-
-    Args:
-        on_E: Worker that each edge leads to. intp [E].
-        weight_E: Weight of each edge. float64 [E].
-    """
-    order = _heaviest(weight_E)
-    if order.size <= MOST_EDGES:
-        return order
-    among = _place_among_equals(on_E[order])
-    first = order[among < _MOST_TOWARDS_ONE][:MOST_EDGES]
-    rest = order[among >= _MOST_TOWARDS_ONE][: MOST_EDGES - first.size]
-    chosen = np.concatenate([first, rest])
-    return np.asarray(chosen[np.argsort(-weight_E[chosen], kind="stable")])
-
-
-def _heaviest(weight_E: Floats) -> Places:
-    """Order places by falling weight; of very many keep the first ones."""
-    if weight_E.size <= _MOST_WEIGHED:
-        return np.argsort(-weight_E, kind="stable")
-    top = np.sort(np.argpartition(-weight_E, _MOST_WEIGHED)[:_MOST_WEIGHED])
-    return np.asarray(top[np.argsort(-weight_E[top], kind="stable")])
-
-
-def _place_among_equals(value_E: Places) -> Places:
-    """Count the equal values before each one. intp [E]."""
-    order = np.argsort(value_E, kind="stable")
-    ordered = value_E[order]
-    starts = np.searchsorted(ordered, ordered)
-    places = np.empty(value_E.size, dtype=np.intp)
-    places[order] = np.arange(value_E.size) - starts
-    return places

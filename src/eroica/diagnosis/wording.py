@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from eroica.diagnosis.block import Block
+from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.labels import PLANNED, UNKNOWN
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.placement import describe_place, is_extra_duty, name_accused
@@ -21,7 +22,7 @@ from eroica.model.words import milliseconds
 #: Use of a core below which a function waits rather than computes, and from which it computes.
 WAITS_RATHER, _COMPUTES = 0.3, 0.7
 #: A thread that waits this long for a core, and uses so much of the rest, is computing.
-_OFTEN_QUEUED, _ALLOWED = 0.2, 0.6
+_OFTEN_QUEUED = 0.2
 #: Less than this is told as nothing, microseconds.
 _NOTHING_US = 10.0
 _MEANINGS = {
@@ -70,8 +71,6 @@ def _what(view: View, cause: Cause) -> str:
         return _collectives(view, block, iteration)
     if block.scope == "rotating":
         return _in_turn(view, cause, iteration)
-    if not math.isnan(block.facts.batch_us):
-        return _pace(view, block)
     return _does(view, cause, iteration) + _duty(view, block) + _rest(view, block)
 
 
@@ -119,8 +118,6 @@ def _culprit(view: View, block: Block, iteration: str) -> str:
         return f"{culprit.subject}: the stages are cut unequally, and no worker is to blame."
     if culprit.kind == "late":
         return f"{culprit.subject}."
-    if not block.rows:
-        return f"Iterations take {view.now_and_before} {culprit.subject}."
     more = format_ms(block.excess_us)
     inside = f", most of all in {block.focus.name}" if block.focus.functions else ""
     return f"{culprit.subject}; that is {more} of each {iteration} iteration{inside}."
@@ -152,13 +149,6 @@ def _in_turn(view: View, cause: Cause, iteration: str) -> str:
         "compute-slow": "computes more slowly",
     }.get(cause.cause, f"spends longer in {block.focus.label}")
     return f"Another worker each time {what}: waiting for it takes {lost} of each {iteration} iteration."
-
-
-def _pace(view: View, block: Block) -> str:
-    whose = f"all {view.workers} workers" if block.scope == "all" else name_accused(view, block.workers)[0]
-    then = f", {format_ms(block.facts.batch_before_us)} {view.back_then}" if block.facts.batch_before_us > 0 else ""
-    need = f"{format_ms(block.facts.batch_us)} for a batch, most of it in {block.focus.label}{then}"
-    return f"The loader processes of {whose} need {need}: iterations take {view.now_and_before}."
 
 
 def _does(view: View, cause: Cause, iteration: str) -> str:
@@ -234,7 +224,7 @@ def _limit(view: View, block: Block) -> str:
     if block.cell not in ("input", "python") or math.isnan(core) or block.culprit is not None:
         return ""
     queued = 0.0 if block.is_elsewhere else 1 - block.facts.allowed
-    if core < _COMPUTES and queued >= _OFTEN_QUEUED and core >= _ALLOWED * (1 - queued):
+    if core < _COMPUTES and queued >= _OFTEN_QUEUED and core >= MOST * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
     if core < WAITS_RATHER:
         return f"It waits rather than computes ({percent(core)} of a core)."

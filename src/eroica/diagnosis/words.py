@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from eroica.model.words import runs
 
 _MOST_NAMED = 8
+#: Of longer lists in a sentence so many are named.
+FEW = 3
 _LONGEST_NAME = 60
 
 
@@ -27,7 +29,7 @@ def short_name(name: str) -> str:
 def name_workers(ranks: Sequence[int], *, capital: bool = False) -> str:
     """Name workers, as in "worker 2", "workers 1 and 3", "300 workers (0, 1, 2, ...)"."""
     if len(ranks) > _MOST_NAMED:
-        return f"{len(ranks)} workers ({', '.join(str(rank) for rank in ranks[:3])}, ...)"
+        return f"{len(ranks)} workers ({', '.join(str(rank) for rank in ranks[:FEW])}, ...)"
     listed = ", ".join(str(rank) for rank in ranks[:-1])
     text = f"workers {listed} and {ranks[-1]}" if len(ranks) > 1 else f"worker {ranks[0]}"
     return text[0].upper() + text[1:] if capital else text

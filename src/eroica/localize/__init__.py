@@ -70,7 +70,6 @@ def localize(
         baseline=past,
         before_us=before,
         peers_us=peers,
-        excess_us=np.where(np.isnan(before), fleet.critical_us - peers, fleet.critical_us - before),
         moved=moved,
         abnormal=find_abnormal(fleet, peers, before, settings),
         arrivals=arrivals,

@@ -54,10 +54,6 @@ _FEWEST_UNTOLD = 3
 #: Sends and receives that last so many times as long as they hold their worker up go on beside its other work.
 _BESIDE_WORK = 1.5
 _ASYNCHRONOUS = "sends go on beside other work, so the window is not replayed: gains are estimated from busy times"
-_UNPAIRED = (
-    "much waiting does not pair: gains of workers near it are what others are seen to wait for them, where a replay "
-    "tells less"
-)
 _UNJUDGED = "no record names the roots of its broadcasts or reduces: gains are estimated from busy times"
 
 
@@ -75,11 +71,8 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         direct: The same by pair of workers, over all iterations.
         withheld_us: Waiting nobody is blamed for (nobody clearly last, or somebody else each time).
         executions: Executions that paired.
-        last: Executions in which each worker came last beyond the exit skew, and does so again and again. float64 [W];
-            those who come last together share one.
-        skew_us: Exit skew of each (group, kind).
-        transfer_us: Critical time of each execution of (group, kind) in which nobody is waited for, mean over members,
-            where these bring equally much. float64 [K].
+        transfer_us: Critical time of each execution of (group, kind) in which nobody is waited for, mean over members.
+            float64 [K].
         matched: Paired executions of recorded traces, one entry per group and kind, as far as they were judged.
         replay: The window, to be run again with less in it; None where it cannot be, and a note says why.
         contradicted: Why executions that should be the same ones cannot be, by their ends; "" if all can.
@@ -92,8 +85,6 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     direct: DirectWaits = DirectWaits()
     withheld_us: float = 0.0
     executions: int = 0
-    last: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
-    skew_us: dict[tuple[str, str], float] = {}
     transfer_us: dict[tuple[str, str], Floats] = {}
     matched: tuple[Matched, ...] = ()
     replay: Replay | None = None
@@ -116,7 +107,7 @@ def read_arrivals(fleet: Fleet, engine: Engine = HERE) -> Arrivals:
 
     In all-reduce, all-gather, reduce-scatter, all-to-all and barrier: wait = duration - shortest duration in the group.
     A receive waits for its sender alone. In broadcast, scatter, reduce and gather only whom all others wait for is
-    judged (`localize.unknown_root`). Only the part on the waiter's critical path counts. Executions pair by the group's
+    judged. Only the part on the waiter's critical path counts. Executions pair by the group's
     own sequence numbers, or by their order where every member has equally many; unpaired, nobody is blamed. Nor is
     anybody where members are missing, but for recorded traces whose ends confirm the pairing: there the late among
     those present are, and what they are blamed for is a lower bound.
@@ -139,8 +130,6 @@ def read_arrivals(fleet: Fleet, engine: Engine = HERE) -> Arrivals:
             _book_rooted(ledger, fleet, (group, kind), members, owners, timed[group, kind])
         elif together and members is not None:
             paired.append(pair_synchronizing(ledger, fleet, (group, kind), members, owners, timed[group, kind]))
-            if paired[-1] is None:
-                ledger.leave_out(owners)
         elif together and len(owners) > 1 and all(record.end_us for record in owners.values()):
             paired.append(pair_unnamed(ledger, fleet, (group, kind), owners))
         elif together:
@@ -152,19 +141,13 @@ def read_arrivals(fleet: Fleet, engine: Engine = HERE) -> Arrivals:
     ledger.settle()
     untold = _waits_for_untold(ledger, fleet, timed) or _goes_on_beside_work(fleet, timed)
     replay, why = (None, (untold,)) if untold else _replay(ledger, fleet.roles)
-    direct = ledger.meets.by_pair(len(fleet.ranks))
-    if replay is not None and _has_much_unpaired(ledger, fleet):
-        replay = msgspec.structs.replace(replay, seen=direct, open_W=ledger.unpaired_W > 0)
-        why = (*why, _UNPAIRED)
     return Arrivals(
         waited_us=ledger.waited,
         blamed_us=ledger.blamed,
         direct_us=ledger.direct,
-        direct=direct,
+        direct=ledger.meets.by_pair(len(fleet.ranks)),
         withheld_us=ledger.withheld,
         executions=ledger.executions,
-        last=ledger.last,
-        skew_us=ledger.skew,
         transfer_us=ledger.transfer_us,
         matched=tuple(ledger.matched),
         replay=replay,
@@ -195,16 +178,6 @@ def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
     if (rooted_W > _MUCH_UNTOLD * time_W).any():
         return _UNJUDGED
     return ""
-
-
-def _has_much_unpaired(ledger: Ledger, fleet: Fleet) -> bool:
-    """Return whether a captured worker waits long in executions without a partner, so that all may wait for it in turn.
-
-    Recorded patterns are not judged.
-    """
-    time_W = np.asarray([pattern.duration_s * 1e6 for pattern in fleet.patterns])
-    online_W = np.asarray([not is_recorded(pattern) for pattern in fleet.patterns], dtype=np.bool_)
-    return bool((ledger.unpaired_W > _MUCH_UNTOLD * time_W)[online_W].any())
 
 
 def _goes_on_beside_work(fleet: Fleet, records: Records) -> str:

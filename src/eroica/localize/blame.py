@@ -9,7 +9,7 @@ iteration, L members of any group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -21,13 +21,12 @@ from eroica.localize.graph import MOST_AT_ONCE, MOST_EXECUTIONS
 from eroica.localize.matching import Matched, end_residuals, is_contradiction
 from eroica.localize.meetings import MeetingBlock
 from eroica.localize.propagation import propagate
-from eroica.model.pattern import CollectiveRecord
 from eroica.model.series import decode_series
 
 Floats = NDArray[np.float64]
 #: Share of iterations in which a latecomer must be late again, at least, and beyond its turn.
-_OFTEN = 0.35
-_BEYOND_CHANCE = 0.2
+OFTEN = 0.35
+BEYOND_CHANCE = 0.2
 #: At most this share of the members can come last together.
 _LATE_TOGETHER = 0.5
 #: Who waits for less than this share of what the others wait came late with the last.
@@ -177,9 +176,9 @@ def _often_at_sites(
     return found_LK
 
 
-def is_often(often: Floats, members: int) -> NDArray[np.bool_]:
+def is_often(often: Floats | float, members: int) -> NDArray[np.bool_]:
     """Return whether members are late in clearly more iterations or executions than their turn would be, as `often`."""
-    return np.asarray(often >= max(_OFTEN, 1 / members + _BEYOND_CHANCE), dtype=np.bool_)
+    return np.asarray(often >= max(OFTEN, 1 / members + BEYOND_CHANCE), dtype=np.bool_)
 
 
 def nearly_last(duration_MK: Floats, skew_us: float) -> NDArray[np.bool_]:
@@ -218,17 +217,14 @@ class Ledger:
         self.waited = np.zeros(shape)
         self.direct = np.zeros(shape)
         self.blamed = np.zeros(shape)
-        self.last = np.zeros(shape[0])
         self.meets = Meets()
         self.withheld = 0.0
         self.executions = 0
-        self.skew: dict[tuple[str, str], float] = {}
         self.transfer_us: dict[tuple[str, str], Floats] = {}
         self.matched: list[Matched] = []
         self.pending: list[tuple[Matched, MeetingBlock | None]] = []
         self.blocks: list[MeetingBlock] = []
         self.told_W = np.zeros(shape[0])
-        self.unpaired_W = np.zeros(shape[0])
         self.contradicted = ""
         self.notes: list[str] = []
         self._teams: dict[tuple[int, ...], int] = {}
@@ -250,11 +246,6 @@ class Ledger:
         """Remember a pairing that the ends speak against."""
         if is_contradiction(reason):
             self.contradicted = self.contradicted or reason
-
-    def leave_out(self, owners: Mapping[int, CollectiveRecord]) -> None:
-        """Remember the waiting of records that pair with nothing (by worker): no record tells what ends it."""
-        for worker, record in owners.items():
-            self.unpaired_W[worker] += float(decode_series(record.critical_us, np.float32).sum())
 
     def columns(self, worker: int, iterations_K: NDArray[np.int32]) -> NDArray[np.intp]:
         """Column of each execution, -1 for iterations that do not count."""
@@ -314,7 +305,6 @@ class Ledger:
         np.add.at(self.direct.reshape(-1), cells_GMK.ravel(), blame_GMK.ravel())
         np.add.at(self.blamed.reshape(-1), cells_GMK[..., :first].ravel(), blame_GMK[..., :first].ravel())
         last_GM = share_GMK.sum(axis=2)
-        np.add.at(self.last, members_GM.ravel(), last_GM.ravel())
         self.meets.add(members_GM, wait_GMK, share_GMK, last_GM)
         self.withheld += float((waited_GK - blame_GMK.sum(axis=1))[:, :first].sum())
         self.executions += int(counted_GK.sum())

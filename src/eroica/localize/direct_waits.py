@@ -37,18 +37,6 @@ class DirectWaits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     on: Places = msgspec.field(default_factory=_none)
     wait_us: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
 
-    def for_these(self, accused_W: NDArray[np.bool_]) -> Floats:
-        """Return how long each other worker waited for the accused, all of them together. float64 [W]."""
-        mine_E = accused_W[self.on] & ~accused_W[self.waiter]
-        found = np.bincount(self.waiter[mine_E], weights=self.wait_us[mine_E], minlength=accused_W.size)
-        return np.asarray(found, dtype=np.float64)
-
-    def longest_us(self, workers: int) -> Floats:
-        """The longest that any other worker waited for each. float64 [W]."""
-        found = np.zeros(workers)
-        np.maximum.at(found, self.on, self.wait_us)
-        return found
-
 
 class Meets:
     """Sum over groups of the waiting of each worker for each other worker."""

@@ -31,8 +31,8 @@ from eroica.summarize.collectives import collective_kind
 Floats = NDArray[np.float64]
 #: Kinds in which all members are held until all have come, so that the shortest duration is the transfer.
 _TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
-#: A group alone has nothing to be compared with but its own past; of two, who compares says what that is worth.
-FEWEST_GROUPS = 2
+#: Of fewer like groups nothing tells which one is slow.
+FEWEST_GROUPS = 3
 #: Sizes of like executions differ by less than this factor.
 SAME_SIZE = 1.1
 

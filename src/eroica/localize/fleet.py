@@ -32,8 +32,6 @@ Floats = NDArray[np.float64]
 Series = NDArray[np.float32] | list[NDArray[np.float32]]
 #: From so many iterations on the slowest few may be left out.
 _FEW_ITERATIONS = 10
-#: Of fewer iterations, where a window begins and ends may make those of one worker longer than those of others.
-_FEWEST_OF_ITS_OWN = 10
 #: Sums of series over all workers that are kept: 16 MB each at 100,000 workers and 20 iterations.
 _MOST_KEPT_SERIES = 2
 #: Share of the workers that must tell what devices do for functions; samplers fail on some.
@@ -73,13 +71,6 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
     def mean_iteration_us(self) -> float:
         """Mean over workers and iterations that count."""
         return float(self.iteration_us.mean()) if self.iteration_us.size else 0.0
-
-    @cached_property
-    def own_iteration_us(self) -> Floats:
-        """Each worker's own mean iteration; 0 where the edges of a short window make them differ. float64 [W]."""
-        if self.iteration_us.shape[1] < _FEWEST_OF_ITS_OWN:
-            return np.zeros(self.iteration_us.shape[0])
-        return np.asarray(self.iteration_us.mean(axis=1))
 
     @cached_property
     def measure(self) -> NDArray[np.bool_]:

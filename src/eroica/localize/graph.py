@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from eroica.localize.main_line import MainLine, iteration_of
 from eroica.localize.meetings import MeetingBlock
-from eroica.localize.unexplained_waiting import shorten_longest
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -46,7 +45,6 @@ class EventGraph(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         start_E: Own clock when the execution began, from the first boundary. float64 [E].
         end_E: And when it ended. float64 [E].
         critical_E: Its part on the critical path. float64 [E].
-        holds_E: The main line stood still for it. bool [E].
         post_E: Own progress when it began. float64 [E].
         need_E: Own progress up to which the main line got before it needed it to be over. float64 [E].
         need_at_E: Own clock at that moment. float64 [E].
@@ -65,7 +63,6 @@ class EventGraph(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     start_E: Floats
     end_E: Floats
     critical_E: Floats
-    holds_E: Flags
     post_E: Floats
     need_E: Floats
     need_at_E: Floats
@@ -201,7 +198,6 @@ def _graph(first: int, flat: _Flat, edge_WJ: Floats) -> EventGraph:
         start_E=start,
         end_E=end,
         critical_E=critical,
-        holds_E=holds,
         post_E=line.progress(worker, start),
         need_E=np.where(holds, line.at_end, progress_WJ[worker, following]),
         need_at_E=need_at,
@@ -239,6 +235,35 @@ def _less_unrecorded(graph: EventGraph, wait_WI: Floats) -> EventGraph:
     moved[order] = total - (total[begins] - shorter[begins])[whom[order]]
     edges = moved[2 * size :].reshape(graph.progress_WJ.shape)
     return msgspec.structs.replace(graph, post_E=moved[:size], need_E=moved[size : 2 * size], progress_WJ=edges)
+
+
+def shorten_longest(length_S: Floats, cell_S: Places, spare_C: Floats) -> Floats:
+    """Stretches of own time cut to a common length in each cell, such that what is cut off adds up to a given time.
+
+    Waiting that no matched execution explains is long and rare, so it is looked for in the longest stretches.
+
+    Args:
+        length_S: Lengths. float64 [S].
+        cell_S: Which cell each belongs to. intp [S].
+        spare_C: Time to be cut off in each cell; at most all of it is. float64 [C].
+
+    Returns:
+        New lengths. float64 [S].
+    """
+    cells = spare_C.size
+    order = np.lexsort((-length_S, cell_S))
+    length, cell = length_S[order], cell_S[order]
+    first_C = np.searchsorted(cell, np.arange(cells))
+    total = np.concatenate([[0.0], np.cumsum(length)])
+    rank = np.arange(length.size) - first_C[cell] + 1
+    above = total[1:] - total[first_C[cell]]
+    # With the k longest cut to the k-th's length this much is cut off; it rises with k.
+    enough = above - rank * length <= spare_C[cell]
+    count_C = np.bincount(cell, weights=enough, minlength=cells).astype(np.intp)
+    taken_C = total[np.minimum(first_C + count_C, length.size)] - total[np.minimum(first_C, length.size)]
+    level_C = np.maximum(taken_C - spare_C, 0.0) / np.maximum(count_C, 1)
+    level_C = np.where(spare_C > 0, level_C, np.inf)
+    return np.minimum(length_S, level_C[cell_S])
 
 
 def _queued_behind(worker: Places, group: Places, start: Floats, end: Floats, waits: Flags, need_at: Floats) -> Places:

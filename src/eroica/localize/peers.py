@@ -15,9 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.roles import members_of
-from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
+#: Manhattan distance at which two patterns differ (delta, eq. 10), and peers that each one is compared with (N, eq. 9).
+DELTA, PEERS = 0.4, 100
+#: Multiplier of the median absolute deviation (k, eq. 11), and the least margin above the median: the MAD is usually 0.
+MAD_FACTOR, MAD_FLOOR = 5.0, 0.1
+#: Differences of β, and of μ and σ, below these are noise, whatever the maximum.
+BETA_FLOOR, USE_FLOOR = 0.02, 0.1
 #: Every run of the same window compares with the same peers.
 _SEED = 20_260_401
 #: Workers of a block: a few arrays of them fit into a core's cache, and calling NumPy costs little beside them.
@@ -40,14 +45,13 @@ def sample_peers(workers: int, peers: int) -> NDArray[np.intp]:
     return np.sort(np.random.default_rng(_SEED).choice(workers, size=peers, replace=False)).astype(np.intp)
 
 
-def differential_distance(patterns_W3: Floats, peers_N: NDArray[np.intp], settings: Settings) -> Floats:
+def differential_distance(patterns_W3: Floats, peers_N: NDArray[np.intp]) -> Floats:
     """Share of sampled peers whose pattern differs from each worker's.
 
     Args:
         patterns_W3: (β, μ, σ) of one function on each worker of one role, 0-1; zeros where a worker lacks the function,
             NaN where μ and σ were never sampled. float64 or float32 [W, 3].
         peers_N: Rows everybody is compared with, each once. intp [N].
-        settings: `peer_distance` (delta), `beta_floor`, `utilization_floor`.
 
     Returns:
         Fraction of the peers other than itself at a distance of at least delta, 0-1. float64 [W].
@@ -58,7 +62,7 @@ def differential_distance(patterns_W3: Floats, peers_N: NDArray[np.intp], settin
         peer of itself.
     """
     points_3W = np.ascontiguousarray(patterns_W3.T)
-    measure = _Measure(points_3W, settings)
+    measure = _Measure(points_3W)
     box = _Box(points_3W[:, peers_N].astype(np.float64), measure)
     differing_W = np.zeros(points_3W.shape[1], dtype=np.intp)
     open_W = box.outside_core(points_3W)
@@ -73,10 +77,9 @@ def differential_distance(patterns_W3: Floats, peers_N: NDArray[np.intp], settin
 class _Measure:
     """Distance of eq. 8: floors and scale of each dimension, and delta."""
 
-    def __init__(self, points_3W: Floats, settings: Settings) -> None:
+    def __init__(self, points_3W: Floats) -> None:
         self.scale = [float(high) if high > 0 else 1.0 for high in np.fmax.reduce(points_3W, axis=1, initial=0.0)]
-        self.floors = (settings.beta_floor, settings.utilization_floor, settings.utilization_floor)
-        self.delta = settings.peer_distance
+        self.floors = (BETA_FLOOR, USE_FLOOR, USE_FLOOR)
 
     def is_far(self, difference_3: Iterable[Floats]) -> NDArray[np.bool_]:
         """Return whether absolute differences in three dimensions, NaN if unknown, add up to delta. bool, their shape.
@@ -87,7 +90,7 @@ class _Measure:
         total: Floats | float = 0.0
         for difference, floor, scale in zip(difference_3, self.floors, self.scale, strict=True):
             total = total + np.where(difference >= floor, difference, 0.0) / scale
-        return np.asarray(total >= self.delta, dtype=np.bool_)
+        return np.asarray(total >= DELTA, dtype=np.bool_)
 
 
 class _Box:
@@ -119,7 +122,7 @@ class _Box:
         enough to stay below its floor needs none. Any box is right whose corners cannot differ; else there is none.
         """
         middle_3, half_3 = (self.low_3 + self.high_3) / 2, (self.high_3 - self.low_3) / 2
-        scale_3, floors_3, delta = np.asarray(self.measure.scale), np.asarray(self.measure.floors), self.measure.delta
+        scale_3, floors_3, delta = np.asarray(self.measure.scale), np.asarray(self.measure.floors), DELTA
         quiet_3 = (floors_3 >= scale_3 * delta / 3) & (half_3 < floors_3)
         share = (delta - float((half_3 / scale_3)[~quiet_3].sum())) / max(int((~quiet_3).sum()), 1)
         reach_3 = np.where(quiet_3, floors_3 - half_3, share * scale_3) * _JUST_BELOW
@@ -191,29 +194,26 @@ def _kept(at_B: NDArray[np.intp], points_3B: Floats, keep_B: NDArray[np.bool_]) 
     return at_B[chosen], _taken(points_3B, chosen)
 
 
-def outlying(distance_W: Floats, settings: Settings) -> NDArray[np.bool_]:
+def outlying(distance_W: Floats) -> NDArray[np.bool_]:
     """Workers whose differential distance stands out from their role's. bool [W].
 
     Source:
-        EROICA, section 4.3, eq. 11. Deviation: the margin above the median is at least `mad_floor`; the MAD of nearly
+        EROICA, section 4.3, eq. 11. Deviation: the margin above the median is at least `MAD_FLOOR`; the MAD of nearly
         equal distances is 0, and then one peer more would be enough.
     """
-    if distance_W.max() <= distance_W.min() + settings.mad_floor:
+    if distance_W.max() <= distance_W.min() + MAD_FLOOR:
         return np.zeros(distance_W.shape, dtype=np.bool_)
     middle = float(np.median(distance_W))
     spread = float(np.median(np.abs(distance_W - middle)))
-    return np.asarray(distance_W > middle + max(settings.mad_factor * spread, settings.mad_floor), dtype=np.bool_)
+    return np.asarray(distance_W > middle + max(MAD_FACTOR * spread, MAD_FLOOR), dtype=np.bool_)
 
 
-def peer_distances(
-    patterns_W3: Floats, roles_W: NDArray[np.intp], settings: Settings
-) -> tuple[Floats, NDArray[np.bool_]]:
+def peer_distances(patterns_W3: Floats, roles_W: NDArray[np.intp]) -> tuple[Floats, NDArray[np.bool_]]:
     """Measure the differential distance inside each role, and flag the workers that stand out by it.
 
     Args:
         patterns_W3: Patterns of one function on all workers, as in `differential_distance`. float64 or float32 [W, 3].
         roles_W: Role of each worker. intp [W].
-        settings: See the functions above.
 
     Returns:
         Distances. float64 [W]; flags. bool [W]. A worker alone in its role has distance 0.
@@ -222,7 +222,7 @@ def peer_distances(
     flags_W = np.zeros(patterns_W3.shape[0], dtype=np.bool_)
     for members in members_of(roles_W):
         within = patterns_W3 if members.size == patterns_W3.shape[0] else patterns_W3[members]
-        own = differential_distance(within, sample_peers(members.size, settings.peers), settings)
+        own = differential_distance(within, sample_peers(members.size, PEERS))
         distance_W[members] = own
-        flags_W[members] = outlying(own, settings)
+        flags_W[members] = outlying(own)
     return distance_W, flags_W

@@ -81,13 +81,10 @@ def book_receives(ledger: Ledger, fleet: Fleet, records: Records) -> None:
         for receiver, record in sorted(receivers.items()):
             waiting = sides[group, "recv", receiver]
             for rank in _named(waiting):
-                sender, found = workers.get(rank, -1), []
+                sender = workers.get(rank, -1)
                 if sender in senders:
                     both = waiting, sides[group, "send", sender]
-                    found = _pair(ledger, group, both, (record, senders[sender]), fleet)
-                if not found and rank >= 0:
-                    ledger.unpaired_W[receiver] += float(waiting.critical[waiting.peers == rank].sum())
-                pairs += found
+                    pairs += _pair(ledger, group, both, (record, senders[sender]), fleet)
     _book_one_way(ledger, pairs)
 
 

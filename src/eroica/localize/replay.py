@@ -17,10 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.graph import EventGraph
 from eroica.localize.schedule import Round, schedule
-from eroica.localize.stretches import Stretches, find_stretches, lengthened, progress_with, quicker, shortened
+from eroica.localize.stretches import Stretches, find_stretches, progress_with, shortened
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -38,9 +37,6 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         start_W: When each worker's window begins, on an axis that the meetings themselves give. float64 [W].
         iteration_I: Iteration times with nothing changed, mean over workers. float64 [I].
         error: By how much these miss the measured ones together, a fraction.
-        seen: Who waited for whom, where much waiting is in no meeting and so stays whatever is taken away; else None.
-        open_W: Workers that met somebody who is missing, or in what does not pair: who waits for them beyond that, no
-            meeting tells. bool [W]; empty where `seen` is None.
     """
 
     graph: EventGraph
@@ -49,33 +45,18 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     start_W: Floats
     iteration_I: Floats
     error: float
-    seen: DirectWaits | None = None
-    open_W: NDArray[np.bool_] = msgspec.field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
-    def iterations_with(
-        self,
-        change_WI: Floats,
-        peers_WI: Floats | None = None,
-        quicker_WI: Floats | None = None,
-        held_W: Floats | None = None,
-    ) -> Floats:
-        """Iteration times, mean over workers, with other own times and transfers. float64 [I].
+    def iterations_without(self, less_WI: Floats, common_WI: Floats, held_W: Floats | None = None) -> Floats:
+        """Iteration times, mean over workers, with less own time and shorter transfers. float64 [I].
 
         Args:
-            change_WI: Own time added to each worker's iterations or, below 0, taken away, at most all of it. float64
-                [W, I].
-            peers_WI: How much of what is taken away is taken from the worker's peers, too: that part comes from all of
-                its own time alike, the rest first from where the peers need less. Without it nobody else lacks any.
-            quicker_WI: By how much quicker all transfers of a worker in an iteration are together. float64 [W, I].
+            less_WI: Own time taken away from each worker's iterations, at most all of it. float64 [W, I].
+            common_WI: How much of that is taken from the worker's peers, too: that part comes from all of its own time
+                alike, the rest first from where the peers need less. float64 [W, I].
             held_W: Share of the time in which workers are held today: their meetings' transfers lack it. float64 [W].
         """
-        change_C = change_WI.ravel()
-        common_C = np.zeros_like(change_C) if peers_WI is None else peers_WI.ravel()
-        length_S = shortened(self.stretches, np.maximum(-change_C, 0.0), common_C)
-        length_S = lengthened(self.stretches, length_S, np.maximum(change_C, 0.0))
+        length_S = shortened(self.stretches, less_WI.ravel(), common_WI.ravel())
         transfer_M = self.graph.transfer_M
-        if quicker_WI is not None and quicker_WI.any():
-            transfer_M = quicker(self.graph, self.stretches, np.maximum(quicker_WI.ravel(), 0.0))
         if held_W is not None:
             held_E = held_W[self.graph.worker_E[self.graph.members]]
             transfer_M = transfer_M * (1 - np.maximum.reduceat(held_E, self.graph.first_M[:-1]))

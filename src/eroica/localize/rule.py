@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.peers import peer_distances
+from eroica.localize.peers import BETA_FLOOR, USE_FLOOR, peer_distances
 from eroica.localize.roles import members_of
 from eroica.localize.suspects import Why
 from eroica.model.pattern import FunctionKey
@@ -84,7 +84,7 @@ def flag_functions(behavior: Behavior, noise: Noise, settings: Settings) -> Iter
     Source:
         EROICA, section 4.3, eq. 11: abnormal iff β > `beta_gate` and (distance from expectation > 0 or the differential
         distance stands out). Deviation: a worker that stands out through β must also lose more time to the function
-        than its peers, beyond its own noise and `beta_floor`. Below these the distance counts nothing. Without that
+        than its peers, beyond its own noise and `BETA_FLOOR`. Below these the distance counts nothing. Without that
         the culprit of a slow loader stands out in all-reduce, where it waits least. Standing out through μ or σ needs
         no such cost.
     """
@@ -146,20 +146,20 @@ def _peers(
     """Workers whose pattern stands out, and the share of peers it differs from. bool [W], float64 [W]."""
     pattern_W3 = behavior.pattern[function]
     above_W = pattern_W3[:, 0] > settings.beta_gate
-    share_W, unique_W = peer_distances(pattern_W3, behavior.roles, settings)
+    share_W, unique_W = peer_distances(pattern_W3, behavior.roles)
     gated_W = unique_W & above_W
     gated = np.flatnonzero(gated_W)
     if not gated.size:
         return gated_W, share_W
-    least_us = settings.beta_floor * behavior.mean_iteration_us
+    least_us = BETA_FLOOR * behavior.mean_iteration_us
     costs = (excess_W[gated] >= least_us) & (excess_W[gated] > _NOISE_ERRORS * noise(function, gated))
     if not costs.all():
-        costs |= _stands_out_by_hardware(pattern_W3, behavior.roles, settings)[gated]
+        costs |= _stands_out_by_hardware(pattern_W3, behavior.roles)[gated]
     gated_W[gated] = costs
     return gated_W, share_W
 
 
-def _stands_out_by_hardware(pattern_W3: Floats, roles_W: NDArray[np.intp], settings: Settings) -> NDArray[np.bool_]:
+def _stands_out_by_hardware(pattern_W3: Floats, roles_W: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Workers whose μ and σ stand out, whatever their β: from the role's median, not only from those at its other end.
 
     σ is an estimate itself: among healthy workers it differs by a third, and a few of hundreds have twice the usual
@@ -173,8 +173,8 @@ def _stands_out_by_hardware(pattern_W3: Floats, roles_W: NDArray[np.intp], setti
         known = use_W2[~np.isnan(use_W2).any(axis=1)]
         if known.size:
             apart_W2 = np.abs(use_W2 - np.median(known, axis=0))
-            far_W[members] = (apart_W2 >= settings.utilization_floor * np.asarray([1.0, 2.0])).any(axis=1)
-    return far_W & peer_distances(without_beta, roles_W, settings)[1]
+            far_W[members] = (apart_W2 >= USE_FLOOR * np.asarray([1.0, 2.0])).any(axis=1)
+    return far_W & peer_distances(without_beta, roles_W)[1]
 
 
 # --- distance from expectation: how far a function's β lies outside what its class may take (EROICA, eq. 6 and 7) ---

@@ -36,7 +36,6 @@ class Stretches(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         cell_S: Worker and iteration, as one number: worker * iterations + iteration. intp [S].
         of_E: The stretch that ends with the beginning of each execution. intp [E].
         of_edge_WJ: The stretch that ends at each boundary; -1 at the first. intp [W, J].
-        slower_E: By how much longer each execution's transfer takes than the peers' one. float64 [E].
     """
 
     length_S: Floats
@@ -44,7 +43,6 @@ class Stretches(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     cell_S: Places
     of_E: Places
     of_edge_WJ: Places
-    slower_E: Floats
 
 
 def find_stretches(graph: EventGraph, roles_W: Places | None = None) -> Stretches:
@@ -71,7 +69,6 @@ def find_stretches(graph: EventGraph, roles_W: Places | None = None) -> Stretche
         cell_S=(whom * iterations + iteration)[order].astype(np.intp),
         of_E=place[:size],
         of_edge_WJ=of_edge_WJ,
-        slower_E=np.zeros(size),
     )
     return stretches if roles_W is None else _compared(graph, stretches, roles_W)
 
@@ -110,43 +107,6 @@ def shortened(stretches: Stretches, less_C: Floats, common_C: Floats) -> Floats:
     return np.maximum(left_S - part(np.maximum(rest_C, 0.0), left_S), 0.0)
 
 
-def lengthened(stretches: Stretches, length_S: Floats, more_C: Floats) -> Floats:
-    """Lengths with more time in cells, as the own time of the cell lies; at its end where there is none."""
-    held_C = np.bincount(stretches.cell_S, weights=length_S, minlength=more_C.size)
-    scale_C = np.divide(more_C, held_C, out=np.zeros(more_C.size), where=held_C > 0)
-    longer_S = length_S * (1 + scale_C[stretches.cell_S])
-    ends = stretches.of_edge_WJ[:, 1:].ravel()
-    longer_S[ends] += np.where(held_C > 0, 0.0, more_C)
-    return np.asarray(longer_S)
-
-
-def quicker(graph: EventGraph, stretches: Stretches, less_C: Floats) -> Floats:
-    """Transfers if those of some workers took less: where all members of a meeting are to lack time.
-
-    It is taken first from what the transfers take longer than those of the peers.
-
-    Args:
-        graph: The window.
-        stretches: Its stretches, for the peers.
-        less_C: Time that the transfers of each cell are to take less together. float64 [C].
-
-    Returns:
-        New transfers. float64 [M].
-    """
-    cell_E = stretches.cell_S[stretches.of_E]
-    touched_E = less_C[cell_E] > 0
-    whole_M = np.minimum.reduceat(touched_E[graph.members], graph.first_M[:-1])
-    transfer_E = np.where(whole_M[graph.meeting_E], graph.transfer_M[graph.meeting_E], 0.0)
-    slower_E = np.minimum(stretches.slower_E, transfer_E)
-    held_C = np.bincount(cell_E, weights=slower_E, minlength=less_C.size)
-    from_E = np.where(held_C[cell_E] > 0, slower_E, transfer_E)
-    total_C = np.bincount(cell_E, weights=from_E, minlength=less_C.size)
-    share_C = np.divide(np.minimum(less_C, total_C), total_C, out=np.zeros(less_C.size), where=total_C > 0)
-    taken_E = from_E * share_C[cell_E]
-    taken_M = np.minimum.reduceat(taken_E[graph.members], graph.first_M[:-1])
-    return np.asarray(np.maximum(graph.transfer_M - taken_M, 0.0))
-
-
 def progress_with(graph: EventGraph, stretches: Stretches, length_S: Floats) -> tuple[Floats, Floats, Floats]:
     """Progress when executions begin, when they are needed, and at boundaries, with other lengths.
 
@@ -179,15 +139,11 @@ def _running(stretches: Stretches, length_S: Floats, base_W: Floats) -> Floats:
 def _compared(graph: EventGraph, stretches: Stretches, roles_W: Places) -> Stretches:
     """Add to the stretches the time that peers of a role do not need."""
     excess_S = np.zeros_like(stretches.length_S)
-    transfer_S = np.zeros_like(stretches.length_S)
-    transfer_S[stretches.of_E] = graph.transfer_M[graph.meeting_E]
-    slower_S = np.zeros_like(stretches.length_S)
     for places_NK in _alike(graph, stretches, roles_W):
-        for values_S, over_S in ((stretches.length_S, excess_S), (transfer_S, slower_S)):
-            values_KN = values_S[places_NK].T
-            usual_KN = median_of_others(values_KN, np.zeros(places_NK.shape[0], dtype=np.intp))
-            over_S[places_NK] = np.maximum(values_KN - usual_KN, 0.0).T
-    return msgspec.structs.replace(stretches, excess_S=excess_S, slower_E=slower_S[stretches.of_E])
+        values_KN = stretches.length_S[places_NK].T
+        usual_KN = median_of_others(values_KN, np.zeros(places_NK.shape[0], dtype=np.intp))
+        excess_S[places_NK] = np.maximum(values_KN - usual_KN, 0.0).T
+    return msgspec.structs.replace(stretches, excess_S=excess_S)
 
 
 def _alike(graph: EventGraph, stretches: Stretches, roles_W: Places) -> Iterator[Places]:

@@ -46,7 +46,6 @@ class Suspects(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         before_us: Critical time per iteration in the baseline window, on the fleet's functions and workers; NaN where a
             worker has no baseline. float64 [F, W].
         peers_us: What is usual in the role (`Fleet.usual`). float64 [F, W]; NaN for a worker alone in it.
-        excess_us: Above the baseline where there is one, else above the peers. float64 [F, W].
         moved: Functions with other callers than in the baseline window.
         abnormal: Rows that eq. 11 flags, in order of falling excess.
         arrivals: Who waits for whom.
@@ -57,7 +56,6 @@ class Suspects(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     baseline: Fleet | None
     before_us: Floats
     peers_us: Floats
-    excess_us: Floats
     moved: tuple[Moved, ...]
     abnormal: tuple[SuspectRow, ...]
     arrivals: Arrivals

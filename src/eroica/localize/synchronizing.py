@@ -46,8 +46,6 @@ Floats = NDArray[np.float64]
 _MOST_LISTED = 8
 #: Times of executions that are judged in one go: few enough for a processor's cache.
 _AT_ONCE = 100_000
-#: Kinds in which members may bring and get unequally much, and leave once they have theirs.
-_UNEVEN = frozenset({"all_to_all"})
 
 
 class Paired(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -248,7 +246,6 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         transfer_us: Critical time in which nobody is waited for, mean over members. float64 [G, K].
         wait_us: Critical waiting. float64 [G, M, K].
         share: Each member's share of the blame. float64 [G, M, K].
-        unpaired_us: What each member spends beyond waiting. float64 [G, M].
         duration_us: Durations, all where there are ends that may refuse a pairing, else from `Question.first` on.
             float64 [G, M, K or fewer].
         critical_us: What of them is critical, from `Question.first` on. float64 [G, M, K or fewer].
@@ -258,7 +255,6 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     transfer_us: Floats
     wait_us: Floats
     share: Floats
-    unpaired_us: Floats
     duration_us: Floats
     critical_us: Floats
 
@@ -278,7 +274,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def _is_alike(one: Paired) -> bool:
     """Return whether members have all executions in common, and only sequence numbers and durations judge them."""
-    is_plain = one.name[1] not in _UNEVEN and not any(record.end_us for record in one.records)
+    is_plain = not any(record.end_us for record in one.records)
     return is_plain and one.is_whole and len({record.iteration for record in one.records}) == 1
 
 
@@ -315,7 +311,6 @@ def _judged(asked: Question, duration_us: Floats, critical_us: Floats) -> Judged
         transfer_us=(critical_us - wait_us).mean(axis=1),
         wait_us=wait_us,
         share=share,
-        unpaired_us=(critical_us - wait_us).sum(axis=2),
         duration_us=duration_us[..., 0 if has_ends else asked.first :],
         critical_us=critical_us[..., asked.first :],
     )
@@ -325,11 +320,7 @@ def _enter(ledger: Ledger, asked: _Asked, judged: Judged) -> None:
     """Book what was found out."""
     parts, question = asked.parts, asked.question
     names = [part.name for part in parts]
-    ledger.skew.update(zip(names, judged.skew_us.tolist(), strict=True))
-    if names[0][1] not in _UNEVEN:
-        ledger.transfer_us.update(zip(names, judged.transfer_us, strict=True))
-    for part, time_M in zip(parts if question.is_partial else (), judged.unpaired_us, strict=question.is_partial):
-        ledger.unpaired_W[list(part.members)] += time_M  # for those who are missing, or the transfer
+    ledger.transfer_us.update(zip(names, judged.transfer_us, strict=True))
     has_ends = question.end_us.shape[1] > 0
     chained_us = judged.duration_us[..., question.first if has_ends else 0 :]
     block = block_of(ledger, parts, asked.chained_us, chained_us, judged.critical_us)
@@ -357,8 +348,6 @@ def _enter(ledger: Ledger, asked: _Asked, judged: Judged) -> None:
 
 def _by_itself(ledger: Ledger, fleet: Fleet, part: Paired) -> _Asked:
     duration_MK, critical_MK = (stacked(part.records, part.places, name) for name in ("duration_us", "critical_us"))
-    if part.name[1] in _UNEVEN:
-        duration_MK = without_larger_shares(duration_MK, part.records, part.places)
     columns_MK = columns_of_all(ledger, part.members, part.records, part.places)
     chained_us = chained_ends(ledger, part, columns_MK)[None]
     question = Question(
@@ -401,29 +390,6 @@ def _side_by_side(ledger: Ledger, fleet: Fleet, parts: Sequence[Paired]) -> _Ask
             first=shape[2] - ends[0].shape[1],
         ),
     )
-
-
-def without_larger_shares(
-    duration_MK: Floats, records: Sequence[CollectiveRecord], places: Sequence[NDArray[np.intp]]
-) -> Floats:
-    """Durations less what members need longer because they move more data than the one that moves least.
-
-    At the rate of whoever was fastest for its size, who did not wait: nobody's own transfer can have been shorter.
-    Where sizes are not known, or equal, nothing changes.
-
-    Args:
-        duration_MK: Microseconds. float64 [M, K].
-        records: One per member; of `elements` what the library writes down, which are those that it sends.
-        places: Which executions of each record pair. intp [K] each.
-    """
-    if not all(record.elements for record in records):
-        return duration_MK
-    size_MK = np.stack(
-        [decode_series(record.elements, np.int64)[at] for record, at in zip(records, places, strict=True)]
-    ).astype(np.float64)
-    least_K, sizes_known_K = size_MK.min(axis=0), (size_MK > 0).all(axis=0)
-    rate_K = (duration_MK / np.maximum(size_MK, 1.0)).min(axis=0)
-    return np.asarray(duration_MK - np.where(sizes_known_K, rate_K * (size_MK - least_K), 0.0))
 
 
 def columns_of_all(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from eroica.diagnosis.blocked.origin import Origin
+from eroica.diagnosis.blocked.origin import MOST_TOLD, Origin
 from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Node, Waiting
 from eroica.diagnosis.words import name_workers
@@ -86,7 +86,7 @@ def _lacking(scene: Scene) -> str:
     return "no stack of any worker could be read"
 
 
-def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin], most_causes: int = 20) -> list[str]:
+def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin]) -> list[str]:
     """List the agents' notes, and what else the reader should know."""
     notes = list(dict.fromkeys(scene.notes))[:100]
     if scene.from_dumps:
@@ -97,8 +97,8 @@ def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin], 
     mute = [rank for rank, member in scene.members.items() if member.now.flight is None]
     if mute and len(scene.members) > 1:
         notes.append(f"no Flight Recorder was read on {name_workers(mute)}")
-    if len(origins) > most_causes:
-        notes.append(f"{len(origins) - most_causes} more causes are left out")
+    if len(origins) > MOST_TOLD:
+        notes.append(f"{len(origins) - MOST_TOLD} more causes are left out")
     if not blockage.looks:
         over = bool(blockage.deaths)
         notes.append("the job was over before its other workers could be looked at" if over else "no agent answered")
@@ -113,10 +113,6 @@ def _notes_on_dumps(scene: Scene) -> Iterator[str]:
 
 
 # --- build findings: origins as causes, workers that wait for them as symptoms, one per kind of collective ---
-
-
-_MOST_CAUSES = 20
-_MOST_SYMPTOMS = 20
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +150,7 @@ def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> li
             guesses[clean(member.site.inside, 80) or "a collective"].append(rank)
     queues = [_queue(scene, waiting, name, ranks) for (name, _), ranks in sorted(by_kind.items())]
     queues += [_guess(scene, name, ranks) for name, ranks in sorted(guesses.items())]
-    return sorted(queues, key=lambda queue: (-len(queue.ranks), queue.name, queue.ranks))[:_MOST_SYMPTOMS]
+    return sorted(queues, key=lambda queue: (-len(queue.ranks), queue.name, queue.ranks))[:MOST_TOLD]
 
 
 def _queue(scene: Scene, waiting: Waiting, name: str, found: Sequence[tuple[int, int]]) -> Queue:
@@ -188,7 +184,7 @@ def _pairs(name: str) -> bool:
 
 def build_findings(scene: Scene, waiting: Waiting, origins: Sequence[Origin], queues: Sequence[Queue]) -> list[Finding]:
     """Build the findings: causes first, then symptoms, each under every cause that one of its workers waits for."""
-    causes = list(origins[:_MOST_CAUSES])
+    causes = list(origins[:MOST_TOLD])
     reach = [waiting.reaching(origin.targets) for origin in causes]
     explained = [
         tuple(

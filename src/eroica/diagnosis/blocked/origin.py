@@ -14,6 +14,9 @@ from eroica.model.shares import percent
 from eroica.model.verdict import FindingFunction
 from eroica.model.words import clean
 
+#: Causes, places and symptoms that a verdict tells at most.
+MOST_TOLD = 20
+
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """One cause, on one or several workers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eroica.diagnosis.blocked.deaths import find_dead, find_stopped
+from eroica.diagnosis.blocked.deaths import find_dead, find_lock_holders, find_stopped
 from eroica.diagnosis.blocked.desynchronized import (
     find_circle,
     find_leavers,
@@ -12,7 +12,6 @@ from eroica.diagnosis.blocked.desynchronized import (
     find_stacks_apart,
     find_unrecorded,
 )
-from eroica.diagnosis.blocked.interpreter import find_lock_holders
 from eroica.diagnosis.blocked.origin import Origin, remaining
 from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
 from eroica.diagnosis.blocked.scene import Member, Scene

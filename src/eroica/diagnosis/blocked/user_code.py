@@ -7,13 +7,12 @@ from typing import Literal
 
 import msgspec
 
-from eroica.diagnosis.blocked.origin import Origin, by_place, describe, function_of
+from eroica.diagnosis.blocked.origin import MOST_TOLD, Origin, by_place, describe, function_of
 from eroica.diagnosis.blocked.places import Site, Wait, find_site
 from eroica.diagnosis.blocked.scene import Member, Scene
 from eroica.model.look import ProcessLook, ThreadLook
 from eroica.model.words import clean
 
-_MOST_PLACES = 20
 _DOES: dict[Wait, str] = {
     "queue-get": "waiting for a queue that stays empty",
     "queue-put": "waiting for room in a full queue",
@@ -49,7 +48,7 @@ def find_blocked_code(scene: Scene, ranks: Iterable[int], confidence: float) -> 
         confidence: Confidence that these workers are the origin.
     """
     places = by_place(scene, ranks)
-    return [_origin(scene, place, confidence) for place in places[:_MOST_PLACES]]
+    return [_origin(scene, place, confidence) for place in places[:MOST_TOLD]]
 
 
 def _origin(scene: Scene, ranks: Sequence[int], confidence: float) -> Origin:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 import msgspec
-import numpy as np
 
 from eroica.diagnosis.blocked.meetings import Meeting, Meetings
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.waits import MOST_EDGES, choose
+from eroica.diagnosis.waits import MOST_EDGES
 from eroica.model.verdict import WaitEdge, Waits
 
 Node = int
@@ -102,24 +102,18 @@ def _walk(edges: Mapping[Node, tuple[Node, ...]], starts: Iterable[Node]) -> fro
 # --- build the verdict's list of waits of a job that stands still: names without times ---
 
 
-#: Pairs that are looked at: of ten thousand who wait for a thousand the first ones say enough.
-_MOST_LOOKED_AT = 50_000
-
-
 def standing_waits(scene: Scene, waiting: Waiting) -> Waits | None:
     """List each waiting worker with those that have not come to its collective; None where no wait is known.
 
     Times are not told: a standstill has no iterations, and has not ended.
     """
-    pairs = [pair for pair, _ in zip(_pairs(waiting), range(_MOST_LOOKED_AT), strict=False)]
+    pairs = tuple(islice(_pairs(waiting), MOST_EDGES))
     if not pairs:
         return None
-    chosen = choose(np.asarray([on for _, on in pairs], dtype=np.intp), np.zeros(len(pairs)))
-    edges = (pairs[place] for place in sorted(chosen.tolist()))
     return Waits(
         total_ms=0.0,
         withheld_ms=0.0,
-        edges=tuple(WaitEdge(waiter=waiter, on=on, per_iteration_ms=0.0) for waiter, on in edges),
+        edges=tuple(WaitEdge(waiter=waiter, on=on, per_iteration_ms=0.0) for waiter, on in pairs),
         workers=scene.heard,
         standstill=True,
     )
