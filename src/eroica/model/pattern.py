@@ -150,29 +150,6 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     least_rtt_s: float = 0.0
 
 
-class Synchronization(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Calls in which a worker's training thread waited until its device had nothing left to do.
-
-    Attributes:
-        name: What was asked for: the operator around them ("aten::item"), else the driver's call.
-        call: The driver's call ("cudaStreamSynchronize").
-        stack: Python that was sampled in them most often, outermost first (of deep ones only the innermost frames);
-            empty if none was.
-        count: Calls in the window.
-        waited_s: Seconds that the host waited while the device worked.
-        lost_s: Seconds that the device then had no work, at most as long as the host had waited.
-        per_iteration_us: `lost_s` by captured iteration, microseconds; as in `FunctionPattern`.
-    """
-
-    name: str
-    call: str
-    stack: tuple[str, ...] = ()
-    count: int = 0
-    waited_s: float = 0.0
-    lost_s: float = 0.0
-    per_iteration_us: bytes = b""
-
-
 class Workload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the training itself sets, of one worker over one window; 0 where nothing tells.
 
@@ -255,7 +232,6 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup); all
             of them stand at `eroica.summarize.facts.host_facts`.
         links: Traffic with other hosts, the most talked to first; empty where there was none or nobody looked.
-        syncs: Waits of the training thread for its device, the costliest first.
         neighbors: Other processes of its host that could slow it, the heaviest first; empty where there were none or
             nobody looked.
         setup: How this worker is set up, for comparison with others: name -> value as text ("torch_threads" -> "4",
@@ -292,7 +268,6 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     channels: dict[str, float] = {}
     host_facts: dict[str, float] = {}
     links: tuple[LinkUse, ...] = ()
-    syncs: tuple[Synchronization, ...] = ()
     neighbors: tuple[Neighbor, ...] = ()
     setup: dict[str, str] = {}
     workload: Workload = Workload()

@@ -17,10 +17,10 @@ from eroica.model.window import Capture, FlightEntry
 from eroica.settings import Settings
 from eroica.summarize.clock import WallClock
 from eroica.summarize.facts import channel_rates, find_neighbors, host_facts, link_uses
-from eroica.summarize.host import device_time, find_syncs
+from eroica.summarize.host import device_time
 from eroica.summarize.phases import without_ranges
 from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
-from eroica.summarize.rows import attach_series, build_rows, fit_collectives, fit_rows, fit_syncs, wire_size
+from eroica.summarize.rows import attach_series, build_rows, fit_collectives, fit_rows
 from eroica.summarize.staging import CriticalPath, Sampled, Scene, read_sampled, set_scene, staged, walk
 from eroica.summarize.sweep import MOST_EVENTS, Functions
 from eroica.summarize.timeline import add_timeline, shown_iteration
@@ -30,7 +30,6 @@ from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import EventTable
 
 _COLLECTIVES_SHARE = 4
-_SYNCS_SHARE = 8
 _HEADER_BYTES = 1500
 #: The operator that adds to a parameter's gradient: once for each parameter in each backward pass.
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -82,9 +81,7 @@ def summarize_worker(
         _device_ns(scene, python, recorded),
     )
     neighbors, setup = find_neighbors(capture, samples), bounded_setup(capture.setup)
-    found = find_syncs(events, scene.outline, tally.edges_ns, python.training, scene.functions)
-    syncs = fit_syncs(found, settings.pattern_bytes // _SYNCS_SHARE)
-    budget = settings.pattern_bytes - _HEADER_BYTES - len(msgspec.msgpack.encode((neighbors, setup))) - wire_size(syncs)
+    budget = settings.pattern_bytes - _HEADER_BYTES - len(msgspec.msgpack.encode((neighbors, setup)))
     duration_s = (scene.window[1] - scene.window[0]) / 1e9
     kept, dropped_s = fit_rows(attach_series(rows, series, budget), budget, duration_s)
     pattern = WorkerPattern(
@@ -106,7 +103,6 @@ def summarize_worker(
         channels=channel_rates(capture, samples),
         host_facts={**host_facts(capture, samples), **disk_facts(capture, samples, python.threads)},
         links=link_uses(capture, samples),
-        syncs=syncs,
         neighbors=neighbors,
         setup=setup,
         workload=_workload(capture, events, scene),

@@ -1,8 +1,8 @@
 """Add up the slices of a window, and make those rows of its pattern that fit into its budget of bytes.
 
 A trace may hold millions of call stacks and names; the pattern has room for some hundred. Only candidates for a place
-get names, series and records. Rows have `pattern_bytes`, less an eighth at most for waits for the device; collectives
-have a quarter of it on top, and the timeline takes what these leave.
+get names, series and records. Rows have `pattern_bytes`; collectives have a quarter of it on top, and
+the timeline takes what these leave.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern, Synchronization
+from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern
 from eroica.model.series import encode_series
 from eroica.summarize.activity import Durations
 from eroica.summarize.calls import CallTrees
@@ -29,8 +29,6 @@ _LEAST_SERIES = 0.001
 _SERIES_SHARE = 3
 _LEAST_SERIES_BETA = 0.001
 _EXPLAINING_BETA = 0.01
-#: Innermost frames that say where a wait is; outer ones give way to further waits.
-_LEAST_FRAMES = 6
 
 
 @dataclass(frozen=True)
@@ -347,24 +345,6 @@ def fit_collectives(
     if wire_size(whole) <= budget:
         return whole
     return build(_largest(limit, lambda some: wire_size(build(some)) <= budget))
-
-
-def fit_syncs(syncs: Sequence[Synchronization], budget: int) -> tuple[Synchronization, ...]:
-    """Keep as many waits for the device as the budget holds, then as many innermost frames of each as still fit.
-
-    Args:
-        syncs: The costliest first.
-        budget: Bytes on the wire.
-    """
-    least = _LEAST_FRAMES if wire_size(_innermost(syncs[:1], _LEAST_FRAMES)) <= budget else 0
-    count = _largest(len(syncs), lambda some: wire_size(_innermost(syncs[:some], least)) <= budget)
-    deepest = max((len(one.stack) for one in syncs[:count]), default=0)
-    frames = _largest(deepest, lambda some: wire_size(_innermost(syncs[:count], some)) <= budget)
-    return _innermost(syncs[:count], frames)
-
-
-def _innermost(syncs: Sequence[Synchronization], frames: int) -> tuple[Synchronization, ...]:
-    return tuple(msgspec.structs.replace(one, stack=one.stack[max(len(one.stack) - frames, 0) :]) for one in syncs)
 
 
 def _largest(high: int, fits: Callable[[int], bool]) -> int:
