@@ -217,7 +217,7 @@ class HostWindow:
         try:
             with self._hardware_log.open("wb") as log:
                 self._hardware = subprocess.Popen(
-                    isolated("eroica.hardware", *arguments, "--out", str(directory), "--hz", str(hz)),
+                    isolated("eroica.hardware.sampler", *arguments, "--out", str(directory), "--hz", str(hz)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,

@@ -6,15 +6,17 @@ runs at low priority, and slows down to stay within its budget.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from eroica.errors import UnavailableError
-from eroica.hardware.cpu import HostProbe, Target, WorkerProbe
+from eroica.errors import EroicaError, UnavailableError
+from eroica.hardware.cpu import HostProbe, Target, WorkerProbe, parse_target
 from eroica.hardware.limits import PressureProbe, ThrottleProbe
 from eroica.hardware.neighbors import Household, NeighborProbe
 from eroica.hardware.network import InterfaceProbe, RdmaProbe
@@ -235,3 +237,23 @@ def sample_until_stopped(
         Sampler(targets, directory, hz).run(lambda: stop, seconds)
     except OSError as error:
         raise UnavailableError(f"samples cannot be written to {directory}: {error.strerror}") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `eroica sample` without the imports of a command line, for the agent; return 1 if it cannot write."""
+    parser = argparse.ArgumentParser(prog="eroica.hardware.sampler", allow_abbrev=False)
+    parser.add_argument("--pid", dest="targets", type=parse_target, action="append", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--hz", type=int, default=HZ)
+    parser.add_argument("--seconds", type=float)
+    options = parser.parse_args(arguments)
+    try:
+        sample_until_stopped(options.targets, options.out, options.hz, options.seconds)
+    except EroicaError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

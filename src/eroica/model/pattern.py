@@ -136,7 +136,6 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         queued_bytes: Mean of what was not yet acknowledged.
         retransmits: Segments sent again.
         rtt_s: Mean round trip while busy, 0 if unknown.
-        least_rtt_s: The shortest the connections have ever seen, 0 if unknown.
     """
 
     local: str
@@ -147,7 +146,6 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queued_bytes: float = 0.0
     retransmits: float = 0.0
     rtt_s: float = 0.0
-    least_rtt_s: float = 0.0
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -181,23 +179,17 @@ class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         name: Its command's name, without arguments.
         pid: Process id on that host.
         cpu_cores: Cores it used on average over the window.
-        run_queue_wait: Fraction of the window in which it was ready but without a core; 0 if unknown.
         memory_bytes: Resident memory.
         device: The worker's device if it uses that ("cuda:0"), else empty.
-        device_bytes: Memory it holds there, 0 if unknown.
         device_utilization: Its share of that device's time, 0-1; 0 if unknown.
-        age_s: Seconds between its start and the window's end, 0 if unknown.
     """
 
     name: str
     pid: int
     cpu_cores: float = 0.0
-    run_queue_wait: float = 0.0
     memory_bytes: int = 0
     device: str = ""
-    device_bytes: int = 0
     device_utilization: float = 0.0
-    age_s: float = 0.0
 
 
 if TYPE_CHECKING:

@@ -181,22 +181,13 @@ def _memory_bytes(samples: Samples) -> float:
 
 def _on_host(samples: Samples, device: str, window: Window) -> Neighbor:
     pid, _, name = device.partition("/")
-    memory, age = samples.find("neighbor_memory", device), samples.find("neighbor_age", device)
+    memory = samples.find("neighbor_memory", device)
     return Neighbor(
         name=name[:_LONGEST_NAME],
         pid=int(pid),
         cpu_cores=_rounded(_over_window(samples.find("neighbor_cpu", device), window)),
-        run_queue_wait=min(_rounded(_over_window(samples.find("neighbor_wait", device), window)), 1.0),
         memory_bytes=int(memory.value.max()) if memory is not None else 0,
-        age_s=_age(age, window),
     )
-
-
-def _age(series: Series | None, window: Window) -> float:
-    """At the window's end; how far the last look lies from it is known."""
-    if series is None:
-        return 0.0
-    return max(0.0, round(float(series.value[-1]) + (window[1] - int(series.t_ns[-1])) * 1e-9, 1))
 
 
 def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neighbor]:
@@ -204,7 +195,7 @@ def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neigh
 
     A device's name is "gpu<index>/<uuid>/<pid>/<name>".
     """
-    parts = [device.split("/", 3) for device in samples.devices("neighbor_gpu_memory")]
+    parts = [device.split("/", 3) for device in samples.devices("neighbor_gpu")]
     listed = [(part[0], part[1], part) for part in parts if len(part) == 4 and part[2].isdigit()]
     devices = sorted({(name, uuid) for name, uuid, _ in listed})
     at = own_device(devices, capture.worker)
@@ -214,21 +205,17 @@ def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neigh
 
 def _device_use(samples: Samples, part: list[str], device: str, window: Window) -> Neighbor:
     name = "/".join(part)
-    busy, held = samples.find("neighbor_gpu", name), samples.find("neighbor_gpu_memory", name)
-    utilization = _over_window(busy, window)
+    utilization = _over_window(samples.find("neighbor_gpu", name), window)
     return Neighbor(
         name=part[3][:_LONGEST_NAME],
         pid=int(part[2]),
         device=device,
-        device_bytes=int(held.value[-1]) if held is not None else 0,
         device_utilization=_rounded(utilization) if utilization >= _LEAST_UTILIZATION else 0.0,
     )
 
 
 def _with_device(one: Neighbor, there: Neighbor) -> Neighbor:
-    return msgspec.structs.replace(
-        one, device=there.device, device_bytes=there.device_bytes, device_utilization=there.device_utilization
-    )
+    return msgspec.structs.replace(one, device=there.device, device_utilization=there.device_utilization)
 
 
 def _over_window(series: Series | None, window: Window) -> float:
@@ -271,7 +258,6 @@ def _use(samples: Samples, device: str, window: tuple[int, int]) -> LinkUse:
         return value if value > 0 else 0.0  # NaN where the channel begins after the window
 
     busy = mean("link_busy")
-    least = samples.find("link_least_rtt", device)
     _, local, remote = device.split("/")
     return LinkUse(
         local=local,
@@ -282,7 +268,6 @@ def _use(samples: Samples, device: str, window: tuple[int, int]) -> LinkUse:
         queued_bytes=_short(mean("link_queued")),
         retransmits=_short(mean("link_retransmits") * seconds),
         rtt_s=_short(mean("link_busy_rtt") / busy) if busy else 0.0,
-        least_rtt_s=_short(float(least.value.min())) if least is not None else 0.0,
     )
 
 

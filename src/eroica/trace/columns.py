@@ -157,6 +157,7 @@ class Columns:
         seen: Objects that were read.
         nothing: Those of them without a phase, or unreadable: no events.
         overflow: There were more events than are kept.
+        crowded: So many events were open at once that begins and ends were no longer read.
         timeless: Events left out because they had no usable time.
         negative: Events left out because they ended before they began.
         unfinished: Annotations that Kineto cut at the stop.
@@ -175,6 +176,7 @@ class Columns:
     seen: int = 0
     nothing: int = 0
     overflow: bool = False
+    crowded: bool = False
     timeless: int = 0
     negative: int = 0
     unfinished: int = 0
@@ -189,8 +191,6 @@ class Columns:
     _links: list[NDArray[np.int64]] = field(default_factory=list)
     _open: dict[tuple[int | str, int | str], list[Event]] = field(default_factory=dict)
     _open_count: int = 0
-    _hidden: dict[tuple[int | str, int | str], int] = field(default_factory=dict)
-    _hidden_count: int = 0
     _unread_collectives: int = 0
     _reader: CollectiveReader = field(default_factory=CollectiveReader)
     _calls: dict[int, CollectiveArguments] = field(default_factory=dict)
@@ -218,13 +218,13 @@ class Columns:
             (self.timeless, f"left out: {counted(self.timeless, 'event')} without a usable time"),
             (self.negative, f"left out: {counted(self.negative, 'event')} that would have ended before they began"),
             (
-                self._hidden_count,
-                f"left out: {counted(self._hidden_count, 'event')} that began while {_MOST_OPEN:,} were open already",
-            ),
-            (
                 self._unread_collectives,
                 f"what {counted(self._unread_collectives, 'event')} of collectives say about themselves was left out: "
                 f"more than {_MOST_COLLECTIVES:,}",
+            ),
+            (
+                self.crowded,
+                f"more than {_MOST_OPEN:,} events were open at once; begins and ends after that are left out",
             ),
             (self.names.overflow, "there are too many different names; the last ones count as one"),
             (self.places.overflow, "there are too many different threads; the last ones count as one"),
@@ -261,7 +261,8 @@ class Columns:
         for row in np.flatnonzero(wanted & ((kind == Category.KERNEL) | (kind == Category.OPERATOR))).tolist():
             self._read_collective(events[row], int(kind[row]), self.rows + row)
         for row in np.flatnonzero(kind == Category.ANNOTATION).tolist():
-            self.unfinished += is_unfinished(events[row])
+            event = events[row]
+            self.unfinished += b"finished" in bytes(event.args) and said(event).finished is False
 
     def _read_links(self, events: list[Event], place: NDArray[np.int32]) -> NDArray[np.int64]:
         """Numbers of what runs on a device and of calls of its driver, -1 for others. int64 [events]."""
@@ -319,6 +320,8 @@ class Columns:
         for event in events:
             if event.ph == "M":
                 self._name_thread(event)
+            elif self.crowded:
+                continue
             elif event.ph == "B":
                 self._begin(event)
             elif event.ph == "E":
@@ -328,39 +331,28 @@ class Columns:
     def _name_thread(self, event: Event) -> None:
         thread = thread_number(event.tid)
         if event.name in ("process_name", "process_labels") and len(self.processes) < _MOST_PLACES:
-            told = told_label(event) if event.name == "process_labels" else told_name(event)
+            told = said(event).labels if event.name == "process_labels" else said(event).name
             before = self.processes.get(event.pid, "")
-            self.processes[event.pid] = " | ".join(filter(None, (before, told)))[:_MOST_NAME]
+            if isinstance(told, str):
+                self.processes[event.pid] = " | ".join(filter(None, (before, told)))[:_MOST_NAME]
         if event.name == "thread_name" and thread >= 0 and len(self.thread_names) < _MOST_PLACES:
-            name = told_name(event)
-            if name and not name.startswith("stream "):
+            name = said(event).name
+            if isinstance(name, str) and name and not name.startswith("stream "):
                 self.thread_names[thread] = name[:_MOST_NAME]
 
     def _begin(self, event: Event) -> None:
-        """Remember a begin. Of too many none is, and on their thread none above them, so that ends stay matched."""
-        thread = (event.pid, event.tid)
-        if self._open_count < _MOST_OPEN and thread not in self._hidden:
-            self._open.setdefault(thread, []).append(event)
-            self._open_count += 1
+        if self._open_count >= _MOST_OPEN:
+            self.crowded = True
             return
-        self._hidden_count += 1
-        if thread in self._open:  # elsewhere an end without a begin is passed over anyway
-            self._hidden[thread] = self._hidden.get(thread, 0) + 1
+        self._open.setdefault((event.pid, event.tid), []).append(event)
+        self._open_count += 1
 
     def _end(self, event: Event) -> list[Event]:
-        thread = (event.pid, event.tid)
-        if thread in self._hidden:
-            self._hidden[thread] -= 1
-            if not self._hidden[thread]:
-                del self._hidden[thread]
-            return []
-        begun = self._open.get(thread)
+        begun = self._open.get((event.pid, event.tid))
         if not begun:
             return []
         self._open_count -= 1
         first = begun.pop()
-        if not begun:
-            del self._open[thread]
         first.dur = event.ts - first.ts
         return [first]
 
@@ -408,23 +400,15 @@ class _Inputs(msgspec.Struct, gc=False):
     sizes: Any = msgspec.field(default=(), name="Input Dims")
 
 
-class _State(msgspec.Struct):
-    finished: bool = True
-
-
-class _Named(msgspec.Struct):
-    name: str = ""
-
-
-class _Labelled(msgspec.Struct):
-    labels: str = ""
+class _Said(msgspec.Struct):
+    finished: Any = True
+    name: Any = ""
+    labels: Any = ""
 
 
 _COLLECTIVE = msgspec.json.Decoder(_Collective)
 _INPUTS = msgspec.json.Decoder(_Inputs)
-_LABELLED = msgspec.json.Decoder(_Labelled)
-_NAMED = msgspec.json.Decoder(_Named)
-_STATE = msgspec.json.Decoder(_State)
+_SAID = msgspec.json.Decoder(_Said)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -461,30 +445,12 @@ def _elements(sizes: Any) -> int:
     return max(integer(math.prod(shape), 0), 0) if known else 0
 
 
-def is_unfinished(event: Event) -> bool:
-    """Whether Kineto says that it cut this annotation itself when the trace was stopped."""
-    if b"finished" not in bytes(event.args):
-        return False
+def said(event: Event) -> _Said:
+    """What an annotation or metadata event says of itself; Kineto marks what it cut at the stop as not finished."""
     try:
-        return not _STATE.decode(event.args).finished
+        return _SAID.decode(event.args)
     except _UNDECODABLE:
-        return False
-
-
-def told_name(event: Event) -> str:
-    """The name that a metadata event gives to its thread, "" if none."""
-    try:
-        return _NAMED.decode(event.args).name
-    except _UNDECODABLE:
-        return ""
-
-
-def told_label(event: Event) -> str:
-    """What a metadata event says about its process beside the name ("GPU 0"), "" for nothing."""
-    try:
-        return _LABELLED.decode(event.args).labels
-    except _UNDECODABLE:
-        return ""
+        return _Said()
 
 
 def integer(value: Any, default: int) -> int:

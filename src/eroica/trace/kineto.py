@@ -6,7 +6,7 @@ read costs only itself and stands in `EventTable.losses`; a file is refused only
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,8 +57,6 @@ _VERSIONS = {
     "HIP driver": ("hip_driver_version",),
     "HIP runtime": ("hip_runtime_version",),
 }
-_PYTHON_WORDS = {"None": "null", "True": "true", "False": "false"}
-_WORD = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|\b(?:None|True|False)\b|[()]', re.DOTALL)  # linear: never goes back
 
 
 def read_trace(path: Path, settings: Settings = _DEFAULTS, links: bool = False) -> EventTable:
@@ -362,23 +360,14 @@ def _value(raw: msgspec.Raw) -> Any:
 
 def _from_text(value: Any) -> Any:
     """Some writers keep a record as text: JSON, or what Python prints."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > _MOST_PRINTED:
         return value
-    decoded = _decoded(value)
-    if decoded is None and len(value) <= _MOST_PRINTED:
-        return _decoded(_WORD.sub(_as_json, value.replace("'", '"')))
-    return decoded
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-
-
-def _as_json(found: re.Match[str]) -> str:
-    return {"(": "[", ")": "]", **_PYTHON_WORDS}.get(found[0], found[0])
+    for read in (msgspec.json.decode, ast.literal_eval):
+        try:
+            return read(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return None
 
 
 def _record(value: Any) -> dict[str, Any]:
