@@ -104,7 +104,7 @@ def critical_path(table: EventTable) -> object:
         window = (part.start_ns, part.end_ns)
         activity = gather_activity(part.events, [], (nothing, nothing), outline, window, functions)
         calls = read_calls(part.events, outline, window, trees)
-        path = find_critical_path(activity, None, 1.0, np.array(window), calls)
+        path, _ = find_critical_path(activity, None, 1.0, np.array(window), calls)
     return path
 
 

@@ -166,7 +166,6 @@ def test_of_too_many_the_longest_stay_and_short_ones_become_one_slice_without_ga
     assert named(device, "many short ones")
     assert sum(length for _, _, length, _ in slices(device)) == pytest.approx(100, abs=0.2)
     assert device.dropped > 3000
-    assert 0 < device.dropped_us <= 90_001
     assert is_nested(device)
 
 
@@ -178,7 +177,6 @@ def test_depths_stay_true_when_inner_calls_are_dropped():
             events.add(f"inner {inner}", at * MS + inner * 20_000, at * MS + inner * 20_000 + 15_000)
     track = read(pattern_of(events)).tracks[0]
     assert track.dropped > 2000
-    assert track.dropped_us > 0
     assert is_nested(track)
     assert {name for name, *_ in slices(track)} >= {"outer"}
 

@@ -25,7 +25,6 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
         duration_us: Of each slice; float32.
         depth: How many slices of this track enclose it; uint8.
         dropped: Slices that did not get room, the shortest ones.
-        dropped_us: Their time together, of outermost slices only.
 
     Arrays are made by `eroica.summarize.encode_series` and have one value a slice.
     """
@@ -40,7 +39,6 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     depth: bytes = b""
     phases: tuple[Phase, ...] = ()
     dropped: int = 0
-    dropped_us: float = 0.0
 
 
 class ChannelSeries(msgspec.Struct, frozen=True, kw_only=True):

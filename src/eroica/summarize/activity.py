@@ -21,6 +21,7 @@ from eroica.model.pattern import FunctionKey, FunctionKind, ThreadRole
 from eroica.summarize.collectives import Execution, is_host_collective
 from eroica.summarize.phases import ENGINE_PREFIX, PHASES, Parts, find_parts, is_backward_name, phases_at
 from eroica.summarize.sweep import (
+    Durations,
     Functions,
     Layer,
     Times,
@@ -29,9 +30,11 @@ from eroica.summarize.sweep import (
     empty_layer,
     first_come,
     inside,
+    join_durations,
     leaf_segments,
     paint,
     unite,
+    without_rows,
 )
 from eroica.summarize.waits import Spans, Witness, find_waits
 from eroica.trace.schema import ALLOCATIONS, Category
@@ -43,21 +46,6 @@ _TRANSPORT = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c1
 _ASLEEP_WHILE_WAITING = "gloo:"
 _MOST_AUTOGRAD = 128
 GARBAGE_COLLECTION = FunctionKey(kind="gc", name="garbage collection")
-
-
-@dataclass(frozen=True)
-class Durations:
-    """Executions for counting: which function, how long (an operator: its self time). P of them.
-
-    Attributes:
-        function: int32 [P].
-        length_ns: int64 [P].
-        row: Row in the table of events, -1 for what is in none. int32 [P].
-    """
-
-    function: NDArray[np.int32]
-    length_ns: NDArray[np.int64]
-    row: NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,15 +147,6 @@ def gather_activity(
         collections_in_operators=inner,
         collections=runs,
         durations=durations,
-    )
-
-
-def join_durations(parts: Sequence[Durations]) -> Durations:
-    """All of them as one."""
-    return Durations(
-        np.concatenate([np.empty(0, np.int32), *(part.function for part in parts)]),
-        np.concatenate([np.empty(0, np.int64), *(part.length_ns for part in parts)]),
-        np.concatenate([np.empty(0, np.int32), *(part.row for part in parts)]),
     )
 
 
@@ -360,11 +339,7 @@ def collective_durations(
     collected = (high - low)[low < high].tolist()
     if collected:
         function += [functions.number(GARBAGE_COLLECTION)] * len(collected)
-    return Durations(
-        np.array(function, dtype=np.int32),
-        np.array(length + collected, dtype=np.int64),
-        np.full(len(function), -1, dtype=np.int32),
-    )
+    return without_rows(np.array(function, dtype=np.int32), np.array(length + collected, dtype=np.int64))
 
 
 def _collective_key(one: Execution) -> FunctionKey:

@@ -20,16 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey, ThreadRole
-from eroica.summarize.activity import Durations, Outline, join_durations
+from eroica.summarize.activity import Outline
 from eroica.summarize.phases import is_apply_frame, is_engine_frame
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, stack_function
 from eroica.summarize.sweep import (
+    Durations,
     Functions,
     Layer,
     distinct,
     distinct_codes,
     empty_layer,
     find_interval,
+    join_durations,
     nest,
     rows_by_thread,
 )

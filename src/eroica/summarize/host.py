@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import LAUNCHING, FunctionKey
-from eroica.summarize.activity import Durations, Outline, is_allocation, join_durations, launches_of
+from eroica.summarize.activity import Outline, is_allocation, launches_of
 from eroica.summarize.phases import LOADER_PREFIX, PHASES, phase_borders, phases_at
 from eroica.summarize.sampled import ThreadSamples
 from eroica.summarize.sweep import (
+    Durations,
     Functions,
     Layer,
     Times,
@@ -27,6 +28,7 @@ from eroica.summarize.sweep import (
     distinct_codes,
     first_come,
     inside,
+    join_durations,
     leaf_segments,
     rows_by_thread,
     split_at,

@@ -21,8 +21,9 @@ from eroica.summarize.host import device_time
 from eroica.summarize.phases import without_ranges
 from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
 from eroica.summarize.rows import attach_series, build_rows, fit_collectives, fit_rows
-from eroica.summarize.staging import CriticalPath, Sampled, Scene, read_sampled, set_scene, staged, walk
-from eroica.summarize.sweep import MOST_EVENTS, Functions
+from eroica.summarize.sampled import Stratum
+from eroica.summarize.staging import Sampled, Scene, Staged, read_sampled, set_scene, walk
+from eroica.summarize.sweep import MOST_EVENTS, Functions, Layer
 from eroica.summarize.timeline import add_timeline, shown_iteration
 from eroica.summarize.utilization import Use, disk_facts, find_resources, measure_threads, measure_use
 from eroica.trace.schema import Category
@@ -71,12 +72,12 @@ def summarize_worker(
     python = read_sampled(capture, scene, stacks, clock, samples)
     at_once = stacks is not None or samples is not None
     shown = shown_iteration(scene.tally.edges_ns)
-    path, critical = walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded, shown)
+    segments, strata, critical = walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded, shown)
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
-        _uses(capture, samples, scene.functions, path, python, clock, settings),
-        _beta_errors(path, len(scene.functions)),
+        _uses(capture, samples, scene.functions, segments, python, clock, settings),
+        _beta_errors(strata, scene.window[1] - scene.window[0], len(scene.functions)),
         scene.trees,
         _device_ns(scene, python, recorded),
     )
@@ -97,8 +98,8 @@ def summarize_worker(
         process_groups=capture.process_groups,
         idle_s=tally.idle_ns / 1e9,
         dropped_critical_s=dropped_s + left_out_s,
-        samples_used=python.count.used,
-        samples_dropped=python.count.dropped,
+        samples_used=python.used,
+        samples_dropped=python.dropped,
         has_accelerator=scene.outline.has_accelerator,
         channels=channel_rates(capture, samples),
         host_facts={**host_facts(capture, samples), **disk_facts(capture, samples, python.threads)},
@@ -109,7 +110,7 @@ def summarize_worker(
         stall_s=capture.stall_s,
         notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
     )
-    pattern = add_timeline(pattern, staged(capture, scene, python, critical), capture, samples, settings)
+    pattern = add_timeline(pattern, Staged(scene, python, critical), capture, samples, settings)
     return msgspec.structs.replace(pattern, summarize_s=time.perf_counter() - began)
 
 
@@ -117,13 +118,13 @@ def _uses(
     capture: Capture,
     samples: Samples | None,
     functions: Functions,
-    path: CriticalPath,
+    segments: Layer,
     python: Sampled,
     clock: WallClock,
     settings: Settings,
 ) -> list[Use]:
     resources = find_resources(capture, samples)
-    uses = measure_use(functions.keys, path.segments, resources, clock, settings.critical_share)
+    uses = measure_use(functions.keys, segments, resources, clock, settings.critical_share)
     measure_threads(python.threads, samples, clock, python.rate_hz, uses)
     return uses
 
@@ -131,17 +132,17 @@ def _uses(
 # --- figures ---
 
 
-def _beta_errors(path: CriticalPath, count: int) -> NDArray[np.float64]:
+def _beta_errors(strata: Sequence[Stratum], window_ns: int, count: int) -> NDArray[np.float64]:
     """Standard error of β of sampled functions: n of N samples in a stratum say which share of its time is theirs.
 
     A multinomial estimate; samples are taken as independent, which flatters functions that come in long runs.
     """
     variance = np.zeros(count)
-    for stratum in path.cells.strata:
+    for stratum in strata:
         total = len(stratum.function)
         if total:
             share = np.bincount(stratum.function, minlength=count) / total
-            variance += (stratum.length_ns / path.window_ns) ** 2 * share * (1.0 - share) / total
+            variance += (stratum.length_ns / window_ns) ** 2 * share * (1.0 - share) / total
     error: NDArray[np.float64] = np.sqrt(variance)
     return error
 

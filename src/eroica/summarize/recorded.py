@@ -22,8 +22,7 @@ from eroica.summarize.collectives import is_host_collective
 from eroica.summarize.iterations import Iterations, between, find_iterations
 from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.phases import find_purpose
-from eroica.summarize.spans import Staged
-from eroica.summarize.staging import stage_window
+from eroica.summarize.staging import Staged, stage_window
 from eroica.trace.kineto import everybody
 from eroica.trace.schema import GRAPH_LAUNCHES, LAUNCHES, Category
 from eroica.trace.table import EventTable

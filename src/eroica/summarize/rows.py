@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern
 from eroica.model.series import encode_series
-from eroica.summarize.activity import Durations
 from eroica.summarize.calls import CallTrees
-from eroica.summarize.sweep import UNNAMED, Functions, Layer, Slice, Times
+from eroica.summarize.sweep import UNNAMED, Durations, Functions, Layer, Slice, Times
 from eroica.summarize.utilization import Use
 
 _MOST_ROWS = 3000

@@ -58,6 +58,31 @@ class Layer(NamedTuple):
         return Layer(self.start[keep], self.end[keep], self.function[keep], self.execution[keep])
 
 
+class Durations(NamedTuple):
+    """Executions for counting: which function, how long (an operator: its self time). P of them.
+
+    Attributes:
+        function: int32 [P].
+        length_ns: int64 [P].
+        row: Row in the table of events, -1 for what is in none. int32 [P].
+    """
+
+    function: Numbers
+    length_ns: Times
+    row: Numbers
+
+
+def join_durations(parts: Sequence[Durations]) -> Durations:
+    """All of them as one."""
+    nothing = Durations(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int32))
+    return Durations(*(np.concatenate(columns) for columns in zip(nothing, *parts, strict=True)))
+
+
+def without_rows(function: Numbers, length_ns: Times) -> Durations:
+    """Executions that no event tells."""
+    return Durations(function, length_ns, np.full(len(function), -1, dtype=np.int32))
+
+
 def empty_layer() -> Layer:
     """A layer of nothing."""
     none = np.empty(0, dtype=np.int64)

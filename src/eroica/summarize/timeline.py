@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -23,8 +24,8 @@ from eroica.model.timeline import ChannelSeries, Timeline, Track
 from eroica.model.window import Capture
 from eroica.settings import Settings
 from eroica.summarize.facts import channel_series
-from eroica.summarize.spans import Spans, Staged, Strand, Strands
-from eroica.summarize.strands import find_strands
+from eroica.summarize.staging import Staged
+from eroica.summarize.strands import Spans, Strand, Strands, find_strands, join
 from eroica.summarize.sweep import Times, nest
 from eroica.wire.codec import encode_record
 
@@ -81,8 +82,9 @@ def add_timeline(
         budget = min(budget, room)
         if budget < _LEAST_BYTES:
             return pattern
-        strands = find_strands(staged, shown_iteration(staged.edges_ns))
-        timeline = fit_timeline(strands, staged.edges_ns, channel_series(capture, samples), budget)
+        edges_ns = staged.scene.tally.edges_ns
+        strands = find_strands(staged, shown_iteration(edges_ns))
+        timeline = fit_timeline(strands, edges_ns, channel_series(capture, samples), budget)
     except Exception as error:  # noqa: BLE001 - the pattern must leave, whatever a damaged trace does to its picture
         note = f"there is no timeline: {type(error).__name__}: {error}"
         return msgspec.structs.replace(pattern, notes=(*pattern.notes, note[:_LONGEST_NOTE]))
@@ -182,23 +184,14 @@ def _build(
 
 
 @dataclass(frozen=True, eq=False)
-class _Slices:
-    """Slices in whole steps. Many short ones as one have -1 less the place of their kind in `_KINDS` as function."""
-
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    function: NDArray[np.int64]
-
-    def chosen(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> _Slices:
-        return _Slices(self.start[keep], self.end[keep], self.function[keep])
-
-
-@dataclass(frozen=True, eq=False)
 class _Ranked:
-    """A strand, its executions in steps, and their rows by falling length: of equal ones the outer one comes first."""
+    """A strand, its executions in steps, and their rows by falling length: of equal ones the outer one comes first.
+
+    Many short ones as one have -1 less the place of their kind in `_KINDS` as function.
+    """
 
     strand: Strand
-    slices: _Slices
+    slices: Spans
     order: NDArray[np.intp]
 
 
@@ -206,7 +199,7 @@ def _rank(strand: Strand, head: _Head) -> _Ranked:
     spans, grain_ns = strand.spans, head.grain_us * 1e3
     start, end = (np.rint((side - head.origin_ns) / grain_ns).astype(np.int64) for side in (spans.start, spans.end))
     order = np.argsort(spans.start - spans.end, kind="stable")
-    return _Ranked(strand, _Slices(start, end, spans.function.astype(np.int64)), order)
+    return _Ranked(strand, Spans(start, end, spans.function), order)
 
 
 def _track(ranked: _Ranked, most: int, keys: Sequence[FunctionKey], head: _Head) -> Track:
@@ -217,23 +210,14 @@ def _track(ranked: _Ranked, most: int, keys: Sequence[FunctionKey], head: _Head)
     keep &= slices.start < slices.end
     shown = slices.chosen(keep)
     if strand.is_flat and not keep.all():
-        shown = _with(shown, _many_short(strand.spans, slices, np.flatnonzero(~keep), keys, head), most)
+        more = _many_short(strand.spans, slices, np.flatnonzero(~keep), keys, head)
+        more = more.chosen(np.argsort(more.start - more.end, kind="stable")[:most])
+        shown = join((shown, more.chosen(more.start < more.end)))
     shown = shown.chosen(np.lexsort((-shown.end, shown.start)))
-    return _encoded(strand, shown, keys, head, (int((~keep).sum()), _covered_ns(strand.spans, ~keep)))
+    return _encoded(strand, shown, keys, head, int((~keep).sum()))
 
 
-def _covered_ns(spans: Spans, chosen: NDArray[np.bool_]) -> int:
-    """Time that the chosen ones take, those in others not counted twice."""
-    low, high = spans.start[chosen], spans.end[chosen]
-    if not len(low):
-        return 0
-    before = np.append(low[0], np.maximum.accumulate(high)[:-1])
-    return int(np.maximum(high - np.maximum(low, before), 0).sum())
-
-
-def _many_short(
-    spans: Spans, slices: _Slices, rows: NDArray[np.intp], keys: Sequence[FunctionKey], head: _Head
-) -> _Slices:
+def _many_short(spans: Spans, slices: Spans, rows: NDArray[np.intp], keys: Sequence[FunctionKey], head: _Head) -> Spans:
     """Join rows that follow each other into one slice; a single row stays as it is."""
     gap_ns = head.duration_us * 1e3 * _SEEN
     apart = (np.diff(rows) > 1) | (spans.start[rows[1:]] - spans.end[rows[:-1]] > gap_ns)
@@ -246,25 +230,11 @@ def _many_short(
         minlength=len(first) * len(_KINDS),
     )
     mostly = time.reshape(len(first), len(_KINDS)).argmax(axis=1)
-    function = np.where(first == last, slices.function[first], -1 - mostly)
-    return _Slices(slices.start[first], slices.end[last], function)
+    function = np.where(first == last, slices.function[first], -1 - mostly).astype(np.int32)
+    return Spans(slices.start[first], slices.end[last], function)
 
 
-def _with(shown: _Slices, more: _Slices, most: int) -> _Slices:
-    """Join both, with the longest of the further ones only."""
-    more = more.chosen(more.start < more.end)
-    if len(more.start) > most:
-        more = more.chosen(np.argsort(more.start - more.end, kind="stable")[:most])
-    return _Slices(
-        np.concatenate((shown.start, more.start)),
-        np.concatenate((shown.end, more.end)),
-        np.concatenate((shown.function, more.function)),
-    )
-
-
-def _encoded(
-    strand: Strand, shown: _Slices, keys: Sequence[FunctionKey], head: _Head, dropped: tuple[int, int]
-) -> Track:
+def _encoded(strand: Strand, shown: Spans, keys: Sequence[FunctionKey], head: _Head, dropped: int) -> Track:
     used, place = np.unique(shown.function, return_inverse=True)
     named = [_named(number, keys) for number in used.tolist()]
     start_us, duration_us = (
@@ -281,8 +251,7 @@ def _encoded(
         start_us=encode_series(start_us, exact=True),
         duration_us=encode_series(duration_us, exact=True),
         depth=encode_series(np.minimum(depth, 255).astype(np.uint8)),
-        dropped=dropped[0],
-        dropped_us=round(dropped[1] / 1e3, 1),
+        dropped=dropped,
     )
 
 
@@ -298,13 +267,8 @@ def _named(number: int, keys: Sequence[FunctionKey]) -> tuple[str, FunctionKind,
 
 def _fitting_channels(channels: Sequence[ChannelSeries], budget: int) -> tuple[ChannelSeries, ...]:
     """Keep as many of the first channels as the budget holds."""
-    kept: list[ChannelSeries] = []
-    for one in channels:
-        budget -= _channel_bytes(one)
-        if budget < 0:
-            break
-        kept.append(one)
-    return tuple(kept)
+    sizes = accumulate(map(_channel_bytes, channels))
+    return tuple(one for one, size in zip(channels, sizes, strict=True) if size <= budget)
 
 
 def _channel_bytes(one: ChannelSeries) -> int:

@@ -25,42 +25,30 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         communicator: NCCL's hash of it.
-        rank: Inside the communicator.
-        ranks: Members.
-        host: Where it ran.
         pid: Process.
         name: "AllReduce", ...
         sequence: Number inside communicator and kind.
-        message_bytes: Size.
         exec_s: How long it took on this rank.
     """
 
     communicator: str
-    rank: int
-    ranks: int
-    host: str
     pid: int
     name: str
     sequence: int
-    message_bytes: int
     exec_s: float
 
 
 class _Header(msgspec.Struct):
     id: str
-    rank: int
-    n_ranks: int
 
 
 class _Metadata(msgspec.Struct):
-    hostname: str = ""
     pid: int = 0
 
 
 class _Performance(msgspec.Struct):
     coll: str
     coll_sn: int
-    coll_msg_size_bytes: int
     coll_exec_time_us: float
 
 
@@ -120,13 +108,9 @@ def _objects(text: str) -> Iterator[str]:
 def _operation(record: _Record) -> Operation:
     return Operation(
         communicator=record.header.id[:_MOST_TEXT],
-        rank=record.header.rank,
-        ranks=record.header.n_ranks,
-        host=record.metadata.hostname[:_MOST_TEXT],
         pid=record.metadata.pid,
         name=record.coll_perf.coll[:_MOST_TEXT],
         sequence=record.coll_perf.coll_sn,
-        message_bytes=record.coll_perf.coll_msg_size_bytes,
         exec_s=record.coll_perf.coll_exec_time_us * 1e-6,
     )
 
