@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import FunctionKey, ThreadRole
+from eroica.model.pattern import ThreadRole
 from eroica.summarize.activity import Outline
 from eroica.summarize.phases import is_apply_frame, is_engine_frame
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, stack_function
@@ -143,22 +143,15 @@ class CallTree:
         return known
 
     def numbers(self, nodes: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the function numbers of nodes, and reserve missing ones. int32, same shape."""
+        """Return the function numbers of nodes. int32, same shape."""
         kinds, inverse = distinct_codes(nodes)
         found = []
         for node in kinds.tolist():
             if node not in self._numbers:
-                self._numbers[node] = self._functions.reserve()
+                key = stack_function(self.stack(node), self.role)
+                self._numbers[node] = self._functions.number(key)
             found.append(self._numbers[node])
         return np.array(found, dtype=np.int32)[inverse] if found else np.empty(0, dtype=np.int32)
-
-    def keys(self, wanted: set[int]) -> dict[int, FunctionKey]:
-        """Identities of those of the function numbers that are of this tree."""
-        return {
-            number: stack_function(self.stack(node), self.role)
-            for node, number in self._numbers.items()
-            if number in wanted
-        }
 
 
 class CallTrees(NamedTuple):

@@ -78,7 +78,6 @@ def summarize_worker(
         tally,
         _uses(capture, samples, scene.functions, segments, python, clock, settings),
         _beta_errors(strata, scene.window[1] - scene.window[0], len(scene.functions)),
-        scene.trees,
         _device_ns(scene, python, recorded),
     )
     neighbors, setup = find_neighbors(capture, samples), bounded_setup(capture.setup)

@@ -1,7 +1,7 @@
 """Add up the slices of a window, and make those rows of its pattern that fit into its budget of bytes.
 
-A trace may hold millions of call stacks and names; the pattern has room for some hundred. Only candidates for a place
-get names, series and records. Rows have `pattern_bytes`; collectives have a quarter of it on top, and
+A trace may hold very many call stacks and names; the pattern has room for some hundred. Only candidates for a place get
+series and records. Rows have `pattern_bytes`; collectives have a quarter of it on top, and
 the timeline takes what these leave.
 """
 
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern
 from eroica.model.series import encode_series
-from eroica.summarize.calls import CallTrees
-from eroica.summarize.sweep import UNNAMED, Durations, Functions, Layer, Slice, Times
+from eroica.summarize.sweep import Durations, Functions, Layer, Slice, Times
 from eroica.summarize.utilization import Use
 
 _MOST_ROWS = 3000
@@ -171,17 +170,15 @@ def build_rows(
     tally: Tally,
     uses: Sequence[Use],
     errors: NDArray[np.float64],
-    trees: CallTrees | None,
     device_ns: NDArray[np.float64],
 ) -> tuple[tuple[FunctionPattern, ...], list[bytes], float]:
     """Candidates in order of falling beta, then total.
 
     Args:
-        functions: F of them; call stacks among the candidates get their names here.
+        functions: F of them.
         tally: What was added up.
         uses: Utilization, F of them.
         errors: Standard errors of beta. float64 [F].
-        trees: Call stacks that have no names yet; where there are some, nothing is known of devices.
         device_ns: What a device does for each function, F of them. float64 [F].
 
     Returns:
@@ -190,14 +187,10 @@ def build_rows(
     count = len(functions)
     critical, totals = tally.critical_ns(count), tally.totals(count)
     window_ns = int(tally.edges_ns[-1] - tally.edges_ns[0])
-    candidates = _candidates(functions, critical, totals, window_ns)
-    group = _name(functions, candidates, trees)
-    critical, totals = _joined(group, critical, totals)
-    order = np.flatnonzero((group == np.arange(count)) & ((critical > 0) | (totals.total_ns > 0)))
-    order = order[np.lexsort((-totals.total_ns[order], -critical[order]))]
+    order = _candidates(functions, critical, totals, window_ns)
     place = np.full(count, -1, dtype=np.int64)
     place[order] = np.arange(len(order))
-    per_iteration = tally.per_iteration_ns(np.where(group >= 0, place[group], -1), len(order))
+    per_iteration = tally.per_iteration_ns(place, len(order))
     rows = tuple(
         FunctionPattern(
             key=functions.keys[number],
@@ -220,7 +213,7 @@ def build_rows(
         encode_series((part / 1000.0).astype(np.float32)) if _deserves(row) else b""
         for row, part in zip(rows, per_iteration, strict=True)
     ]
-    left_out = int(critical[group < 0].sum())
+    left_out = int(critical[place < 0].sum())
     return rows, series, left_out / 1e9
 
 
@@ -230,7 +223,7 @@ def _deserves(row: FunctionPattern) -> bool:
 
 
 def _candidates(functions: Functions, critical: NDArray[np.int64], totals: Totals, window_ns: int) -> NDArray[np.int64]:
-    """Functions that may find a place among the rows."""
+    """Functions that may find a place among the rows, in order of falling critical, then total time."""
     seen = np.flatnonzero((critical > 0) | (totals.total_ns > 0))
     order = seen[np.lexsort((-totals.total_ns[seen], -critical[seen]))]
     if len(order) <= _MOST_ROWS:
@@ -242,33 +235,6 @@ def _candidates(functions: Functions, critical: NDArray[np.int64], totals: Total
     kept[order[first[order]][:_MOST_FIRST]] = True
     kept[order[explains[order]][:_MOST_FIRST]] = True
     return order[kept[order]]
-
-
-def _name(functions: Functions, candidates: NDArray[np.int64], trees: CallTrees | None) -> NDArray[np.int64]:
-    """The function that each one stands for after naming: itself, one of the same name, -1 for none."""
-    group = np.full(len(functions), -1, dtype=np.int64)
-    group[candidates] = candidates
-    nameless = {number for number in candidates.tolist() if functions.keys[number] is UNNAMED}
-    if trees is not None and nameless:
-        for tree in trees:
-            for number, key in tree.keys(nameless).items():
-                group[number] = functions.name(number, key)
-    return group
-
-
-def _joined(group: NDArray[np.int64], critical: NDArray[np.int64], totals: Totals) -> tuple[NDArray[np.int64], Totals]:
-    """Sums of functions of one name under its first number."""
-    moved = np.flatnonzero((group >= 0) & (group != np.arange(len(group))))
-    if not len(moved):
-        return critical, totals
-    to = group[moved]
-    critical, count = critical.copy(), totals.count.copy()
-    total, longest = totals.total_ns.copy(), totals.longest_ns.copy()
-    np.add.at(critical, to, critical[moved])
-    np.add.at(count, to, count[moved])
-    np.add.at(total, to, total[moved])
-    np.maximum.at(longest, to, longest[moved])
-    return critical, Totals(count, total, longest)
 
 
 def _short(value: float) -> float:

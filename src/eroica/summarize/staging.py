@@ -134,7 +134,7 @@ class Scene:
         collections: Starts and ends of the collector's runs on the training thread.
         outline: Of the trace.
         functions: Numbers of the critical path and of samples.
-        trees: Call stacks that have no names yet.
+        trees: Call stacks of traced Python.
         tally: What was added up, with the boundaries of the iterations.
         groups: Process groups by name, in words.
     """

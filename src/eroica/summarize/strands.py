@@ -24,7 +24,6 @@ from eroica.summarize.phases import LOADER_PREFIX, PHASES, phases_at, split_fram
 from eroica.summarize.sampled import OtherThread, ThreadSamples
 from eroica.summarize.staging import Staged
 from eroica.summarize.sweep import (
-    UNNAMED,
     Functions,
     Layer,
     Numbers,
@@ -467,20 +466,11 @@ def _critical(staged: Staged, span: tuple[int, int], names: Names) -> Spans:
     if not len(layer.start):
         return join(())
     kinds, inverse = distinct_codes(layer.function.astype(np.int64))
-    keys = _named_keys(staged, kinds.tolist())
+    keys = [staged.scene.functions.keys[kind] for kind in kinds.tolist()]
     numbers = [names.number(key.kind, key.name, key.phase, key.thread) for key in keys]
     function = np.array(numbers, dtype=np.int32)[inverse]
     begins = np.append(True, (function[1:] != function[:-1]) | (layer.start[1:] != layer.end[:-1]))
     return Spans(layer.start[begins], layer.end[np.append(begins[1:], True)], function[begins])
-
-
-def _named_keys(staged: Staged, numbers: Sequence[int]) -> list[FunctionKey]:
-    keys = {number: staged.scene.functions.keys[number] for number in numbers}
-    nameless = {number for number, key in keys.items() if key is UNNAMED}
-    if nameless:
-        for tree in staged.scene.trees:
-            keys |= tree.keys(nameless)
-    return [keys[number] for number in numbers]
 
 
 def _collectives(staged: Staged, span: tuple[int, int], names: Names) -> Iterator[Strand]:

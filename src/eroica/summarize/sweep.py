@@ -22,8 +22,6 @@ Times = NDArray[np.int64]
 Numbers = NDArray[np.int32]
 _LARGER = 4
 _SMALL = 200_000
-#: Stands for functions that have a number, but no name yet (and perhaps never: there may be millions of call stacks).
-UNNAMED = FunctionKey(kind="python", name="")
 #: Events that start in one slice; these take some 50 MB while they are worked on.
 MOST_EVENTS = 200_000
 
@@ -345,18 +343,6 @@ class Functions:
             found = self._numbers[key] = len(self.keys)
             self.keys.append(key)
         return found
-
-    def reserve(self) -> int:
-        """A number without a name."""
-        self.keys.append(UNNAMED)
-        return len(self.keys) - 1
-
-    def name(self, number: int, key: FunctionKey) -> int:
-        """Name what was reserved; returns the number that has this name, an earlier one if there is one."""
-        known = self._numbers.setdefault(key, number)
-        if known == number:
-            self.keys[number] = key
-        return known
 
 
 class Slice(NamedTuple):
