@@ -10,7 +10,7 @@ from eroica.summarize.collectives import find_executions
 from eroica.summarize.rows import Tally
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, ThreadSamples
 from eroica.summarize.staging import find_critical_path
-from eroica.summarize.sweep import Functions, empty_layer
+from eroica.summarize.sweep import Functions, empty_layer, join_durations
 from eroica.trace.schema import Category
 
 WINDOW = (10, 70)
@@ -181,8 +181,8 @@ def test_every_moment_belongs_to_whom_the_slow_twin_gives_it(seed, device):
 def test_critical_time_and_idle_time_are_the_window_exactly(seed, device):
     events, collections, samples, edges = random_window(seed, device)
     keys, segments = fast(events, collections, samples, edges)
-    tally = Tally(np.array(edges), 0)
-    tally.add_segments(segments, empty_layer())
+    nothing = join_durations(())
+    tally = Tally(np.array(edges), segments, nothing, empty_layer(), 0)
     per_iteration = tally.per_iteration_ns(np.arange(len(keys)), len(keys))
     assert int(per_iteration.sum()) + tally.idle_ns == WINDOW[1] - WINDOW[0]
     assert tally.critical_ns(len(keys)).tolist() == per_iteration.sum(axis=1).tolist()
@@ -200,8 +200,7 @@ def test_the_critical_parts_of_collectives_are_those_of_their_functions(seed):
         table, executions, (runs[:, 0], runs[:, 1]), find_outline(table, TRAINING), WINDOW, functions
     )
     segments, _ = find_critical_path(activity, None, 1.0, np.array(edges))
-    tally = Tally(np.array(edges), len(executions))
-    tally.add_segments(segments, activity.collectives)
+    tally = Tally(np.array(edges), segments, activity.durations, activity.collectives, len(executions))
     critical, total = tally.execution_ns, tally.critical_ns(len(functions))
     assert critical.sum() == sum(total[number] for number, key in enumerate(functions.keys) if key.kind == "collective")
     assert all(part <= one.end_ns - one.start_ns for part, one in zip(critical, executions, strict=True))

@@ -20,11 +20,11 @@ from eroica.summarize.facts import channel_rates, find_neighbors, host_facts, li
 from eroica.summarize.host import device_time
 from eroica.summarize.phases import without_ranges
 from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
-from eroica.summarize.rows import attach_series, build_rows, fit_collectives, fit_rows
+from eroica.summarize.rows import Tally, attach_series, build_rows, fit_collectives, fit_rows
 from eroica.summarize.sampled import Stratum
 from eroica.summarize.staging import Sampled, Scene, Staged, read_sampled, set_scene, walk
-from eroica.summarize.sweep import MOST_EVENTS, Functions, Layer
-from eroica.summarize.timeline import add_timeline, shown_iteration
+from eroica.summarize.sweep import Functions, Layer
+from eroica.summarize.timeline import add_timeline
 from eroica.summarize.utilization import Use, disk_facts, find_resources, measure_threads, measure_use
 from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline
@@ -68,11 +68,8 @@ def summarize_worker(
     clock = WallClock(capture.clocks)
     events = without_ranges(events) if stacks is not None else events
     scene = set_scene(capture, events, flight, clock)
-    tally = scene.tally
     python = read_sampled(capture, scene, stacks, clock, samples)
-    at_once = stacks is not None or samples is not None
-    shown = shown_iteration(scene.tally.edges_ns)
-    segments, strata, critical = walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded, shown)
+    segments, strata, tally = walk(scene, python, recorded)
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
@@ -90,10 +87,10 @@ def summarize_worker(
         first_iteration=capture.first_iteration,
         last_iteration=capture.last_iteration,
         duration_s=duration_s,
-        iteration_us=encode_series((np.diff(tally.edges_ns) / 1000.0).astype(np.float32), exact=True),
-        wait_us=encode_series(_wait_us(scene), exact=True),
+        iteration_us=encode_series((np.diff(scene.edges_ns) / 1000.0).astype(np.float32), exact=True),
+        wait_us=encode_series(_wait_us(scene, tally), exact=True),
         functions=kept,
-        collectives=_records(capture, scene, settings, recorded),
+        collectives=_records(capture, scene, tally, settings, recorded),
         process_groups=capture.process_groups,
         idle_s=tally.idle_ns / 1e9,
         dropped_critical_s=dropped_s + left_out_s,
@@ -109,7 +106,7 @@ def summarize_worker(
         stall_s=capture.stall_s,
         notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
     )
-    pattern = add_timeline(pattern, Staged(scene, python, critical), capture, samples, settings)
+    pattern = add_timeline(pattern, Staged(scene, python, segments), capture, samples, settings)
     return msgspec.structs.replace(pattern, summarize_s=time.perf_counter() - began)
 
 
@@ -153,17 +150,18 @@ def _device_ns(scene: Scene, python: Sampled, recorded: bool) -> NDArray[np.floa
     return device_time(scene.events, scene.outline, python.training, scene.window, len(scene.functions))
 
 
-def _wait_us(scene: Scene) -> NDArray[np.float32]:
+def _wait_us(scene: Scene, tally: Tally) -> NDArray[np.float32]:
     """Critical collective time of each iteration, microseconds. float32 [I]."""
     group = np.array([0 if key.kind == "collective" else -1 for key in scene.functions.keys], dtype=np.int64)
-    wait: NDArray[np.int64] = scene.tally.per_iteration_ns(group, 1)[0]
+    wait: NDArray[np.int64] = tally.per_iteration_ns(group, 1)[0]
     return (wait / 1000.0).astype(np.float32)
 
 
-def _records(capture: Capture, scene: Scene, settings: Settings, recorded: bool) -> tuple[CollectiveRecord, ...]:
+def _records(
+    capture: Capture, scene: Scene, tally: Tally, settings: Settings, recorded: bool
+) -> tuple[CollectiveRecord, ...]:
     groups, rank = capture.process_groups, capture.worker.global_rank
-
-    tally, most = scene.tally, settings.collective_executions
+    most = settings.collective_executions
     grain_ns = RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS
     series = collective_series(scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, most, grain_ns)
     return fit_collectives(
@@ -175,7 +173,7 @@ def _records(capture: Capture, scene: Scene, settings: Settings, recorded: bool)
 
 def _workload(capture: Capture, events: EventTable, scene: Scene) -> Workload:
     """Add to the worker's own counts what the trace tells: backward passes and collectives."""
-    known, iterations = capture.workload, max(len(scene.tally.edges_ns) - 1, 1)
+    known, iterations = capture.workload, max(len(scene.edges_ns) - 1, 1)
     named = events.names_where([name == _ACCUMULATE for name in events.strings])
     low, high = scene.window
     inside = named & (events.start_ns >= low) & (events.start_ns < high)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern
 from eroica.model.series import encode_series
-from eroica.summarize.sweep import Durations, Functions, Layer, Slice, Times
+from eroica.summarize.sweep import Durations, Functions, Layer, Times
 from eroica.summarize.utilization import Use
 
 _MOST_ROWS = 3000
@@ -29,63 +29,38 @@ _LEAST_SERIES_BETA = 0.001
 _EXPLAINING_BETA = 0.01
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Counts and durations of executions. F functions.
-
-    Attributes:
-        count: int64 [F].
-        total_ns: float64 [F].
-        longest_ns: int64 [F].
-    """
-
-    count: NDArray[np.int64]
-    total_ns: NDArray[np.float64]
-    longest_ns: NDArray[np.int64]
-
-
 class Tally:
-    """Adds up what the slices of one window show.
+    """What a window shows, added up.
 
     Args:
         edges_ns: Boundaries of the iterations, wall clock. int64 [I + 1].
+        segments: The critical path, cut at the boundaries; function -1 is idle.
+        durations: All executions.
+        collectives: Functions whose executions are counted apart.
         executions: How many collectives there were.
+
+    Attributes:
+        idle_ns: Time of no function.
+        execution_ns: Critical time of each collective. int64 [executions].
     """
 
-    def __init__(self, edges_ns: Times, executions: int) -> None:
+    def __init__(
+        self, edges_ns: Times, segments: Layer, durations: Durations, collectives: Layer, executions: int
+    ) -> None:
         self.edges_ns = edges_ns
-        self.idle_ns = 0
-        self.execution_ns = np.zeros(executions, dtype=np.int64)
-        self._cells: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        self._totals = Totals(np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64))
-        self._crossing: dict[tuple[int, int], int] = {}
-
-    # --- critical time ---
-
-    def add_segments(self, segments: Layer, collectives: Layer) -> None:
-        """Add a slice's critical path; `collectives` says which functions' executions are counted apart."""
-        idle = segments.function < 0
-        self.idle_ns += int((segments.end - segments.start)[idle].sum())
-        owned = segments.where(~idle)
-        if not len(owned.start):
-            return
-        iterations = len(self.edges_ns) - 1
-        begins = np.searchsorted(owned.start, self.edges_ns)
-        iteration = np.repeat(np.arange(iterations), np.diff(begins))
-        place = owned.function.astype(np.int64) * iterations + iteration
-        length = (owned.end - owned.start).astype(np.float64)
-        self._cells.append(_sums(place, length))
+        owned = segments.where(segments.function >= 0)
+        self._iterations = len(edges_ns) - 1
+        self._function = owned.function
+        self._iteration = np.repeat(np.arange(self._iterations), np.diff(np.searchsorted(owned.start, edges_ns)))
+        self._length = (owned.end - owned.start).astype(np.float64)
+        self.idle_ns = int(edges_ns[-1] - edges_ns[0]) - round(float(self._length.sum()))
         mine = np.isin(owned.function, np.unique(collectives.function))
-        if mine.any():
-            sums = np.bincount(owned.execution[mine], weights=length[mine], minlength=len(self.execution_ns))
-            self.execution_ns += np.rint(sums).astype(np.int64)
+        self.execution_ns = _summed(owned.execution[mine], self._length[mine], executions)
+        self._durations = durations
 
     def critical_ns(self, functions: int) -> NDArray[np.int64]:
         """Critical nanoseconds of functions 0..functions-1. int64 [F]."""
-        total = np.zeros(functions, dtype=np.int64)
-        for place, length in self._cells:
-            np.add.at(total, place // (len(self.edges_ns) - 1), length)
-        return total
+        return _summed(self._function, self._length, functions)
 
     def per_iteration_ns(self, groups: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         """Critical nanoseconds in each iteration, of groups of functions.
@@ -97,72 +72,23 @@ class Tally:
         Returns:
             int64 [count, I].
         """
-        iterations = len(self.edges_ns) - 1
-        total = np.zeros((count, iterations), dtype=np.int64)
-        for place, length in self._cells:
-            group = groups[place // iterations]
-            keep = group >= 0
-            np.add.at(total, (group[keep], place[keep] % iterations), length[keep])
-        return total
+        group = groups[self._function]
+        keep = group >= 0
+        place = group[keep] * self._iterations + self._iteration[keep]
+        return _summed(place, self._length[keep], count * self._iterations).reshape(count, self._iterations)
 
-    # --- counts ---
-
-    def add_durations(self, found: Durations, part: Slice | None = None) -> None:
-        """Add executions; one that reaches over a slice's borders is counted when all are in."""
-        if part is not None:
-            row = found.row
-            events = part.events
-            crossing = (row >= 0) & ((events.start_ns[row] < part.start_ns) | (events.end_ns[row] > part.end_ns))
-            self._remember(found, part, np.flatnonzero(crossing))
-            found = Durations(found.function[~crossing], found.length_ns[~crossing], row[~crossing])
-        self._totals = _added(self._totals, found.function, found.length_ns)
-
-    def _remember(self, found: Durations, part: Slice, crossing: NDArray[np.int64]) -> None:
-        for place in crossing.tolist():
-            key = int(part.rows[found.row[place]]), int(found.function[place])
-            self._crossing[key] = self._crossing.get(key, 0) + int(found.length_ns[place])
-
-    def totals(self, functions: int) -> Totals:
-        """Counts and durations of functions 0..functions-1."""
-        function = np.array([function for _, function in self._crossing], dtype=np.int32)
-        known = _added(self._totals, function, np.array(list(self._crossing.values()), dtype=np.int64))
-        return _grown(known, functions)
+    def totals(self, functions: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Executions, their nanoseconds, and the longest one, of functions 0..functions-1. int64 [F] each."""
+        function, length = self._durations.function, self._durations.length_ns
+        longest = np.zeros(functions, dtype=np.int64)
+        np.maximum.at(longest, function, length)
+        total = _summed(function, length.astype(np.float64), functions)
+        return np.bincount(function, minlength=functions), total, longest
 
 
-def _sums(place: NDArray[np.int64], length: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct places and the sums of their lengths."""
-    size = int(place.max(initial=0)) + 1
-    if size <= 4 * len(place) + 1_000_000:
-        sums = np.rint(np.bincount(place, weights=length)).astype(np.int64)
-        used = np.flatnonzero(sums)
-        return used, sums[used]
-    places, inverse = np.unique(place, return_inverse=True)
-    return places, np.rint(np.bincount(inverse, weights=length)).astype(np.int64)
-
-
-def _grown(totals: Totals, functions: int) -> Totals:
-    missing = functions - len(totals.count)
-    if missing <= 0:
-        return totals
-    return Totals(
-        np.pad(totals.count, (0, missing)),
-        np.pad(totals.total_ns, (0, missing)),
-        np.pad(totals.longest_ns, (0, missing)),
-    )
-
-
-def _added(totals: Totals, function: NDArray[np.int32], length: NDArray[np.int64]) -> Totals:
-    if not len(function):
-        return totals
-    size = max(int(function.max()) + 1, len(totals.count))
-    grown = _grown(totals, size)
-    longest = grown.longest_ns.copy()
-    np.maximum.at(longest, function, length)
-    return Totals(
-        grown.count + np.bincount(function, minlength=size),
-        grown.total_ns + np.bincount(function, weights=length.astype(np.float64), minlength=size),
-        longest,
-    )
+def _summed(place: NDArray[Any], length: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Sums of lengths by place. int64 [count]."""
+    return np.rint(np.bincount(place, weights=length, minlength=count)).astype(np.int64)
 
 
 def build_rows(
@@ -185,9 +111,9 @@ def build_rows(
         Rows, the encoded series of each, and the critical seconds of all functions without one.
     """
     count = len(functions)
-    critical, totals = tally.critical_ns(count), tally.totals(count)
+    critical, (executions, total, longest) = tally.critical_ns(count), tally.totals(count)
     window_ns = int(tally.edges_ns[-1] - tally.edges_ns[0])
-    order = _candidates(functions, critical, totals, window_ns)
+    order = _candidates(functions, critical, total, window_ns)
     place = np.full(count, -1, dtype=np.int64)
     place[order] = np.arange(len(order))
     per_iteration = tally.per_iteration_ns(place, len(order))
@@ -200,9 +126,9 @@ def build_rows(
             resource=uses[number].resource,
             resource_samples=uses[number].samples,
             critical_s=int(critical[number]) / 1e9,
-            total_s=_short(totals.total_ns[number] / 1e9),
-            count=int(totals.count[number]),
-            max_s=_short(totals.longest_ns[number] / 1e9),
+            total_s=_short(total[number] / 1e9),
+            count=int(executions[number]),
+            max_s=_short(longest[number] / 1e9),
             active_iterations=int(np.count_nonzero(per_iteration[at])),
             beta_error=_short(errors[number]),
             device_s=_short(device_ns[number] / 1e9),
@@ -222,14 +148,16 @@ def _deserves(row: FunctionPattern) -> bool:
     return row.beta >= _LEAST_SERIES or (row.key.kind == "gc" and row.critical_s > 0)
 
 
-def _candidates(functions: Functions, critical: NDArray[np.int64], totals: Totals, window_ns: int) -> NDArray[np.int64]:
+def _candidates(
+    functions: Functions, critical: NDArray[np.int64], total: NDArray[np.int64], window_ns: int
+) -> NDArray[np.int64]:
     """Functions that may find a place among the rows, in order of falling critical, then total time."""
-    seen = np.flatnonzero((critical > 0) | (totals.total_ns > 0))
-    order = seen[np.lexsort((-totals.total_ns[seen], -critical[seen]))]
+    seen = np.flatnonzero((critical > 0) | (total > 0))
+    order = seen[np.lexsort((-total[seen], -critical[seen]))]
     if len(order) <= _MOST_ROWS:
         return order
     first = np.array([key.kind in ("gc", "collective") for key in functions.keys], dtype=np.bool_)
-    explains = (critical == 0) & (totals.total_ns >= _EXPLAINING_SHARE * window_ns)
+    explains = (critical == 0) & (total >= _EXPLAINING_SHARE * window_ns)
     kept = np.zeros(len(functions), dtype=np.bool_)
     kept[order[:_MOST_ROWS]] = True
     kept[order[first[order]][:_MOST_FIRST]] = True

@@ -1,4 +1,4 @@
-"""Go through a window slice by slice, and give each moment to one function: the critical path (EROICA, section 4.2).
+"""Give each moment of a window to one function: the critical path (EROICA, section 4.2).
 
 Compute comes before memory operations, these before collectives, these before Python: at each moment the highest class
 that runs is critical. Where the paper is silent or would count a moment twice, each moment has one owner here.
@@ -42,13 +42,12 @@ from eroica.summarize.sampled import (
     training_samples,
 )
 from eroica.summarize.sweep import (
-    MOST_EVENTS,
     Durations,
     Functions,
     Layer,
     Times,
-    cut_slices,
     empty_layer,
+    join_durations,
     paint,
     unite,
 )
@@ -120,8 +119,7 @@ def stage_window(
     clock = WallClock(capture.clocks)
     scene = set_scene(capture, events, flight, clock)
     python = read_sampled(capture, scene, stacks, clock, hardware)
-    *_, critical = walk(scene, python, len(events) if stacks is not None else MOST_EVENTS, recorded, scene.window)
-    return Staged(scene, python, critical)
+    return Staged(scene, python, walk(scene, python, recorded)[0])
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class Scene:
         outline: Of the trace.
         functions: Numbers of the critical path and of samples.
         trees: Call stacks of traced Python.
-        tally: What was added up, with the boundaries of the iterations.
+        edges_ns: Boundaries of the iterations. int64 [I + 1].
         groups: Process groups by name, in words.
     """
 
@@ -145,13 +143,13 @@ class Scene:
     outline: Outline
     functions: Functions
     trees: CallTrees
-    tally: Tally
+    edges_ns: Times
     groups: Mapping[str, str]
 
     @property
     def window(self) -> tuple[int, int]:
         """Start and end of the window, wall clock."""
-        return int(self.tally.edges_ns[0]), int(self.tally.edges_ns[-1])
+        return int(self.edges_ns[0]), int(self.edges_ns[-1])
 
 
 def set_scene(capture: Capture, events: EventTable, flight: Sequence[FlightEntry], clock: WallClock) -> Scene:
@@ -171,7 +169,7 @@ def set_scene(capture: Capture, events: EventTable, flight: Sequence[FlightEntry
         outline=find_outline(events, capture.training_thread_id),
         functions=functions,
         trees=new_trees(functions),
-        tally=Tally(edges, len(executions)),
+        edges_ns=edges,
         groups={group.name: group.description for group in capture.process_groups},
     )
 
@@ -264,59 +262,33 @@ def _shift(
     return find_shift(training.time_ns[inner], phases, events, thread)
 
 
-def walk(
-    scene: Scene, python: Sampled, most: int, recorded: bool, shown: tuple[int, int]
-) -> tuple[Layer, tuple[Stratum, ...], Layer]:
-    """Add up the window, slice by slice.
-
-    Returns:
-        The critical path of the last slice (of all, if there is only one) with what samples it was divided by, and the
-        path of what is shown of the window.
-    """
-    executions, functions = scene.executions, scene.functions
+def walk(scene: Scene, python: Sampled, recorded: bool) -> tuple[Layer, tuple[Stratum, ...], Tally]:
+    """Return the critical path, what samples its time was divided by, and all of the window added up."""
+    events, outline, window, functions = scene.events, scene.outline, scene.window, scene.functions
     witness = None
     if python.training is not None:
         witness = Witness(python.training, python.rate_hz, python.awake, python.elsewhere)
-    moments: tuple[Times, Times] | None = None
-    if recorded and python.training is None and scene.outline.has_accelerator:
-        moments = launching_moments(scene.events, scene.outline)  # which reach back, also over the borders of slices
-    seen: list[Layer] = []
-    for part in cut_slices(scene.events, scene.window, most):
-        window = (part.start_ns, part.end_ns)
-        activity = gather_activity(
-            part.events,
-            executions,
-            scene.collections,
-            scene.outline,
-            window,
-            functions,
-            witness,
-        )
-        scene.tally.add_durations(activity.durations, part)
-        calls: Calls | None = None
-        host: tuple[Layer, ...] = ()
-        if python.training is None:
-            calls = read_calls(part.events, scene.outline, window, scene.trees)
-            scene.tally.add_durations(calls.durations, part)
-        if recorded:
-            host, durations = read_host(part.events, scene.outline, window, functions)
-            scene.tally.add_durations(durations, part)
-        launching: Layer | None = None
-        launched_by: tuple[Layer, ...] = ()
-        if moments is not None and calls is not None and len(calls.others.start):
+    activity = gather_activity(events, scene.executions, scene.collections, outline, window, functions, witness)
+    durations = [activity.durations]
+    calls: Calls | None = None
+    host: tuple[Layer, ...] = ()
+    launching: Layer | None = None
+    launched_by: tuple[Layer, ...] = ()
+    if python.training is None:
+        calls = read_calls(events, outline, window, scene.trees)
+        durations.append(calls.durations)
+    elif outline.has_accelerator:
+        launching, launches = read_launching(events, outline, window, functions)
+        durations.append(launches)
+    if recorded:
+        host, own = read_host(events, outline, window, functions)
+        durations.append(own)
+        if calls is not None and len(calls.others.start) and outline.has_accelerator:
+            moments = launching_moments(events, outline)
             launched_by = tuple(within(layer, *moments) for layer in host)
-        if python.training is not None and scene.outline.has_accelerator:
-            launching, launches = read_launching(part.events, scene.outline, window, functions)
-            scene.tally.add_durations(launches, part)
-        inner = scene.tally.edges_ns
-        inner = inner[(inner > window[0]) & (inner < window[1])]
-        edges = np.concatenate((window[:1], inner, window[1:])).astype(np.int64)
-        segments, strata = find_critical_path(
-            activity, python.training, python.rate_hz, edges, calls, host, launching, launched_by
-        )
-        scene.tally.add_segments(segments, activity.collectives)
-        seen.append(segments.within(*shown))
-    scene.tally.add_durations(collective_durations(executions, scene.collections, scene.window, functions))
-    for runs in python.runs:
-        scene.tally.add_durations(runs)
-    return segments, strata, Layer(*(np.concatenate(columns) for columns in zip(*seen, strict=True)))
+    segments, strata = find_critical_path(
+        activity, python.training, python.rate_hz, scene.edges_ns, calls, host, launching, launched_by
+    )
+    durations.append(collective_durations(scene.executions, scene.collections, window, functions))
+    added = join_durations([*durations, *python.runs])
+    return segments, strata, Tally(scene.edges_ns, segments, added, activity.collectives, len(scene.executions))

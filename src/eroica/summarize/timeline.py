@@ -82,7 +82,7 @@ def add_timeline(
         budget = min(budget, room)
         if budget < _LEAST_BYTES:
             return pattern
-        edges_ns = staged.scene.tally.edges_ns
+        edges_ns = staged.scene.edges_ns
         strands = find_strands(staged, shown_iteration(edges_ns))
         timeline = fit_timeline(strands, edges_ns, channel_series(capture, samples), budget)
     except Exception as error:  # noqa: BLE001 - the pattern must leave, whatever a damaged trace does to its picture

@@ -134,7 +134,7 @@ def _counter(series: ChannelSeries, span: tuple[float, float]) -> Counter:
 
 def draw_whole(staged: Staged, channels: Sequence[ChannelSeries]) -> Drawn:
     """Return the captured iterations of a worker, as many around the middle one as viewers can take."""
-    edges = staged.scene.tally.edges_ns
+    edges = staged.scene.edges_ns
     first, last = _iterations(len(edges) - 1, len(staged.scene.events))
     span = int(edges[first]), int(edges[last + 1])
     strands = find_strands(staged, span)
