@@ -41,7 +41,7 @@ def test_a_wrong_value_names_itself(tmp_path: Path, name: str, value: str, words
         ("slowdown", "nan", "a number, 0 to 1,000"),
         ("window_s", "inf", "a number, above 0, up to 1,000,000"),
         ("window_s", 0, "above 0"),
-        ("thread_state_hz", 20_000, "a whole number, 1 to 10,000"),
+        ("sampling_hz", 20_000, "a whole number, 1 to 1,000"),
         ("scratch_bytes", -1, "a whole number, 0 or more"),
         ("min_gain", "3", "a number, 0 to 1"),
         ("webhook_on", "slow,fast", "any of slow, blocked, undetermined, healthy, with commas"),
@@ -64,7 +64,7 @@ def test_every_default_is_possible_and_every_number_has_limits() -> None:
 
 def test_the_ends_of_a_range_are_possible() -> None:
     assert (
-        load_settings({"min_gain": 1, "slowdown": 0, "thread_state_hz": 10_000, "webhook_on": ""}, {}).min_gain == 1.0
+        load_settings({"min_gain": 1, "slowdown": 0, "sampling_hz": 1000, "webhook_on": ""}, {}).min_gain == 1.0
     )
 
 

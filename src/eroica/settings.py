@@ -246,7 +246,6 @@ class Settings:
         2_000_000_000, "Most bytes of raw traces on a host; above it windows get shorter.", Numbers(0)
     )
     hardware: bool = _setting(True, "Sample hardware channels during windows.")
-    thread_state_hz: int = _setting(1000, "Thread states and run-queue wait, samples per second.", Numbers(1, 10_000))
 
     # --- reading trace files ---
     max_trace_bytes: int = _setting(
@@ -258,9 +257,6 @@ class Settings:
     readers: int = _setting(0, "Trace files read at the same time; 0 = as many as there are cores.", Numbers(0, 10_000))
 
     # --- summarize (EROICA, section 4.2) ---
-    critical_share: float = _setting(
-        0.8, "Share of the utilization that a critical duration must hold.", SHARE, "EROICA Alg. 1"
-    )
     pattern_bytes: int = _setting(
         24_000, "Byte budget of function rows of one worker on the wire.", Numbers(1000, 200_000)
     )
@@ -269,7 +265,6 @@ class Settings:
         "Most bytes of a worker's timeline, for pictures (1,500 in jobs of more than 1,024 workers); 0 = none.",
         Numbers(0, 200_000),
     )
-    collective_executions: int = _setting(512, "Executions kept per process group and kind of collective.", COUNT)
 
     # --- localize (EROICA, section 4.3) ---
     beta_gate: float = _setting(

@@ -213,11 +213,10 @@ class HostWindow:
         pairs = [f"{worker.worker.pid}:{worker.training_thread_id}" for worker in self._workers]
         arguments = [argument for pair in pairs for argument in ("--pid", pair)]
         directory = private_directory(self.directory / "hardware")
-        hz = max(1, self._settings.thread_state_hz)
         try:
             with self._hardware_log.open("wb") as log:
                 self._hardware = subprocess.Popen(
-                    isolated("eroica.hardware.sampler", *arguments, "--out", str(directory), "--hz", str(hz)),
+                    isolated("eroica.hardware.sampler", *arguments, "--out", str(directory)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,

@@ -50,32 +50,28 @@ GARBAGE_COLLECTION = FunctionKey(kind="gc", name="garbage collection")
 
 @dataclass(frozen=True, eq=False)
 class Outline:
-    """Facts of the whole trace that must be known before any part of it is read.
+    """Facts of a trace.
 
     Attributes:
         training_thread: Kernel thread id.
         autograd_threads: The engine's own threads.
         has_accelerator: Device kernels were seen.
         parts: When the worker was in which part of its iterations.
-        unread_threads: Further threads of the engine, which are not read: there are too many.
     """
 
     training_thread: int
     autograd_threads: tuple[int, ...]
     has_accelerator: bool
     parts: Parts
-    unread_threads: int = 0
 
 
 def find_outline(events: EventTable, training_thread: int) -> Outline:
     """Outline of a trace."""
-    autograd, unread = _autograd_threads(events, training_thread)
     return Outline(
         training_thread=training_thread,
-        autograd_threads=autograd,
+        autograd_threads=_autograd_threads(events, training_thread),
         has_accelerator=bool((events.category == Category.KERNEL).any()),
         parts=find_parts(events, training_thread),
-        unread_threads=unread,
     )
 
 
@@ -114,10 +110,10 @@ def gather_activity(
     """Sort a worker's events into layers.
 
     Args:
-        events: The trace, or the part of it that touches the window.
+        events: The trace.
         executions: Collectives, in order of start.
         collections: Starts and ends of the collector's runs on the training thread, wall clock.
-        outline: Of the whole trace.
+        outline: Of it.
         window: Start and end, wall-clock nanoseconds.
         functions: Takes the functions found.
         witness: Tells collectives that the training thread waits for from those that it goes on beside, where host
@@ -150,8 +146,8 @@ def gather_activity(
     )
 
 
-def _autograd_threads(events: EventTable, training_thread: int) -> tuple[tuple[int, ...], int]:
-    """Threads other than the training one that run backward passes, and how many more there are than are read.
+def _autograd_threads(events: EventTable, training_thread: int) -> tuple[int, ...]:
+    """Threads other than the training one that run backward passes, the busiest ones.
 
     In 2021 the engine left no notes of its own.
     """
@@ -162,7 +158,7 @@ def _autograd_threads(events: EventTable, training_thread: int) -> tuple[tuple[i
     others = engine & (events.thread != training_thread) & (events.thread != -1)
     threads, counts = np.unique(events.thread[others], return_counts=True)
     busiest = threads[np.argsort(-counts, kind="stable")[:_MOST_AUTOGRAD]]
-    return tuple(sorted(busiest.tolist())), len(threads) - len(busiest)
+    return tuple(sorted(busiest.tolist()))
 
 
 # --- operators on the host ---

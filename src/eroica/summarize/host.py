@@ -54,8 +54,8 @@ def read_host(
     """The host's own events, as layers of which earlier ones come first, and their executions.
 
     Args:
-        events: The trace, or the part of it that touches the window.
-        outline: Of the whole trace.
+        events: The trace.
+        outline: Of it.
         window: Start and end.
         functions: Takes the functions found.
     """
@@ -200,10 +200,15 @@ def launching_moments(events: EventTable, outline: Outline) -> tuple[Times, Time
 
     Threads that train and those of the autograd engine count.
     """
+    rows = _launches(events, outline)
+    return unite(events.start_ns[rows] - _TRACED_REACH_NS, events.end_ns[rows])
+
+
+def _launches(events: EventTable, outline: Outline) -> NDArray[np.intp]:
+    """Rows of launches by the training thread and the autograd engine's."""
     hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
     named = events.names_where([name.startswith(ALL_LAUNCHES) for name in events.strings])
-    rows = np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
-    return unite(events.start_ns[rows] - _TRACED_REACH_NS, events.end_ns[rows])
+    return np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
 
 
 def within(layer: Layer, start: Times, end: Times) -> Layer:
@@ -218,17 +223,15 @@ def read_launching(
     """Moments shortly before launches of the training thread and of the autograd engine's, by part of the iteration.
 
     Args:
-        events: The trace, or the part of it that touches the window.
-        outline: Of the whole trace.
+        events: The trace.
+        outline: Of it.
         window: Start and end, wall clock, nanoseconds.
         functions: Takes the functions found.
 
     Returns:
         The moments, and the launches for counting.
     """
-    hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
-    named = events.names_where([name.startswith(ALL_LAUNCHES) for name in events.strings])
-    rows = np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
+    rows = _launches(events, outline)
     phase: NDArray[np.int8] = phases_at(events.start_ns[rows], outline.parts)
     phase[events.thread[rows] != outline.training_thread] = _BACKWARD
     number_P = np.array(

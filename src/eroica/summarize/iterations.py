@@ -116,7 +116,19 @@ def between(found: Iterations, first: int, last: int) -> Iterations:
 
 
 def _profiler_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
-    numbers = [int(match[1]) if (match := _STEP.match(name)) else -1 for name in events.strings]
+    return _counted(events, host, _STEP, "profiler steps", 1)
+
+
+def _numbered(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
+    """Iterations that the user's own ranges number ("iteration 12", "step_7"), as those of NVTX do."""
+    return _counted(events, host, _NUMBERED, "marks", _FEWEST_MARKS)
+
+
+def _counted(
+    events: EventTable, host: NDArray[np.bool_], named: re.Pattern[str], found_by: str, fewest: int
+) -> Iterations | None:
+    """Iterations that are marked by ranges with numbers in their names."""
+    numbers = [int(match[1]) if (match := named.match(name)) else -1 for name in events.strings]
     number = np.array(numbers, dtype=np.int64)[events.name] if numbers else np.empty(0, np.int64)
     rows = np.flatnonzero(host & (number >= 0))
     if not len(rows):
@@ -124,10 +136,12 @@ def _profiler_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations |
     thread = _most_frequent(events.thread[rows])
     rows = _longest_of_each(events, rows[events.thread[rows] == thread], number)
     kept = rows[_longest_run(number[rows])]
+    if len(kept) < fewest:
+        return None
     edges = np.append(events.start_ns[kept], events.end_ns[kept[-1]])
     first = int(number[kept[0]])
-    notes = () if len(kept) == len(rows) else (f"{len(rows) - len(kept)} profiler steps do not follow the others",)
-    found = Iterations(edges, first, "profiler steps", (first, first + len(kept) - 1), thread, notes)
+    notes = () if len(kept) == len(rows) else (f"{len(rows) - len(kept)} {found_by} do not follow the others",)
+    found = Iterations(edges, first, found_by, (first, first + len(kept) - 1), thread, notes)
     return _without_cut(events, _rising(found))
 
 
@@ -160,24 +174,6 @@ def _loader(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
     last = int(events.end_ns[work].max(initial=int(events.end_ns[rows[-1]])))
     edges = np.append(starts, max(last, int(starts[-1]) + 1))
     return _without_half_last(events, _rising(Iterations(edges, 0, "loader", (-1, -1), thread)))
-
-
-def _numbered(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
-    """Iterations that the user's own ranges number ("iteration 12", "step_7"), as those of NVTX do."""
-    numbers = [int(match[1]) if (match := _NUMBERED.match(name)) else -1 for name in events.strings]
-    number = np.array(numbers, dtype=np.int64)[events.name] if numbers else np.empty(0, np.int64)
-    rows = np.flatnonzero(host & (number >= 0))
-    if len(rows) < _FEWEST_MARKS:
-        return None
-    thread = _most_frequent(events.thread[rows])
-    rows = _longest_of_each(events, rows[events.thread[rows] == thread], number)
-    kept = rows[_longest_run(number[rows])]
-    if len(kept) < _FEWEST_MARKS:
-        return None
-    edges = np.append(events.start_ns[kept], events.end_ns[kept[-1]])
-    first = int(number[kept[0]])
-    found = Iterations(edges, first, "marks", (first, first + len(kept) - 1), thread)
-    return _without_cut(events, _rising(found))
 
 
 def _without_startup(events: EventTable, found: Iterations) -> Iterations:

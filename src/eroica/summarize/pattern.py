@@ -31,6 +31,8 @@ from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import EventTable
 
 _COLLECTIVES_SHARE = 4
+#: Executions kept per process group and kind of collective.
+_EXECUTIONS = 512
 _HEADER_BYTES = 1500
 #: The operator that adds to a parameter's gradient: once for each parameter in each backward pass.
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -54,7 +56,7 @@ def summarize_worker(
             trace itself holds.
         samples: Hardware channels, None if there are none.
         flight: The Flight Recorder's entries.
-        settings: `pattern_bytes`, `collective_executions` and `critical_share` count here.
+        settings: `pattern_bytes` and `timeline_bytes` count here.
         recorded: The trace is all there is: the host's own events explain what nothing else does, and records of
             collectives tell when each ended.
 
@@ -73,7 +75,7 @@ def summarize_worker(
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
-        _uses(capture, samples, scene.functions, segments, python, clock, settings),
+        _uses(capture, samples, scene.functions, segments, python, clock),
         _beta_errors(strata, scene.window[1] - scene.window[0], len(scene.functions)),
         _device_ns(scene, python, recorded),
     )
@@ -117,10 +119,9 @@ def _uses(
     segments: Layer,
     python: Sampled,
     clock: WallClock,
-    settings: Settings,
 ) -> list[Use]:
     resources = find_resources(capture, samples)
-    uses = measure_use(functions.keys, segments, resources, clock, settings.critical_share)
+    uses = measure_use(functions.keys, segments, resources, clock)
     measure_threads(python.threads, samples, clock, python.rate_hz, uses)
     return uses
 
@@ -161,11 +162,12 @@ def _records(
     capture: Capture, scene: Scene, tally: Tally, settings: Settings, recorded: bool
 ) -> tuple[CollectiveRecord, ...]:
     groups, rank = capture.process_groups, capture.worker.global_rank
-    most = settings.collective_executions
     grain_ns = RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS
-    series = collective_series(scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, most, grain_ns)
+    series = collective_series(
+        scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, _EXECUTIONS, grain_ns
+    )
     return fit_collectives(
-        most,
+        _EXECUTIONS,
         settings.pattern_bytes // _COLLECTIVES_SHARE,
         lambda limit: tuple(one.encode(limit) for one in series),
     )
@@ -208,9 +210,6 @@ def _notes(
 def _cuts(scene: Scene) -> list[str]:
     """Note the parts that summarizing left out because there were too many."""
     notes = scene.trees.losses()
-    if scene.outline.unread_threads:
-        unread, read = scene.outline.unread_threads, len(scene.outline.autograd_threads)
-        notes.append(f"operators of {unread:,} threads of the autograd engine are left out: only {read} are read")
     records = len({(one.group, one.kind) for one in scene.executions})
     if records > MOST_RECORDS:
         notes.append(f"collectives have {records:,} groups and kinds; only {MOST_RECORDS:,} of them are kept")

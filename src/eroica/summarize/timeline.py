@@ -147,19 +147,12 @@ def _head(edges_ns: Times) -> _Head:
 
 
 def _shares(counts: Sequence[int], wanted: int) -> list[int]:
-    """Divide the slices among strands: by weight, and slices that one strand does not need go to the others."""
-    others = max(len(counts) - 2, 1)
-    weight = np.array([_CRITICAL_SHARE, _TRAINING_SHARE] + [_OTHERS_SHARE / others] * (len(counts) - 2))
-    share = np.zeros(len(counts))
-    need = np.array(counts, dtype=np.float64)
-    for _ in range(len(counts)):
-        hungry = share < need
-        left = wanted - share.sum()
-        if left < 1 or not hungry.any():
-            break
-        share[hungry] += left * weight[hungry] / weight[hungry].sum()
-        share = np.minimum(share, need)
-    return [int(one) for one in np.ceil(share)]
+    """Divide the slices among strands by weight; the training thread gets what the others do not need."""
+    others = _OTHERS_SHARE / max(len(counts) - 2, 1)
+    weights = (_CRITICAL_SHARE, _TRAINING_SHARE, *[others] * (len(counts) - 2))
+    shares = [min(count, math.ceil(wanted * weight)) for count, weight in zip(counts, weights, strict=True)]
+    shares[1] = min(counts[1], shares[1] + max(wanted - sum(shares), 0))
+    return shares
 
 
 def _build(

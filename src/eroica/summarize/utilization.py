@@ -122,7 +122,7 @@ def role_of(key: FunctionKey) -> str:
 
 
 def measure_use(
-    keys: Sequence[FunctionKey], segments: Layer, resources: dict[str, Resource], clock: WallClock, share: float
+    keys: Sequence[FunctionKey], segments: Layer, resources: dict[str, Resource], clock: WallClock
 ) -> list[Use]:
     """Utilization of every function over its critical time.
 
@@ -131,23 +131,22 @@ def measure_use(
         segments: The critical path.
         resources: From `find_resources`.
         clock: Samples are on CLOCK_MONOTONIC.
-        share: Part of the use that a critical duration holds.
     """
     uses = [Use() for _ in keys]
     roles = np.array([role_of(key) for key in keys] or [""])
     for role, resource in resources.items():
         mine = segments.where((segments.function >= 0) & (roles[np.maximum(segments.function, 0)] == role))
         if len(mine.start):
-            _measure_role(mine, resource, clock, share, uses)
+            _measure_role(mine, resource, clock, uses)
     return uses
 
 
-def _measure_role(mine: Layer, resource: Resource, clock: WallClock, share: float, uses: list[Use]) -> None:
+def _measure_role(mine: Layer, resource: Resource, clock: WallClock, uses: list[Use]) -> None:
     start, end = clock.to_monotonic(mine.start), clock.to_monotonic(mine.end)
     mean = resource.series.mean_over(start, end)
     weight = np.where(np.isnan(mean), 0.0, (end - start).astype(np.float64))
     value = np.nan_to_num(mean)
-    long = _long_executions(mine, start, end, resource, share)
+    long = _long_executions(mine, start, end, resource)
     weight[long.inside] = 0.0
     count = len(uses)
     sums = np.bincount(mine.function, weights=weight * value, minlength=count) + long.sum_of(long.mean, count)
@@ -188,9 +187,7 @@ class _Long:
         return total
 
 
-def _long_executions(
-    mine: Layer, start: NDArray[np.int64], end: NDArray[np.int64], resource: Resource, share: float
-) -> _Long:
+def _long_executions(mine: Layer, start: NDArray[np.int64], end: NDArray[np.int64], resource: Resource) -> _Long:
     """Unbroken critical stretches of one execution with at least four values of the channel, and their L(e)."""
     begins = np.ones(len(start), dtype=np.bool_)
     begins[1:] = (mine.start[1:] != mine.end[:-1]) | (mine.function[1:] != mine.function[:-1])
@@ -202,7 +199,7 @@ def _long_executions(
     least = _LEAST_VALUES * max(resource.series.channel.resolution_ns, 1)
     chosen = np.flatnonzero(length >= least)
     chosen = np.sort(chosen[np.argsort(-length[chosen], kind="stable")][:_MOST_EXECUTIONS])
-    parts = [_critical_part(resource, int(start[first[one]]), int(end[last[one]]), share) for one in chosen]
+    parts = [_critical_part(resource, int(start[first[one]]), int(end[last[one]])) for one in chosen]
     kept = [one for one, part in zip(chosen.tolist(), parts, strict=True) if part is not None]
     table = np.array([part for part in parts if part is not None], dtype=np.float64).reshape(-1, 3)
     return _Long(
@@ -214,7 +211,7 @@ def _long_executions(
     )
 
 
-def _critical_part(resource: Resource, start_ns: int, end_ns: int, share: float) -> tuple[float, float, float] | None:
+def _critical_part(resource: Resource, start_ns: int, end_ns: int) -> tuple[float, float, float] | None:
     """Length, mean and standard deviation over L(e), on a grid of the channel's resolution; None without values."""
     step = max(resource.series.channel.resolution_ns, 1)
     edges = np.arange(start_ns, end_ns + 1, step, dtype=np.int64)
@@ -222,7 +219,7 @@ def _critical_part(resource: Resource, start_ns: int, end_ns: int, share: float)
     if np.isnan(value).any():
         return None
     value = np.clip(value, 0.0, None)
-    part = critical_duration(value, share)
+    part = critical_duration(value)
     if part is None:
         return float(end_ns - start_ns), 0.0, 0.0
     chosen = value[part[0] : part[1]]
