@@ -63,9 +63,7 @@ def test_every_default_is_possible_and_every_number_has_limits() -> None:
 
 
 def test_the_ends_of_a_range_are_possible() -> None:
-    assert (
-        load_settings({"min_gain": 1, "slowdown": 0, "sampling_hz": 1000, "webhook_on": ""}, {}).min_gain == 1.0
-    )
+    assert load_settings({"min_gain": 1, "slowdown": 0, "sampling_hz": 1000, "webhook_on": ""}, {}).min_gain == 1.0
 
 
 def test_a_process_that_went_elsewhere_reads_the_file_of_where_the_job_was_started(

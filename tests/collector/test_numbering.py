@@ -195,7 +195,7 @@ def test_agents_of_both_versions_take_part_in_one_window(tmp_path: Path) -> None
 def test_a_pattern_that_cannot_be_a_parcel_travels_whole(tmp_path: Path) -> None:
     async def script(job: Job) -> None:
         window_id = await job.open(100)
-        odd = msgspec.structs.replace(pattern(0, window_id), channels={"cpu": float("nan")}, duration_s=-1.0)
+        odd = msgspec.structs.replace(pattern(0, window_id), host_facts={"cpu_count": float("nan")}, duration_s=-1.0)
         assert await job.links[0].deliver(encode_record(odd)) == "refused"  # the collector refuses it, in its own words
         assert job.paths[-1] == "/v1/patterns"
 

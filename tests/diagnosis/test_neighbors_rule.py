@@ -25,9 +25,7 @@ from support import (
     synthesize_window,
 )
 
-BURNER = Neighbor(
-    name="python (serve.py)", pid=777, cpu_cores=6.0, memory_bytes=1 << 30
-)
+BURNER = Neighbor(name="python (serve.py)", pid=777, cpu_cores=6.0, memory_bytes=1 << 30)
 DAEMON = Neighbor(name="dockerd", pid=55, cpu_cores=0.3, memory_bytes=1 << 27)
 seeds = pytest.mark.parametrize("seed", range(3))
 
@@ -232,9 +230,7 @@ def test_a_slow_job_that_nothing_explains_tells_who_else_is_busy(seed: int) -> N
 def on_device(patterns: Sequence[WorkerPattern], workers: Sequence[int], utilization: float) -> list[WorkerPattern]:
     changed = beside(patterns, (), ())
     for at in workers:
-        there = Neighbor(
-            name="infer", pid=900 + at, device=f"cuda:{at % 8}", device_utilization=utilization
-        )
+        there = Neighbor(name="infer", pid=900 + at, device=f"cuda:{at % 8}", device_utilization=utilization)
         changed[at] = msgspec.structs.replace(changed[at], neighbors=(there, DAEMON))
     return changed
 

@@ -212,15 +212,15 @@ def test_a_group_whose_members_are_not_all_told_is_left_out(tmp_path, group):
     "told", ["", "not a record", [], 3, {"rank": "x"}, {"rank": -1}, {"rank": True}, {"rank": 10**40}, "[" * 9999]
 )
 def test_a_header_of_strange_types_says_nothing(tmp_path, told):
-    header = read(tmp_path, [event("a")], distributedInfo=told, deviceProperties="oops", traceName=[1]).header
-    assert (header.rank, header.groups, header.name, header.device) == (-1, (), "", "")
+    header = read(tmp_path, [event("a")], distributedInfo=told, deviceProperties="oops", host_name=[1]).header
+    assert (header.rank, header.groups, header.host, header.device) == (-1, (), "", "")
 
 
 def test_job_host_and_device_are_read_where_they_stand(tmp_path):
     devices = [{"id": 0, "name": "A"}, {"id": 6, "name": "B"}]
-    beside = {"mast_job_name": "run-1", "host_name": "node-7", "deviceProperties": str(devices), "traceName": "t.json"}
+    beside = {"mast_job_name": "run-1", "host_name": "node-7", "deviceProperties": str(devices)}
     header = read(tmp_path, [event("k", cat="kernel", pid=6), event("a", pid=77)], **beside).header
-    assert (header.job, header.host, header.device, header.name) == ("run-1", "node-7", "B", "t.json")
+    assert (header.job, header.host, header.device) == ("run-1", "node-7", "B")
     assert header.process_id == 77
 
 

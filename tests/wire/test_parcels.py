@@ -56,7 +56,7 @@ def made(rank: int = 0, rows: int = 40, seed: int = 0) -> WorkerPattern:
         worker=Worker(global_rank=rank, world_size=64, host=f"n{rank // 8}", pid=100 + rank), window_id=3,
         first_iteration=100, last_iteration=100 + iterations, duration_s=window_s,
         iteration_us=_series(random.normal(1e5, 1e3, iterations)), wait_us=_series(random.exponential(1e4, iterations)),
-        functions=functions, collectives=(record,), idle_s=0.1234, samples_used=500, channels={"cpu": 74.4, "net": 7.4},
+        functions=functions, collectives=(record,), idle_s=0.1234, samples_used=500,
         process_groups=(ProcessGroup(name="0", ranks=tuple(range(64))), ProcessGroup(name="1", ranks=(0, 5))),
         host_facts={"cpu_count": 192.0, "memory_bytes": 25276063744.0}, setup={"torch": "2.13"}, notes=("short",),
         stall_s=0.5, timeline=b"a picture",
@@ -113,7 +113,7 @@ def test_a_parcel_in_a_file_is_read_as_a_pattern() -> None:
     assert from_file(to_file(parcel)) == parcel
 
 
-@pytest.mark.parametrize("empty", [{"functions": ()}, {"collectives": ()}, {"duration_s": 0.0}, {"channels": {}}])
+@pytest.mark.parametrize("empty", [{"functions": ()}, {"collectives": ()}, {"duration_s": 0.0}, {"host_facts": {}}])
 def test_a_pattern_may_lack_anything(empty: dict[str, object]) -> None:
     sent = msgspec.structs.replace(made(), **empty)
     assert len(from_parcel(to_parcel(sent)).functions) == len(sent.functions)

@@ -312,11 +312,12 @@ class HostWindow:
         """Summarize in a process of its own; returns why it failed, empty if it did not."""
         process = await asyncio.create_subprocess_exec(
             *isolated(
-                "eroica.summarize",
+                "eroica.summarize.files",
                 str(directory / "capture.json"), str(self.directory / "hardware"), str(directory / "pattern"),
                 niceness=_NICENESS,
             ),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
         try:
             _, stderr = await asyncio.wait_for(process.communicate(), self._until_saved_s)

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -74,15 +75,13 @@ class Pace:
         return True
 
 
+@dataclass(slots=True)
 class _Task:
     """A call that is due every `period_ns`."""
 
-    __slots__ = ("call", "due_ns", "period_ns")
-
-    def __init__(self, call: Callable[[], None], period_ns: int, due_ns: int) -> None:
-        self.call = call
-        self.period_ns = period_ns
-        self.due_ns = due_ns
+    call: Callable[[], None]
+    period_ns: int
+    due_ns: int
 
 
 class Sampler:

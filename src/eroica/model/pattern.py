@@ -219,7 +219,6 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         samples_used: Stack samples that count.
         samples_dropped: Stack samples thrown away (outside the window, unreadable).
         has_accelerator: Device kernels were seen.
-        channels: Name -> achieved distinct values per second of each hardware channel.
         host_facts: Facts of the host in this window: "cpu_count", "run_queue_wait" (fraction of the training
             thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup); all
             of them stand at `eroica.summarize.facts.host_facts`.
@@ -257,7 +256,6 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     samples_used: int = 0
     samples_dropped: int = 0
     has_accelerator: bool = False
-    channels: dict[str, float] = {}
     host_facts: dict[str, float] = {}
     links: tuple[LinkUse, ...] = ()
     neighbors: tuple[Neighbor, ...] = ()

@@ -23,7 +23,6 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
         function: Of each slice, its place in `names`; int32.
         start_us: Of each slice, after the start of the iteration; float32.
         duration_us: Of each slice; float32.
-        depth: How many slices of this track enclose it; uint8.
         dropped: Slices that did not get room, the shortest ones.
 
     Arrays are made by `eroica.summarize.encode_series` and have one value a slice.
@@ -36,7 +35,6 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     function: bytes
     start_us: bytes
     duration_us: bytes
-    depth: bytes = b""
     phases: tuple[Phase, ...] = ()
     dropped: int = 0
 
@@ -45,7 +43,7 @@ class ChannelSeries(msgspec.Struct, frozen=True, kw_only=True):
     """One hardware channel over the whole window.
 
     Attributes:
-        name: Of the channel, as in `WorkerPattern.channels`.
+        name: Of the channel.
         per_s: Distinct values a second that were really measured; lines are not to be drawn finer.
         at_us: Middle of each bin after the start of the window, rising; float32.
         mean: Mean utilization in each bin, 0-1; NaN where nothing was measured. float32.

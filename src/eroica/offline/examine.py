@@ -93,7 +93,7 @@ def examine(
     """
     found = discover(paths, rule)
     problems: list[EroicaError] = []
-    parts = _of_traces(found, settings, bar, problems)
+    parts = [_part(span, settings) for span in _spans(found, settings, bar, problems)]
     parts += parts_of_dumps(found.dumps, settings, problems)
     for path in found.saved:
         parts += parts_of_saved(path, settings, problems)
@@ -156,10 +156,6 @@ def _combined(problems: Sequence[EroicaError]) -> EroicaError:
 
 
 # ---------------------------------------------------------------------- traces
-
-
-def _of_traces(found: Discovery, settings: Settings, bar: Bar | None, problems: list[EroicaError]) -> list[Part]:
-    return [_part(span, settings) for span in _spans(found, settings, bar, problems)]
 
 
 def _spans(found: Discovery, settings: Settings, bar: Bar | None, problems: list[EroicaError]) -> tuple[Span, ...]:

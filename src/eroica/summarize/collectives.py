@@ -161,14 +161,11 @@ def find_executions(
         *_point_to_point(direct, [events.collectives.get(span.call) for span in direct], sender, rank),
         *_kernels(events, groups),
     ]
-    clipped = (_clip(one, window) for one in found)
+    begin, end = window
+    clipped = (one._replace(start_ns=max(one.start_ns, begin), end_ns=min(one.end_ns, end)) for one in found)
     inside = [one for one in clipped if one.start_ns < one.end_ns]
     ordered = sorted(inside, key=lambda one: (one.start_ns, one.row))
     return _number_by_order(_without_false_numbers(ordered))
-
-
-def _clip(one: Execution, window: tuple[int, int]) -> Execution:
-    return one._replace(start_ns=max(one.start_ns, window[0]), end_ns=min(one.end_ns, window[1]))
 
 
 def _spans(events: EventTable, groups: Sequence[ProcessGroup]) -> list[_Span]:

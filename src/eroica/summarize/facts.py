@@ -40,20 +40,6 @@ _BITS = 6
 _OF_A_GPU = ("gpu_utilization", "gpu_memory_utilization", "gpu_power")
 
 
-def channel_rates(capture: Capture, samples: Samples | None) -> dict[str, float]:
-    """Distinct values per second of each channel of this worker and its host; the fastest device where it has many."""
-    rates: dict[str, float] = {}
-    if samples is None:
-        return rates
-    thread = f"{capture.worker.pid}/{capture.training_thread_id}"
-    for one in samples.series:
-        channel = one.channel
-        mine = channel.device in (thread, str(capture.worker.pid)) or not channel.device.split("/")[0].isdigit()
-        if mine:
-            rates[channel.name] = round(max(rates.get(channel.name, 0.0), channel.rate_hz), 1)
-    return rates
-
-
 def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
     """Measure how the training thread was held up, and the size and load of its host; only what was sampled.
 
@@ -161,8 +147,8 @@ def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor,
         if one.cpu_cores >= LEAST_CORES or one.memory_bytes >= LEAST_MEMORY * memory
     }
     for one in _on_device(capture, samples, window):
-        before = found.get(one.pid)
-        found[one.pid] = one if before is None else _with_device(before, one)
+        here = found.get(one.pid, one)
+        found[one.pid] = msgspec.structs.replace(here, device=one.device, device_utilization=one.device_utilization)
     ranked = sorted(found.values(), key=lambda one: (not one.device, -one.device_utilization, -share(one), one.pid))
     return tuple(ranked[:MOST_NEIGHBORS])
 
@@ -212,10 +198,6 @@ def _device_use(samples: Samples, part: list[str], device: str, window: Window) 
         device=device,
         device_utilization=_rounded(utilization) if utilization >= _LEAST_UTILIZATION else 0.0,
     )
-
-
-def _with_device(one: Neighbor, there: Neighbor) -> Neighbor:
-    return msgspec.structs.replace(one, device=there.device, device_utilization=there.device_utilization)
 
 
 def _over_window(series: Series | None, window: Window) -> float:

@@ -40,6 +40,7 @@ from eroica.trace.schema import LAUNCHES, Category
 from eroica.trace.table import EventTable
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
+#: Ranges of the user's own, as those of NVTX.
 _NUMBERED = re.compile(r"^(?:iteration|iter|step|train_step|training_step)[ _:#=]*(\d{1,9})$", re.IGNORECASE)
 _WARM_UP = 2.0
 _BEYOND = 1.5
@@ -88,10 +89,10 @@ def find_iterations(events: EventTable, most: int) -> Iterations:
     """
     host = (events.category == Category.ANNOTATION) & (events.start_ns < events.end_ns)
     found = (
-        _profiler_steps(events, host)
+        _counted(events, host, _STEP, "profiler steps", 1)
         or _optimizer_steps(events, host)
         or _loader(events, host)
-        or _numbered(events, host)
+        or _counted(events, host, _NUMBERED, "marks", _FEWEST_MARKS)
         or _span(events)
     )
     return _follow_device(events, _latest(_without_warm_up(_without_startup(events, found)), most))
@@ -113,15 +114,6 @@ def between(found: Iterations, first: int, last: int) -> Iterations:
 
 
 # --- what marks iterations ---
-
-
-def _profiler_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
-    return _counted(events, host, _STEP, "profiler steps", 1)
-
-
-def _numbered(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
-    """Iterations that the user's own ranges number ("iteration 12", "step_7"), as those of NVTX do."""
-    return _counted(events, host, _NUMBERED, "marks", _FEWEST_MARKS)
 
 
 def _counted(
@@ -156,7 +148,8 @@ def _optimizer_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations 
     ends = _last_of_each(events.end_ns[rows], events.start_ns[rows], _work_starts(events))
     if len(ends) < 2:
         return None
-    begin = _first_work(events, thread, int(ends[0]))
+    before = int(ends[0]) - 1
+    begin = min(int(events.start_ns[_thread_work(events, thread)].min(initial=before)), before)
     edges = np.append(begin, ends)
     return _without_half_first(events, _rising(Iterations(edges, 0, "optimizer steps", (-1, -1), thread)))
 
@@ -173,7 +166,11 @@ def _loader(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
     work = _thread_work(events, thread)
     last = int(events.end_ns[work].max(initial=int(events.end_ns[rows[-1]])))
     edges = np.append(starts, max(last, int(starts[-1]) + 1))
-    return _without_half_last(events, _rising(Iterations(edges, 0, "loader", (-1, -1), thread)))
+    found = _rising(Iterations(edges, 0, "loader", (-1, -1), thread))
+    if found is None or len(found.edges_ns) < 3:
+        return found
+    done = _work_done(events, found)
+    return _cut(found, 0, int(done[-1] < _COMPLETE * np.median(done[:-1])), _NOT_WHOLE)
 
 
 def _without_startup(events: EventTable, found: Iterations) -> Iterations:
@@ -277,10 +274,6 @@ def _thread_work(events: EventTable, thread: int) -> NDArray[np.int64]:
     return np.flatnonzero(work & (events.thread == thread))
 
 
-def _first_work(events: EventTable, thread: int, before: int) -> int:
-    return min(int(events.start_ns[_thread_work(events, thread)].min(initial=before - 1)), before - 1)
-
-
 # --- ends ---
 
 
@@ -309,14 +302,6 @@ def _without_half_first(events: EventTable, found: Iterations | None) -> Iterati
         return _cut(found, 1, 0, _NOT_WHOLE)
     ran_ahead = length[0] < _CUT * length[1:].min() and (events.category == Category.KERNEL).any()
     return _cut(found, int(ran_ahead), 0, "the host ran ahead of the device")
-
-
-def _without_half_last(events: EventTable, found: Iterations | None) -> Iterations | None:
-    """Leave out the time after the loader's last next, unless as much was done in it as in the other iterations."""
-    if found is None or len(found.edges_ns) < 3:
-        return found
-    done = _work_done(events, found)
-    return _cut(found, 0, int(done[-1] < _COMPLETE * np.median(done[:-1])), _NOT_WHOLE)
 
 
 def _without_cut(events: EventTable, found: Iterations | None) -> Iterations | None:

@@ -16,7 +16,7 @@ from eroica.model.setup import bounded_setup
 from eroica.model.window import Capture, FlightEntry
 from eroica.settings import Settings
 from eroica.summarize.clock import WallClock
-from eroica.summarize.facts import channel_rates, find_neighbors, host_facts, link_uses
+from eroica.summarize.facts import find_neighbors, host_facts, link_uses
 from eroica.summarize.host import device_time
 from eroica.summarize.phases import without_ranges
 from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
@@ -99,7 +99,6 @@ def summarize_worker(
         samples_used=python.used,
         samples_dropped=python.dropped,
         has_accelerator=scene.outline.has_accelerator,
-        channels=channel_rates(capture, samples),
         host_facts={**host_facts(capture, samples), **disk_facts(capture, samples, python.threads)},
         links=link_uses(capture, samples),
         neighbors=neighbors,

@@ -81,7 +81,6 @@ def summarize_recording(
         startup_s=startup_ns / 1e9,
         held=_held(events, found),
         events=len(events),
-        bytes_read=events.bytes_read,
     )
 
 
@@ -163,7 +162,6 @@ def _capture(events: EventTable, found: Iterations, rank: int) -> Capture:
         clocks=(ClockPair(realtime_ns=0, monotonic_ns=0),),
         training_thread_id=found.training_thread,
         training_thread_ident=found.training_thread,
-        thread_names={str(number): name for number, name in events.thread_names.items()},
         process_groups=groups,
         setup=dict((("device", header.device), *header.versions) if header.device else header.versions),
         garbage_collections=_collections(events, found.training_thread),

@@ -25,8 +25,6 @@ _MOST_FIRST = 500
 _EXPLAINING_SHARE = 0.01
 _LEAST_SERIES = 0.001
 _SERIES_SHARE = 3
-_LEAST_SERIES_BETA = 0.001
-_EXPLAINING_BETA = 0.01
 
 
 class Tally:
@@ -136,16 +134,13 @@ def build_rows(
         for at, number in enumerate(order.tolist())
     )
     series = [
-        encode_series((part / 1000.0).astype(np.float32)) if _deserves(row) else b""
+        encode_series((part / 1000.0).astype(np.float32))
+        if row.beta >= _LEAST_SERIES or (row.key.kind == "gc" and row.critical_s > 0)
+        else b""
         for row, part in zip(rows, per_iteration, strict=True)
     ]
     left_out = int(critical[place < 0].sum())
     return rows, series, left_out / 1e9
-
-
-def _deserves(row: FunctionPattern) -> bool:
-    """Return whether a row may get its series (`budget.attach_series` chooses among these)."""
-    return row.beta >= _LEAST_SERIES or (row.key.kind == "gc" and row.critical_s > 0)
 
 
 def _candidates(
@@ -187,12 +182,9 @@ def attach_series(rows: Sequence[FunctionPattern], series: Sequence[bytes], budg
     order = sorted(range(len(rows)), key=lambda number: rows[number].key.kind != "gc")
     attached = list(rows)
     for number in order:
-        row = rows[number]
-        small = row.beta < _LEAST_SERIES_BETA and row.key.kind != "gc"
-        if not row.critical_s or small or len(series[number]) > left:
-            continue
-        left -= len(series[number])
-        attached[number] = msgspec.structs.replace(row, per_iteration_us=series[number])
+        if series[number] and len(series[number]) <= left:
+            left -= len(series[number])
+            attached[number] = msgspec.structs.replace(rows[number], per_iteration_us=series[number])
     return tuple(attached)
 
 
@@ -220,7 +212,7 @@ def _rank(row: FunctionPattern, window_s: float) -> float:
     if row.key.kind in ("gc", "collective"):
         return 1.0
     if row.key.thread in ASIDE:
-        return _EXPLAINING_BETA if row.total_s >= _EXPLAINING_SHARE * window_s else 0.0
+        return _EXPLAINING_SHARE if row.total_s >= _EXPLAINING_SHARE * window_s else 0.0
     return row.beta
 
 

@@ -102,7 +102,7 @@ def stack_function(stack: tuple[str, ...], role: ThreadRole) -> FunctionKey:
     Frames of Eroica's own hooks are left out unless they are the leaf. A child's stack begins where the child began:
     above it stand the frames its parent had when it forked.
     """
-    kept = tuple(frame for frame in stack[:-1] if not _is_own(frame)) + stack[-1:]
+    kept = tuple(frame for frame in stack[:-1] if not split_frame(frame)[1].startswith(_OWN_FRAMES)) + stack[-1:]
     if role in ASIDE:
         begins = [place for place, frame in enumerate(kept) if _begins_child(frame)]
         kept = kept[begins[-1] :] if begins else kept
@@ -110,10 +110,6 @@ def stack_function(stack: tuple[str, ...], role: ThreadRole) -> FunctionKey:
     if role in ASIDE and any("torch/utils/data/" in frame for frame in kept):
         phase = "input"
     return FunctionKey(kind="python", name=split_frame(stack[-1])[0][:200], stack=kept, phase=phase, thread=role)
-
-
-def _is_own(frame: str) -> bool:
-    return split_frame(frame)[1].startswith(_OWN_FRAMES)
 
 
 def _begins_child(frame: str) -> bool:

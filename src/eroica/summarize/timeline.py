@@ -26,7 +26,7 @@ from eroica.settings import Settings
 from eroica.summarize.facts import channel_series
 from eroica.summarize.staging import Staged
 from eroica.summarize.strands import Spans, Strand, Strands, find_strands, join
-from eroica.summarize.sweep import Times, nest
+from eroica.summarize.sweep import Times
 from eroica.wire.codec import encode_record
 
 MANY_SHORT = "many short ones"
@@ -233,7 +233,6 @@ def _encoded(strand: Strand, shown: Spans, keys: Sequence[FunctionKey], head: _H
     start_us, duration_us = (
         (steps * head.grain_us).astype(np.float32) for steps in (shown.start, shown.end - shown.start)
     )
-    depth = nest(shown.start, shown.end).depth_N - 1 if len(shown.start) else np.empty(0, np.int32)
     return Track(
         name=strand.name,
         thread=strand.thread,
@@ -243,7 +242,6 @@ def _encoded(strand: Strand, shown: Spans, keys: Sequence[FunctionKey], head: _H
         function=encode_series(place.astype(np.int32)),
         start_us=encode_series(start_us, exact=True),
         duration_us=encode_series(duration_us, exact=True),
-        depth=encode_series(np.minimum(depth, 255).astype(np.uint8)),
         dropped=dropped,
     )
 

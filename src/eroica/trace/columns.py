@@ -102,48 +102,6 @@ class Places(dict[Place, int]):
         return number
 
 
-class CollectiveReader:
-    """Reads arguments of collectives; the same list of ranks is kept once, however often it occurs."""
-
-    def __init__(self) -> None:
-        self._ranks: dict[str, tuple[int, ...]] = {}
-
-    def read(self, event: Event) -> tuple[CollectiveArguments | None, int]:
-        """Arguments of a kernel or of the operator that launched it, and the number by which both are linked.
-
-        Returns:
-            The arguments, None if it has none; its "External id", -1 without one (old traces write the correlation).
-        """
-        try:
-            said = _COLLECTIVE.decode(event.args)
-        except _UNDECODABLE:
-            return None, -1
-        link = integer(said.external_id, -1) if said.external_id != said.correlation else -1
-        if not said.collective:
-            return None, link
-        sequence = said.sequence_upper if said.sequence_upper is not None else said.sequence_lower
-        ends = [integer(said.source, -1), integer(said.destination, -1)]
-        arguments = CollectiveArguments(
-            name=str(said.collective)[:_MOST_TEXT],
-            group=str(said.group)[:_MOST_TEXT],
-            sequence=integer(sequence, -1),
-            elements=integer(said.elements, 0),
-            group_size=integer(said.group_size, 0),
-            ranks=self._ranks_of(said.ranks),
-            peer=max(ends) if min(ends) < 0 else -1,
-        )
-        return arguments, link
-
-    def _ranks_of(self, text: Any) -> tuple[int, ...]:
-        """Ranks from "[0, 1]"; nothing from "[0, 1, ..., 127]" or anything else."""
-        if not isinstance(text, str) or "." in text or len(text) > _MOST_RANKS_TEXT:
-            return ()
-        ranks = self._ranks.get(text)
-        if ranks is None:
-            ranks = self._ranks[text] = tuple(int(number) for number in re.findall(r"\d{1,9}", text))
-        return ranks
-
-
 @dataclass(eq=False)
 class Columns:
     """What is kept of the events while a trace is read. An event that is open has a length of -1 ns.
@@ -162,7 +120,6 @@ class Columns:
         negative: Events left out because they ended before they began.
         unfinished: Annotations that Kineto cut at the stop.
         last_us: Latest mark of the trace.
-        thread_names: Thread id -> name.
         processes: Process -> its name and labels.
         collectives: Row -> arguments of a collective's kernel.
         calls: Row -> arguments of the call of a send or receive.
@@ -181,7 +138,6 @@ class Columns:
     negative: int = 0
     unfinished: int = 0
     last_us: float = -np.inf
-    thread_names: dict[int, str] = field(default_factory=dict)
     processes: dict[int | str, str] = field(default_factory=dict)
     collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
     calls: dict[int, CollectiveArguments] = field(default_factory=dict)
@@ -192,7 +148,7 @@ class Columns:
     _open: dict[tuple[int | str, int | str], list[Event]] = field(default_factory=dict)
     _open_count: int = 0
     _unread_collectives: int = 0
-    _reader: CollectiveReader = field(default_factory=CollectiveReader)
+    _ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _calls: dict[int, CollectiveArguments] = field(default_factory=dict)
 
     def add(self, events: list[Event]) -> None:
@@ -269,7 +225,8 @@ class Columns:
         kind = np.frombuffer(self.places.kinds, dtype=np.int8)[place]
         link = np.full(len(events), -1, dtype=np.int64)
         for row in np.flatnonzero(np.isin(kind, _LINKED)).tolist():
-            link[row] = read_link(events[row])
+            found = _CORRELATION.search(bytes(events[row].args))
+            link[row] = int(found[1]) if found else -1
         return link
 
     def take_links(self) -> NDArray[np.int64]:
@@ -284,20 +241,52 @@ class Columns:
             if arguments is not None:
                 self.calls[row] = arguments
             return
-        if not (self._calls or has_arguments(event)):
+        if not (self._calls or b'"Collective name"' in bytes(event.args)):
             return
         if max(len(self.collectives), len(self._calls)) >= _MOST_COLLECTIVES:
             self._unread_collectives += 1
             return
+        arguments, link = self._told(event)
         if kind == Category.KERNEL:
-            arguments, link = self._reader.read(event)
             arguments = arguments or self._calls.get(link)
             if arguments is not None:
                 self.collectives[row] = arguments
-        elif event.name == _COMMUNICATION:
-            arguments, link = self._reader.read(event)
-            if arguments is not None and link >= 0:
-                self._calls[link] = arguments
+        elif event.name == _COMMUNICATION and arguments is not None and link >= 0:
+            self._calls[link] = arguments
+
+    def _told(self, event: Event) -> tuple[CollectiveArguments | None, int]:
+        """Arguments of a kernel or of the operator that launched it, and the number by which both are linked.
+
+        Returns:
+            The arguments, None if it has none; its "External id", -1 without one (old traces write the correlation).
+        """
+        try:
+            said = _COLLECTIVE.decode(event.args)
+        except _UNDECODABLE:
+            return None, -1
+        link = integer(said.external_id, -1) if said.external_id != said.correlation else -1
+        if not said.collective:
+            return None, link
+        sequence = said.sequence_upper if said.sequence_upper is not None else said.sequence_lower
+        ends = [integer(said.source, -1), integer(said.destination, -1)]
+        arguments = CollectiveArguments(
+            name=str(said.collective)[:_MOST_TEXT],
+            group=str(said.group)[:_MOST_TEXT],
+            sequence=integer(sequence, -1),
+            elements=integer(said.elements, 0),
+            group_size=integer(said.group_size, 0),
+            ranks=self._ranks_of(said.ranks),
+            peer=max(ends) if min(ends) < 0 else -1,
+        )
+        return arguments, link
+
+    def _ranks_of(self, text: Any) -> tuple[int, ...]:
+        """Ranks from "[0, 1]", each list kept once; nothing from "[0, 1, ..., 127]" or anything else."""
+        if not isinstance(text, str) or "." in text or len(text) > _MOST_RANKS_TEXT:
+            return ()
+        if text not in self._ranks:
+            self._ranks[text] = tuple(int(number) for number in re.findall(r"\d{1,9}", text))
+        return self._ranks[text]
 
     def take(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """Name, place, start (before the base is added) and length (-1: open) of all events, in nanoseconds; once."""
@@ -319,7 +308,7 @@ class Columns:
         completed = []
         for event in events:
             if event.ph == "M":
-                self._name_thread(event)
+                self._name_process(event)
             elif self.crowded:
                 continue
             elif event.ph == "B":
@@ -328,17 +317,12 @@ class Columns:
                 completed += self._end(event)
         return completed
 
-    def _name_thread(self, event: Event) -> None:
-        thread = thread_number(event.tid)
+    def _name_process(self, event: Event) -> None:
         if event.name in ("process_name", "process_labels") and len(self.processes) < _MOST_PLACES:
             told = said(event).labels if event.name == "process_labels" else said(event).name
             before = self.processes.get(event.pid, "")
             if isinstance(told, str):
                 self.processes[event.pid] = " | ".join(filter(None, (before, told)))[:_MOST_NAME]
-        if event.name == "thread_name" and thread >= 0 and len(self.thread_names) < _MOST_PLACES:
-            name = said(event).name
-            if isinstance(name, str) and name and not name.startswith("stream "):
-                self.thread_names[thread] = name[:_MOST_NAME]
 
     def _begin(self, event: Event) -> None:
         if self._open_count >= _MOST_OPEN:
@@ -410,17 +394,6 @@ _COLLECTIVE = msgspec.json.Decoder(_Collective)
 _INPUTS = msgspec.json.Decoder(_Inputs)
 _SAID = msgspec.json.Decoder(_Said)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-def has_arguments(event: Event) -> bool:
-    """Whether an event says anything about a collective."""
-    return b'"Collective name"' in bytes(event.args)
-
-
-def read_link(event: Event) -> int:
-    """The number that a device's work shares with the call of the driver that launched it, -1 if it has none."""
-    found = _CORRELATION.search(bytes(event.args))
-    return int(found[1]) if found else -1
 
 
 def read_direct_call(event: Event) -> CollectiveArguments | None:

@@ -93,7 +93,7 @@ def read_trace(path: Path, settings: Settings = _DEFAULTS, links: bool = False) 
     if not (stream.complete or stream.bare or _BASE in stream.keys) and table.start_ns.max(initial=0) < _LONG_AGO_NS:
         header = replace(header, has_wall_clock=False)
         losses.append("what its times count from is lost: they tell durations and order, but no time of day")
-    return replace(table, header=header, losses=tuple(losses), damage=tuple(damage), bytes_read=source.unpacked)
+    return replace(table, header=header, losses=tuple(losses), damage=tuple(damage))
 
 
 def _much_left_out(columns: Columns, damaged: int) -> list[str]:
@@ -173,7 +173,6 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
         end_ns=kept.end[order] + base_ns,
         link=link[rows] if len(link) else link,
         collectives=_collectives(columns, rows),
-        thread_names=columns.thread_names,
         open_events=kept.open_events + columns.unfinished,
         losses=(*columns.losses(), *kept.losses, *losses, *([unknown] if unknown else [])),
         unknown=unknown,
@@ -327,7 +326,6 @@ def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> t
         process_id=process,
         groups=tuple(_groups(distributed.get("pg_config"), world)),
         job=_first_text(told, _JOB_KEYS),
-        name=_text(told.get("traceName")),
         device=_device(told.get("deviceProperties"), device),
         versions=tuple((name, text) for name, keys in _VERSIONS.items() if (text := _first_text(told, keys))),
     )

@@ -156,11 +156,11 @@ def to_parcel(pattern: WorkerPattern) -> Parcel:
     for series, per_e in ((pattern.iteration_us, _ITERATION), (pattern.wait_us, _ROW)):
         steps = _steps(_values(series, "<f4"), scale.floor_us, per_e)
         columns += [np.asarray([steps.size]), steps]
-    facts = np.asarray([*pattern.channels.values(), *pattern.host_facts.values()], dtype="<f4")
+    facts = np.asarray([*pattern.host_facts.values()], dtype="<f4")
     columns.append(facts.view("<i4").astype(np.int64) + _HALF >> _DROPPED_BITS)
     columns.append(np.rint(np.asarray([getattr(pattern, name) for name in _AMOUNTS]) * _SECOND).astype(np.int64))
     head = msgspec.structs.replace(
-        pattern, functions=(), process_groups=(), setup={}, channels={}, host_facts={}, iteration_us=b"", wait_us=b"",
+        pattern, functions=(), process_groups=(), setup={}, host_facts={}, iteration_us=b"", wait_us=b"",
         collectives=tuple(record for record, _ in records), **dict.fromkeys(_AMOUNTS, 0.0),
     )  # fmt: skip
     encode = msgspec.msgpack.encode
@@ -172,7 +172,7 @@ def to_parcel(pattern: WorkerPattern) -> Parcel:
         tuple(map(pack_whole, columns)),
     )
     packer = zlib.compressobj(9, zdict=_DICTIONARY)
-    shared = (pattern.setup, (tuple(pattern.channels), tuple(pattern.host_facts)))
+    shared = (pattern.setup, ((), tuple(pattern.host_facts)))
     parts = (*shared, *map(packed_group, pattern.process_groups), *table.keys)
     return Parcel(tuple(map(encode, parts)), packer.compress(encode(own)) + packer.flush())
 
@@ -203,7 +203,6 @@ def from_parcel(parcel: Parcel) -> WorkerPattern:
         collectives=tuple(records),
         process_groups=groups_of(parcel.parts[2 : 2 + own.groups]),
         setup=_SETUP.decode(parcel.parts[0]),
-        channels=dict(zip(channels, values, strict=False)),
         host_facts=dict(zip(facts, values[len(channels) :], strict=True)),
         iteration_us=_series(iteration_us, "<f4"),
         wait_us=_series(wait_us, "<f4"),
