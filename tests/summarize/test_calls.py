@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from synthetic_window import TRAINING, Events, capture, is_conserved, row_named
 
 from eroica.settings import Settings
-from eroica.summarize import summarize_worker
 from eroica.summarize.activity import find_outline
 from eroica.summarize.calls import call_frame, new_trees, read_calls
+from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.sweep import Functions
 from eroica.trace.schema import Category
 

@@ -178,9 +178,8 @@ def test_rank_and_groups_are_read_from_a_record_or_its_text(tmp_path, form):
     assert header.groups == EXPECTED
 
 
-def test_groups_may_be_listed_by_name_or_as_text(tmp_path):
-    by_name = {group["pg_name"]: {key: group[key] for key in group if key != "pg_name"} for group in GROUPS}
-    for config in (by_name, json.dumps(GROUPS), [str(group) for group in GROUPS]):
+def test_groups_may_be_listed_as_text(tmp_path):
+    for config in (json.dumps(GROUPS), [str(group) for group in GROUPS]):
         told = {**DISTRIBUTED, "pg_config": config}
         assert read(tmp_path, [event("a")], distributedInfo=told).header.groups == EXPECTED
 

@@ -97,8 +97,7 @@ class ThreadProbe:
         self._writer = writer
         cpu = Channel("cpu", device, "fraction", capacity=1.0, resolution_ns=max(period_ns, tick_ns()))
         queue = Channel("run_queue", device, "fraction", capacity=1.0, resolution_ns=period_ns)
-        self.clock_channels = [writer.declare(channel, "busy") for channel in (cpu, queue)]
-        self._cpu, self._waiting = (Track(writer, number) for number in self.clock_channels)
+        self._cpu, self._waiting = (Track(writer, writer.declare(channel, "busy")) for channel in (cpu, queue))
         if state:
             self._state_number = writer.declare(Channel("state", device, "code", resolution_ns=period_ns))
 
@@ -289,18 +288,12 @@ class WorkerProbe:
     def __init__(self, writer: SampleWriter, target: Target, fast_ns: int) -> None:
         self.target = target
         self.alive = is_alive(target.pid)
-        self._fast_reads = 0
-        self._reads = 0
-        self._since_ns = time.monotonic_ns()
         self._writer = writer
         self._fast: ThreadProbe | None = None
-        self._fast_channels: list[int] = []
-        self._channels: list[int] = []
         self._threads: dict[tuple[int, int], ThreadProbe] = {}
         self._processes: dict[int, ProcessProbe] = {}
         if self.alive:
             self._fast = self._thread(target.pid, target.tid, fast_ns, state=True)
-            self._fast_channels = self._fast.clock_channels if self._fast else []
             self.refresh()
 
     def refresh(self) -> None:
@@ -321,7 +314,6 @@ class WorkerProbe:
                 thread = self._thread(pid, tid, self.period_ns, state=tid == pid)
                 if thread is not None:
                     self._threads[pid, tid] = thread
-                    self._channels += thread.clock_channels
 
     def _thread(self, pid: int, tid: int, period_ns: int, state: bool) -> ThreadProbe | None:
         return self._probe(lambda: ThreadProbe(self._writer, pid, tid, period_ns, state), f"thread {pid}/{tid}")
@@ -341,14 +333,12 @@ class WorkerProbe:
             return
         try:
             self._fast.read()
-            self._fast_reads += 1
         except (OSError, ValueError):
             self._fast.close()
             self._fast = None
 
     def read(self) -> None:
         """Sample all other threads and the processes."""
-        self._reads += 1
         gone: list[tuple[int, int]] = []
         for key, thread in self._threads.items():
             try:
@@ -369,11 +359,7 @@ class WorkerProbe:
             thread.mark()
 
     def close(self) -> None:
-        """Write down the last moment and the pace achieved, and give all descriptors back."""
-        elapsed_ns = time.monotonic_ns() - self._since_ns
-        for channels, reads in ((self._fast_channels, self._fast_reads), (self._channels, self._reads)):
-            if channels and reads:
-                self._writer.achieved(channels, elapsed_ns // reads)
+        """Write down the last moment, and give all descriptors back."""
         for probe in (*self._threads.values(), *self._processes.values(), *((self._fast,) if self._fast else ())):
             probe.close()
         self._threads.clear()

@@ -79,7 +79,7 @@ def device_readings(nvml: Any, index: int, handle: Any) -> tuple[list[Reading], 
     """Return the channels that a device answers for, and notes about the others.
 
     "gpu_sm_clock" (fraction of the highest SM clock), "gpu_utilization", "gpu_memory_utilization" (fraction of time),
-    "gpu_power" (fraction of the limit), "gpu_throttle" (NVML's bit mask of reasons),
+    "gpu_power" (fraction of the limit),
     "gpu_pcie_tx" (fraction of the link); device "gpu<index>/<uuid>", without uuid if there is none.
     """
     device = device_name(nvml, index, handle).rstrip("/")
@@ -125,12 +125,6 @@ def _power(nvml: Any, handle: Any, device: str) -> Reading:
     return _fraction("gpu_power", device, limit / 1000, 100), lambda: nvml.nvmlDeviceGetPowerUsage(handle) / limit
 
 
-def _throttle(nvml: Any, handle: Any, device: str) -> Reading:
-    older = "nvmlDeviceGetCurrentClocksThrottleReasons"
-    read = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(nvml, older)
-    return Channel("gpu_throttle", device, "code", resolution_ns=20_000_000), lambda: float(read(handle))
-
-
 def _pcie(nvml: Any, handle: Any, device: str) -> Reading:
     generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
     capacity = _LANE_BYTES_PER_S.get(generation, math.nan) * nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
@@ -152,7 +146,6 @@ _MAKERS: dict[str, Callable[[Any, Any, str], Reading]] = {
         lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory / 100,
     ),
     "gpu_power": _power,
-    "gpu_throttle": _throttle,
     "gpu_pcie_tx": _pcie,
 }
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from statistics import median
 
 import msgspec
@@ -183,16 +185,9 @@ def _usual_of(counts: Sequence[int]) -> list[float]:
 
 
 def _longest(whole: Sequence[bool]) -> Range | None:
-    best: Range | None = None
-    begin = None
-    for at, is_whole in enumerate([*whole, False]):
-        if is_whole:
-            begin = at if begin is None else begin
-        elif begin is not None:
-            if best is None or at - begin > best[1] - best[0] + 1:
-                best = begin, at - 1
-            begin = None
-    return best
+    runs = [[at for at, _ in run] for is_whole, run in groupby(enumerate(whole), key=itemgetter(1)) if is_whole]
+    longest = max(runs, key=len, default=None)
+    return None if longest is None else (longest[0], longest[-1])
 
 
 def _common(whole: Mapping[int, Range], by_rank: Mapping[int, TraceSummary], left: dict[int, str]) -> Range | None:

@@ -17,9 +17,6 @@ from eroica.model.window import Capture
 from eroica.summarize.sweep import Times
 from eroica.summarize.utilization import find_resources, of_device, own_device
 
-#: NVML's reasons for a lower clock that are nobody's wish: the hardware slows itself down, heat, a power brake.
-_SLOWED_DOWN = 0x08 | 0x20 | 0x40 | 0x80
-_POWER_CAP = 0x04
 #: A record takes some 100 bytes on the wire.
 MOST_NEIGHBORS = 8
 #: Cores, share of the host's memory, and of a device's time, from which a process is worth a record. Memory on a device
@@ -46,13 +43,11 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
     Returns:
         - "run_queue_wait", "stopped" and "throttled": fractions of the window.
         - "cpu_count": cores of the host; "host_busy", "steal" (given to others by the hypervisor): fractions of them.
-        - "cpu_pressure", "memory_pressure", "io_pressure": fraction of the window in which a task lacked it.
+        - "memory_pressure": fraction of the window in which a task lacked memory.
         - "memory_available": fraction of "memory_bytes".
         - "cores_worker" (this worker and its loader processes), "cores_job" (all processes of the job on this host),
           "cores_outside" (visible processes that are neither the job's nor Eroica's), "cores_unseen" (the rest): cores.
         - "gpu_sm_clock": mean fraction of the highest clock of the worker's own device.
-        - "gpu_slowed", "gpu_power_capped": fractions of the window in which heat or the hardware itself, and the power
-          limit, held that clock back.
     """
     if samples is None:
         return {}
@@ -65,9 +60,9 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
         "host_busy": _mean_of_all(samples.named("cpu_host"), window),
         "steal": _mean_of_all(samples.named("cpu_steal"), window),
         "memory_available": _mean(samples.find("memory_available", "host"), window),
-        **{f"{kind}_pressure": _mean(samples.find("pressure", kind), window) for kind in ("cpu", "memory", "io")},
+        "memory_pressure": _mean(samples.find("pressure", "memory"), window),
+        "gpu_sm_clock": _mean(of_device(samples.named("gpu_sm_clock"), capture.worker), window),
     }
-    facts |= _device_facts(capture, samples, window)
     cores = len(samples.devices("cpu_host"))
     if cores:
         facts["cpu_count"] = float(cores)
@@ -92,21 +87,6 @@ def _cores_used(capture: Capture, samples: Samples, window: tuple[int, int], bus
         "cores_outside": outside,
         "cores_unseen": max(busy - job - outside - ours, 0.0),
     }
-
-
-def _device_facts(capture: Capture, samples: Samples, window: tuple[int, int]) -> dict[str, float]:
-    """Clock and throttling of the worker's own device, as its driver counts them."""
-    clock = of_device(samples.named("gpu_sm_clock"), capture.worker)
-    reasons = of_device(samples.named("gpu_throttle"), capture.worker)
-    return {
-        "gpu_sm_clock": _mean(clock, window),
-        "gpu_slowed": _with_bits(reasons, _SLOWED_DOWN, window),
-        "gpu_power_capped": _with_bits(reasons, _POWER_CAP, window),
-    }
-
-
-def _with_bits(series: Series | None, bits: int, window: tuple[int, int]) -> float:
-    return math.nan if series is None else float(series.share_with(bits, *window))
 
 
 def _mean(series: Series | None, window: tuple[int, int]) -> float:

@@ -77,8 +77,7 @@ def read_host(
         found = _leaves(events, rows, window)
         backward = np.full(len(found.start), _BACKWARD, dtype=np.int8)
         layers.append(_named(events, found, backward, functions, autograd=True))
-    parts = [_executions_of_one_function(layer) for layer in layers]
-    return (*layers, notes), join_durations([*parts, _executions(notes)])
+    return (*layers, notes), join_durations([_executions(layer) for layer in (*layers, notes)])
 
 
 def _leaves(events: EventTable, rows: NDArray[np.int64], window: tuple[int, int]) -> Layer:
@@ -118,16 +117,6 @@ def clean_note(name: str) -> str:
     if name.startswith(_STEP):
         return _STEP
     return _NUMBER.sub("N", name[:500])
-
-
-def _executions_of_one_function(layer: Layer) -> Durations:
-    """Own times of events that have the same function all the time."""
-    size = int(layer.execution.max(initial=-1)) + 1
-    own = np.bincount(layer.execution, weights=(layer.end - layer.start).astype(np.float64), minlength=size)
-    function = np.zeros(size, dtype=np.int32)
-    function[layer.execution] = layer.function
-    rows = np.flatnonzero(own)
-    return Durations(function[rows], own[rows].astype(np.int64), rows.astype(np.int32))
 
 
 def _executions(layer: Layer) -> Durations:

@@ -19,8 +19,17 @@ from eroica.summarize.clock import WallClock
 from eroica.summarize.facts import find_neighbors, host_facts, link_uses
 from eroica.summarize.host import device_time
 from eroica.summarize.phases import without_ranges
-from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
-from eroica.summarize.rows import Tally, attach_series, build_rows, fit_collectives, fit_rows
+from eroica.summarize.rows import (
+    MOST_RECORDS,
+    ONLINE_GRAIN_NS,
+    RECORDED_GRAIN_NS,
+    Tally,
+    attach_series,
+    build_rows,
+    collective_series,
+    fit_collectives,
+    fit_rows,
+)
 from eroica.summarize.sampled import Stratum
 from eroica.summarize.staging import Sampled, Scene, Staged, read_sampled, set_scene, walk
 from eroica.summarize.sweep import Functions, Layer

@@ -314,13 +314,9 @@ def _in_order(layers: Sequence[Layer]) -> Layer:
     """Layers that do not overlap as one."""
     if not layers:
         return empty_layer()
-    order = np.argsort(np.concatenate([layer.start for layer in layers]), kind="stable")
-    return Layer(
-        np.concatenate([layer.start for layer in layers])[order],
-        np.concatenate([layer.end for layer in layers])[order],
-        np.concatenate([layer.function for layer in layers])[order],
-        np.concatenate([layer.execution for layer in layers])[order],
-    )
+    joined = Layer(*map(np.concatenate, zip(*layers, strict=True)))
+    order = np.argsort(joined.start, kind="stable")
+    return Layer(*(column[order] for column in joined))
 
 
 def _reach(time: Times, rate_hz: float) -> tuple[Times, Times]:

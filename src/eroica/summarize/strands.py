@@ -8,7 +8,7 @@ torch and the standard library that only call one other. Nothing is concluded fr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -184,41 +184,6 @@ def busiest(strands: Sequence[Strand]) -> Iterator[Strand]:
         yield replace(one, name=f"{one.name} {number}") if is_one_name else one
 
 
-def sampled_calls(
-    samples: ThreadSamples,
-    stacks: Mapping[int, Sequence[str]],
-    around: tuple[tuple[Times, Times], Times],
-    span: tuple[int, int],
-    rate_hz: float,
-    number: Callable[[int, int], int],
-) -> tuple[Times, Times, Numbers]:
-    """Calls that the samples show.
-
-    Args:
-        samples: Of one thread, in order of time.
-        stacks: Function number of a sample -> its frames, outermost first.
-        around: What was measured exactly: when the thread did something else (disjoint, in order), and moments at
-            which a call is cut in two.
-        span: Start and end of what is wanted.
-        rate_hz: Samples per second.
-        number: Number of a call, from a function and how many of its frames lead to it.
-
-    Returns:
-        Starts and ends, int64, and functions, int32; outer calls before those that they made.
-    """
-    busy, borders = around
-    cells = _free(_cells(samples, span, rate_hz), busy, borders, span)
-    cells = cells.where(cells.end - cells.start >= _SHORTEST_PERIODS * 1e9 / max(rate_hz, 1e-9))
-    if not len(cells.start):
-        return cells.start, cells.end, cells.function
-    kinds, which = np.unique(cells.function, return_inverse=True)
-    node_SL, functions = _levels(kinds.tolist(), stacks, number)
-    joins = np.append(False, (cells.start[1:] == cells.end[:-1]) & ~np.isin(cells.start[1:], borders))
-    parts = [_runs(cells, node_L[which], joins, functions) for node_L in node_SL.T]
-    start, end, function = (np.concatenate([part[at] for part in parts]) for at in range(3))
-    return start, end, function.astype(np.int32)
-
-
 def _cells(samples: ThreadSamples, span: tuple[int, int], rate_hz: float) -> Layer:
     """The time that each sample stands for, within the span."""
     time = samples.time_ns
@@ -240,47 +205,14 @@ def _free(cells: Layer, busy: tuple[Times, Times], borders: Times, span: tuple[i
     return split_at(free, distinct(borders)) if len(borders) else free
 
 
-def _levels(
-    kinds: Sequence[int], stacks: Mapping[int, Sequence[str]], number: Callable[[int, int], int]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Nodes of the tree of calls by stack and level, -1 where a stack has ended; and the function of each node."""
-    shared = _shared(list(stacks.values()))
-    below = [_shortened(range(min(shared, len(stacks[kind]) - 1), len(stacks[kind]))) for kind in kinds]
-    node_SL = np.full((len(kinds), max(map(len, below), default=0)), -1, dtype=np.int64)
-    nodes: dict[tuple[int, str], int] = {}
-    functions: list[int] = []
-    for row, (kind, places) in enumerate(zip(kinds, below, strict=True)):
-        parent = -1
-        for level, place in enumerate(places):
-            found = nodes.setdefault((parent, stacks[kind][place]), len(functions))
-            if found == len(functions):
-                functions.append(number(kind, place + 1))
-            node_SL[row, level] = parent = found
-    return node_SL, np.array(functions, dtype=np.int32)
-
-
-def _shared(stacks: Sequence[Sequence[str]]) -> int:
-    """Count the outermost frames that all stacks share; of a single stack all but the innermost."""
-    shortest = min(map(len, stacks), default=0)
-    first = stacks[0] if stacks else ()
-    same = takewhile(lambda at: all(stack[at] == first[at] for stack in stacks), range(max(shortest - 1, 0)))
-    return sum(1 for _ in same)
-
-
-def _shortened(places: range) -> tuple[int, ...]:
-    return (*places[: _MOST_LEVELS - 1], places[-1]) if len(places) > _MOST_LEVELS else tuple(places)
-
-
-def _runs(
-    cells: Layer, node_K: NDArray[np.int64], joins_K: NDArray[np.bool_], functions: NDArray[np.int32]
-) -> tuple[Times, Times, Numbers]:
+def _runs(cells: Layer, node_K: NDArray[np.int64], joins_K: NDArray[np.bool_], functions: NDArray[np.int32]) -> Spans:
     """Calls of one level: consecutive cells with the same node."""
     begins = ~joins_K
     begins[1:] |= node_K[1:] != node_K[:-1]
     first = np.flatnonzero(begins)
     last = np.append(first[1:], len(node_K)) - 1
     keep = node_K[first] >= 0
-    return cells.start[first[keep]], cells.end[last[keep]], functions[node_K[first[keep]]]
+    return Spans(cells.start[first[keep]], cells.end[last[keep]], functions[node_K[first[keep]]])
 
 
 def training_spans(staged: Staged, rows: NDArray[np.int64], span: tuple[int, int], names: Names) -> Spans:
@@ -400,17 +332,57 @@ def _sampled(
     names: Names,
     thread: ThreadRole = "training",
 ) -> Spans:
-    """Calls that samples of one thread show, where it does nothing else."""
-    keys = staged.scene.functions.keys
+    """Calls that samples of one thread show; outer calls before those that they made.
 
-    def number(function: int, frames: int) -> int:
-        stack = keys[function].stack
-        is_whole = frames == len(stack) or thread == "loader"
-        return names.frame(stack[frames - 1], keys[function].phase if is_whole else stack_phase(stack[:frames]), thread)
+    Args:
+        staged: The window.
+        samples: Of the thread, in order of time.
+        around: What was measured exactly: when the thread did something else (disjoint, in order), and moments at
+            which a call is cut in two.
+        span: Start and end of what is wanted.
+        names: Takes the functions found.
+        thread: Which threads.
+    """
+    (busy, borders), rate_hz = around, staged.python.rate_hz
+    shared = _shared([staged.scene.functions.keys[one].stack for one in np.unique(samples.function).tolist()])
+    cells = _free(_cells(samples, span, rate_hz), busy, borders, span)
+    cells = cells.where(cells.end - cells.start >= _SHORTEST_PERIODS * 1e9 / max(rate_hz, 1e-9))
+    kinds, which = np.unique(cells.function, return_inverse=True)
+    node_SL, functions = _levels([staged.scene.functions.keys[kind] for kind in kinds.tolist()], shared, names, thread)
+    joins = np.append(False, (cells.start[1:] == cells.end[:-1]) & ~np.isin(cells.start[1:], borders))
+    return join([_runs(cells, node_L[which], joins[: len(which)], functions) for node_L in node_SL.T])
 
-    stacks = {one: keys[one].stack for one in np.unique(samples.function).tolist()}
-    start, end, function = sampled_calls(samples, stacks, around, span, staged.python.rate_hz, number)
-    return Spans(start, end, function)
+
+def _levels(
+    keys: Sequence[FunctionKey], shared: int, names: Names, thread: ThreadRole
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Nodes of the tree of calls by stack and level, -1 where a stack has ended; and the function of each node."""
+    below = [_shortened(range(min(shared, len(key.stack) - 1), len(key.stack))) for key in keys]
+    node_SL = np.full((len(keys), max(map(len, below), default=0)), -1, dtype=np.int64)
+    nodes: dict[tuple[int, str], int] = {}
+    functions: list[int] = []
+    for row, (key, places) in enumerate(zip(keys, below, strict=True)):
+        parent = -1
+        for level, place in enumerate(places):
+            found = nodes.setdefault((parent, key.stack[place]), len(functions))
+            if found == len(functions):
+                is_whole = place + 1 == len(key.stack) or thread == "loader"
+                phase = key.phase if is_whole else stack_phase(key.stack[: place + 1])
+                functions.append(names.frame(key.stack[place], phase, thread))
+            node_SL[row, level] = parent = found
+    return node_SL, np.array(functions, dtype=np.int32)
+
+
+def _shared(stacks: Sequence[Sequence[str]]) -> int:
+    """Count the outermost frames that all stacks share; of a single stack all but the innermost."""
+    shortest = min(map(len, stacks), default=0)
+    first = stacks[0] if stacks else ()
+    same = takewhile(lambda at: all(stack[at] == first[at] for stack in stacks), range(max(shortest - 1, 0)))
+    return sum(1 for _ in same)
+
+
+def _shortened(places: range) -> tuple[int, ...]:
+    return (*places[: _MOST_LEVELS - 1], places[-1]) if len(places) > _MOST_LEVELS else tuple(places)
 
 
 def _without_callers(staged: Staged, spans: Spans, names: Names) -> Spans:

@@ -334,14 +334,7 @@ def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> t
 
 def _doubts(stated: int) -> tuple[str, ...]:
     """What is said about a stated number of workers that is too large."""
-    if stated > _MOST_WORLD:
-        return (f"the trace states a world size of {stated:,}, which is not believed",)
-    if stated > _MOST_EVERYBODY:
-        return (
-            f"the trace states a world size of {stated:,}: groups of more than {_MOST_EVERYBODY:,} "
-            "whose members it does not list stay without them",
-        )
-    return ()
+    return (f"the trace states a world size of {stated:,}, which is not believed",) if stated > _MOST_WORLD else ()
 
 
 def everybody(world: int) -> tuple[int, ...]:
@@ -400,13 +393,11 @@ def _device(value: Any, number: int) -> str:
 
 
 def _groups(value: Any, world: int) -> Iterable[ProcessGroup]:
-    """The groups of "pg_config": a list of records, or records by name. One whose members are not all told is left out.
+    """The groups of "pg_config", a list of records. One whose members are not all told is left out.
 
     torch leaves "ranks" empty where a group holds everybody.
     """
     config = _from_text(value)
-    if isinstance(config, dict):
-        config = [{"pg_name": name, **one} for name, one in config.items() if isinstance(one, dict)]
     all_ranks = everybody(world)
     for entry in config[:_MOST_GROUPS] if isinstance(config, list) else ():
         one = _record(entry)
@@ -426,8 +417,6 @@ def _groups(value: Any, world: int) -> Iterable[ProcessGroup]:
 
 def _ranks(value: Any) -> tuple[int, ...] | None:
     """Members; None where the list is abbreviated or no list."""
-    if isinstance(value, dict):
-        value = list(value)
     value = _from_text(value)
     if not isinstance(value, list):
         return () if value is None else None

@@ -56,10 +56,9 @@ _SUFFIXES = {
     ".perfetto-trace": f"is a trace in Perfetto's binary format; {_TRACE}",
     ".prof": f"is a profile of another tool (cProfile, pprof); {_TRACE}",
 }
-#: zlib's interface at twice its speed; the type stubs lack `error`.
+#: zlib's interface at twice its speed; the type stubs lack `copy` and `error`.
 _ng: Any = zlib_ng
 _READ_BYTES = 1 << 18
-_STEP_BYTES = 1 << 16
 _MOST_SWELLING = 500
 _SWELLING_BYTES = 200_000_000
 _GZIP = b"\x1f\x8b"
@@ -191,11 +190,13 @@ class TraceSource:
         if not packed:
             self._stop("its compressed data is cut short", bool(self.unpacked))
             return b""
+        before = unpacker.copy()
         try:
-            part = unpacker.decompress(packed, min(most, _STEP_BYTES))  # of a step with damage in it nothing is left
+            part = unpacker.decompress(packed, most)
         except _ng.error as error:
-            self._stop(f"its compressed data is damaged ({str(error).split(': ')[-1]})", bool(self.unpacked))
-            return b""
+            part = _up_to_damage(before, packed, most)
+            self._stop(f"its compressed data is damaged ({str(error).split(': ')[-1]})", bool(self.unpacked or part))
+            return part
         self._waiting = unpacker.unconsumed_tail
         if unpacker.eof:
             self._next_member(unpacker.unused_data)
@@ -224,6 +225,22 @@ class TraceSource:
             raise InputError(f"{self.path} cannot be read: {error.strerror or error}") from error
         self._consumed += len(part)
         return part
+
+
+def _up_to_damage(unpacker: zlib._Decompress, packed: bytes, most: int) -> bytes:
+    """What can be unpacked before the byte that cannot."""
+    parts: list[bytes] = []
+    step = 4096
+    while step and packed and most > 0:
+        before = unpacker.copy()
+        try:
+            parts.append(unpacker.decompress(packed[:step], most))
+        except _ng.error:
+            unpacker, step = before, step // 64
+            continue
+        most -= len(parts[-1])
+        packed = unpacker.unconsumed_tail + packed[step:]
+    return b"".join(parts)
 
 
 def _open(path: Path) -> int:
