@@ -65,7 +65,6 @@ class Iterations:
         edges_ns: Boundaries, wall clock, rising. int64 [I + 1], I >= 1.
         first: Number of the first one: the profiler's own where it has one, else counted from the trace's beginning.
         found_by: "profiler steps", "optimizer steps", "loader", "marks" or "span".
-        steps: First and last number of the profiler's steps, (-1, -1) without.
         training_thread: Kernel thread id of the thread that trains.
         notes: What was left out, and what could not be told.
         startup: When the process was being set up, anywhere in the trace.
@@ -74,10 +73,15 @@ class Iterations:
     edges_ns: Times
     first: int
     found_by: str
-    steps: tuple[int, int]
     training_thread: int
     notes: tuple[str, ...] = ()
     startup: StartUp = NO_STARTUP
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """First and last number of steps that are numbered in the trace, (-1, -1) for others."""
+        is_numbered = self.found_by in ("profiler steps", "marks")
+        return (self.first, self.first + len(self.edges_ns) - 2) if is_numbered else (-1, -1)
 
 
 def find_iterations(events: EventTable, most: int) -> Iterations:
@@ -109,8 +113,7 @@ def between(found: Iterations, first: int, last: int) -> Iterations:
     low, high = max(first - found.first, 0), min(last + 1 - found.first, len(found.edges_ns) - 1)
     if low >= high:
         return found
-    steps = (found.first + low, found.first + high - 1) if found.steps[0] >= 0 else found.steps
-    return replace(found, edges_ns=found.edges_ns[low : high + 1], first=found.first + low, steps=steps)
+    return replace(found, edges_ns=found.edges_ns[low : high + 1], first=found.first + low)
 
 
 # --- what marks iterations ---
@@ -133,8 +136,7 @@ def _counted(
     edges = np.append(events.start_ns[kept], events.end_ns[kept[-1]])
     first = int(number[kept[0]])
     notes = () if len(kept) == len(rows) else (f"{len(rows) - len(kept)} {found_by} do not follow the others",)
-    found = Iterations(edges, first, found_by, (first, first + len(kept) - 1), thread, notes)
-    return _without_cut(events, _rising(found))
+    return _without_cut(events, _rising(Iterations(edges, first, found_by, thread, notes)))
 
 
 def _optimizer_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
@@ -151,7 +153,7 @@ def _optimizer_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations 
     before = int(ends[0]) - 1
     begin = min(int(events.start_ns[_thread_work(events, thread)].min(initial=before)), before)
     edges = np.append(begin, ends)
-    return _without_half_first(events, _rising(Iterations(edges, 0, "optimizer steps", (-1, -1), thread)))
+    return _without_half_first(events, _rising(Iterations(edges, 0, "optimizer steps", thread)))
 
 
 def _loader(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
@@ -166,7 +168,7 @@ def _loader(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
     work = _thread_work(events, thread)
     last = int(events.end_ns[work].max(initial=int(events.end_ns[rows[-1]])))
     edges = np.append(starts, max(last, int(starts[-1]) + 1))
-    found = _rising(Iterations(edges, 0, "loader", (-1, -1), thread))
+    found = _rising(Iterations(edges, 0, "loader", thread))
     if found is None or len(found.edges_ns) < 3:
         return found
     done = _work_done(events, found)
@@ -193,7 +195,7 @@ def _span(events: EventTable) -> Iterations:
     counts = np.flatnonzero((events.category != Category.OTHER) & (events.start_ns < events.end_ns))
     edges = np.array([events.start_ns[counts].min(), events.end_ns[counts].max()], dtype=np.int64)
     notes = ("no iterations were found in the trace: all of it counts as one",)
-    return Iterations(edges, 0, "span", (-1, -1), find_training_thread(events), notes)
+    return Iterations(edges, 0, "span", find_training_thread(events), notes)
 
 
 # --- rows ---
@@ -336,19 +338,15 @@ def _cut(found: Iterations, first: int, last: int, why: str) -> Iterations:
     words = [f"the {word} {cut if cut > 1 else 'one'}" for word, cut in (("first", first), ("last", last)) if cut]
     note = f"of {len(found.edges_ns) - 1} iterations {' and '.join(words)} left out: {why}"
     edges = found.edges_ns[first : len(found.edges_ns) - last]
-    steps = (found.steps[0] + first, found.steps[1] - last) if found.steps[0] >= 0 else found.steps
-    return replace(found, edges_ns=edges, first=found.first + first, steps=steps, notes=(*found.notes, note))
+    return replace(found, edges_ns=edges, first=found.first + first, notes=(*found.notes, note))
 
 
 def _latest(found: Iterations, most: int) -> Iterations:
     spare = len(found.edges_ns) - 1 - max(most, 1)
     if spare <= 0:
         return found
-    steps = (found.steps[0] + spare, found.steps[1]) if found.steps[0] >= 0 else found.steps
     note = f"the last {most} of {most + spare} iterations count"
-    return replace(
-        found, edges_ns=found.edges_ns[spare:], first=found.first + spare, steps=steps, notes=(*found.notes, note)
-    )
+    return replace(found, edges_ns=found.edges_ns[spare:], first=found.first + spare, notes=(*found.notes, note))
 
 
 def _follow_device(events: EventTable, found: Iterations) -> Iterations:

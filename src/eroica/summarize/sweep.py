@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from eroica.model.pattern import FunctionKey
 from eroica.trace.table import EventTable
 
-_ROUNDS = 4
 Times = NDArray[np.int64]
 Numbers = NDArray[np.int32]
 _LARGER = 4
@@ -98,7 +97,6 @@ class Nesting(NamedTuple):
         end_N: Where each one ends after cutting. int64 [N].
         time: Starts and ends of all in one order, ends first where equal. int64 [2 N].
         top: The innermost interval that is open from each of these moments on, -1 for none. int32 [2 N].
-        is_start: Which of these moments are starts. bool [2 N].
     """
 
     depth_N: Numbers
@@ -106,7 +104,6 @@ class Nesting(NamedTuple):
     end_N: Times
     time: Times
     top: Numbers
-    is_start: NDArray[np.bool_]
 
     def leaves(self) -> tuple[Times, Times, Numbers]:
         """Start, end and number of the stretches in which each interval is the innermost one; disjoint, in order."""
@@ -119,32 +116,16 @@ def nest(start_N: Times, end_N: Times) -> Nesting:
 
     Args:
         start_N: In rising order, where equal the longer first.
-        end_N: After start. Intervals that cross instead of nesting are cut at the end of the outer one.
+        end_N: After start. Intervals that cross instead of nesting (rounded times do, by a nanosecond) are cut at the
+            end of the outer one.
     """
-    found, is_nested = _nest(start_N, end_N)
-    if is_nested:
-        return found
-    for _ in range(_ROUNDS):
-        cut_N = _cut_to_outer(start_N, end_N, found)
-        found, is_nested = _nest(start_N, cut_N)
-        if is_nested and np.array_equal(_cut_to_outer(start_N, end_N, found), cut_N):
-            return found
-    return _nest(start_N, _cut_crossings(start_N, end_N))[0]
+    found = _nest(start_N, end_N) or _nest(start_N, _cut_crossings(start_N, end_N))
+    assert found is not None  # nothing crosses any more
+    return found
 
 
-def _cut_to_outer(start_N: Times, end_N: Times, found: Nesting) -> Times:
-    """Ends cut at those of the intervals around, as far as these were found.
-
-    Times that were rounded cross by a nanosecond; these are right at once. If a nested set comes back as it is, then
-    each end is the earlier one of its own and of its true outer interval's, and there is only one such set.
-    """
-    around_N = np.append(np.int32(-1), found.top[:-1])[found.is_start]
-    limit_N = found.end_N[around_N]
-    return np.where((around_N >= 0) & (limit_N > start_N), np.minimum(end_N, limit_N), end_N)
-
-
-def _nest(start_N: Times, end_N: Times) -> tuple[Nesting, bool]:
-    """Find the innermost interval around each interval, if none crosses another; also return whether none does."""
+def _nest(start_N: Times, end_N: Times) -> Nesting | None:
+    """Find the innermost interval around each interval; None if some cross."""
     count = len(start_N)
     moments = np.concatenate((end_N[::-1], start_N))
     order = np.argsort(moments, kind="stable")  # ends first where equal, of these the innermost one's first
@@ -153,10 +134,11 @@ def _nest(start_N: Times, end_N: Times) -> tuple[Nesting, bool]:
     number = signed ^ (signed >> 31)
     level = np.cumsum(is_start.view(np.int8) * np.int8(2) - np.int8(1), dtype=np.int32)
     top = _latest_of_level(is_start, number, level)
-    is_nested = not np.any((top[:-1] != number[1:]) & ~is_start[1:])
+    if np.any((top[:-1] != number[1:]) & ~is_start[1:]):
+        return None
     parent_N = np.empty(count, dtype=np.int32)
     parent_N[number[~is_start]] = top[~is_start]
-    return Nesting(level[is_start], parent_N, end_N, moments[order], top, is_start), is_nested
+    return Nesting(level[is_start], parent_N, end_N, moments[order], top)
 
 
 def _latest_of_level(is_start: NDArray[np.bool_], number: Numbers, level: Numbers) -> Numbers:

@@ -123,12 +123,11 @@ def fit_timeline(
         return b""
     head = _head(edges_ns)
     kept = _fitting_channels(channels, budget // 3)
-    ranked = [_rank(one, head) for one in (strands.critical, *strands.others)]
-    counts = [len(one.order) for one in ranked]
+    counts = [len(one.spans) for one in (strands.critical, *strands.others)]
     fixed = sum(map(_channel_bytes, kept)) + _FRAME_BYTES
     wanted, best = min(sum(counts), budget // _BYTES_PER_SLICE), b""
     for _ in range(_ROUNDS):
-        data = encode_record(_build(ranked, _shares(counts, wanted), strands.keys, head, kept))
+        data = encode_record(_build(strands, _shares(counts, wanted), head, kept))
         if len(data) <= budget:
             best = max(best, data, key=len)
             if wanted >= sum(counts) or len(data) >= _FULL * budget:
@@ -155,14 +154,9 @@ def _shares(counts: Sequence[int], wanted: int) -> list[int]:
     return shares
 
 
-def _build(
-    ranked: Sequence[_Ranked],
-    counts: Sequence[int],
-    keys: Sequence[FunctionKey],
-    head: _Head,
-    channels: Sequence[ChannelSeries],
-) -> Timeline:
-    critical, *others = (_track(one, count, keys, head) for one, count in zip(ranked, counts, strict=True))
+def _build(strands: Strands, counts: Sequence[int], head: _Head, channels: Sequence[ChannelSeries]) -> Timeline:
+    both = zip((strands.critical, *strands.others), counts, strict=True)
+    critical, *others = (_track(one, count, strands.keys, head) for one, count in both)
     return Timeline(
         iteration=head.iteration,
         start_us=head.start_us,
@@ -176,38 +170,39 @@ def _build(
 # --- slices ---
 
 
-@dataclass(frozen=True, eq=False)
-class _Ranked:
-    """A strand, its executions in steps, and their rows by falling length: of equal ones the outer one comes first.
+def _track(strand: Strand, most: int, keys: Sequence[FunctionKey], head: _Head) -> Track:
+    """A strand as at most so many of its longest slices; of equally long ones the outer one comes first.
 
     Many short ones as one have -1 less the place of their kind in `_KINDS` as function.
     """
-
-    strand: Strand
-    slices: Spans
-    order: NDArray[np.intp]
-
-
-def _rank(strand: Strand, head: _Head) -> _Ranked:
     spans, grain_ns = strand.spans, head.grain_us * 1e3
     start, end = (np.rint((side - head.origin_ns) / grain_ns).astype(np.int64) for side in (spans.start, spans.end))
-    order = np.argsort(spans.start - spans.end, kind="stable")
-    return _Ranked(strand, Spans(start, end, spans.function), order)
-
-
-def _track(ranked: _Ranked, most: int, keys: Sequence[FunctionKey], head: _Head) -> Track:
-    """A strand as at most so many of its longest slices."""
-    strand, slices = ranked.strand, ranked.slices
-    keep = np.zeros(len(ranked.order), dtype=np.bool_)
-    keep[ranked.order[:most]] = True
-    keep &= slices.start < slices.end
+    slices = Spans(start, end, spans.function)
+    keep = np.zeros(len(spans), dtype=np.bool_)
+    keep[np.argsort(spans.start - spans.end, kind="stable")[:most]] = True
+    keep &= start < end
     shown = slices.chosen(keep)
     if strand.is_flat and not keep.all():
-        more = _many_short(strand.spans, slices, np.flatnonzero(~keep), keys, head)
+        more = _many_short(spans, slices, np.flatnonzero(~keep), keys, head)
         more = more.chosen(np.argsort(more.start - more.end, kind="stable")[:most])
         shown = join((shown, more.chosen(more.start < more.end)))
     shown = shown.chosen(np.lexsort((-shown.end, shown.start)))
-    return _encoded(strand, shown, keys, head, int((~keep).sum()))
+    used, place = np.unique(shown.function, return_inverse=True)
+    named = [_named(number, keys) for number in used.tolist()]
+    start_us, duration_us = (
+        (steps * head.grain_us).astype(np.float32) for steps in (shown.start, shown.end - shown.start)
+    )
+    return Track(
+        name=strand.name,
+        thread=strand.thread,
+        names=tuple(name for name, _, _ in named),
+        kinds=tuple(kind for _, kind, _ in named),
+        phases=tuple(phase for _, _, phase in named),
+        function=encode_series(place.astype(np.int32)),
+        start_us=encode_series(start_us, exact=True),
+        duration_us=encode_series(duration_us, exact=True),
+        dropped=int((~keep).sum()),
+    )
 
 
 def _many_short(spans: Spans, slices: Spans, rows: NDArray[np.intp], keys: Sequence[FunctionKey], head: _Head) -> Spans:
@@ -225,25 +220,6 @@ def _many_short(spans: Spans, slices: Spans, rows: NDArray[np.intp], keys: Seque
     mostly = time.reshape(len(first), len(_KINDS)).argmax(axis=1)
     function = np.where(first == last, slices.function[first], -1 - mostly).astype(np.int32)
     return Spans(slices.start[first], slices.end[last], function)
-
-
-def _encoded(strand: Strand, shown: Spans, keys: Sequence[FunctionKey], head: _Head, dropped: int) -> Track:
-    used, place = np.unique(shown.function, return_inverse=True)
-    named = [_named(number, keys) for number in used.tolist()]
-    start_us, duration_us = (
-        (steps * head.grain_us).astype(np.float32) for steps in (shown.start, shown.end - shown.start)
-    )
-    return Track(
-        name=strand.name,
-        thread=strand.thread,
-        names=tuple(name for name, _, _ in named),
-        kinds=tuple(kind for _, kind, _ in named),
-        phases=tuple(phase for _, _, phase in named),
-        function=encode_series(place.astype(np.int32)),
-        start_us=encode_series(start_us, exact=True),
-        duration_us=encode_series(duration_us, exact=True),
-        dropped=dropped,
-    )
 
 
 def _named(number: int, keys: Sequence[FunctionKey]) -> tuple[str, FunctionKind, Phase]:
