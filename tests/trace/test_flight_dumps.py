@@ -148,9 +148,13 @@ def test_the_name_of_a_file_tells_its_rank(name: str, rank: int | None) -> None:
     assert rank_of_dump(name) == rank
 
 
-def test_a_dump_whose_name_does_not_tell_the_rank_has_none(tmp_path: Path) -> None:
+def test_the_groups_tell_the_rank_where_the_name_does_not(tmp_path: Path) -> None:
+    job = _job()
+    job.add_group("13", [2], "EXPERT")
     path = tmp_path / "dump.pickle"
-    path.write_bytes(_job().pickled(0))
+    path.write_bytes(job.pickled(2))
+    assert read_dump(path).rank == 2
+    path.write_bytes(job.pickled(0))
     assert read_dump(path).rank is None
     assert read_dump(path, rank=0).rank == 0
 

@@ -14,7 +14,7 @@ import io
 import math
 import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -134,7 +134,7 @@ class FlightDump(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker's Flight Recorder had written down when it was dumped.
 
     Attributes:
-        rank: Global rank; None if the file's name does not tell it.
+        rank: Global rank; None if neither the file's name nor the groups tell it.
         groups: Process groups of the worker.
         state: Counters per group, entries that have not completed in the order of their enqueuing, and the last ones
             that have.
@@ -206,7 +206,7 @@ def parse_dump(data: bytes, rank: int | None = None) -> FlightDump:
     notes += [] if groups else ["the dump does not tell who is a member of which process group"]
     notes += [] if content.get("pg_status") else ["the dump tells by its entries only how far the worker is"]
     return FlightDump(
-        rank=rank,
+        rank=rank if rank is not None else _rank_of_groups(groups),
         groups=groups,
         state=_state(entries, groups, content.get("pg_status"), listed="entries" in content),
         notes=tuple(notes),
@@ -286,6 +286,14 @@ def _ranks(told: object) -> tuple[int, ...]:
     raw = re.findall(r"\d{1,7}", told) if isinstance(told, str) else told
     numbers = tuple(_number(one) for one in raw) if isinstance(raw, list | tuple) else ()
     return numbers if all(0 <= one < _MAX_RANKS for one in numbers) and len(set(numbers)) == len(numbers) else ()
+
+
+def _rank_of_groups(groups: Iterable[ProcessGroup]) -> int | None:
+    """A worker lists only groups in which it is a member: the rank that they have in common, if there is just one."""
+    common: set[int] | None = None
+    for group in groups:
+        common = set(group.ranks) if common is None else common & set(group.ranks)
+    return next(iter(common)) if common is not None and len(common) == 1 else None
 
 
 # ---------------------------------------------------------------------- entries
