@@ -67,7 +67,7 @@ class FunctionPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         beta_error: Standard error of beta where it comes from samples, else 0.
         device_s: Of sampled Python: seconds that a device works on what was launched from it; 0 where nothing tells.
         per_iteration_us: Critical microseconds in each captured iteration, little-endian float32, zlib-compressed;
-            empty when the row did not get room. Decoded by `eroica.summarize.decode_series`.
+            empty when the row did not get room. Decoded by `eroica.model.series.decode_series`.
     """
 
     key: FunctionKey

@@ -25,7 +25,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
         duration_us: Of each slice; float32.
         dropped: Slices that did not get room, the shortest ones.
 
-    Arrays are made by `eroica.summarize.encode_series` and have one value a slice.
+    Arrays are made by `eroica.model.series.encode_series` and have one value a slice.
     """
 
     name: str

@@ -119,7 +119,10 @@ def gather_activity(
         witness: Tells collectives that the training thread waits for from those that it goes on beside, where host
             threads run them. None if nothing was sampled; then all are waited for.
     """
-    spans = _spans_of(executions)
+    spans: Spans = (
+        np.array([one.start_ns for one in executions], dtype=np.int64),
+        np.array([one.end_ns for one in executions], dtype=np.int64),
+    )
     if outline.has_accelerator:
         compute, memory, durations = _device(events, outline, window, functions)
         wrappers = open_operators = empty_layer()
@@ -342,11 +345,6 @@ def _collective_key(one: Execution) -> FunctionKey:
     return FunctionKey(kind="collective", name=one.name[:200], thread="collective", group=one.group)
 
 
-def _spans_of(executions: Sequence[Execution]) -> Spans:
-    start = np.array([one.start_ns for one in executions], dtype=np.int64)
-    return Spans(start, np.array([one.end_ns for one in executions], dtype=np.int64))
-
-
 def _active(events: EventTable, outline: Outline, collectives: Container[str]) -> Times:
     """Find moments at which the training thread was certainly active: its operators and notes began or ended.
 
@@ -368,9 +366,10 @@ def _active(events: EventTable, outline: Outline, collectives: Container[str]) -
 def _collectives(executions: Sequence[Execution], spans: Spans, functions: Functions) -> Layer:
     """Lay out collectives as a layer; of several at once, the one that is waited for first has the moment."""
     function = np.array([functions.number(_collective_key(one)) for one in executions], dtype=np.int32)
-    order = np.argsort(spans.start, kind="stable")
-    order = order[spans.start[order] < spans.end[order]]
-    low, high, which = first_come(spans.start[order], spans.end[order])
+    start, end = spans
+    order = np.argsort(start, kind="stable")
+    order = order[start[order] < end[order]]
+    low, high, which = first_come(start[order], end[order])
     return Layer(low, high, function[order[which]], order[which].astype(np.int32))
 
 

@@ -314,9 +314,9 @@ def _in_order(layers: Sequence[Layer]) -> Layer:
     """Layers that do not overlap as one."""
     if not layers:
         return empty_layer()
-    joined = Layer(*map(np.concatenate, zip(*layers, strict=True)))
-    order = np.argsort(joined.start, kind="stable")
-    return Layer(*(column[order] for column in joined))
+    start, end, function, execution = map(np.concatenate, zip(*layers, strict=True))
+    order = np.argsort(start, kind="stable")
+    return Layer(start[order], end[order], function[order], execution[order])
 
 
 def _reach(time: Times, rate_hz: float) -> tuple[Times, Times]:
