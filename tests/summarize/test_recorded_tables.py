@@ -40,7 +40,7 @@ NAMES = (
     "nn.Module: Linear_0",
     "Python GC",
     "",
-    "\x00\ud800 (",
+    "\x00 (",
     "x" * 300,
 )
 

@@ -6,8 +6,6 @@ After that the way is the online one.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +54,6 @@ def summarize_recording(
                 "torch.profiler exported"
             )
         raise InputError(f"{path} holds no events of operators, kernels or Python; profile with activities switched on")
-    events = _writable(events)
     found = find_iterations(events, settings.max_window_iterations)
     if only is not None:
         found = between(found, *only)
@@ -102,7 +99,6 @@ def stage_recording(events: EventTable, rank: int, settings: Settings) -> Staged
     """
     if not ((events.category != Category.OTHER) & (events.start_ns < events.end_ns)).any():
         raise InputError("the trace holds no events of operators, kernels or Python")
-    events = _writable(events)
     capture = _capture(events, find_iterations(events, settings.max_window_iterations), rank)
     return stage_window(capture, events, None, (), recorded=True)
 
@@ -132,15 +128,6 @@ def _held(events: EventTable, found: Iterations) -> Held:
         damage=events.damage,
         unknown=events.unknown or "".join(_gaps(events)),
     )
-
-
-def _writable(events: EventTable) -> EventTable:
-    """The table with names that can be written again: JSON may hold halves of characters."""
-    try:
-        "".join(events.strings).encode()
-    except UnicodeEncodeError:
-        return replace(events, strings=tuple(name.encode(errors="replace").decode() for name in events.strings))
-    return events
 
 
 def _capture(events: EventTable, found: Iterations, rank: int) -> Capture:
