@@ -97,17 +97,12 @@ def device_readings(nvml: Any, index: int, handle: Any) -> tuple[list[Reading], 
 
 
 def device_name(nvml: Any, index: int, handle: Any) -> str:
-    """Return a device as channels name it: "gpu<index>/<uuid>"."""
-    return f"gpu{index}/{_uuid(nvml, handle)}"
-
-
-def _uuid(nvml: Any, handle: Any) -> str:
-    """Return the uuid as torch writes it, without the "GPU-"."""
+    """Return a device as channels name it: "gpu<index>/<uuid>", with the uuid as torch writes it, without "GPU-"."""
     try:
         uuid = nvml.nvmlDeviceGetUUID(handle)
     except (nvml.NVMLError, AttributeError):
-        return ""
-    return (uuid.decode("ascii", "replace") if isinstance(uuid, bytes) else str(uuid)).removeprefix("GPU-")
+        uuid = ""
+    return f"gpu{index}/{(uuid.decode() if isinstance(uuid, bytes) else uuid).removeprefix('GPU-')}"
 
 
 def _fraction(name: str, device: str, capacity: float, resolution_ms: int) -> Channel:

@@ -106,7 +106,6 @@ def examine(
 def read_spans(
     paths: Sequence[str | PathLike[str]],
     settings: Settings,
-    rule: re.Pattern[str] | None = None,
     bar: Bar | None = None,
 ) -> tuple[tuple[Span, ...], tuple[str, ...]]:
     """The recordings among the trace files under some paths, without a diagnosis, and what could not be used.
@@ -116,7 +115,7 @@ def read_spans(
         InputError: Nothing of it can be used.
     """
     problems: list[EroicaError] = []
-    found = discover(paths, rule)
+    found = discover(paths)
     spans = _spans(found, settings, bar, problems)
     if spans:
         return spans, _losses(problems)

@@ -32,9 +32,8 @@ from eroica.summarize.rows import (
 )
 from eroica.summarize.sampled import Stratum
 from eroica.summarize.staging import Sampled, Scene, Staged, read_sampled, set_scene, walk
-from eroica.summarize.sweep import Functions, Layer
 from eroica.summarize.timeline import add_timeline
-from eroica.summarize.utilization import Use, disk_facts, find_resources, measure_threads, measure_use
+from eroica.summarize.utilization import disk_facts, find_resources, measure_threads, measure_use
 from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import EventTable
@@ -81,10 +80,12 @@ def summarize_worker(
     scene = set_scene(capture, events, flight, clock)
     python = read_sampled(capture, scene, stacks, clock, samples)
     segments, strata, tally = walk(scene, python, recorded)
+    uses = measure_use(scene.functions.keys, segments, find_resources(capture, samples), clock)
+    measure_threads(python.threads, samples, clock, python.rate_hz, uses)
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
-        _uses(capture, samples, scene.functions, segments, python, clock),
+        uses,
         _beta_errors(strata, scene.window[1] - scene.window[0], len(scene.functions)),
         _device_ns(scene, python, recorded),
     )
@@ -118,20 +119,6 @@ def summarize_worker(
     )
     pattern = add_timeline(pattern, Staged(scene, python, segments), capture, samples, settings)
     return msgspec.structs.replace(pattern, summarize_s=time.perf_counter() - began)
-
-
-def _uses(
-    capture: Capture,
-    samples: Samples | None,
-    functions: Functions,
-    segments: Layer,
-    python: Sampled,
-    clock: WallClock,
-) -> list[Use]:
-    resources = find_resources(capture, samples)
-    uses = measure_use(functions.keys, segments, resources, clock)
-    measure_threads(python.threads, samples, clock, python.rate_hz, uses)
-    return uses
 
 
 # --- figures ---

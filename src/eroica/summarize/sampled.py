@@ -28,7 +28,6 @@ from eroica.summarize.sweep import (
     empty_layer,
     find_interval,
     inside,
-    intersect,
     paint,
     unite,
     without_rows,
@@ -290,8 +289,9 @@ def _hook_stratum(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, 
 
 
 def _overlap(first: tuple[Times, Times], second: tuple[Times, Times]) -> int:
-    start, end = intersect(*first, *second)
-    return int((end - start).sum())
+    edges = distinct(np.concatenate((*first, *second)))
+    both = inside(edges[:-1], *first) & inside(edges[:-1], *second)
+    return int(np.diff(edges)[both].sum())
 
 
 def _cells(

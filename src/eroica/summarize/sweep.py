@@ -239,14 +239,6 @@ def find_interval(time_M: Times, start_N: Times, end_N: Times) -> NDArray[np.int
     return np.where((number >= 0) & (time_M < end_N[number]), number, -1)
 
 
-def intersect(start_N: Times, end_N: Times, start_M: Times, end_M: Times) -> tuple[Times, Times]:
-    """The moments in both of two sets of disjoint, ordered intervals. int64 [K]."""
-    edges = distinct(np.concatenate((start_N, end_N, start_M, end_M)))
-    low, high = edges[:-1], edges[1:]
-    both = inside(low, start_N, end_N) & inside(low, start_M, end_M)
-    return unite(low[both], high[both])
-
-
 def paint(layers: Sequence[Layer], cuts: Times) -> Layer:
     """Give each moment to one layer: earlier layers come before later ones.
 
