@@ -98,7 +98,7 @@ def group(recordings: Sequence[Recording]) -> Grouping:
             for file in unknown:
                 notes[file.path].append(f"{_listed(unknown)} {say} as worker 0")
             alone.add(place)
-            kept, unknown = [_as_worker_0(file) for file in unknown], []
+            kept, unknown = [of_rank(file, 0) for file in unknown], []
         places[place] = [file for file in kept if file.rank >= 0]
         unranked += [_listed(unknown)] if unknown else []
     merged = _merge({place: files for place, files in places.items() if files}, alone)
@@ -123,10 +123,11 @@ def _without_copies(files: Sequence[TraceSummary], notes: _Notes) -> list[TraceS
     return list(kept.values())
 
 
-def _as_worker_0(file: TraceSummary) -> TraceSummary:
+def of_rank(file: TraceSummary, rank: int) -> TraceSummary:
+    """The summary as that of another rank."""
     assert file.pattern is not None
-    worker = msgspec.structs.replace(file.pattern.worker, global_rank=0)
-    return msgspec.structs.replace(file, rank=0, pattern=msgspec.structs.replace(file.pattern, worker=worker))
+    worker = msgspec.structs.replace(file.pattern.worker, global_rank=rank)
+    return msgspec.structs.replace(file, rank=rank, pattern=msgspec.structs.replace(file.pattern, worker=worker))
 
 
 def _is_one_worker(files: Sequence[TraceSummary]) -> bool:

@@ -238,11 +238,6 @@ def damage_note(one: TraceSummary) -> str:
     return f"the recording of worker {one.rank} is damaged: {one.held.damage[0]}"
 
 
-def left_out_note(rank: int, why: str) -> str:
-    """What is said of a recording that is not compared."""
-    return f"worker {rank} is left out of the comparison: its recording {why}"
-
-
 def how_found(span: Span) -> str:
     """How iterations were found, as a clause."""
     ways = sorted({one.found_by for one in span.summaries})

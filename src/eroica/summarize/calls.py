@@ -238,7 +238,7 @@ def read_calls(events: EventTable, outline: Outline, window: tuple[int, int], tr
     parts = [_durations(one, trees.background) for one in others]
     if not is_training.any():
         return nothing._replace(durations=join_durations(parts))
-    training = _read(events, rows[is_training], _frames_of(trees.training, texts, 1), window, trees.training)
+    training = _read(events, rows[is_training], _frames_of(trees.training, texts), window, trees.training)
     autograd = _threads_apart(events, rows[is_engine], texts, window, trees.autograd)
     return _layers(training, autograd, trees, parts)
 
@@ -246,7 +246,7 @@ def read_calls(events: EventTable, outline: Outline, window: tuple[int, int], tr
 def _threads_apart(
     events: EventTable, rows: NDArray[np.int64], texts: Sequence[str], window: tuple[int, int], tree: CallTree
 ) -> list[_Thread]:
-    frames = _frames_of(tree, texts, len(rows))
+    frames = _frames_of(tree, texts)
     return [_read(events, mine, frames, window, tree) for _, mine in rows_by_thread(events, rows)]
 
 
@@ -257,9 +257,9 @@ def _frames(events: EventTable, rows: NDArray[np.int64]) -> list[str]:
     return [call_frame(name) if use else "" for name, use in zip(events.strings, used.tolist(), strict=True)]
 
 
-def _frames_of(tree: CallTree, texts: Sequence[str], wanted: int) -> NDArray[np.int64]:
+def _frames_of(tree: CallTree, texts: Sequence[str]) -> NDArray[np.int64]:
     """Number of the frame of each string in a tree, -1 for what is none; once for all its threads."""
-    return np.array([tree.frame(text) if text else -1 for text in texts] if wanted else [], dtype=np.int64)
+    return np.array([tree.frame(text) if text else -1 for text in texts], dtype=np.int64)
 
 
 def _read(
