@@ -133,8 +133,8 @@ class Sampler:
             lambda: InterfaceProbe(self._writer),
             lambda: RdmaProbe(self._writer),
             lambda: LinkProbe(self._writer, [target.pid for target in targets]),
-            lambda: _nvidia(self._writer),
-            lambda: _nvidia_neighbors(self._writer, household),
+            lambda: _nvidia("NvidiaProbe", self._writer),
+            lambda: _nvidia("NvidiaNeighborProbe", self._writer, household),
         ]
         makers += [lambda pid=target.pid: ThrottleProbe(self._writer, pid) for target in targets]  # type: ignore[misc]
         return [probe for make in makers if (probe := self._make(make)) is not None]
@@ -196,18 +196,13 @@ def _in_words(error: Exception) -> str:
     return str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
 
 
-def _nvidia(writer: SampleWriter) -> Probe:
+def _nvidia(name: str, *arguments: object) -> Probe:
+    """Return a probe of `hardware.nvidia`, which is imported only where there is a driver."""
     _need_nvidia_driver()
-    from eroica.hardware.nvidia import NvidiaProbe
+    from eroica.hardware import nvidia
 
-    return NvidiaProbe(writer)
-
-
-def _nvidia_neighbors(writer: SampleWriter, household: Household) -> Probe:
-    _need_nvidia_driver()
-    from eroica.hardware.nvidia import NvidiaNeighborProbe
-
-    return NvidiaNeighborProbe(writer, household)
+    probe: Probe = getattr(nvidia, name)(*arguments)
+    return probe
 
 
 def _need_nvidia_driver() -> None:
