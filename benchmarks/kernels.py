@@ -28,7 +28,7 @@ from eroica.summarize.activity import find_outline, gather_activity
 from eroica.summarize.calls import new_trees, read_calls
 from eroica.summarize.recorded import summarize_recording
 from eroica.summarize.staging import find_critical_path
-from eroica.summarize.sweep import Functions, cut_slices, leaf_segments
+from eroica.summarize.sweep import Functions, leaf_segments
 from eroica.summarize.utilization import critical_duration
 from eroica.trace.schema import Category
 from eroica.trace.table import EventTable, TraceHeader
@@ -95,17 +95,14 @@ def extra_memory_mb(table: EventTable) -> float:
 
 
 def critical_path(table: EventTable) -> object:
-    """The kernel alone: layers of events, painted over each other, slice by slice as summarizing does it."""
+    """The kernel alone: layers of events, painted over each other."""
     functions = Functions()
     trees, outline = new_trees(functions), find_outline(table, TRAINING)
     nothing = np.empty(0, dtype=np.int64)
-    path = None
-    for part in cut_slices(table, (int(table.start_ns[0]), int(table.end_ns.max()))):
-        window = (part.start_ns, part.end_ns)
-        activity = gather_activity(part.events, [], (nothing, nothing), outline, window, functions)
-        calls = read_calls(part.events, outline, window, trees)
-        path = find_critical_path(activity, None, 1.0, np.array(window), calls)
-    return path
+    window = (int(table.start_ns[0]), int(table.end_ns.max()))
+    activity = gather_activity(table, [], (nothing, nothing), outline, window, functions)
+    calls = read_calls(table, outline, window, trees)
+    return find_critical_path(activity, None, 1.0, np.array(window), calls)
 
 
 # --- tables ---

@@ -440,7 +440,6 @@ class Line:
             collectives=tuple(_record(group, kind, met) for (group, kind), met in self.met.items()),
             samples_used=500,
             has_accelerator=True,
-            channels={"sm": 20.0, "nvlink": 20.0},
             host_facts={"cpu_count": 192.0, "run_queue_wait": 0.01, "stopped": 0.0, "throttled": 0.0},
             stall_s=0.1,
             summarize_s=1.0,

@@ -84,7 +84,7 @@ def test_damaged_patterns_among_good_ones_become_one_note(tmp_path: Path) -> Non
         {"idle_s": float("inf")},
         {"first_iteration": 5, "last_iteration": 2},
         {"last_iteration": 1 << 60},
-        {"channels": {"cpu": float("nan")}},
+        {"host_facts": {"cpu": float("nan")}},
     ],
 )
 def test_impossible_numbers_are_refused(tmp_path: Path, change: dict[str, object]) -> None:

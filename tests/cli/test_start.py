@@ -381,10 +381,10 @@ def test_our_programs_find_themselves_isolated_and_not_the_working_directory(tmp
     (tmp_path / "eroica.py").write_text("raise SystemExit(7)\n")
     (tmp_path / "json.py").write_text("raise SystemExit(7)\n")
     done = subprocess.run(
-        isolated("eroica.hardware", "--nonsense"), cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
+        isolated("eroica.hardware.sampler", "--nonsense"), cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (2, "eroica.hardware: --nonsense has no value\n")
+    assert done.returncode == 2 and "eroica.hardware.sampler: error:" in done.stderr
 
 
 def test_a_program_of_ours_steps_back_behind_the_job_as_its_kernel_shares_cores(tmp_path: Path) -> None:

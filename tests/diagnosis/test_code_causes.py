@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.model.pattern import CollectiveRecord, FunctionKey, Synchronization, WorkerPattern
-from eroica.model.series import decode_series, encode_series
+from eroica.model.pattern import CollectiveRecord, FunctionKey, WorkerPattern
+from eroica.model.series import encode_series
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowCompute, SlowLoader, Trouble, synthesize, synthesize_window
@@ -194,43 +194,6 @@ def test_a_slow_processor_copies_slowly_too(seed: int) -> None:
     assert causes(verdict) == [("compute-slow", (3,))]
 
 
-# --- waits for the device ---
-
-
-def with_syncs(pattern: WorkerPattern, lost_ms: float, waited_ms: float = 40.0) -> WorkerPattern:
-    iterations = pattern.last_iteration - pattern.first_iteration
-    noise = np.random.default_rng(pattern.worker.global_rank).normal(1, 0.1, iterations)
-    stack = ("<module> (project/train.py:1)", "main (project/train.py:20)", "clip (project/train.py:50)")
-    sync = Synchronization(
-        name="aten::item",
-        call="cudaStreamSynchronize",
-        stack=stack,
-        count=3 * iterations,
-        waited_s=waited_ms * iterations / 1e3,
-        lost_s=lost_ms * iterations / 1e3,
-        per_iteration_us=encode_series((lost_ms * 1e3 * noise).astype(np.float32)),
-    )
-    return msgspec.structs.replace(pattern, syncs=(sync,))
-
-
-def synced(lost_ms: float, workers: tuple[int, ...], seed: int, *, accelerator: bool = True) -> Verdict:
-    gap = Calls(("clip (project/train.py:50)",), workers, lost_ms, use=1.0)
-    patterns = synthesize(FleetPlan(seed=seed, accelerator=accelerator), (gap,), 2)
-    patterns = [with_syncs(one, lost_ms) if one.worker.global_rank in workers else one for one in patterns]
-    return analyze("job", synthesize_window(patterns, "manual"), patterns, ())
-
-
-@seeds
-def test_reading_the_loss_once_per_iteration_is_healthy(seed: int) -> None:
-    assert synced(0.4, EVERYBODY, seed).verdict == "healthy"
-
-
-@seeds
-def test_without_an_accelerator_there_is_nothing_to_wait_for(seed: int) -> None:
-    found = {cause for cause, _ in causes(synced(12, (2,), seed, accelerator=False))}
-    assert "host-device-sync" not in found
-
-
 # --- many tiny collectives ---
 
 
@@ -264,11 +227,6 @@ def test_tiny_collectives_that_wait_for_a_late_worker_are_its_symptom(seed: int)
     patterns = [fragmented(one, 60, 800) for one in patterns]
     verdict = analyze("job", synthesize_window(patterns, "slow"), patterns, ())
     assert causes(verdict) == [("slow-data-loading", (2,))]
-
-
-def test_the_figures_of_a_sync_add_up() -> None:
-    pattern = with_syncs(synthesize(FleetPlan(accelerator=True), (), 1)[0], 5)
-    assert decode_series(pattern.syncs[0].per_iteration_us, np.float32).size == 40
 
 
 @dataclass(frozen=True)

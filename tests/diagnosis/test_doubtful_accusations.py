@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 import pytest
 
-from eroica.model.pattern import FunctionPattern, Synchronization, WorkerPattern
+from eroica.model.pattern import FunctionPattern, WorkerPattern
 from eroica.model.rows import RowTable
-from eroica.model.series import encode_series
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
@@ -62,32 +60,6 @@ def test_all_wait_longer_for_a_worker_that_did_not_report(seed: int) -> None:
 def test_a_slow_transfer_among_all_who_reported_is_still_told(seed: int) -> None:
     verdict = judged(synthesize(devices(seed), [SlowLink(25)], 2), synthesize(devices(seed, draw=1), (), 1))
     assert [cause for cause, _ in causes_of(verdict)] == ["slow-collective-everywhere"]
-
-
-# --- waits for a device that are older than the slowdown ---
-
-
-def reading_the_loss(patterns: Sequence[WorkerPattern], lost_us: float) -> list[WorkerPattern]:
-    """The same where each iteration's `.item()` leaves the device without work for so long."""
-    found = []
-    for one in patterns:
-        lost_I = np.full(one.last_iteration - one.first_iteration, lost_us, dtype=np.float32)
-        sync = Synchronization(
-            name="aten::item",
-            call="cudaStreamSynchronize",
-            count=lost_I.size,
-            lost_s=float(lost_I.sum()) / 1e6,
-            per_iteration_us=encode_series(lost_I),
-        )
-        found.append(msgspec.structs.replace(one, syncs=(sync,)))
-    return found
-
-
-@seeds
-def test_an_old_wait_for_the_device_is_not_why_a_job_has_become_slower(seed: int) -> None:
-    before = reading_the_loss(synthesize(devices(seed, draw=1), (), 1), 4_000)
-    now = reading_the_loss(synthesize(devices(seed), [SlowLoader((3,), 8)], 2), 4_000)
-    assert [workers for _, workers in causes_of(judged(now, before))] == [(3,)]
 
 
 # --- windows of few long iterations ---

@@ -23,10 +23,8 @@ from support import (
     synthesize_window,
 )
 
-BURNER = Neighbor(
-    name="python (serve.py)", pid=777, cpu_cores=6.0, run_queue_wait=0.2, memory_bytes=1 << 30, age_s=30.0
-)
-DAEMON = Neighbor(name="dockerd", pid=55, cpu_cores=0.3, memory_bytes=1 << 27, age_s=90_000.0)
+BURNER = Neighbor(name="python (serve.py)", pid=777, cpu_cores=6.0, memory_bytes=1 << 30)
+DAEMON = Neighbor(name="dockerd", pid=55, cpu_cores=0.3, memory_bytes=1 << 27)
 seeds = pytest.mark.parametrize("seed", range(3))
 
 
@@ -169,9 +167,7 @@ def test_many_of_one_name_are_named_together_and_small_ones_only_counted() -> No
 def on_device(patterns: Sequence[WorkerPattern], workers: Sequence[int], utilization: float) -> list[WorkerPattern]:
     changed = beside(patterns, (), ())
     for at in workers:
-        there = Neighbor(
-            name="infer", pid=900 + at, device=f"cuda:{at % 8}", device_bytes=8 << 30, device_utilization=utilization
-        )
+        there = Neighbor(name="infer", pid=900 + at, device=f"cuda:{at % 8}", device_utilization=utilization)
         changed[at] = msgspec.structs.replace(changed[at], neighbors=(there, DAEMON))
     return changed
 

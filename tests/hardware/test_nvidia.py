@@ -61,17 +61,11 @@ class FakeNvml:
     def nvmlDeviceGetUtilizationRates(self, _handle: int) -> SimpleNamespace:
         return SimpleNamespace(gpu=80, memory=30)
 
-    def nvmlDeviceGetMemoryInfo(self, _handle: int) -> SimpleNamespace:
-        return SimpleNamespace(total=1000, used=250)
-
     def nvmlDeviceGetEnforcedPowerLimit(self, _handle: int) -> int:
         return 700_000
 
     def nvmlDeviceGetPowerUsage(self, _handle: int) -> int:
         return 350_000
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, _handle: int) -> int:
-        return 0x20
 
     def nvmlDeviceGetMaxPcieLinkGeneration(self, _handle: int) -> int:
         return 5
@@ -93,9 +87,7 @@ def test_clocks_power_memory_and_links_are_fractions_of_what_the_device_states()
     assert not notes
     assert values["gpu_sm_clock"] == pytest.approx(0.5)
     assert values["gpu_power"] == pytest.approx(0.5)
-    assert values["gpu_memory"] == pytest.approx(0.25)
     assert values["gpu_utilization"] == pytest.approx(0.8)
-    assert values["gpu_throttle"] == 0x20
     assert values["gpu_pcie_tx"] == pytest.approx(0.1)
     assert {channel.device for channel, _ in readings} == {"gpu0/uuid-0"}
 
@@ -103,7 +95,7 @@ def test_clocks_power_memory_and_links_are_fractions_of_what_the_device_states()
 def test_what_a_device_does_not_answer_is_left_out_and_named() -> None:
     readings, notes = nvidia.device_readings(FakeNvml(refused=("nvmlDeviceGetPcieThroughput",)), 0, 0)
     assert "gpu_pcie_tx" not in _values(readings)
-    assert len(readings) == 6
+    assert len(readings) == 4
     assert notes == ["gpu_pcie_tx of gpu0 left out: Not Supported"]
 
 
@@ -111,7 +103,7 @@ def test_readings_of_the_device_threads_end_up_in_the_store(tmp_path, monkeypatc
     monkeypatch.setattr(nvidia.NvidiaProbe, "pause_s", 0.0005)
     writer = SampleWriter(tmp_path)
     probe = nvidia.NvidiaProbe(writer, FakeNvml(devices=2))
-    while len({number for number, _, _ in list(probe._queue)}) < 14:
+    while len({number for number, _, _ in list(probe._queue)}) < 10:
         probe._stop.wait(0.001)
     probe.close()
     writer.close()
@@ -231,7 +223,7 @@ class Shared:
     def nvmlDeviceGetComputeRunningProcesses(self, _handle: int) -> list[SimpleNamespace]:
         if not self.lists:
             raise self.NVMLError("Not Supported")
-        return [SimpleNamespace(pid=pid, usedGpuMemory=2 << 30 if pid == STRANGER else None) for pid in self.pids]
+        return [SimpleNamespace(pid=pid) for pid in self.pids]
 
     def nvmlDeviceGetProcessUtilization(self, _handle: int, since: int) -> list[SimpleNamespace]:
         if not self.counts:
@@ -244,7 +236,7 @@ class Shared:
 @pytest.fixture
 def stranger_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     real = nvidia._process
-    made_up = Process(STRANGER, "infer", 1, False, 0, 0, 7, 0)
+    made_up = Process(STRANGER, "infer", 1, False, 0, 7, 0)
     monkeypatch.setattr(nvidia, "_process", lambda pid: made_up if pid == STRANGER else real(pid))
 
 
@@ -261,11 +253,8 @@ def looked(directory: Path, nvml: Shared) -> Samples:
 def test_a_stranger_on_the_device_is_recorded_and_the_worker_is_not(tmp_path: Path) -> None:
     samples = looked(tmp_path, Shared((os.getpid(), STRANGER)))
     assert samples.devices("neighbor_gpu") == (f"gpu0/uuid-0/{STRANGER}/infer",)
-    busy, held = (
-        samples.find(name, f"gpu0/uuid-0/{STRANGER}/infer") for name in ("neighbor_gpu", "neighbor_gpu_memory")
-    )
-    assert busy is not None and held is not None
-    assert busy.value.tolist() == [0.5] and held.value.tolist() == [float(2 << 30)]
+    busy = samples.find("neighbor_gpu", f"gpu0/uuid-0/{STRANGER}/infer")
+    assert busy is not None and busy.value.tolist() == [0.5]
 
 
 @pytest.mark.usefixtures("stranger_lives")
@@ -279,7 +268,7 @@ def test_a_look_that_takes_long_comes_more_rarely(tmp_path: Path, monkeypatch: p
     writer, nvml = SampleWriter(tmp_path), Shared((STRANGER,))
     probe = nvidia.NvidiaNeighborProbe(writer, Household([os.getpid()]), nvml)
     looks: list[int] = []
-    monkeypatch.setattr(nvidia, "device_uses", lambda *_: looks.append(1) or [])
+    monkeypatch.setattr(nvidia, "device_uses", lambda *_: looks.append(1) or {})
     clock, spent = iter([0, 1_000_000_000, 7_000_000_000, 9_000_000_000]), iter([0, 40_000_000, 0, 0, 0, 40_000_000])
     monkeypatch.setattr(nvidia.time, "monotonic_ns", lambda: next(clock))
     monkeypatch.setattr(nvidia.time, "thread_time_ns", lambda: next(spent))

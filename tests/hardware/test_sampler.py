@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from eroica.errors import UsageError
-from eroica.hardware.__main__ import parse_arguments
 from eroica.hardware.cpu import ASLEEP, HIDDEN, NAPPING, Target, descendants, is_alive, threads_of
 from eroica.hardware.sampler import Pace, Sampler
 from eroica.hardware.store import Samples, read_samples
@@ -43,7 +41,7 @@ def worker() -> Iterator[tuple[int, int]]:
 
 
 def _sample(directory: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "eroica.hardware", "--out", str(directory), *arguments]
+    command = [sys.executable, "-m", "eroica.hardware.sampler", "--out", str(directory), *arguments]
     return subprocess.Popen(command, stderr=subprocess.PIPE)
 
 
@@ -110,7 +108,7 @@ def test_the_sampler_ends_when_its_workers_are_gone(tmp_path: Path) -> None:
 def test_the_sampler_ends_when_its_parent_is_gone(worker: tuple[int, int], tmp_path: Path) -> None:
     code = (
         "import os, subprocess, sys, time\n"
-        "p = subprocess.Popen([sys.executable, '-m', 'eroica.hardware', *sys.argv[1:]])\n"
+        "p = subprocess.Popen([sys.executable, '-m', 'eroica.hardware.sampler', *sys.argv[1:]])\n"
         "while not os.path.exists(sys.argv[-1] + '/samples.bin'): time.sleep(0.02)\n"
         "time.sleep(0.3)\nprint(p.pid, flush=True)\n"
     )
@@ -176,22 +174,6 @@ def test_the_pace_is_lowered_in_proportion_to_what_it_costs_too_much() -> None:
     assert pace.update(4_000_000_000, 15.0)
     assert pace.stretch == 10.0
     assert not pace.update(5_000_000_000, 25.0)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--pid", "1"],
-        ["--out", "d"],
-        ["--pid"],
-        ["--rate", "1", "--pid", "1", "--out", "d"],
-        ["--pid", "1", "--out", "d", "--hz", "0"],
-        ["--pid", "1", "--out", "d", "--hz", "fast"],
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
-    with pytest.raises(UsageError):
-        parse_arguments(arguments)
 
 
 def test_a_directory_that_cannot_be_written_exits_with_1(tmp_path: Path) -> None:

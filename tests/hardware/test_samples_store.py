@@ -119,7 +119,6 @@ LINE = {
         [HEADER, {**LINE, "resolution_ns": 10**40}],
         [HEADER, {**LINE, "capacity": "much"}],
         [HEADER, {"name": "cpu"}],
-        [HEADER, {"channels": [3], "period_ns": 1}],
         [HEADER, [1, 2]],
         ["x"],
     ],

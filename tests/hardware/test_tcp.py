@@ -29,7 +29,6 @@ def _info(rtt_us: int = 0, retransmits: int = 0, acked: int = 0, received: int =
     struct.pack_into("=I", info, 68, rtt_us)
     struct.pack_into("=I", info, 100, retransmits)
     struct.pack_into("=QQ", info, 120, acked, received)
-    struct.pack_into("=I", info, 148, 6)
     struct.pack_into("=Q", info, 168, busy_us)
     return bytes(info)
 
@@ -41,7 +40,7 @@ def test_connections_are_read_out_of_a_netlink_answer() -> None:
     data = _message(77, 5, _info(rtt_us=350, retransmits=2, acked=1 << 40, received=9, busy_us=1_000)) + DONE
     found, last = tcp.parse_reply(data)
     assert last
-    assert found == [tcp.Connection(77, 5, 350, 2, 1 << 40, 9, 1_000, 0, 0, "10.0.0.1", "10.0.0.2", 70_000, 6)]
+    assert found == [tcp.Connection(77, 5, 350, 2, 1 << 40, 9, 1_000, 0, 0, "10.0.0.1", "10.0.0.2", 70_000)]
 
 
 @pytest.mark.parametrize(

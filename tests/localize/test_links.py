@@ -19,7 +19,6 @@ def flow(source: str, target: str, busy_s: float, sent: float = 30e6, rtt_s: flo
         busiest_s=busy_s,
         retransmits=resent,
         rtt_s=rtt_s or busy_s / 300,  # what is under way longer waits in a queue
-        least_rtt_s=1e-5,
         queued_bytes=1e5,
         window_s=4.0,
     )

@@ -92,16 +92,6 @@ def test_what_somebody_prints_in_a_reader_does_no_harm(tmp_path: Path, monkeypat
     assert all(one.pattern is not None for one in read_all(sources(tmp_path), TWO))
 
 
-def test_a_reader_that_says_too_much_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helpers: Callable[[], set[int]]
-) -> None:
-    monkeypatch.setattr(reading, "MOST_FRAME_BYTES", 100)
-    for rank in (0, 1):
-        write(tmp_path / f"rank{rank}.json", rank=rank)
-    assert all("says more than 100 bytes" in one.error for one in read_all(sources(tmp_path), TWO))
-    assert not helpers()
-
-
 def test_a_damaged_file_costs_only_itself(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", rank=0)
     (tmp_path / "rank1.pt.trace.json").write_bytes(b"")

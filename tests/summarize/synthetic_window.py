@@ -57,10 +57,10 @@ class Events:
 
 
 def timeline(threads, rate_hz=100.0, unreadable=0):
-    """Stacks from {(pid, tid[, name]): [(start, end, stack), ...]}."""
+    """Stacks from {(pid, tid): [(start, end, stack), ...]}."""
     stacks, rows, names = {}, [], []
     for number, (thread, stretches) in enumerate(threads.items()):
-        names.append(SampledThread(thread[0], thread[1], thread[2] if len(thread) > 2 else ""))
+        names.append(SampledThread(*thread))
         rows += [(number, stacks.setdefault(tuple(stack), len(stacks)), start, end) for start, end, stack in stretches]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     return StackTimeline(
@@ -71,7 +71,6 @@ def timeline(threads, rate_hz=100.0, unreadable=0):
         start_ns=table[:, 2],
         end_ns=table[:, 3],
         rate_hz=rate_hz,
-        source="py-spy",
         unreadable=unreadable,
     )
 

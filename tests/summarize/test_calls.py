@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from synthetic_window import TRAINING, Events, capture, is_conserved, row_named
 
 from eroica.settings import Settings
-from eroica.summarize import summarize_worker
 from eroica.summarize.activity import find_outline
 from eroica.summarize.calls import call_frame, new_trees, read_calls
+from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.sweep import Functions
 from eroica.trace.schema import Category
 
@@ -70,10 +70,7 @@ def read(events):
     functions = Functions()
     trees = new_trees(functions)
     calls = read_calls(table, find_outline(table, TRAINING), WINDOW, trees)
-    keys = {}
-    for tree in trees:
-        keys |= tree.keys(set(range(len(functions))))
-    return calls, keys
+    return calls, dict(enumerate(functions.keys))
 
 
 @given(st.integers(0, 10**9))
@@ -214,7 +211,7 @@ def test_a_million_stacks_do_not_make_a_million_rows():
     assert pattern.dropped_critical_s > 0
 
 
-def test_threads_read_together_have_what_each_has_alone(monkeypatch):
+def test_threads_read_together_have_what_each_has_alone():
     def totals(threads):
         events = Events()
         iteration(events, 0)
@@ -228,8 +225,6 @@ def test_threads_read_together_have_what_each_has_alone(monkeypatch):
 
     together = totals(range(60))
     assert together == sum((totals([thread]) for thread in range(60)), Counter())
-    monkeypatch.setattr("eroica.summarize.calls._FARTHEST_NS", 2000)
-    assert totals(range(60)) == together
 
 
 def test_what_is_too_deep_or_too_much_is_said(monkeypatch):
@@ -243,14 +238,11 @@ def test_what_is_too_deep_or_too_much_is_said(monkeypatch):
     assert any("more than 10 different Python stacks" in note for note in notes)
 
 
-def test_of_too_many_threads_of_the_engine_the_busiest_are_read_and_it_is_said(monkeypatch):
+def test_of_too_many_threads_of_the_engine_the_busiest_are_read(monkeypatch):
     monkeypatch.setattr("eroica.summarize.activity._MOST_AUTOGRAD", 2)
     events = Events()
     for thread in range(5):
         for number in range(thread + 1):
             events.add("autograd::engine::evaluate_function: X", number * 10, number * 10 + 5, thread=8000 + thread)
     events.add("aten::mm", 0, 100)
-    table = events.table()
-    assert find_outline(table, TRAINING).autograd_threads == (8003, 8004)
-    notes = summarize_worker(capture((0, 100)), table, None, None, [], Settings()).notes
-    assert any("operators of 3 threads of the autograd engine are left out" in note for note in notes)
+    assert find_outline(events.table(), TRAINING).autograd_threads == (8003, 8004)

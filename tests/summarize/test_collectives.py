@@ -10,7 +10,7 @@ from eroica.model.series import decode_series
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
 from eroica.summarize.collectives import Execution, collective_kind, find_executions
-from eroica.summarize.records import collective_series
+from eroica.summarize.rows import collective_series
 from eroica.trace.schema import Category
 from eroica.trace.table import CollectiveArguments
 
@@ -305,7 +305,7 @@ def test_a_record_cut_later_is_the_record_made_short():
 
 
 def test_of_very_many_groups_those_with_most_collectives_are_kept(monkeypatch):
-    monkeypatch.setattr("eroica.summarize.records.MOST_RECORDS", 2)
+    monkeypatch.setattr("eroica.summarize.rows.MOST_RECORDS", 2)
     found = [
         Execution(row=0, name="x", kind="barrier", group=group, start_ns=WINDOW[0], end_ns=WINDOW[0] + 5)
         for group in "abbcccd"

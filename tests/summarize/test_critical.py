@@ -10,7 +10,7 @@ from eroica.summarize.collectives import find_executions
 from eroica.summarize.rows import Tally
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, ThreadSamples
 from eroica.summarize.staging import find_critical_path
-from eroica.summarize.sweep import Functions, empty_layer
+from eroica.summarize.sweep import Functions, empty_layer, join_durations
 from eroica.trace.schema import Category
 
 WINDOW = (10, 70)
@@ -155,7 +155,7 @@ def fast(events, collections, samples, edges):
     first = len(functions)
     time = np.array([one[0] for one in samples], dtype=np.int64)
     kind = np.array([one[1] for one in samples], dtype=np.int8)
-    path = find_critical_path(
+    segments, _ = find_critical_path(
         activity, ThreadSamples(time, (first + kind).astype(np.int32), kind), 1e9, np.array(edges, dtype=np.int64)
     )
     keys = [
@@ -163,16 +163,16 @@ def fast(events, collections, samples, edges):
         for key in functions.keys
     ]
     keys += [("python", one) for one in KINDS]
-    return keys, path
+    return keys, segments
 
 
 @given(st.integers(0, 10**9), st.booleans())
 def test_every_moment_belongs_to_whom_the_slow_twin_gives_it(seed, device):
     events, collections, samples, edges = random_window(seed, device)
-    keys, path = fast(events, collections, samples, edges)
+    keys, segments = fast(events, collections, samples, edges)
     twin = SlowTwin(events, collections, samples, device)
     owners = {}
-    for start, end, function in zip(path.segments.start, path.segments.end, path.segments.function, strict=True):
+    for start, end, function in zip(segments.start, segments.end, segments.function, strict=True):
         owners |= dict.fromkeys(range(start, end), keys[function] if function >= 0 else None)
     assert owners == {moment: twin.owner(moment) for moment in range(*WINDOW)}
 
@@ -180,9 +180,9 @@ def test_every_moment_belongs_to_whom_the_slow_twin_gives_it(seed, device):
 @given(st.integers(0, 10**9), st.booleans())
 def test_critical_time_and_idle_time_are_the_window_exactly(seed, device):
     events, collections, samples, edges = random_window(seed, device)
-    keys, path = fast(events, collections, samples, edges)
-    tally = Tally(path.edges_ns, 0)
-    tally.add_segments(path.segments, empty_layer())
+    keys, segments = fast(events, collections, samples, edges)
+    nothing = join_durations(())
+    tally = Tally(np.array(edges), segments, nothing, empty_layer(), 0)
     per_iteration = tally.per_iteration_ns(np.arange(len(keys)), len(keys))
     assert int(per_iteration.sum()) + tally.idle_ns == WINDOW[1] - WINDOW[0]
     assert tally.critical_ns(len(keys)).tolist() == per_iteration.sum(axis=1).tolist()
@@ -199,9 +199,8 @@ def test_the_critical_parts_of_collectives_are_those_of_their_functions(seed):
     activity = gather_activity(
         table, executions, (runs[:, 0], runs[:, 1]), find_outline(table, TRAINING), WINDOW, functions
     )
-    path = find_critical_path(activity, None, 1.0, np.array(edges))
-    tally = Tally(path.edges_ns, len(executions))
-    tally.add_segments(path.segments, activity.collectives)
+    segments, _ = find_critical_path(activity, None, 1.0, np.array(edges))
+    tally = Tally(np.array(edges), segments, activity.durations, activity.collectives, len(executions))
     critical, total = tally.execution_ns, tally.critical_ns(len(functions))
     assert critical.sum() == sum(total[number] for number, key in enumerate(functions.keys) if key.kind == "collective")
     assert all(part <= one.end_ns - one.start_ns for part, one in zip(critical, executions, strict=True))

@@ -1,12 +1,10 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.summarize.utilization import critical_duration
 
 values = st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.5, 1.0]), max_size=14)
-shares = st.sampled_from([0.55, 0.8, 0.95, 1.0])
 
 
 def longest_gap(part):
@@ -17,7 +15,7 @@ def longest_gap(part):
     return longest
 
 
-def slow_twin(utilization, share):
+def slow_twin(utilization):
     """Algorithm 1 by trying every interval: the shortest longest gap, without zeros at the ends, as long as it can."""
     total = sum(utilization)
     if total == 0:
@@ -26,7 +24,7 @@ def slow_twin(utilization, share):
     for first in range(len(utilization)):
         for last in range(first + 1, len(utilization) + 1):
             part = utilization[first:last]
-            if part[0] == 0 or part[-1] == 0 or sum(part) < share * total * (1 - 1e-12):
+            if part[0] == 0 or part[-1] == 0 or sum(part) < 0.8 * total * (1 - 1e-12):
                 continue
             key = (longest_gap(part), -(last - first))
             if best is None or key < best[0]:
@@ -34,9 +32,9 @@ def slow_twin(utilization, share):
     return best[1]
 
 
-@given(values, shares)
-def test_the_interval_is_that_of_the_slow_twin(utilization, share):
-    assert critical_duration(np.array(utilization), share) == slow_twin(utilization, share)
+@given(values)
+def test_the_interval_is_that_of_the_slow_twin(utilization):
+    assert critical_duration(np.array(utilization)) == slow_twin(utilization)
 
 
 def test_waiting_before_the_others_arrive_is_left_out():
@@ -51,18 +49,6 @@ def test_an_execution_that_used_nothing_has_no_critical_duration():
 
 def test_short_gaps_stay_inside():
     assert critical_duration(np.array([0.5, 0.0, 0.5, 0.0, 0.5])) == (0, 5)
-
-
-@pytest.mark.parametrize("share", [0.5, 0.0, 1.1])
-def test_a_share_that_two_pieces_could_hold_is_refused(share):
-    with pytest.raises(ValueError, match="share"):
-        critical_duration(np.ones(3), share)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -0.1])
-def test_values_that_are_no_utilization_are_refused(bad):
-    with pytest.raises(ValueError, match="utilization"):
-        critical_duration(np.array([0.5, bad]))
 
 
 def test_a_million_samples_take_no_minute():

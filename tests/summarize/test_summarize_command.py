@@ -13,8 +13,7 @@ from eroica.hardware.writer import Channel
 from eroica.model.pattern import WorkerPattern
 from eroica.model.series import decode_series
 from eroica.settings import Settings
-from eroica.summarize.__main__ import main, summarize_files
-from eroica.summarize.files import read_window
+from eroica.summarize.files import main, read_window, summarize_files
 from eroica.summarize.staging import stage_window
 from eroica.wire.codec import decode_record
 
@@ -119,7 +118,7 @@ def test_the_command_works_on_its_own_and_says_nothing(files):
     command = [
         sys.executable,
         "-m",
-        "eroica.summarize",
+        "eroica.summarize.files",
         files / "capture.json",
         files.parent / "hardware",
         files / "pattern",
@@ -161,11 +160,6 @@ def test_of_a_cut_trace_counts_what_is_whole_and_the_loss_is_told(files, monkeyp
     assert run(files) == 0
     pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
     assert any("cut" in note or "end" in note for note in pattern.notes), pattern.notes
-
-
-def test_wrong_usage_is_told(capsys):
-    assert main([]) == 1
-    assert "usage" in capsys.readouterr().err
 
 
 def test_what_worker_and_agent_know_of_the_settings_is_in_the_pattern(files):

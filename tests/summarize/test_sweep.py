@@ -7,7 +7,6 @@ from eroica.summarize.sweep import (
     find_interval,
     first_come,
     inside,
-    intersect,
     leaf_segments,
     paint,
     split_at,
@@ -98,13 +97,6 @@ def test_a_union_covers_what_any_interval_covers_in_fewest_pieces(pairs):
     assert {moment for low, high in zip(start, end, strict=True) for moment in range(low, high)} == covered
     assert np.all(start[1:] > end[:-1])
     assert inside(np.arange(LENGTH), start, end).tolist() == [moment in covered for moment in range(LENGTH)]
-
-
-@given(intervals, intervals)
-def test_an_intersection_covers_what_both_cover(first, second):
-    start, end = intersect(*unite(*arrays(first)), *unite(*arrays(second)))
-    both = {m for low, high in first for m in range(low, high)} & {m for low, high in second for m in range(low, high)}
-    assert {moment for low, high in zip(start, end, strict=True) for moment in range(low, high)} == both
 
 
 def test_a_moment_outside_all_intervals_is_in_none():

@@ -32,7 +32,7 @@ def segments(*rows):
 
 def use_of(keys, layer, *channels):
     resources = find_resources(capture((0, 10)), Samples(series=channels))
-    return measure_use(keys, layer, resources, CLOCK, 0.8)
+    return measure_use(keys, layer, resources, CLOCK)
 
 
 def test_short_executions_weigh_the_channel_by_time():

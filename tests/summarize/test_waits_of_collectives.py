@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eroica.summarize.sampled import ThreadSamples
-from eroica.summarize.waits import Spans, Witness, find_waits, waits_elsewhere
+from eroica.summarize.waits import Witness, find_waits, waits_elsewhere
 
 MS = 1_000_000
 RATE_HZ = 200.0
@@ -33,10 +33,10 @@ def waits(spans, samples, active=(), busy=NOTHING, awake=(), elsewhere=()):
     """Waits in milliseconds, None for a collective that is not waited for."""
     start, end = (np.array(side, np.int64) * MS for side in zip(*spans, strict=True))
     signs, naps, other = ((np.array(one, np.float64) * MS).astype(np.int64) for one in (active, awake, elsewhere))
-    found = find_waits(Spans(start, end), signs, busy, Witness(samples, RATE_HZ, naps, other), WINDOW)
+    found = find_waits((start, end), signs, busy, Witness(samples, RATE_HZ, naps, other), WINDOW)
     return [
         (low / MS, high / MS) if low < high else None
-        for low, high in zip(found.start.tolist(), found.end.tolist(), strict=True)
+        for low, high in zip(found[0].tolist(), found[1].tolist(), strict=True)
     ]
 
 
@@ -221,8 +221,8 @@ def test_a_model_that_waits_below_a_pipelines_schedule_waits_for_something_of_it
 def test_no_collectives():
     empty = np.empty(0, np.int64)
     witness = Witness(thread((100, TRAINING)), RATE_HZ, empty, empty)
-    found = find_waits(Spans(empty, empty), empty, NOTHING, witness, WINDOW)
-    assert len(found.start) == len(found.end) == 0
+    found = find_waits((empty, empty), empty, NOTHING, witness, WINDOW)
+    assert len(found[0]) == len(found[1]) == 0
 
 
 # --- against a slow twin ---
@@ -326,12 +326,12 @@ def test_against_the_slow_twin(seed):
     )
     sides = [np.array([one[side] for one in busy], np.int64) for side in (0, 1)]
     found = find_waits(
-        Spans(*(np.array(side, np.int64) for side in zip(*spans, strict=True))),
+        tuple(np.array(side, np.int64) for side in zip(*spans, strict=True)),
         np.array(active, np.int64),
         (sides[0], sides[1]),
         Witness(arrays, RATE_HZ, np.array(awake, np.int64), np.array(elsewhere, np.int64)),
         window,
     )
     wanted = slow_waits(spans, [*active, *elsewhere], awake, busy, samples, RATE_HZ, window)
-    assert list(zip(found.start.tolist(), found.end.tolist(), strict=True)) == wanted
+    assert list(zip(found[0].tolist(), found[1].tolist(), strict=True)) == wanted
     assert all(low <= begin <= end <= high for (low, high), (begin, end) in zip(spans, wanted, strict=True))

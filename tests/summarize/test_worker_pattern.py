@@ -168,7 +168,7 @@ def test_a_collector_run_on_another_thread_is_not_critical():
 def test_background_threads_and_loader_children_explain_but_are_never_critical():
     events, flight, stretches = training(4)
     threads = {
-        (PID, 160, "pin"): [(0, 400 * MS, ("Thread.run (threading.py:971)",))],
+        (PID, 160): [(0, 400 * MS, ("Thread.run (threading.py:971)",))],
         (900, 900): [(0, 300 * MS, (*CHILD, "Data.__getitem__ (project/data.py:19)")), (300 * MS, 400 * MS, CHILD)],
         (901, 901): [(0, 400 * MS, (*CHILD, "Data.__getitem__ (project/data.py:19)"))],
     }
@@ -235,7 +235,6 @@ def test_hardware_says_how_busy_the_thread_was_and_what_held_it():
     assert pattern.host_facts == pytest.approx(
         {"run_queue_wait": 0.2, "stopped": 1.0, "cpu_count": 2.0, "host_busy": 0.6}
     )
-    assert pattern.channels["cpu"] == 1000.0
 
 
 def crowded(count=200, functions=600):

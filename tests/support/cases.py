@@ -390,7 +390,5 @@ def _inference(device: int, share: float) -> Neighbor:
         cpu_cores=0.3 if share else 0.0,
         memory_bytes=9_000_000_000,
         device=f"cuda:{device}",
-        device_bytes=18_000_000_000,
         device_utilization=share,
-        age_s=86_400.0,
     )

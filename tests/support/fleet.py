@@ -375,7 +375,6 @@ def _pattern(
         idle_s=max(window_s - sum(row.critical_s for row in kept), 0.0),
         samples_used=int(window_s * plan.sampling_hz),
         has_accelerator=plan.accelerator,
-        channels={"cpu": 100.0},
         host_facts=draft.facts[worker],
         links=synthesize_links(draft.shape, plan.per_host, plan.seed, draft.link_us, window_s).get(worker, ()),
         stall_s=0.3,

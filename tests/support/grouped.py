@@ -325,7 +325,6 @@ def _pattern(
         idle_s=max(window_s - sum(row.critical_s for row in kept), 0.0),
         samples_used=int(window_s * 100),
         has_accelerator=True,
-        channels={"cpu": 100.0, "gpu_sm_clock": _VALUES_PER_S, "gpu_pcie_tx": _VALUES_PER_S},
         host_facts={"cpu_count": float(fleet.cores), "run_queue_wait": 0.01, "stopped": 0.0, "throttled": 0.0},
         links=fleet.links.get(worker, ()),
         neighbors=fleet.neighbors.get(worker, ()),

@@ -47,7 +47,6 @@ def synthesize_links(
             busy_s=busy_s,
             queued_bytes=150e3 if cost_us else 2e3,
             rtt_s=0.02 if cost_us else 2e-4,
-            least_rtt_s=1e-5,
         )
         got = _use(found, receiver, target, source)
         found[receiver, source] = msgspec.structs.replace(got, received_bytes=_BYTES * iterations)

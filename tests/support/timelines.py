@@ -125,7 +125,6 @@ def _track(name: str, thread: str, slices: Sequence[_Slice]) -> Track:
         function=encode_series(np.asarray([names[one.name] for one in slices], dtype=np.int32)),
         start_us=encode_series(np.asarray([one.start_us for one in slices], dtype=np.float32), exact=True),
         duration_us=encode_series(np.asarray([one.duration_us for one in slices], dtype=np.float32)),
-        depth=encode_series(np.zeros(len(slices), dtype=np.uint8)),
     )
 
 

@@ -88,11 +88,6 @@ def test_fields_nobody_knows_and_odd_types_are_tolerated(tmp_path):
     assert table.thread.tolist() == [-1, -1]
 
 
-def test_threads_have_their_names(tmp_path):
-    named = {"ph": "M", "name": "thread_name", "ts": 0, "pid": 1, "tid": 9, "args": {"name": "pt_gloo_runloop"}}
-    assert read_trace(write(tmp_path / "t.json", [named, event("a", 0, 1)])).thread_names == {9: "pt_gloo_runloop"}
-
-
 def test_a_collective_kernel_keeps_its_arguments_wherever_sorting_puts_it(tmp_path):
     said = {"Collective name": "allreduce", "In msg nelems": 64, "Group size": 2, "Process Group Name": "3", "Seq": 17}
     said["Process Group Ranks"] = "[4, 6]"

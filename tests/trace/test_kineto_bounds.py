@@ -46,7 +46,6 @@ def test_groups_of_very_many_workers_have_no_members_unless_these_are_listed(tmp
     said = {"rank": 0, "world_size": 200_000, "pg_config": [{"pg_name": "0", "pg_size": 200_000, "ranks": []}]}
     table = read_trace(write(tmp_path / "t.json", [event(1)], distributedInfo=said))
     assert (table.header.world_size, table.header.groups) == (200_000, ())
-    assert "groups of more than 100,000 whose members it does not list" in table.losses[0]
 
 
 def test_objects_that_are_no_events_count_towards_the_limit(tmp_path):
@@ -79,15 +78,13 @@ def test_a_duration_below_zero_never_reaches_to_the_end_of_the_trace(tmp_path):
     assert table.open_events == 0
 
 
-def test_ends_stay_with_their_begins_where_too_many_are_open(tmp_path, monkeypatch):
+def test_begins_and_ends_are_no_longer_read_where_too_many_are_open(tmp_path, monkeypatch):
     monkeypatch.setattr(columns, "_MOST_OPEN", 3)
-    begun = [half("B", number, f"b{number}") for number in range(5)] + [half("B", 5, "other", tid=8)]
-    ended = [half("E", 6, tid=8), *[half("E", 10 + number) for number in range(5)]]
-    table = read_trace(write(tmp_path / "t.json", [*begun, *ended]))
-    names = [table.name_of(row) for row in range(len(table))]
-    assert names == ["b0", "b1", "b2"]
-    assert table.end_ns.tolist() == [14_000, 13_000, 12_000]
-    assert table.losses == ("left out: 3 events that began while 3 were open already",)
+    begun = [half("B", number, f"b{number}") for number in range(5)]
+    table = read_trace(write(tmp_path / "t.json", [*begun, half("E", 10)]))
+    assert [table.name_of(row) for row in range(len(table))] == ["b0", "b1", "b2"]
+    assert table.open_events == 3
+    assert table.losses == ("more than 3 events were open at once; begins and ends after that are left out",)
 
 
 def test_what_too_many_collectives_say_is_left_out_and_said(tmp_path, monkeypatch):

@@ -178,9 +178,8 @@ def test_rank_and_groups_are_read_from_a_record_or_its_text(tmp_path, form):
     assert header.groups == EXPECTED
 
 
-def test_groups_may_be_listed_by_name_or_as_text(tmp_path):
-    by_name = {group["pg_name"]: {key: group[key] for key in group if key != "pg_name"} for group in GROUPS}
-    for config in (by_name, json.dumps(GROUPS), [str(group) for group in GROUPS]):
+def test_groups_may_be_listed_as_text(tmp_path):
+    for config in (json.dumps(GROUPS), [str(group) for group in GROUPS]):
         told = {**DISTRIBUTED, "pg_config": config}
         assert read(tmp_path, [event("a")], distributedInfo=told).header.groups == EXPECTED
 
@@ -212,15 +211,15 @@ def test_a_group_whose_members_are_not_all_told_is_left_out(tmp_path, group):
     "told", ["", "not a record", [], 3, {"rank": "x"}, {"rank": -1}, {"rank": True}, {"rank": 10**40}, "[" * 9999]
 )
 def test_a_header_of_strange_types_says_nothing(tmp_path, told):
-    header = read(tmp_path, [event("a")], distributedInfo=told, deviceProperties="oops", traceName=[1]).header
-    assert (header.rank, header.groups, header.name, header.device) == (-1, (), "", "")
+    header = read(tmp_path, [event("a")], distributedInfo=told, deviceProperties="oops", host_name=[1]).header
+    assert (header.rank, header.groups, header.host, header.device) == (-1, (), "", "")
 
 
 def test_job_host_and_device_are_read_where_they_stand(tmp_path):
     devices = [{"id": 0, "name": "A"}, {"id": 6, "name": "B"}]
-    beside = {"mast_job_name": "run-1", "host_name": "node-7", "deviceProperties": str(devices), "traceName": "t.json"}
+    beside = {"mast_job_name": "run-1", "host_name": "node-7", "deviceProperties": str(devices)}
     header = read(tmp_path, [event("k", cat="kernel", pid=6), event("a", pid=77)], **beside).header
-    assert (header.job, header.host, header.device, header.name) == ("run-1", "node-7", "B", "t.json")
+    assert (header.job, header.host, header.device) == ("run-1", "node-7", "B")
     assert header.process_id == 77
 
 

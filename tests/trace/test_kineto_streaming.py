@@ -36,10 +36,10 @@ def small_pieces(monkeypatch):
 def test_pieces_that_end_inside_of_texts_and_nested_objects_are_put_right(tmp_path, small_pieces, name, indent):
     nested = {"lists": [[{"a": 1}, {"b": [{"c": text}, {"d": text}]}] for text in TRICKY]}
     events = [event(number, args=nested if number % 2 else {"text": TRICKY[number % 7]}) for number in range(30)]
-    document = {"x": nested, "traceEvents": events, "y": nested, "baseTimeNanoseconds": 10**9, "traceName": "t"}
+    document = {"x": nested, "traceEvents": events, "y": nested, "baseTimeNanoseconds": 10**9, "host_name": "t"}
     table = read_trace(write(tmp_path / name, document, indent))
     assert table.start_ns.tolist() == [10**9 + number * 1000 for number in range(30)]
-    assert (table.losses, table.header.name) == ((), "t")
+    assert (table.losses, table.header.host) == ((), "t")
 
 
 @pytest.mark.parametrize("ending", ["]", "]\n", "", ",\n", "  "])
@@ -55,7 +55,7 @@ def test_several_gzip_members_are_one_text(tmp_path):
     packed = b"".join(gzip.compress(data[at : at + 300]) for at in range(0, len(data), 300))
     (tmp_path / "t").write_bytes(packed + bytes(100))
     table = read_trace(tmp_path / "t")
-    assert (len(table), table.losses, table.bytes_read) == (20, (), len(data))
+    assert (len(table), table.losses) == (20, ())
 
 
 def test_what_follows_the_compressed_data_is_left_out_and_said(tmp_path):
@@ -173,10 +173,10 @@ def test_elements_that_are_no_events_are_counted(tmp_path):
 
 
 def test_unescaped_windows_paths_and_foreign_bytes_are_mended(tmp_path):
-    path = write(tmp_path / "t.json", {"traceEvents": [event(1, name="fooo"), event(2)], "traceName": "baar"})
+    path = write(tmp_path / "t.json", {"traceEvents": [event(1, name="fooo"), event(2)], "host_name": "baar"})
     damage(path, b"fooo", b"f\xff\xfeo")
     table = read_trace(damage(path, b"baar", b"C:\\users\\new"))
-    assert (table.strings[0], table.header.name, table.losses) == ("f??o", "C:/users\new", ())
+    assert (table.strings[0], table.header.host, table.losses) == ("f??o", "C:/users\new", ())
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_stack_holds_until_the_next_sample_that_differs(tmp_path):
         sampler.sample(ts, [11], 900, 11, frames)
     sampler.finish(40_000, 11)
     timeline = sampler.write(tmp_path)
-    assert timeline.threads[0] == (11, 11, "MainThread")
+    assert timeline.threads[0] == (11, 11)
     stack, start, end = timeline.of_thread(0)
     assert [len(timeline.stacks[one]) for one in stack] == [1, 2, 1]
     assert [(int(low - START_NS), int(high - START_NS)) for low, high in zip(start, end, strict=True)] == [

@@ -28,7 +28,7 @@ from eroica.model.worker import Worker
 from eroica.offline.examine import examine
 from eroica.offline.output import keep
 from eroica.settings import Settings
-from eroica.summarize.__main__ import summarize_files
+from eroica.summarize.files import summarize_files
 from eroica.views.chrome_trace import Lane, OnAxis, Process, write_trace
 from eroica.views.lanes import Drawn, Whereabouts, draw_kept
 from eroica.views.material import Material

@@ -17,7 +17,7 @@ from eroica.model.worker import ProcessGroup, Worker
 from eroica.wire.codec import decode_record, encode_record
 from eroica.wire.patterns import pack_pattern, unpack_pattern
 
-#: A pattern as version 0.1.0 sent it, before `neighbors`, `setup`, `syncs` and the wire's own form existed: frozen.
+#: A pattern as version 0.1.0 sent it, before `neighbors`, `setup` and the wire's own form existed: frozen.
 _OLDER = (
     "eJxtU82O0zAQTlkuPAEXDj3CgRXdI5fdN7Fce9padWzjsbdbTiAhEBIcKvEAXbZJ03S1PzwC4tZ3QDwGRyZJW1KBc8jM2J755vvGP5PH+cT6Mf"
     "gP66G2fa6Z52bcKbUVWzsp6YCWDNVreLgYWQy5sRKe8yunZJJLOFcCroSL68ZkMSo5X02UkXbClOzcDpTHwFQAz4Oy5uhG87b/qJSxsRhuTn8n"
@@ -97,7 +97,7 @@ def test_a_pattern_of_an_older_version_is_read() -> None:
     assert (read.functions[0].key.stack, read.functions[0].beta) == (("main (train.py:1)",), 0.5)
     assert read.process_groups == (ProcessGroup(name="1", ranks=(0, 1, 2, 3), backend="gloo"),)
     assert (read.collectives[0].kind, read.links[0].sent_bytes) == ("all_reduce", 7.0)
-    assert (read.neighbors, read.setup, read.syncs) == ((), {}, ())
+    assert (read.neighbors, read.setup) == ((), {})
 
 
 def test_lists_of_ranks_may_travel_unpacked() -> None:

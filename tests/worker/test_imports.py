@@ -25,7 +25,7 @@ def loaded(*modules: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("module", ["eroica.hardware.__main__"])
+@pytest.mark.parametrize("module", ["eroica.hardware.sampler"])
 def test_the_sampler_loads_the_standard_library_only(module: str) -> None:
     assert loaded(module) == []
 

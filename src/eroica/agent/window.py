@@ -38,7 +38,7 @@ _MOST_BEHIND = 3.0
 _LEAST_BEHIND_S = 10.0
 _LONGEST_NOTE = 300
 #: Samples a second of each worker's Python stacks, and of the states of its threads.
-_STACKS_HZ, _THREADS_HZ = 100, 1000
+_STACKS_HZ = 100
 #: Of summaries: one gets a tenth of the core that a rank beside it gets. The lowest priority would be a seventieth, and
 #: where all cores are busy a verdict would wait for minutes.
 _NICENESS = 10
@@ -220,7 +220,7 @@ class HostWindow:
         try:
             with self._hardware_log.open("wb") as log:
                 self._hardware = subprocess.Popen(
-                    isolated("eroica.hardware", *arguments, "--out", str(directory), "--hz", str(_THREADS_HZ)),
+                    isolated("eroica.hardware.sampler", *arguments, "--out", str(directory)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
@@ -308,11 +308,12 @@ class HostWindow:
         """Summarize in a process of its own; returns why it failed, empty if it did not."""
         process = await asyncio.create_subprocess_exec(
             *isolated(
-                "eroica.summarize",
+                "eroica.summarize.files",
                 str(directory / "capture.json"), str(self.directory / "hardware"), str(directory / "pattern"),
                 niceness=_NICENESS,
             ),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
         try:
             _, stderr = await asyncio.wait_for(process.communicate(), self._until_saved_s)

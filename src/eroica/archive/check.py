@@ -50,7 +50,7 @@ def check_pattern(pattern: WorkerPattern) -> WorkerPattern:
     if len(pattern.functions) > _MOST_FUNCTIONS:
         raise InputError(f"{len(pattern.functions)} functions are too many")
     measured = (pattern.duration_s, pattern.idle_s, pattern.dropped_critical_s, pattern.stall_s, pattern.summarize_s)
-    others = (*pattern.channels.values(), *pattern.host_facts.values())
+    others = tuple(pattern.host_facts.values())
     if not (
         _are_possible(RowTable.of(pattern.functions))
         and all(map(_is_amount, measured))

@@ -48,12 +48,6 @@ def parse_schedstat(schedstat: bytes) -> tuple[int, int]:
     return int(running), int(waiting)
 
 
-def parse_stat_clock(stat: bytes) -> tuple[int, int]:
-    """Return the same from `stat`, in steps of a jiffy (10 ms) and without the waiting."""
-    fields = stat[stat.rfind(b")") + 2 :].split(None, 13)
-    return (int(fields[11]) + int(fields[12])) * _JIFFY_NS, 0
-
-
 def parse_host_cpus(stat: bytes) -> dict[str, tuple[int, int]]:
     """Return busy and stolen nanoseconds of each core, totals, from `/proc/stat`."""
     cores: dict[str, tuple[int, int]] = {}
@@ -70,14 +64,6 @@ def parse_host_cpus(stat: bytes) -> dict[str, tuple[int, int]]:
 def tick_ns() -> int:
     """Return the length of the scheduler's tick."""
     return int(time.clock_getres(_MONOTONIC_COARSE) * 1e9)
-
-
-def schedstat_counts() -> bool:
-    """Return whether this kernel keeps thread clocks in nanoseconds."""
-    try:
-        return parse_schedstat(Path("/proc/self/schedstat").read_bytes())[0] > 0
-    except (OSError, ValueError):
-        return False
 
 
 def _kind_of_sleep(place: bytes) -> int:
@@ -99,29 +85,19 @@ class ThreadProbe:
 
     def __init__(self, writer: SampleWriter, pid: int, tid: int, period_ns: int, state: bool) -> None:
         device = f"{pid}/{tid}"
-        fine = schedstat_counts()
         self._descriptors: list[int] = []
         try:
-            self._clock = self._open(pid, tid, "schedstat" if fine else "stat")
+            self._clock = self._open(pid, tid, "schedstat")
             self._state = self._open(pid, tid, "stat") if state else -1
         except OSError:
             self._close_descriptors()
             raise
         self._place = self._open_if_shown(pid, tid, "wchan") if state else -1
-        self._parse = parse_schedstat if fine else parse_stat_clock
-        self._size = 96 if fine else 512
         self._last = b""
         self._writer = writer
-        resolution = max(period_ns, tick_ns() if fine else _JIFFY_NS)
-        cpu = Channel("cpu", device, "fraction", capacity=1.0, resolution_ns=resolution)
-        self._cpu_number = writer.declare(cpu, "busy")
-        self._cpu = Track(writer, self._cpu_number)
-        self.clock_channels = [self._cpu_number]
-        self._waiting: Track | None = None
-        if fine:
-            queue = Channel("run_queue", device, "fraction", capacity=1.0, resolution_ns=period_ns)
-            self.clock_channels.append(writer.declare(queue, "busy"))
-            self._waiting = Track(writer, self.clock_channels[1])
+        cpu = Channel("cpu", device, "fraction", capacity=1.0, resolution_ns=max(period_ns, tick_ns()))
+        queue = Channel("run_queue", device, "fraction", capacity=1.0, resolution_ns=period_ns)
+        self._cpu, self._waiting = (Track(writer, writer.declare(channel, "busy")) for channel in (cpu, queue))
         if state:
             self._state_number = writer.declare(Channel("state", device, "code", resolution_ns=period_ns))
 
@@ -154,23 +130,20 @@ class ThreadProbe:
             if state == ASLEEP:
                 state = self._kind_of_sleep()
             self._writer.add(self._state_number, now_ns, state)
-        data = os.pread(self._clock, self._size, 0)
+        data = os.pread(self._clock, 96, 0)
         if data == self._last:
             self._cpu.seen(now_ns)
-            if self._waiting is not None:
-                self._waiting.seen(now_ns)
+            self._waiting.seen(now_ns)
             return
         self._last = data
-        used, waited = self._parse(data)
+        used, waited = parse_schedstat(data)
         self._cpu.put(now_ns, used)
-        if self._waiting is not None:
-            self._waiting.put(now_ns, waited)
+        self._waiting.put(now_ns, waited)
 
     def mark(self) -> None:
         """Write how long unchanged clocks have held."""
         self._cpu.mark()
-        if self._waiting is not None:
-            self._waiting.mark()
+        self._waiting.mark()
 
     def close(self) -> None:
         """Mark and close."""
@@ -315,18 +288,12 @@ class WorkerProbe:
     def __init__(self, writer: SampleWriter, target: Target, fast_ns: int) -> None:
         self.target = target
         self.alive = is_alive(target.pid)
-        self._fast_reads = 0
-        self._reads = 0
-        self._since_ns = time.monotonic_ns()
         self._writer = writer
         self._fast: ThreadProbe | None = None
-        self._fast_channels: list[int] = []
-        self._channels: list[int] = []
         self._threads: dict[tuple[int, int], ThreadProbe] = {}
         self._processes: dict[int, ProcessProbe] = {}
         if self.alive:
             self._fast = self._thread(target.pid, target.tid, fast_ns, state=True)
-            self._fast_channels = self._fast.clock_channels if self._fast else []
             self.refresh()
 
     def refresh(self) -> None:
@@ -347,7 +314,6 @@ class WorkerProbe:
                 thread = self._thread(pid, tid, self.period_ns, state=tid == pid)
                 if thread is not None:
                     self._threads[pid, tid] = thread
-                    self._channels += thread.clock_channels
 
     def _thread(self, pid: int, tid: int, period_ns: int, state: bool) -> ThreadProbe | None:
         return self._probe(lambda: ThreadProbe(self._writer, pid, tid, period_ns, state), f"thread {pid}/{tid}")
@@ -367,14 +333,12 @@ class WorkerProbe:
             return
         try:
             self._fast.read()
-            self._fast_reads += 1
         except (OSError, ValueError):
             self._fast.close()
             self._fast = None
 
     def read(self) -> None:
         """Sample all other threads and the processes."""
-        self._reads += 1
         gone: list[tuple[int, int]] = []
         for key, thread in self._threads.items():
             try:
@@ -395,11 +359,7 @@ class WorkerProbe:
             thread.mark()
 
     def close(self) -> None:
-        """Write down the last moment and the pace achieved, and give all descriptors back."""
-        elapsed_ns = time.monotonic_ns() - self._since_ns
-        for channels, reads in ((self._fast_channels, self._fast_reads), (self._channels, self._reads)):
-            if channels and reads:
-                self._writer.achieved(channels, elapsed_ns // reads)
+        """Write down the last moment, and give all descriptors back."""
         for probe in (*self._threads.values(), *self._processes.values(), *((self._fast,) if self._fast else ())):
             probe.close()
         self._threads.clear()

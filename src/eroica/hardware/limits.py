@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import os
+import contextlib
 import time
 from pathlib import Path
 
 from eroica.hardware.writer import Channel, SampleWriter, Track
-
-_KINDS = ("cpu", "memory", "io")
 
 
 def parse_mounts(mountinfo: str, controller: str = "cpu") -> tuple[list[Path], list[Path]]:
@@ -90,21 +87,19 @@ class ThrottleProbe:
         files = [file for file in files if parse_throttled(file.read_bytes()) is not None]
         if not files:
             raise FileNotFoundError(2, f"process {pid} is in no group that could have a CPU quota")
-        self._descriptors = [os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in files]
+        self._files = files
         channel = Channel("throttled", str(pid), "s/s", resolution_ns=self.period_ns)
         self._time = Track(writer, writer.declare(channel, "counter", 1e-9))
 
     def read(self) -> None:
         """Sample."""
         now_ns = time.monotonic_ns()
-        totals = (parse_throttled(os.pread(descriptor, 4096, 0)) for descriptor in self._descriptors)
+        totals = (parse_throttled(file.read_bytes()) for file in self._files)
         self._time.put(now_ns, sum(total for total in totals if total is not None))
 
     def close(self) -> None:
-        """Write down the last moment and give the descriptors back."""
+        """Write down the last moment."""
         self._time.mark()
-        while self._descriptors:
-            os.close(self._descriptors.pop())
 
 
 def parse_pressure(text: bytes) -> int:
@@ -134,10 +129,10 @@ def parse_memory(meminfo: bytes) -> tuple[int, int]:
 
 
 class PressureProbe:
-    """Pressure stall information and available memory of the host.
+    """Pressure stall information of memory, where the kernel counts it, and available memory of the host.
 
-    Channels "pressure" (fraction of time in which some task waits for it), device "cpu", "memory" or "io", and
-    "memory_available" (fraction of the host's memory), device "host".
+    Channels "pressure" (fraction of time in which some task waits for memory), device "memory", and "memory_available"
+    (fraction of the host's memory), device "host".
 
     Raises:
         OSError: /proc/meminfo cannot be read.
@@ -147,46 +142,26 @@ class PressureProbe:
 
     def __init__(self, writer: SampleWriter, root: Path = Path("/proc")) -> None:
         self._writer = writer
-        self._descriptors: list[int] = []
-        self._tracks: list[tuple[int, Track]] = []
-        for kind in _KINDS:
-            descriptor = self._open(root / "pressure" / kind)
-            if descriptor is not None:
-                channel = Channel("pressure", kind, "fraction", 1.0, resolution_ns=self.period_ns)
-                self._tracks.append((descriptor, Track(writer, writer.declare(channel, "counter", 1e-6))))
-        self._memory = os.open(root / "meminfo", os.O_RDONLY | os.O_CLOEXEC)
-        self._descriptors.append(self._memory)
-        total, _ = parse_memory(os.pread(self._memory, 8192, 0))
+        self._memory = root / "meminfo"
+        self._pressure = root / "pressure" / "memory"
+        total, _ = parse_memory(self._memory.read_bytes())
         free = Channel("memory_available", "host", "fraction", float(total), resolution_ns=self.period_ns)
         self._free = writer.declare(free)
-
-    def _open(self, path: Path) -> int | None:
-        """Return a descriptor; None on kernels that do not count this."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            os.pread(descriptor, 1, 0)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-            return None
-        self._descriptors.append(descriptor)
-        return descriptor
+        self._track: Track | None = None
+        with contextlib.suppress(OSError, ValueError):
+            parse_pressure(self._pressure.read_bytes())
+            channel = Channel("pressure", "memory", "fraction", 1.0, resolution_ns=self.period_ns)
+            self._track = Track(writer, writer.declare(channel, "counter", 1e-6))
 
     def read(self) -> None:
         """Sample."""
         now_ns = time.monotonic_ns()
-        for descriptor, track in self._tracks:
-            track.put(now_ns, parse_pressure(os.pread(descriptor, 512, 0)))
-        total, free = parse_memory(os.pread(self._memory, 8192, 0))
+        if self._track is not None:
+            self._track.put(now_ns, parse_pressure(self._pressure.read_bytes()))
+        total, free = parse_memory(self._memory.read_bytes())
         self._writer.add(self._free, now_ns, free / max(total, 1))
 
     def close(self) -> None:
-        """Write down the last moment and give the descriptors back."""
-        for _, track in self._tracks:
-            track.mark()
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        """Write down the last moment."""
+        if self._track is not None:
+            self._track.mark()

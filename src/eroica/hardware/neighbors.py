@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from eroica.hardware.cpu import threads_of
 from eroica.hardware.writer import Channel, SampleWriter, Track
 
 _JIFFY_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -26,13 +25,12 @@ _SCRIPT = re.compile(r"[\w.+-]{1,45}\.(py|pl|rb|js|sh)", re.ASCII)
 _MODULE = re.compile(r"[\w.]{1,48}", re.ASCII)
 #: Least cores, or share of the host's memory, of a process that is followed.
 LEAST_CORES, LEAST_MEMORY = 0.05, 0.1
-#: Processes that are followed, and threads of each whose waiting for a core is read.
-MOST_FOLLOWED, MOST_THREADS = 48, 32
+#: Processes that are followed.
+MOST_FOLLOWED = 48
 _FIRST_NS = 250_000_000
 _PERIOD_NS = 2_000_000_000
 #: A survey comes so rarely that all of them cost 1/200 of a core.
 _SHARE_OF_CORE = 200
-_TICKS = os.sysconf("SC_CLK_TCK")
 _MUCH_MEMORY = LEAST_MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 Key = tuple[int, int]
@@ -44,8 +42,7 @@ class Process(NamedTuple):
     Attributes:
         name: Name of its command, at most 15 characters.
         kernel: Whether it is a thread of the kernel.
-        used_ns: CPU time of its threads, in steps of a jiffy (10 ms).
-        total_ns: CPU time including children that ended and were waited for.
+        total_ns: CPU time, in steps of a jiffy (10 ms), including children that ended and were waited for.
         start: Clock ticks since boot when it began; unique together with the id.
         resident_bytes: Memory it holds.
     """
@@ -54,7 +51,6 @@ class Process(NamedTuple):
     name: str
     parent: int
     kernel: bool
-    used_ns: int
     total_ns: int
     start: int
     resident_bytes: int
@@ -70,14 +66,12 @@ def parse_process(stat: bytes) -> Process:
     fields = stat[closing + 2 :].split()
     if opening < 1 or len(fields) < 22:
         raise ValueError(f"no process in {stat[:40]!r}")
-    own = (int(fields[11]) + int(fields[12])) * _JIFFY_NS
     return Process(
         pid=int(stat[:opening]),
         name=printable(stat[opening + 1 : closing].decode("utf-8", "replace")),
         parent=int(fields[1]),
         kernel=bool(int(fields[6]) & _KERNEL_THREAD),
-        used_ns=own,
-        total_ns=own + (int(fields[13]) + int(fields[14])) * _JIFFY_NS,
+        total_ns=sum(map(int, fields[11:15])) * _JIFFY_NS,
         start=int(fields[19]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
     )
@@ -262,54 +256,26 @@ class _Followed:
     """Channels of one process that is followed."""
 
     def __init__(self, writer: SampleWriter, process: Process, name: str) -> None:
-        self.process = process
         device = f"{process.pid}/{name}"
         self._writer = writer
-        self._cpu = Track(writer, writer.declare(_channel("neighbor_cpu", device, "cores"), "counter", 1e-9))
-        self._wait = Track(writer, writer.declare(_channel("neighbor_wait", device, "s/s"), "counter", 1e-9))
+        self.cpu = Track(writer, writer.declare(_channel("neighbor_cpu", device, "cores"), "counter", 1e-9))
         self._memory = writer.declare(_channel("neighbor_memory", device, "B"))
-        self._age = writer.declare(_channel("neighbor_age", device, "s"))
-        self._waits: dict[int, int] = {}
-        self._waited = 0
 
-    def put_cpu(self, now_ns: int, used_ns: int) -> None:
-        self._cpu.put(now_ns, used_ns)
-
-    def put(self, now_ns: int, process: Process) -> None:
-        """Write memory, age and waiting."""
-        began_s = process.start / _TICKS
+    def put(self, now_ns: int, used_ns: int, process: Process) -> None:
+        """Write processor time and memory."""
+        self.cpu.put(now_ns, used_ns)
         self._writer.add(self._memory, now_ns, process.resident_bytes)
-        self._writer.add(self._age, now_ns, max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s))
-        for tid in threads_of(process.pid)[:MOST_THREADS]:
-            waited = _waited_ns(process.pid, tid)
-            self._waited += max(0, waited - self._waits.get(tid, waited))
-            self._waits[tid] = waited
-        self._wait.put(now_ns, self._waited)
-
-    def mark(self) -> None:
-        self._cpu.mark()
-        self._wait.mark()
 
 
 def _channel(name: str, device: str, unit: str) -> Channel:
     return Channel(name, device, unit, resolution_ns=_PERIOD_NS)
 
 
-def _waited_ns(pid: int, tid: int) -> int:
-    """Return how long a thread was ready but without a core; 0 if unknown."""
-    try:
-        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:  # noqa: PTH123 - of many threads
-            return int(file.read(96).split()[1])
-    except (OSError, LookupError, ValueError):
-        return 0
-
-
 class NeighborProbe:
     """Surveys the host's processes while a window is open.
 
-    Channels, device "<pid>/<name>": "neighbor_cpu" (cores, ended children included), "neighbor_wait" (seconds per
-    second in which its threads were ready but without a core), "neighbor_memory" (resident bytes), "neighbor_age"
-    (seconds since it began). "survey_cpu" (cores) of all processes, device "job", "ours" (Eroica's) or "outside".
+    Channels, device "<pid>/<name>": "neighbor_cpu" (cores, ended children included) and "neighbor_memory" (resident
+    bytes). "survey_cpu" (cores) of all processes, device "job", "ours" (Eroica's) or "outside".
     Children that lived too briefly to be seen count for the parent that waited for them.
     """
 
@@ -348,7 +314,7 @@ class NeighborProbe:
         for track in self._totals.values():
             track.mark()
         for followed in self._followed.values():
-            followed.mark()
+            followed.cpu.mark()
 
     def _survey(self) -> None:
         began_ns, now_ns = time.thread_time_ns(), time.monotonic_ns()
@@ -377,8 +343,7 @@ class NeighborProbe:
             if whose == "outside" and heavy:
                 self._follow(process, before)
             if key in self._followed:
-                self._followed[key].put_cpu(now_ns, used)
-                self._followed[key].put(now_ns, process)
+                self._followed[key].put(now_ns, used, process)
 
     def _whose(self, process: Process, heavy: bool) -> str:
         """Return whose process it is; light ones are not looked at closely."""
@@ -414,4 +379,4 @@ class NeighborProbe:
         if key in self._followed or len(self._followed) >= MOST_FOLLOWED:
             return
         followed = self._followed[key] = _Followed(self._writer, process, self._household.name_of(process))
-        followed.put_cpu(self._before_ns, before_ns)
+        followed.cpu.put(self._before_ns, before_ns)

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from eroica.errors import UnavailableError
 from eroica.hardware.neighbors import (
@@ -56,11 +56,6 @@ def load_nvml() -> Any:
     return pynvml
 
 
-def pcie_capacity(generation: int, lanes: int) -> float:
-    """Return bytes per second of a PCIe link in one direction; NaN for unknown generations."""
-    return _LANE_BYTES_PER_S.get(generation, math.nan) * lanes
-
-
 def find_devices(nvml: Any) -> tuple[list[tuple[int, Any]], list[str]]:
     """Return index and handle of each device that answers, and notes about the others.
 
@@ -84,7 +79,7 @@ def device_readings(nvml: Any, index: int, handle: Any) -> tuple[list[Reading], 
     """Return the channels that a device answers for, and notes about the others.
 
     "gpu_sm_clock" (fraction of the highest SM clock), "gpu_utilization", "gpu_memory_utilization" (fraction of time),
-    "gpu_memory" (fraction used), "gpu_power" (fraction of the limit), "gpu_throttle" (NVML's bit mask of reasons),
+    "gpu_power" (fraction of the limit),
     "gpu_pcie_tx" (fraction of the link); device "gpu<index>/<uuid>", without uuid if there is none.
     """
     device = device_name(nvml, index, handle).rstrip("/")
@@ -102,69 +97,50 @@ def device_readings(nvml: Any, index: int, handle: Any) -> tuple[list[Reading], 
 
 
 def device_name(nvml: Any, index: int, handle: Any) -> str:
-    """Return a device as channels name it: "gpu<index>/<uuid>"."""
-    return f"gpu{index}/{_uuid(nvml, handle)}"
-
-
-def _uuid(nvml: Any, handle: Any) -> str:
-    """Return the uuid as torch writes it, without the "GPU-"."""
+    """Return a device as channels name it: "gpu<index>/<uuid>", with the uuid as torch writes it, without "GPU-"."""
     try:
         uuid = nvml.nvmlDeviceGetUUID(handle)
     except (nvml.NVMLError, AttributeError):
-        return ""
-    return (uuid.decode("ascii", "replace") if isinstance(uuid, bytes) else str(uuid)).removeprefix("GPU-")
+        uuid = ""
+    return f"gpu{index}/{(uuid.decode() if isinstance(uuid, bytes) else uuid).removeprefix('GPU-')}"
+
+
+def _fraction(name: str, device: str, capacity: float, resolution_ms: int) -> Channel:
+    return Channel(name, device, "fraction", capacity, resolution_ns=resolution_ms * 1_000_000)
 
 
 def _sm_clock(nvml: Any, handle: Any, device: str) -> Reading:
     highest = nvml.nvmlDeviceGetMaxClockInfo(handle, _SM_CLOCK)
-    channel = Channel("gpu_sm_clock", device, "fraction", highest * 1e6, resolution_ns=20_000_000)
+    channel = _fraction("gpu_sm_clock", device, highest * 1e6, 20)
     return channel, lambda: nvml.nvmlDeviceGetClockInfo(handle, _SM_CLOCK) / highest
-
-
-def _utilization(nvml: Any, handle: Any, device: str) -> Reading:
-    channel = Channel("gpu_utilization", device, "fraction", 1.0, resolution_ns=170_000_000)
-    return channel, lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-
-
-def _memory_utilization(nvml: Any, handle: Any, device: str) -> Reading:
-    channel = Channel("gpu_memory_utilization", device, "fraction", 1.0, resolution_ns=170_000_000)
-    return channel, lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory / 100
-
-
-def _memory(nvml: Any, handle: Any, device: str) -> Reading:
-    total = nvml.nvmlDeviceGetMemoryInfo(handle).total
-    channel = Channel("gpu_memory", device, "fraction", total, resolution_ns=20_000_000)
-    return channel, lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / total
 
 
 def _power(nvml: Any, handle: Any, device: str) -> Reading:
     limit = nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
-    channel = Channel("gpu_power", device, "fraction", limit / 1000, resolution_ns=100_000_000)
-    return channel, lambda: nvml.nvmlDeviceGetPowerUsage(handle) / limit
-
-
-def _throttle(nvml: Any, handle: Any, device: str) -> Reading:
-    older = "nvmlDeviceGetCurrentClocksThrottleReasons"
-    read = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(nvml, older)
-    return Channel("gpu_throttle", device, "code", resolution_ns=20_000_000), lambda: float(read(handle))
+    return _fraction("gpu_power", device, limit / 1000, 100), lambda: nvml.nvmlDeviceGetPowerUsage(handle) / limit
 
 
 def _pcie(nvml: Any, handle: Any, device: str) -> Reading:
     generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
-    capacity = pcie_capacity(generation, nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
-    known = not math.isnan(capacity)
-    channel = Channel("gpu_pcie_tx", device, "fraction" if known else "B/s", capacity, resolution_ns=20_000_000)
-    scale = 1000 / capacity if known else 1000.0
+    capacity = _LANE_BYTES_PER_S.get(generation, math.nan) * nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+    if math.isnan(capacity):
+        channel, scale = Channel("gpu_pcie_tx", device, "B/s", resolution_ns=20_000_000), 1000.0
+    else:
+        channel, scale = _fraction("gpu_pcie_tx", device, capacity, 20), 1000 / capacity
     return channel, lambda: nvml.nvmlDeviceGetPcieThroughput(handle, _PCIE_TX) * scale
 
 
 _MAKERS: dict[str, Callable[[Any, Any, str], Reading]] = {
     "gpu_sm_clock": _sm_clock,
-    "gpu_utilization": _utilization,
-    "gpu_memory_utilization": _memory_utilization,
-    "gpu_memory": _memory,
+    "gpu_utilization": lambda nvml, handle, device: (
+        _fraction("gpu_utilization", device, 1.0, 170),
+        lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+    ),
+    "gpu_memory_utilization": lambda nvml, handle, device: (
+        _fraction("gpu_memory_utilization", device, 1.0, 170),
+        lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory / 100,
+    ),
     "gpu_power": _power,
-    "gpu_throttle": _throttle,
     "gpu_pcie_tx": _pcie,
 }
 
@@ -239,23 +215,16 @@ class NvidiaProbe:
 # --- processes of others ---
 
 
-class Use(NamedTuple):
-    """One process on one device: memory in bytes (0 if unknown), share of the device's time, 0-1."""
+def device_uses(nvml: Any, handle: Any, since_us: int) -> dict[int, float]:
+    """Return the processes that compute on a device, each with its share of the device's time since then, 0-1.
 
-    pid: int
-    memory_bytes: int
-    utilization: float
-
-
-def device_uses(nvml: Any, handle: Any, since_us: int) -> list[Use]:
-    """Return the processes that compute on a device; utilization since then, microseconds since 1970.
+    `since_us` is in microseconds since 1970.
 
     Raises:
         NVMLError: The driver lists no processes of this device.
     """
-    memory = {int(one.pid): int(one.usedGpuMemory or 0) for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    busy = _busy(nvml, handle, since_us)
-    return [Use(pid, memory.get(pid, 0), busy.get(pid, 0.0)) for pid in sorted({*memory, *busy})]
+    running = {int(one.pid): 0.0 for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    return running | _busy(nvml, handle, since_us)
 
 
 def _busy(nvml: Any, handle: Any, since_us: int) -> dict[int, float]:
@@ -274,9 +243,8 @@ def _busy(nvml: Any, handle: Any, since_us: int) -> dict[int, float]:
 class NvidiaNeighborProbe:
     """Processes on the devices that belong neither to the job nor to Eroica.
 
-    Channels "neighbor_gpu" (share of the device's time) and "neighbor_gpu_memory" (bytes), device
-    "gpu<index>/<uuid>/<pid>/<name>". In a container NVML may return process ids of the host, so a device's list counts
-    there only if a process of the job is on it.
+    Channel "neighbor_gpu" (share of the device's time), device "gpu<index>/<uuid>/<pid>/<name>". In a container NVML
+    may return process ids of the host, so a device's list counts there only if a process of the job is on it.
 
     Raises:
         UnavailableError: No library, no driver, or it lists the processes of no device.
@@ -289,7 +257,7 @@ class NvidiaNeighborProbe:
         self._writer = writer
         self._household = household
         self._foreign_ids = bool(hidden_because())
-        self._channels: dict[tuple[int, int], tuple[int, int] | None] = {}
+        self._channels: dict[tuple[int, int], int | None] = {}
         self._since_us = time.time_ns() // 1000
         self._due_ns = 0
         self._devices: list[tuple[Any, str]] = []
@@ -318,31 +286,24 @@ class NvidiaNeighborProbe:
                 uses = device_uses(self._nvml, handle, self._since_us)
             except self._nvml.NVMLError:
                 continue
-            if not self._foreign_ids or any(use.pid in self._household.job for use in uses):
-                for use in uses:
-                    self._put(now_ns, at, name, use)
+            if not self._foreign_ids or any(pid in self._household.job for pid in uses):
+                for pid, utilization in sorted(uses.items()):
+                    if (at, pid) not in self._channels:
+                        self._channels[at, pid] = self._declare(name, pid)
+                    channel = self._channels[at, pid]
+                    if channel is not None:
+                        self._writer.add(channel, now_ns, utilization)
         self._since_us = time.time_ns() // 1000
         self._due_ns = now_ns + _LOOKS * (time.thread_time_ns() - began_ns)
 
-    def _put(self, now_ns: int, at: int, device: str, use: Use) -> None:
-        key = (at, use.pid)
-        if key not in self._channels:
-            self._channels[key] = self._declare(device, use.pid)
-        channels = self._channels[key]
-        if channels is not None:
-            self._writer.add(channels[0], now_ns, use.utilization)
-            self._writer.add(channels[1], now_ns, use.memory_bytes)
-
-    def _declare(self, device: str, pid: int) -> tuple[int, int] | None:
-        """Return its two channels; None for a process that is not followed."""
-        followed = sum(1 for channels in self._channels.values() if channels is not None)
+    def _declare(self, device: str, pid: int) -> int | None:
+        """Return its channel; None for a process that is not followed."""
+        followed = sum(channel is not None for channel in self._channels.values())
         process = _process(pid)
         if followed >= _MOST * len(self._devices) or process is None or not self._household.is_stranger(process):
             return None
         name = f"{device}/{pid}/{display_name(process.name, arguments_of(pid))}"
-        busy = Channel("neighbor_gpu", name, "fraction", 1.0, resolution_ns=self.period_ns)
-        held = Channel("neighbor_gpu_memory", name, "B", resolution_ns=self.period_ns)
-        return self._writer.declare(busy), self._writer.declare(held)
+        return self._writer.declare(Channel("neighbor_gpu", name, "fraction", 1.0, resolution_ns=self.period_ns))
 
     def close(self) -> None:
         """Do nothing."""

@@ -6,15 +6,18 @@ runs at low priority, and slows down to stay within its budget.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from eroica.errors import UnavailableError
-from eroica.hardware.cpu import HostProbe, Target, WorkerProbe
+from eroica.errors import EroicaError, UnavailableError
+from eroica.hardware.cpu import HostProbe, Target, WorkerProbe, parse_target
 from eroica.hardware.limits import PressureProbe, ThrottleProbe
 from eroica.hardware.neighbors import Household, NeighborProbe
 from eroica.hardware.network import InterfaceProbe, RdmaProbe
@@ -72,15 +75,13 @@ class Pace:
         return True
 
 
+@dataclass(slots=True)
 class _Task:
     """A call that is due every `period_ns`."""
 
-    __slots__ = ("call", "due_ns", "period_ns")
-
-    def __init__(self, call: Callable[[], None], period_ns: int, due_ns: int) -> None:
-        self.call = call
-        self.period_ns = period_ns
-        self.due_ns = due_ns
+    call: Callable[[], None]
+    period_ns: int
+    due_ns: int
 
 
 class Sampler:
@@ -132,8 +133,8 @@ class Sampler:
             lambda: InterfaceProbe(self._writer),
             lambda: RdmaProbe(self._writer),
             lambda: LinkProbe(self._writer, [target.pid for target in targets]),
-            lambda: _nvidia(self._writer),
-            lambda: _nvidia_neighbors(self._writer, household),
+            lambda: _nvidia("NvidiaProbe", self._writer),
+            lambda: _nvidia("NvidiaNeighborProbe", self._writer, household),
         ]
         makers += [lambda pid=target.pid: ThrottleProbe(self._writer, pid) for target in targets]  # type: ignore[misc]
         return [probe for make in makers if (probe := self._make(make)) is not None]
@@ -195,18 +196,13 @@ def _in_words(error: Exception) -> str:
     return str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
 
 
-def _nvidia(writer: SampleWriter) -> Probe:
+def _nvidia(name: str, *arguments: object) -> Probe:
+    """Return a probe of `hardware.nvidia`, which is imported only where there is a driver."""
     _need_nvidia_driver()
-    from eroica.hardware.nvidia import NvidiaProbe
+    from eroica.hardware import nvidia
 
-    return NvidiaProbe(writer)
-
-
-def _nvidia_neighbors(writer: SampleWriter, household: Household) -> Probe:
-    _need_nvidia_driver()
-    from eroica.hardware.nvidia import NvidiaNeighborProbe
-
-    return NvidiaNeighborProbe(writer, household)
+    probe: Probe = getattr(nvidia, name)(*arguments)
+    return probe
 
 
 def _need_nvidia_driver() -> None:
@@ -235,3 +231,23 @@ def sample_until_stopped(
         Sampler(targets, directory, hz).run(lambda: stop, seconds)
     except OSError as error:
         raise UnavailableError(f"samples cannot be written to {directory}: {error.strerror}") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `eroica sample` without the imports of a command line, for the agent; return 1 if it cannot write."""
+    parser = argparse.ArgumentParser(prog="eroica.hardware.sampler", allow_abbrev=False)
+    parser.add_argument("--pid", dest="targets", type=parse_target, action="append", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--hz", type=int, default=HZ)
+    parser.add_argument("--seconds", type=float)
+    options = parser.parse_args(arguments)
+    try:
+        sample_until_stopped(options.targets, options.out, options.hz, options.seconds)
+    except EroicaError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

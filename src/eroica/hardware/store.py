@@ -62,10 +62,6 @@ class Series:
         """Return the fraction of each interval with exactly `value`, float64 [N]: `ord("D")` of "state"."""
         return _mean_over(self._edges, (self.value == value).astype(np.float64), start_ns, end_ns)
 
-    def share_with(self, bits: int, start_ns: ArrayLike, end_ns: ArrayLike) -> NDArray[np.float64]:
-        """Return the fraction of each interval in which a bit mask had any of `bits`, float64 [N]."""
-        return _mean_over(self._edges, (self.value.astype(np.int64) & bits != 0).astype(np.float64), start_ns, end_ns)
-
     @cached_property
     def _edges(self) -> NDArray[np.int64]:
         return np.concatenate(([np.int64(self.start_ns)], self.t_ns))
@@ -104,8 +100,6 @@ class _Line(msgspec.Struct, frozen=True):
     format: str = ""
     version: int = 0
     note: str | None = None
-    channels: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
-    period_ns: _Duration = 0
     channel: int = -1
     name: str = ""
     device: str = ""
@@ -239,11 +233,6 @@ def _parse_lines(lines: Sequence[_Line]) -> tuple[list[_Declared], list[str]]:
     for line in lines[1:]:
         if line.note is not None:
             notes.append(line.note)
-        elif line.channels is not None:
-            for number in line.channels:
-                channel = declared[number].channel
-                wider = channel._replace(resolution_ns=max(channel.resolution_ns, line.period_ns))
-                declared[number] = declared[number]._replace(channel=wider)
         elif line.channel != len(declared):
             raise ValueError(f"channel {line.channel} where {len(declared)} is due")
         else:

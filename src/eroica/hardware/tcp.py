@@ -27,12 +27,14 @@ _ERROR = 2
 _INET_DIAG_INFO = 2
 _ESTABLISHED_AND_CLOSE_WAIT = 1 << 1 | 1 << 8
 _HEADER = struct.Struct("=IHHII")
-_DIAG_BYTES = 72
-_INODE = struct.Struct("=I")
-_QUEUE = struct.Struct("=I")
+#: `inet_diag_msg`: family, ports, addresses, cookie, unread and queued bytes, inode.
+_DIAG = struct.Struct("=B3x4s16s16s4xQ4xII4xI")
+#: `tcp_info`: milliseconds since data came, round trip, retransmits, bytes acknowledged and received, unsent bytes,
+#: busy time, and those parts of it in which the other side's window, or our buffer, was full.
+_INFO = struct.Struct("=52xI12xI28xI16xQQ8xI20xQQQ")
+_SHORTEST_INFO = 104
 _PORTS = struct.Struct("!HH")
 _MAPPED = bytes(10) + b"\xff\xff"
-_COOKIE = struct.Struct("=Q")
 _ATTRIBUTE = struct.Struct("=HH")
 _BUFFER_BYTES = 1 << 17
 _PATIENCE_S = 0.2
@@ -72,7 +74,6 @@ class Connection(NamedTuple):
     local: str = ""
     remote: str = ""
     queued_bytes: int = 0
-    least_rtt_us: int = 0
     local_port: int = 0
     remote_port: int = 0
     unread_bytes: int = 0
@@ -137,26 +138,44 @@ def parse_reply(data: bytes, wanted: Container[int] | None = None) -> tuple[list
 
 
 def _connection(message: bytes, wanted: Container[int] | None) -> Connection | None:
-    if len(message) < _DIAG_BYTES:
+    if len(message) < _DIAG.size:
         return None
-    inode = _INODE.unpack_from(message, 68)[0]
+    family, ports, local, remote, cookie, unread, queued, inode = _DIAG.unpack_from(message)
     if wanted is not None and inode not in wanted:
         return None
-    cookie = _COOKIE.unpack_from(message, 44)[0]
-    for kind, value in _attributes(message[_DIAG_BYTES:]):
-        if kind == _INET_DIAG_INFO and len(value) >= 104:
-            ends = (_address(message, 8), _address(message, 24))
-            known = _from_info((inode, cookie), value.ljust(192, b"\0"), ends, _QUEUE.unpack_from(message, 60)[0])
-            ports, unread = _PORTS.unpack_from(message, 4), _QUEUE.unpack_from(message, 56)[0]
-            return known._replace(local_port=ports[0], remote_port=ports[1], unread_bytes=unread, family=message[0])
+    for kind, value in _attributes(message[_DIAG.size :]):
+        if kind == _INET_DIAG_INFO and len(value) >= _SHORTEST_INFO:
+            ago, rtt, retransmits, acked, received, unsent, busy, held, full = _INFO.unpack_from(
+                value.ljust(_INFO.size, b"\0")
+            )
+            local_port, remote_port = _PORTS.unpack(ports)
+            return Connection(
+                inode=inode,
+                cookie=cookie,
+                rtt_us=rtt,
+                retransmits=retransmits,
+                bytes_acked=acked,
+                bytes_received=received,
+                busy_us=busy,
+                receive_limited_us=held,
+                send_buffer_limited_us=full,
+                local=_address(family, local),
+                remote=_address(family, remote),
+                queued_bytes=queued,
+                local_port=local_port,
+                remote_port=remote_port,
+                unread_bytes=unread,
+                family=family,
+                received_ago_ms=ago,
+                unsent_bytes=unsent,
+            )
     return None
 
 
-def _address(message: bytes, place: int) -> str:
-    raw = message[place : place + 16]
-    if message[0] == socket.AF_INET6 and not raw.startswith(_MAPPED):
+def _address(family: int, raw: bytes) -> str:
+    if family == socket.AF_INET6 and not raw.startswith(_MAPPED):
         return socket.inet_ntop(socket.AF_INET6, raw)
-    return socket.inet_ntop(socket.AF_INET, raw[-4:] if message[0] == socket.AF_INET6 else raw[:4])
+    return socket.inet_ntop(socket.AF_INET, raw[-4:] if family == socket.AF_INET6 else raw[:4])
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -167,28 +186,6 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
             return
         yield kind, data[place + _ATTRIBUTE.size : place + length]
         place += (length + 3) & ~3
-
-
-def _from_info(name: tuple[int, int], info: bytes, ends: tuple[str, str], queued_bytes: int) -> Connection:
-    acked, received = struct.unpack_from("=QQ", info, 120)
-    busy, receive_limited, buffer_limited = struct.unpack_from("=QQQ", info, 168)
-    return Connection(
-        inode=name[0],
-        cookie=name[1],
-        rtt_us=struct.unpack_from("=I", info, 68)[0],
-        retransmits=struct.unpack_from("=I", info, 100)[0],
-        bytes_acked=acked,
-        bytes_received=received,
-        busy_us=busy,
-        receive_limited_us=receive_limited,
-        send_buffer_limited_us=buffer_limited,
-        local=ends[0],
-        remote=ends[1],
-        queued_bytes=queued_bytes,
-        least_rtt_us=struct.unpack_from("=I", info, 148)[0],
-        received_ago_ms=struct.unpack_from("=I", info, 52)[0],
-        unsent_bytes=struct.unpack_from("=I", info, 144)[0],
-    )
 
 
 def socket_inodes(pid: int) -> set[int]:
@@ -297,18 +294,12 @@ class SocketReader:
 class _Link:
     """Totals of one worker with one address."""
 
-    def __init__(self, writer: SampleWriter, device: str, period_ns: int) -> None:
+    def __init__(self, writer: SampleWriter, device: str, period_ns: int, began_ns: int) -> None:
         made = [(Channel(name, device, unit, resolution_ns=period_ns), scale) for name, unit, scale in _CHANNELS]
-        self._writer = writer
         self._tracks = [Track(writer, writer.declare(channel, "counter", scale)) for channel, scale in made]
-        self._rtt = writer.declare(Channel("link_least_rtt", device, "s", resolution_ns=period_ns), scale=1e-6)
-        self._least_rtt_us = 0
         self._total = [0] * len(_CHANNELS)
-
-    def start(self, at_ns: int) -> None:
-        """Set all totals to 0 at that moment."""
         for track in self._tracks:
-            track.put(at_ns, 0)
+            track.put(began_ns, 0)
 
     def put(self, now_ns: int, moves: Sequence[tuple[Connection, Connection]], since_us: int = 0) -> None:
         """Add what its connections moved; the busiest one counts as the link's busy time."""
@@ -323,17 +314,11 @@ class _Link:
             if max(grown, one.queued_bytes) >= LEAST_LOAD_BYTES:
                 held = max(0, one.receive_limited_us - before.receive_limited_us)
                 busiest = max(busiest, (max(0, one.busy_us - before.busy_us - held), one.rtt_us))
-            self._see_rtt(now_ns, one.least_rtt_us)
         busy, rtt = busiest
         moved = (sent, received, retransmits, busy, queued * since_us, rtt * busy)
         self._total = [total + more for total, more in zip(self._total, moved, strict=True)]
         for track, total in zip(self._tracks, self._total, strict=True):
             track.put(now_ns, total)
-
-    def _see_rtt(self, now_ns: int, rtt_us: int) -> None:
-        if 0 < rtt_us < 1 << 31 and (not self._least_rtt_us or rtt_us < self._least_rtt_us):
-            self._least_rtt_us = rtt_us
-            self._writer.add(self._rtt, now_ns, rtt_us)
 
     def mark(self) -> None:
         for track in self._tracks:
@@ -345,8 +330,8 @@ class Links:
 
     "link_sent", "link_received" (bytes per second acknowledged and received), "link_retransmits" (segments per second),
     "link_busy" (seconds per second in which a connection with a load had data under way and the other side's window
-    did not hold it back), "link_queued" (bytes not yet acknowledged, mean), "link_busy_rtt" (round trip times busy
-    time) and "link_least_rtt". An address appears once data moves.
+    did not hold it back), "link_queued" (bytes not yet acknowledged, mean) and "link_busy_rtt" (round trip times busy
+    time). An address appears once data moves.
     """
 
     def __init__(self, writer: SampleWriter, pid: int, period_ns: int) -> None:
@@ -367,8 +352,7 @@ class Links:
         for key, pairs in moves.items():
             if key not in self._links:
                 device = f"{self._pid}/{key[0]}/{key[1]}"
-                self._links[key] = _Link(self._writer, device, self._period_ns)
-                self._links[key].start(self._at_ns)
+                self._links[key] = _Link(self._writer, device, self._period_ns, self._at_ns)
             self._links[key].put(now_ns, pairs, since_us)
         self._at_ns = now_ns
 

@@ -1,6 +1,6 @@
 """The writing half of the store. Standard library only: the sampler must start fast.
 
-    channels.jsonl   first {"format": "eroica-samples", "version": 1}, then a line per channel, note or achieved period
+    channels.jsonl   first {"format": "eroica-samples", "version": 1}, then a line per channel or note
     samples.bin      records of 20 bytes, little-endian: channel u32, CLOCK_MONOTONIC i64 (ns), value f64
 
 Both only grow, and a channel's line comes before its first record: the store of a killed sampler can be read.
@@ -97,10 +97,6 @@ class SampleWriter:
         if text not in self._notes:
             self._notes.add(text)
             self._line({"note": text})
-
-    def achieved(self, channels: list[int], period_ns: int) -> None:
-        """Write the mean reading period of channels; it widens their resolution."""
-        self._line({"channels": channels, "period_ns": period_ns})
 
     def flush(self) -> None:
         """Write the buffer."""

@@ -44,7 +44,6 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
         busiest_s: The same of the busiest worker.
         retransmits: Segments sent again.
         rtt_s: Mean round trip while data was under way, 0 if unknown.
-        least_rtt_s: The shortest ever seen, 0 if unknown.
         queued_bytes: Mean of what was not yet acknowledged.
         window_s: Length of the window.
     """
@@ -56,7 +55,6 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     busiest_s: float
     retransmits: float
     rtt_s: float
-    least_rtt_s: float
     queued_bytes: float
     window_s: float
 
@@ -143,7 +141,6 @@ def _owners(patterns: Sequence[WorkerPattern]) -> Mapping[str, str]:
 def _flow(ends: tuple[str, str], parts: Sequence[tuple[LinkUse, float]]) -> Flow:
     uses = [use for use, _ in parts]
     busy = sum(use.busy_s for use in uses)
-    rtts = [use.least_rtt_s for use in uses if use.least_rtt_s > 0]
     return Flow(
         source=ends[0],
         target=ends[1],
@@ -152,7 +149,6 @@ def _flow(ends: tuple[str, str], parts: Sequence[tuple[LinkUse, float]]) -> Flow
         busiest_s=max(use.busy_s for use in uses),
         retransmits=sum(use.retransmits for use in uses),
         rtt_s=sum(use.rtt_s * use.busy_s for use in uses) / busy if busy > 0 else 0.0,
-        least_rtt_s=min(rtts, default=0.0),
         queued_bytes=sum(use.queued_bytes for use in uses),
         window_s=max(window for _, window in parts),
     )

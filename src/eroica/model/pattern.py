@@ -67,7 +67,7 @@ class FunctionPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         beta_error: Standard error of beta where it comes from samples, else 0.
         device_s: Of sampled Python: seconds that a device works on what was launched from it; 0 where nothing tells.
         per_iteration_us: Critical microseconds in each captured iteration, little-endian float32, zlib-compressed;
-            empty when the row did not get room. Decoded by `eroica.summarize.decode_series`.
+            empty when the row did not get room. Decoded by `eroica.model.series.decode_series`.
     """
 
     key: FunctionKey
@@ -136,7 +136,6 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         queued_bytes: Mean of what was not yet acknowledged.
         retransmits: Segments sent again.
         rtt_s: Mean round trip while busy, 0 if unknown.
-        least_rtt_s: The shortest the connections have ever seen, 0 if unknown.
     """
 
     local: str
@@ -147,30 +146,6 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queued_bytes: float = 0.0
     retransmits: float = 0.0
     rtt_s: float = 0.0
-    least_rtt_s: float = 0.0
-
-
-class Synchronization(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Calls in which a worker's training thread waited until its device had nothing left to do.
-
-    Attributes:
-        name: What was asked for: the operator around them ("aten::item"), else the driver's call.
-        call: The driver's call ("cudaStreamSynchronize").
-        stack: Python that was sampled in them most often, outermost first (of deep ones only the innermost frames);
-            empty if none was.
-        count: Calls in the window.
-        waited_s: Seconds that the host waited while the device worked.
-        lost_s: Seconds that the device then had no work, at most as long as the host had waited.
-        per_iteration_us: `lost_s` by captured iteration, microseconds; as in `FunctionPattern`.
-    """
-
-    name: str
-    call: str
-    stack: tuple[str, ...] = ()
-    count: int = 0
-    waited_s: float = 0.0
-    lost_s: float = 0.0
-    per_iteration_us: bytes = b""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -204,23 +179,17 @@ class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         name: Its command's name, without arguments.
         pid: Process id on that host.
         cpu_cores: Cores it used on average over the window.
-        run_queue_wait: Fraction of the window in which it was ready but without a core; 0 if unknown.
         memory_bytes: Resident memory.
         device: The worker's device if it uses that ("cuda:0"), else empty.
-        device_bytes: Memory it holds there, 0 if unknown.
         device_utilization: Its share of that device's time, 0-1; 0 if unknown.
-        age_s: Seconds between its start and the window's end, 0 if unknown.
     """
 
     name: str
     pid: int
     cpu_cores: float = 0.0
-    run_queue_wait: float = 0.0
     memory_bytes: int = 0
     device: str = ""
-    device_bytes: int = 0
     device_utilization: float = 0.0
-    age_s: float = 0.0
 
 
 if TYPE_CHECKING:
@@ -250,12 +219,10 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         samples_used: Stack samples that count.
         samples_dropped: Stack samples thrown away (outside the window, unreadable).
         has_accelerator: Device kernels were seen.
-        channels: Name -> achieved distinct values per second of each hardware channel.
         host_facts: Facts of the host in this window: "cpu_count", "run_queue_wait" (fraction of the training
             thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup); all
             of them stand at `eroica.summarize.facts.host_facts`.
         links: Traffic with other hosts, the most talked to first; empty where there was none or nobody looked.
-        syncs: Waits of the training thread for its device, the costliest first.
         neighbors: Other processes of its host that could slow it, the heaviest first; empty where there were none or
             nobody looked.
         setup: How this worker is set up, for comparison with others: name -> value as text ("torch_threads" -> "4",
@@ -289,10 +256,8 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     samples_used: int = 0
     samples_dropped: int = 0
     has_accelerator: bool = False
-    channels: dict[str, float] = {}
     host_facts: dict[str, float] = {}
     links: tuple[LinkUse, ...] = ()
-    syncs: tuple[Synchronization, ...] = ()
     neighbors: tuple[Neighbor, ...] = ()
     setup: dict[str, str] = {}
     workload: Workload = Workload()

@@ -23,11 +23,9 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
         function: Of each slice, its place in `names`; int32.
         start_us: Of each slice, after the start of the iteration; float32.
         duration_us: Of each slice; float32.
-        depth: How many slices of this track enclose it; uint8.
         dropped: Slices that did not get room, the shortest ones.
-        dropped_us: Their time together, of outermost slices only.
 
-    Arrays are made by `eroica.summarize.encode_series` and have one value a slice.
+    Arrays are made by `eroica.model.series.encode_series` and have one value a slice.
     """
 
     name: str
@@ -37,17 +35,15 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     function: bytes
     start_us: bytes
     duration_us: bytes
-    depth: bytes = b""
     phases: tuple[Phase, ...] = ()
     dropped: int = 0
-    dropped_us: float = 0.0
 
 
 class ChannelSeries(msgspec.Struct, frozen=True, kw_only=True):
     """One hardware channel over the whole window.
 
     Attributes:
-        name: Of the channel, as in `WorkerPattern.channels`.
+        name: Of the channel.
         per_s: Distinct values a second that were really measured; lines are not to be drawn finer.
         at_us: Middle of each bin after the start of the window, rising; float32.
         mean: Mean utilization in each bin, 0-1; NaN where nothing was measured. float32.

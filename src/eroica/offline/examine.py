@@ -19,10 +19,10 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.trace import Range, TraceSummary
 from eroica.model.window import Window
 from eroica.offline.discover import Discovery, Source, discover
-from eroica.offline.jobs import Examination, Part, Recording, Span, group
+from eroica.offline.jobs import Examination, Part, Recording, Span, group, of_rank
 from eroica.offline.reading import read_all
 from eroica.offline.saved import parts_of_saved
-from eroica.offline.soundness import choose, damage_note, how_found, left_out_note, temper
+from eroica.offline.soundness import choose, damage_note, how_found, temper
 from eroica.offline.standstills import parts_of_dumps
 from eroica.pipeline import analyze
 from eroica.settings import Settings
@@ -93,7 +93,7 @@ def examine(
     """
     found = discover(paths, rule)
     problems: list[EroicaError] = []
-    parts = _of_traces(found, settings, bar, problems)
+    parts = [_part(span, settings) for span in _spans(found, settings, bar, problems)]
     parts += parts_of_dumps(found.dumps, settings, problems)
     for path in found.saved:
         parts += parts_of_saved(path, settings, problems)
@@ -106,7 +106,6 @@ def examine(
 def read_spans(
     paths: Sequence[str | PathLike[str]],
     settings: Settings,
-    rule: re.Pattern[str] | None = None,
     bar: Bar | None = None,
 ) -> tuple[tuple[Span, ...], tuple[str, ...]]:
     """The recordings among the trace files under some paths, without a diagnosis, and what could not be used.
@@ -116,7 +115,7 @@ def read_spans(
         InputError: Nothing of it can be used.
     """
     problems: list[EroicaError] = []
-    found = discover(paths, rule)
+    found = discover(paths)
     spans = _spans(found, settings, bar, problems)
     if spans:
         return spans, _losses(problems)
@@ -158,10 +157,6 @@ def _combined(problems: Sequence[EroicaError]) -> EroicaError:
 # ---------------------------------------------------------------------- traces
 
 
-def _of_traces(found: Discovery, settings: Settings, bar: Bar | None, problems: list[EroicaError]) -> list[Part]:
-    return [_part(span, settings) for span in _spans(found, settings, bar, problems)]
-
-
 def _spans(found: Discovery, settings: Settings, bar: Bar | None, problems: list[EroicaError]) -> tuple[Span, ...]:
     if bar is not None:
         bar.begin(sum(source.size for source in found.traces))
@@ -180,7 +175,10 @@ def _compared(span: Span, sources: Sequence[Source], settings: Settings) -> Span
     world = max((*(one.world_size for one in span.summaries), *(one.rank + 1 for one in span.summaries)))
     kept = _read_again(choice.kept, choice.only, sources, settings) if choice.only else choice.kept
     kept = tuple(_with_loss(one, choice.lost.get(one.rank, "")) for one in kept)
-    left = [left_out_note(rank, why) for rank, why in sorted(choice.left_out.items())]
+    left = [
+        f"worker {rank} is left out of the comparison: its recording {why}"
+        for rank, why in sorted(choice.left_out.items())
+    ]
     damaged = [damage_note(one) for one in kept if one.held.damage]
     notes = (*damaged, *left, *choice.notes, *span.notes)
     return replace(span, summaries=kept, notes=notes, left_out=choice.left_out, world_size=world)
@@ -202,15 +200,11 @@ def _read_again(
     files = [by_path[one.path, one.process] for one in again]
     read = read_all(files, settings, only=[only[one.rank] for one in again])
     second = {
-        before.rank: msgspec.structs.replace(after, rank=before.rank, pattern=_of_rank(after.pattern, before.rank))
+        before.rank: of_rank(after, before.rank)
         for before, after in zip(again, read, strict=True)
         if after.pattern is not None
     }
     return tuple(second.get(one.rank, one) for one in kept)
-
-
-def _of_rank(pattern: WorkerPattern, rank: int) -> WorkerPattern:
-    return msgspec.structs.replace(pattern, worker=msgspec.structs.replace(pattern.worker, global_rank=rank))
 
 
 def _contradictions(sources: Sequence[Source], summaries: Sequence[TraceSummary]) -> list[EroicaError]:

@@ -98,7 +98,7 @@ def group(recordings: Sequence[Recording]) -> Grouping:
             for file in unknown:
                 notes[file.path].append(f"{_listed(unknown)} {say} as worker 0")
             alone.add(place)
-            kept, unknown = [_as_worker_0(file) for file in unknown], []
+            kept, unknown = [of_rank(file, 0) for file in unknown], []
         places[place] = [file for file in kept if file.rank >= 0]
         unranked += [_listed(unknown)] if unknown else []
     merged = _merge({place: files for place, files in places.items() if files}, alone)
@@ -123,10 +123,11 @@ def _without_copies(files: Sequence[TraceSummary], notes: _Notes) -> list[TraceS
     return list(kept.values())
 
 
-def _as_worker_0(file: TraceSummary) -> TraceSummary:
+def of_rank(file: TraceSummary, rank: int) -> TraceSummary:
+    """The summary as that of another rank."""
     assert file.pattern is not None
-    worker = msgspec.structs.replace(file.pattern.worker, global_rank=0)
-    return msgspec.structs.replace(file, rank=0, pattern=msgspec.structs.replace(file.pattern, worker=worker))
+    worker = msgspec.structs.replace(file.pattern.worker, global_rank=rank)
+    return msgspec.structs.replace(file, rank=rank, pattern=msgspec.structs.replace(file.pattern, worker=worker))
 
 
 def _is_one_worker(files: Sequence[TraceSummary]) -> bool:
@@ -141,33 +142,6 @@ def _is_one_worker(files: Sequence[TraceSummary]) -> bool:
 # ---------------------------------------------------------------------- directories
 
 
-class _Heap:
-    """Directories of different workers of one job who recorded at the same time."""
-
-    def __init__(self, place: str, files: Sequence[TraceSummary]) -> None:
-        self.names = [place]
-        self.ranks = {file.rank for file in files}
-        self.worlds = {(file.world_size, file.job) for file in files}
-        self.has_steps = all(file.steps[0] >= 0 for file in files)
-        self.first_ns, self.last_ns = min(file.start_ns for file in files), max(file.end_ns for file in files)
-        self.first_step, self.last_step = min(file.steps[0] for file in files), max(file.steps[1] for file in files)
-
-    def takes(self, other: _Heap) -> bool:
-        """Add a directory if it was recorded together with all of these."""
-        if len(self.worlds | other.worlds) > 1 or not self.ranks.isdisjoint(other.ranks):
-            return False
-        first_step, last_step = max(self.first_step, other.first_step), min(self.last_step, other.last_step)
-        first_ns, last_ns = max(self.first_ns, other.first_ns), min(self.last_ns, other.last_ns)
-        has_steps = self.has_steps and other.has_steps
-        if (has_steps and first_step > last_step) or first_ns - last_ns > (_HOUR_NS if has_steps else _MINUTE_NS):
-            return False
-        self.names += other.names
-        self.ranks |= other.ranks
-        self.has_steps = has_steps
-        self.first_step, self.last_step, self.first_ns, self.last_ns = first_step, last_step, first_ns, last_ns
-        return True
-
-
 def _merge(places: Mapping[str, Sequence[TraceSummary]], alone: set[str]) -> dict[str, list[str]]:
     """Return name of the whole -> directories that hold parts of the same recordings.
 
@@ -175,17 +149,24 @@ def _merge(places: Mapping[str, Sequence[TraceSummary]], alone: set[str]) -> dic
         places: Directory -> its files, at least one each.
         alone: Directories whose ranks were only assumed.
     """
-    merged = {place: [place] for place in places if place in alone}
-    siblings: dict[str, list[_Heap]] = defaultdict(list)
-    for place in sorted(places.keys() - merged.keys()):
-        one, heaps = _Heap(place, places[place]), siblings[str(PurePath(place).parent)]
-        if not any(heap.takes(one) for heap in heaps):
-            heaps.append(one)
-    for parent, heaps in siblings.items():
-        is_single = parent not in places and sum(len(heap.names) > 1 for heap in heaps) == 1
-        for heap in heaps:
-            merged[parent if is_single and len(heap.names) > 1 else heap.names[0]] = heap.names
+    siblings: dict[str, list[str]] = defaultdict(list)
+    for place in sorted(places.keys() - alone):
+        siblings[str(PurePath(place).parent)].append(place)
+    merged = {place: [place] for place in places}
+    for parent, members in siblings.items():
+        if parent not in places and len(members) > 1 and _are_parts([places[place] for place in members]):
+            merged[parent] = [place for place in members if merged.pop(place)]
     return merged
+
+
+def _are_parts(heaps: Sequence[Sequence[TraceSummary]]) -> bool:
+    """Return whether directories hold different workers of one job that recorded at the same time."""
+    ranks = [rank for heap in heaps for rank in {file.rank for file in heap}]
+    files = [file for heap in heaps for file in heap]
+    is_one_job = len({(file.world_size, file.job) for file in files}) == 1
+    return (
+        is_one_job and len(ranks) == len(set(ranks)) and all(len(_split(heap)) == len(_split(files)) for heap in heaps)
+    )
 
 
 def name_places(places: Sequence[str]) -> dict[str, str]:

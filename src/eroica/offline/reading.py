@@ -1,24 +1,23 @@
 """Read and summarize trace files, several at a time in processes of their own.
 
 A reader is a program, not a copy of this process (`python -m eroica.offline.reading`): notebooks and scripts without a
-main guard are safe, and a reader that is killed costs only the file it was reading.
+main guard are safe. It reads one file, and costs only that if it is killed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import queue
 import signal
-import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -32,8 +31,6 @@ from eroica.summarize.recorded import summarize_recording
 from eroica.trace.kineto import read_trace
 from eroica.trace.nsight import is_database, read_nsight
 
-LENGTH = struct.Struct(">I")
-MOST_FRAME_BYTES = 64_000_000
 _LAST_WORDS_BYTES = 4096
 #: Is told the bytes of a file that was read, or given up.
 Progress = Callable[[int], None]
@@ -114,113 +111,72 @@ def _read_beside(
     progress: Progress,
     width: int,
 ) -> list[TraceSummary]:
-    pending: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for at in sorted(range(len(sources)), key=lambda at: -sources[at].size):
-        pending.put(at)
-    found: dict[int, TraceSummary] = {}
-    readers = [_Reader(settings) for _ in range(width)]
+    readers = _Readers(settings)
+    largest_first = sorted(range(len(sources)), key=lambda at: -sources[at].size)
 
-    def work(reader: _Reader) -> None:
-        while True:
-            try:
-                at = pending.get_nowait()
-            except queue.Empty:
-                return
-            found[at] = reader.read(sources[at], only[at])
-            progress(sources[at].size)
+    def work(at: int) -> TraceSummary:
+        summary = readers.read(sources[at], only[at])
+        progress(sources[at].size)
+        return summary
 
     pool = ThreadPoolExecutor(width)
     try:
-        list(pool.map(work, readers))
+        found = dict(zip(largest_first, pool.map(work, largest_first), strict=True))
     finally:
-        while not pending.empty():
-            pending.get_nowait()
-        for reader in readers:
-            reader.end()
+        pool.shutdown(wait=False, cancel_futures=True)
+        readers.end()
         pool.shutdown()
     return [found[at] for at in range(len(sources))]
 
 
-class _Reader:
-    """A process that reads one file after another."""
+class _Readers:
+    """Reads each file in a process of its own."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
 
     def read(self, source: Source, only: Range | None) -> TraceSummary:
         """Return the summary of a file, or what its reader died of."""
         path = os.fsencode(source.path.absolute()).decode("latin-1")
-        data, why = self._ask(Order(path, source.rank, only, source.process))
-        if why:
-            return TraceSummary(path=str(source.path), error=f"{source.path}: {why}")
+        order = msgspec.json.encode((self._settings, Order(path, source.rank, only, source.process)))
+        with tempfile.TemporaryFile() as words:
+            process = subprocess.Popen(
+                isolated("eroica.offline.reading"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+            self._running.add(process)
+            if self._ended:  # an interrupt came meanwhile
+                process.kill()
+            data, _ = process.communicate(order)
+            self._running.discard(process)
+            if process.returncode:
+                why = "reading was interrupted" if self._ended else _why_dead(process.returncode, words)
+                return TraceSummary(path=str(source.path), error=f"{source.path}: {why}")
         summary = msgspec.msgpack.decode(data, type=TraceSummary)
         error = summary.error.replace(str(source.path.absolute()), str(source.path))
         return msgspec.structs.replace(summary, path=str(source.path), error=error)
 
     def end(self) -> None:
-        """Kill the process and wait until it is gone."""
+        """Kill the processes that still read."""
         self._ended = True
-        if self._process is not None:
-            self._gone(self._process)
-        self._words.close()
-
-    def _ask(self, order: Order) -> tuple[bytes, str]:
-        """Return the answer, or why there is none."""
-        process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(msgspec.json.encode(order) + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            return b"", self._why_dead(process)
-        length = process.stdout.read(LENGTH.size)
-        size = LENGTH.unpack(length)[0] if len(length) == LENGTH.size else -1
-        if size > MOST_FRAME_BYTES:
-            self._gone(process)
-            return b"", f"the process that read it says more than {MOST_FRAME_BYTES} bytes about it"
-        data = process.stdout.read(size) if size >= 0 else b""
-        return (data, "") if len(data) == size else (b"", self._why_dead(process))
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            isolated("eroica.offline.reading"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._words,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
-        self._process = process
-        if self._ended:  # an interrupt came meanwhile
+        for process in tuple(self._running):
             process.kill()
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(self._settings) + b"\n")
-        return process
 
-    def _gone(self, process: subprocess.Popen[bytes]) -> None:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(BrokenPipeError):  # what it was still to read
-                assert stream is not None
-                stream.close()
-        self._process = None
 
-    def _why_dead(self, process: subprocess.Popen[bytes]) -> str:
-        status = process.wait()
-        self._gone(process)
-        if self._ended:
-            return "reading was interrupted"
-        if status == -signal.SIGKILL:
-            return "the process that read it was killed, perhaps because memory ran out; set readers=1, or more memory"
-        if status < 0:
-            return f"the process that read it was ended by signal {-status}"
-        self._words.seek(max(0, self._words.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-        words = self._words.read().decode(errors="replace").strip().splitlines()
-        return f"the process that read it failed: {words[-1][:300] if words else f'status {status}'}"
+def _why_dead(status: int, words: IO[bytes]) -> str:
+    if status == -signal.SIGKILL:
+        return "the process that read it was killed, perhaps because memory ran out; set readers=1, or more memory"
+    if status < 0:
+        return f"the process that read it was ended by signal {-status}"
+    words.seek(max(0, words.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+    lines = words.read().decode(errors="replace").strip().splitlines()
+    return f"the process that read it failed: {lines[-1][:300] if lines else f'status {status}'}"
 
 
 def cores() -> int:
@@ -247,21 +203,16 @@ def parse_quota(cpu_max: str) -> float | None:
 
 
 def main() -> None:
-    """Read files until the parent is gone."""
+    """Read one file."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     voice = os.dup(1)
     os.dup2(2, 1)  # whatever is printed by accident is no summary
-    orders = open(0, "rb", closefd=False)  # noqa: SIM115 - it lasts as long as the process
-    settings = msgspec.json.decode(orders.readline(), type=Settings)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    for line in orders:
-        order = msgspec.json.decode(line, type=Order)
-        path = Path(os.fsdecode(order.path.encode("latin-1")))
-        summary = read_one(path, order.rank, settings, order.only, order.process)
-        error = summary.error.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
-        data = msgspec.msgpack.encode(msgspec.structs.replace(summary, path="", error=error))
-        frame = memoryview(LENGTH.pack(len(data)) + data)
-        while frame:
-            frame = frame[os.write(voice, frame) :]
+    settings, order = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[Settings, Order])
+    path = Path(os.fsdecode(order.path.encode("latin-1")))
+    summary = read_one(path, order.rank, settings, order.only, order.process)
+    error = summary.error.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
+    with open(voice, "wb") as file:  # noqa: PTH123 - a descriptor
+        file.write(msgspec.msgpack.encode(msgspec.structs.replace(summary, path="", error=error)))
 
 
 def _end_with_parent(parent: int) -> None:

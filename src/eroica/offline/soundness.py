@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from statistics import median
 
 import msgspec
@@ -183,16 +185,9 @@ def _usual_of(counts: Sequence[int]) -> list[float]:
 
 
 def _longest(whole: Sequence[bool]) -> Range | None:
-    best: Range | None = None
-    begin = None
-    for at, is_whole in enumerate([*whole, False]):
-        if is_whole:
-            begin = at if begin is None else begin
-        elif begin is not None:
-            if best is None or at - begin > best[1] - best[0] + 1:
-                best = begin, at - 1
-            begin = None
-    return best
+    runs = [[at for at, _ in run] for is_whole, run in groupby(enumerate(whole), key=itemgetter(1)) if is_whole]
+    longest = max(runs, key=len, default=None)
+    return None if longest is None else (longest[0], longest[-1])
 
 
 def _common(whole: Mapping[int, Range], by_rank: Mapping[int, TraceSummary], left: dict[int, str]) -> Range | None:
@@ -243,11 +238,6 @@ def damage_note(one: TraceSummary) -> str:
     return f"the recording of worker {one.rank} is damaged: {one.held.damage[0]}"
 
 
-def left_out_note(rank: int, why: str) -> str:
-    """What is said of a recording that is not compared."""
-    return f"worker {rank} is left out of the comparison: its recording {why}"
-
-
 def how_found(span: Span) -> str:
     """How iterations were found, as a clause."""
     ways = sorted({one.found_by for one in span.summaries})
@@ -270,7 +260,11 @@ def temper(verdict: Verdict, span: Span) -> Verdict:
         summary = f"{summary} {_ALL_AS_ONE}"
     if startup:
         summary = f"{summary} {startup}"
-    damage = [f"the recording of worker {one.rank} is damaged ({one.held.damage[0]})" for one in _damaged(span)]
+    damage = [
+        f"the recording of worker {one.rank} is damaged ({one.held.damage[0]})"
+        for one in span.summaries
+        if one.held.damage
+    ]
     if word == "healthy" and damage:
         word = "undetermined"
         summary = f"{summary.rstrip('.')}; but {damage[0]}, so nobody knows what is lost. Copy or record it again."
@@ -283,7 +277,8 @@ def temper(verdict: Verdict, span: Span) -> Verdict:
         if word == "healthy" and len(span.summaries) == 1 and any(span.summaries[0].held.communication):
             word = "undetermined"
             summary += " Whether they wait for each other cannot be told from one of them."
-    if word == "healthy" and max(span.world_size, len(span.summaries)) > 1 and not _talk(span):
+    talk = any(any(one.held.communication) for one in span.summaries)
+    if word == "healthy" and max(span.world_size, len(span.summaries)) > 1 and not talk:
         word = "undetermined"
         whose = "its" if len(span.summaries) == 1 else "their"
         summary += f" None of {whose} kernels is known to be communication, so nobody knows who waits for whom."
@@ -318,7 +313,11 @@ def _only_startup(verdict: Verdict) -> Verdict:
 
 def _without_lost_work(verdict: Verdict, span: Span) -> Verdict:
     """No cause that rests on a device which idles, where the file says that kernels of it were lost."""
-    lossy = [one for one in span.summaries if one.held.damage and _lacks_kernels(one.held)]
+    lossy = [
+        one
+        for one in span.summaries
+        if one.held.damage and not one.held.launches_many and sum(one.held.kernels) < _WHOLE * sum(one.held.launches)
+    ]
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
     is_open = verdict.verdict == "undetermined" and span.world_size <= len(span.summaries)
     if not lossy or not (is_open or verdict.verdict == "slow"):
@@ -335,23 +334,9 @@ def _without_lost_work(verdict: Verdict, span: Span) -> Verdict:
     return msgspec.structs.replace(verdict, verdict="undetermined", summary=summary, findings=(), coverage=coverage)
 
 
-def _lacks_kernels(held: Held) -> bool:
-    """Whether the iterations that count hold fewer kernels than the calls that launched one."""
-    return not held.launches_many and sum(held.kernels) < _WHOLE * sum(held.launches)
-
-
 def _has_none(span: Span) -> bool:
     """No iterations were found."""
     return all(one.found_by == "span" for one in span.summaries)
-
-
-def _talk(span: Span) -> bool:
-    """Whether any communication was recorded."""
-    return any(any(one.held.communication) for one in span.summaries)
-
-
-def _damaged(span: Span) -> list[TraceSummary]:
-    return [one for one in span.summaries if one.held.damage]
 
 
 def _may_say_slow(verdict: Verdict, span: Span, starts_up: bool) -> bool:

@@ -33,30 +33,20 @@ def parts_of_dumps(sources: Sequence[Source], settings: Settings, problems: list
     places: dict[str, dict[int, FlightDump]] = defaultdict(dict)
     for source in sorted(sources, key=lambda one: one.size, reverse=True):
         try:
-            dump = _read(source)
-        except (InputError, UsageError) as error:
+            dump = read_dump(source.path, source.rank if source.rank >= 0 else None)
+        except InputError as error:
             problems.append(error)
             continue
-        assert dump.rank is not None
+        if dump.rank is None:
+            told = "does not say whose it is: let its name end in the global rank, as in _dump_3"
+            problems.append(UsageError(f"{source.path} {told}"))
+            continue
         if dump.rank in places[source.place]:
             problems.append(InputError(f"{source.path} is a second dump of worker {dump.rank}; it was left out"))
         places[source.place].setdefault(dump.rank, dump)
     merged = _merged({place: dumps for place, dumps in places.items() if dumps})
     names = name_places(list(merged))
     return [_part(names[place], list(dumps.values()), settings) for place, dumps in merged.items()]
-
-
-def _read(source: Source) -> FlightDump:
-    """The dump of a worker that is known.
-
-    Raises:
-        InputError: It cannot be used.
-        UsageError: Nobody knows its worker.
-    """
-    dump = read_dump(source.path, source.rank if source.rank >= 0 else None)
-    if dump.rank is None:
-        raise UsageError(f"{source.path} does not say whose it is: let its name end in the global rank, as in _dump_3")
-    return dump
 
 
 def _merged(places: dict[str, dict[int, FlightDump]]) -> dict[str, dict[int, FlightDump]]:

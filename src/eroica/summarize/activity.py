@@ -21,6 +21,7 @@ from eroica.model.pattern import FunctionKey, FunctionKind, ThreadRole
 from eroica.summarize.collectives import Execution, is_host_collective
 from eroica.summarize.phases import ENGINE_PREFIX, PHASES, Parts, find_parts, is_backward_name, phases_at
 from eroica.summarize.sweep import (
+    Durations,
     Functions,
     Layer,
     Times,
@@ -29,9 +30,11 @@ from eroica.summarize.sweep import (
     empty_layer,
     first_come,
     inside,
+    join_durations,
     leaf_segments,
     paint,
     unite,
+    without_rows,
 )
 from eroica.summarize.waits import Spans, Witness, find_waits
 from eroica.trace.schema import ALLOCATIONS, Category
@@ -45,49 +48,30 @@ _MOST_AUTOGRAD = 128
 GARBAGE_COLLECTION = FunctionKey(kind="gc", name="garbage collection")
 
 
-@dataclass(frozen=True)
-class Durations:
-    """Executions for counting: which function, how long (an operator: its self time). P of them.
-
-    Attributes:
-        function: int32 [P].
-        length_ns: int64 [P].
-        row: Row in the table of events, -1 for what is in none. int32 [P].
-    """
-
-    function: NDArray[np.int32]
-    length_ns: NDArray[np.int64]
-    row: NDArray[np.int32]
-
-
 @dataclass(frozen=True, eq=False)
 class Outline:
-    """Facts of the whole trace that must be known before any part of it is read.
+    """Facts of a trace.
 
     Attributes:
         training_thread: Kernel thread id.
         autograd_threads: The engine's own threads.
         has_accelerator: Device kernels were seen.
         parts: When the worker was in which part of its iterations.
-        unread_threads: Further threads of the engine, which are not read: there are too many.
     """
 
     training_thread: int
     autograd_threads: tuple[int, ...]
     has_accelerator: bool
     parts: Parts
-    unread_threads: int = 0
 
 
 def find_outline(events: EventTable, training_thread: int) -> Outline:
     """Outline of a trace."""
-    autograd, unread = _autograd_threads(events, training_thread)
     return Outline(
         training_thread=training_thread,
-        autograd_threads=autograd,
+        autograd_threads=_autograd_threads(events, training_thread),
         has_accelerator=bool((events.category == Category.KERNEL).any()),
         parts=find_parts(events, training_thread),
-        unread_threads=unread,
     )
 
 
@@ -126,16 +110,19 @@ def gather_activity(
     """Sort a worker's events into layers.
 
     Args:
-        events: The trace, or the part of it that touches the window.
+        events: The trace.
         executions: Collectives, in order of start.
         collections: Starts and ends of the collector's runs on the training thread, wall clock.
-        outline: Of the whole trace.
+        outline: Of it.
         window: Start and end, wall-clock nanoseconds.
         functions: Takes the functions found.
         witness: Tells collectives that the training thread waits for from those that it goes on beside, where host
             threads run them. None if nothing was sampled; then all are waited for.
     """
-    spans = _spans_of(executions)
+    spans: Spans = (
+        np.array([one.start_ns for one in executions], dtype=np.int64),
+        np.array([one.end_ns for one in executions], dtype=np.int64),
+    )
     if outline.has_accelerator:
         compute, memory, durations = _device(events, outline, window, functions)
         wrappers = open_operators = empty_layer()
@@ -162,17 +149,8 @@ def gather_activity(
     )
 
 
-def join_durations(parts: Sequence[Durations]) -> Durations:
-    """All of them as one."""
-    return Durations(
-        np.concatenate([np.empty(0, np.int32), *(part.function for part in parts)]),
-        np.concatenate([np.empty(0, np.int64), *(part.length_ns for part in parts)]),
-        np.concatenate([np.empty(0, np.int32), *(part.row for part in parts)]),
-    )
-
-
-def _autograd_threads(events: EventTable, training_thread: int) -> tuple[tuple[int, ...], int]:
-    """Threads other than the training one that run backward passes, and how many more there are than are read.
+def _autograd_threads(events: EventTable, training_thread: int) -> tuple[int, ...]:
+    """Threads other than the training one that run backward passes, the busiest ones.
 
     In 2021 the engine left no notes of its own.
     """
@@ -183,7 +161,7 @@ def _autograd_threads(events: EventTable, training_thread: int) -> tuple[tuple[i
     others = engine & (events.thread != training_thread) & (events.thread != -1)
     threads, counts = np.unique(events.thread[others], return_counts=True)
     busiest = threads[np.argsort(-counts, kind="stable")[:_MOST_AUTOGRAD]]
-    return tuple(sorted(busiest.tolist())), len(threads) - len(busiest)
+    return tuple(sorted(busiest.tolist()))
 
 
 # --- operators on the host ---
@@ -360,20 +338,11 @@ def collective_durations(
     collected = (high - low)[low < high].tolist()
     if collected:
         function += [functions.number(GARBAGE_COLLECTION)] * len(collected)
-    return Durations(
-        np.array(function, dtype=np.int32),
-        np.array(length + collected, dtype=np.int64),
-        np.full(len(function), -1, dtype=np.int32),
-    )
+    return without_rows(np.array(function, dtype=np.int32), np.array(length + collected, dtype=np.int64))
 
 
 def _collective_key(one: Execution) -> FunctionKey:
     return FunctionKey(kind="collective", name=one.name[:200], thread="collective", group=one.group)
-
-
-def _spans_of(executions: Sequence[Execution]) -> Spans:
-    start = np.array([one.start_ns for one in executions], dtype=np.int64)
-    return Spans(start, np.array([one.end_ns for one in executions], dtype=np.int64))
 
 
 def _active(events: EventTable, outline: Outline, collectives: Container[str]) -> Times:
@@ -397,9 +366,10 @@ def _active(events: EventTable, outline: Outline, collectives: Container[str]) -
 def _collectives(executions: Sequence[Execution], spans: Spans, functions: Functions) -> Layer:
     """Lay out collectives as a layer; of several at once, the one that is waited for first has the moment."""
     function = np.array([functions.number(_collective_key(one)) for one in executions], dtype=np.int32)
-    order = np.argsort(spans.start, kind="stable")
-    order = order[spans.start[order] < spans.end[order]]
-    low, high, which = first_come(spans.start[order], spans.end[order])
+    start, end = spans
+    order = np.argsort(start, kind="stable")
+    order = order[start[order] < end[order]]
+    low, high, which = first_come(start[order], end[order])
     return Layer(low, high, function[order[which]], order[which].astype(np.int32))
 
 

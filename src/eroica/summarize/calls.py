@@ -19,17 +19,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import FunctionKey, ThreadRole
-from eroica.summarize.activity import Durations, Outline, join_durations
+from eroica.model.pattern import ThreadRole
+from eroica.summarize.activity import Outline
 from eroica.summarize.phases import is_apply_frame, is_engine_frame
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, stack_function
 from eroica.summarize.sweep import (
+    Durations,
     Functions,
     Layer,
     distinct,
     distinct_codes,
     empty_layer,
     find_interval,
+    join_durations,
     nest,
     rows_by_thread,
 )
@@ -47,7 +49,6 @@ _AT = re.compile(r" at 0x[0-9a-fA-F]+")
 _PYBIND = re.compile(r" of pybind11_\S* object")
 _NO_FRAME = "nn.Module: "
 _BUILTIN = "<built-in "
-_FARTHEST_NS = 2**61
 
 
 class CallTree:
@@ -141,22 +142,15 @@ class CallTree:
         return known
 
     def numbers(self, nodes: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the function numbers of nodes, and reserve missing ones. int32, same shape."""
+        """Return the function numbers of nodes. int32, same shape."""
         kinds, inverse = distinct_codes(nodes)
         found = []
         for node in kinds.tolist():
             if node not in self._numbers:
-                self._numbers[node] = self._functions.reserve()
+                key = stack_function(self.stack(node), self.role)
+                self._numbers[node] = self._functions.number(key)
             found.append(self._numbers[node])
         return np.array(found, dtype=np.int32)[inverse] if found else np.empty(0, dtype=np.int32)
-
-    def keys(self, wanted: set[int]) -> dict[int, FunctionKey]:
-        """Identities of those of the function numbers that are of this tree."""
-        return {
-            number: stack_function(self.stack(node), self.role)
-            for node, number in self._numbers.items()
-            if number in wanted
-        }
 
 
 class CallTrees(NamedTuple):
@@ -225,11 +219,11 @@ class _Thread(NamedTuple):
 
 
 def read_calls(events: EventTable, outline: Outline, window: tuple[int, int], trees: CallTrees) -> Calls:
-    """Python calls of (a part of) a trace.
+    """Python calls of a trace.
 
     Args:
-        events: The trace, or the part of it that touches the window.
-        outline: Of the whole trace.
+        events: The trace.
+        outline: Of it.
         window: Start and end.
         trees: Take the stacks found.
     """
@@ -240,11 +234,11 @@ def read_calls(events: EventTable, outline: Outline, window: tuple[int, int], tr
     texts = _frames(events, rows)
     thread = events.thread[rows]
     is_training, is_engine = thread == outline.training_thread, np.isin(thread, outline.autograd_threads)
-    others = rows[~is_training & ~is_engine]
-    parts = _background(events, others, _frames_of(trees.background, texts, len(others)), window, trees.background)
+    others = _threads_apart(events, rows[~is_training & ~is_engine], texts, window, trees.background)
+    parts = [_durations(one, trees.background) for one in others]
     if not is_training.any():
         return nothing._replace(durations=join_durations(parts))
-    training = _read(events, rows[is_training], _frames_of(trees.training, texts, 1), window, trees.training)
+    training = _read(events, rows[is_training], _frames_of(trees.training, texts), window, trees.training)
     autograd = _threads_apart(events, rows[is_engine], texts, window, trees.autograd)
     return _layers(training, autograd, trees, parts)
 
@@ -252,27 +246,8 @@ def read_calls(events: EventTable, outline: Outline, window: tuple[int, int], tr
 def _threads_apart(
     events: EventTable, rows: NDArray[np.int64], texts: Sequence[str], window: tuple[int, int], tree: CallTree
 ) -> list[_Thread]:
-    frames = _frames_of(tree, texts, len(rows))
+    frames = _frames_of(tree, texts)
     return [_read(events, mine, frames, window, tree) for _, mine in rows_by_thread(events, rows)]
-
-
-def _background(
-    events: EventTable, rows: NDArray[np.int64], frames: NDArray[np.int64], window: tuple[int, int], tree: CallTree
-) -> list[Durations]:
-    """Executions on all other threads. There may be very many, so they are read at once: laid end to end in time."""
-    if not len(rows):
-        return []
-    rows = rows[np.argsort(events.thread[rows], kind="stable")]
-    thread = events.thread[rows]
-    number = np.cumsum(np.append(False, thread[1:] != thread[:-1]))
-    span = int(events.end_ns[rows].max()) - int(events.start_ns[rows].min()) + 1
-    at_once = max(_FARTHEST_NS // span, 1)
-    bounds = np.searchsorted(number, np.arange(int(number[-1]) // at_once + 2) * at_once)
-    parts = []
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        shift = (number[low:high] - number[low]) * span
-        parts.append(_durations(_read(events, rows[low:high], frames, window, tree, shift), tree))
-    return parts
 
 
 def _frames(events: EventTable, rows: NDArray[np.int64]) -> list[str]:
@@ -282,9 +257,9 @@ def _frames(events: EventTable, rows: NDArray[np.int64]) -> list[str]:
     return [call_frame(name) if use else "" for name, use in zip(events.strings, used.tolist(), strict=True)]
 
 
-def _frames_of(tree: CallTree, texts: Sequence[str], wanted: int) -> NDArray[np.int64]:
+def _frames_of(tree: CallTree, texts: Sequence[str]) -> NDArray[np.int64]:
     """Number of the frame of each string in a tree, -1 for what is none; once for all its threads."""
-    return np.array([tree.frame(text) if text else -1 for text in texts] if wanted else [], dtype=np.int64)
+    return np.array([tree.frame(text) if text else -1 for text in texts], dtype=np.int64)
 
 
 def _read(
@@ -293,39 +268,32 @@ def _read(
     frames: NDArray[np.int64],
     window: tuple[int, int],
     tree: CallTree,
-    shift: NDArray[np.int64] | None = None,
 ) -> _Thread:
     """Read calls.
 
     Args:
-        events: The trace, or the part of it that touches the window.
-        rows: Calls of one thread, in order; or of several, one after another.
+        events: The trace.
+        rows: Calls of one thread, in order.
         frames: Number of the frame of each string.
         window: Start and end.
         tree: Takes the stacks found.
-        shift: How much later each call is laid, so that threads do not overlap. Nothing for one thread.
     """
-    shift = np.zeros(len(rows), dtype=np.int64) if shift is None else shift
     frame = frames[events.name[rows]]
     keep = (frame >= 0) & (events.start_ns[rows] < window[1]) & (events.end_ns[rows] > window[0])
     keep &= events.start_ns[rows] < events.end_ns[rows]
-    rows, frame, shift = rows[keep], frame[keep], shift[keep]
-    first = int(events.start_ns[rows].min(initial=window[0]))
-    start, end = events.start_ns[rows] - first + shift, events.end_ns[rows] - first + shift
+    rows, frame = rows[keep], frame[keep]
+    start, end = events.start_ns[rows], events.end_ns[rows]
     nested = nest(start, end)
     if int(nested.depth_N.max(initial=0)) > MOST_FRAMES:
         shallow = nested.depth_N <= MOST_FRAMES
         tree.too_deep += len(shallow) - int(shallow.sum())
-        rows, frame, shift = rows[shallow], frame[shallow], shift[shallow]
+        rows, frame = rows[shallow], frame[shallow]
         nested = nest(start[shallow], end[shallow])
     node = _nodes(tree, nested.depth_N, nested.parent_N, frame)
     low, high, leaf = nested.leaves()
-    back = first - shift[leaf]
-    low, high = np.maximum(low + back, window[0]), np.minimum(high + back, window[1])
-    keep = low < high
-    low, high, leaf = low[keep], high[keep], leaf[keep]
-    own = np.bincount(leaf, weights=(high - low).astype(np.float64), minlength=len(rows)).astype(np.int64)
-    leaves = Layer(low, high, node[leaf].astype(np.int32), leaf.astype(np.int32))
+    leaves = Layer(low, high, node[leaf].astype(np.int32), leaf.astype(np.int32)).within(*window)
+    length = (leaves.end - leaves.start).astype(np.float64)
+    own = np.bincount(leaves.execution, weights=length, minlength=len(rows)).astype(np.int64)
     return _Thread(leaves, node, rows, own)
 
 

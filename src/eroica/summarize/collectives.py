@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -161,14 +161,11 @@ def find_executions(
         *_point_to_point(direct, [events.collectives.get(span.call) for span in direct], sender, rank),
         *_kernels(events, groups),
     ]
-    clipped = (_clip(one, window) for one in found)
+    begin, end = window
+    clipped = (one._replace(start_ns=max(one.start_ns, begin), end_ns=min(one.end_ns, end)) for one in found)
     inside = [one for one in clipped if one.start_ns < one.end_ns]
     ordered = sorted(inside, key=lambda one: (one.start_ns, one.row))
     return _number_by_order(_without_false_numbers(ordered))
-
-
-def _clip(one: Execution, window: tuple[int, int]) -> Execution:
-    return one._replace(start_ns=max(one.start_ns, window[0]), end_ns=min(one.end_ns, window[1]))
 
 
 def _spans(events: EventTable, groups: Sequence[ProcessGroup]) -> list[_Span]:
@@ -188,19 +185,15 @@ def _widen(spans: list[_Span], events: EventTable) -> list[_Span]:
     """A send or receive begins with the call around the beginning of its span."""
     calls = events.names_where([name in DIRECT_CALLS or name == "c10d::recv_any_source_" for name in events.strings])
     calls_of = dict(rows_by_thread(events, np.flatnonzero(calls)))
-    return [_widened(span, events, calls_of[span.thread]) if _may_widen(span, calls_of) else span for span in spans]
-
-
-def _may_widen(span: _Span, threads: Container[int]) -> bool:
-    return span.kind in POINT_TO_POINT and span.thread in threads
-
-
-def _widened(span: _Span, events: EventTable, calls: NDArray[np.intp]) -> _Span:
-    """A span from the beginning of that one of its thread's calls that it begins in."""
-    place = int(np.searchsorted(events.start_ns[calls], span.start_ns, side="right")) - 1
-    if place < 0 or events.end_ns[calls[place]] < span.start_ns:
-        return span
-    return span._replace(start_ns=int(events.start_ns[calls[place]]), call=int(calls[place]))
+    widened = []
+    for span in spans:
+        mine = calls_of.get(span.thread) if span.kind in POINT_TO_POINT else None
+        place = -1 if mine is None else int(np.searchsorted(events.start_ns[mine], span.start_ns, side="right")) - 1
+        if mine is not None and place >= 0 and events.end_ns[mine[place]] >= span.start_ns:
+            widened.append(span._replace(start_ns=int(events.start_ns[mine[place]]), call=int(mine[place])))
+        else:
+            widened.append(span)
+    return widened
 
 
 # --- gloo's queues and the Flight Recorder ---

@@ -17,9 +17,6 @@ from eroica.model.window import Capture
 from eroica.summarize.sweep import Times
 from eroica.summarize.utilization import find_resources, of_device, own_device
 
-#: NVML's reasons for a lower clock that are nobody's wish: the hardware slows itself down, heat, a power brake.
-_SLOWED_DOWN = 0x08 | 0x20 | 0x40 | 0x80
-_POWER_CAP = 0x04
 #: A record takes some 100 bytes on the wire.
 MOST_NEIGHBORS = 8
 #: Cores, share of the host's memory, and of a device's time, from which a process is worth a record. Memory on a device
@@ -40,33 +37,17 @@ _BITS = 6
 _OF_A_GPU = ("gpu_utilization", "gpu_memory_utilization", "gpu_power")
 
 
-def channel_rates(capture: Capture, samples: Samples | None) -> dict[str, float]:
-    """Distinct values per second of each channel of this worker and its host; the fastest device where it has many."""
-    rates: dict[str, float] = {}
-    if samples is None:
-        return rates
-    thread = f"{capture.worker.pid}/{capture.training_thread_id}"
-    for one in samples.series:
-        channel = one.channel
-        mine = channel.device in (thread, str(capture.worker.pid)) or not channel.device.split("/")[0].isdigit()
-        if mine:
-            rates[channel.name] = round(max(rates.get(channel.name, 0.0), channel.rate_hz), 1)
-    return rates
-
-
 def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
     """Measure how the training thread was held up, and the size and load of its host; only what was sampled.
 
     Returns:
         - "run_queue_wait", "stopped" and "throttled": fractions of the window.
         - "cpu_count": cores of the host; "host_busy", "steal" (given to others by the hypervisor): fractions of them.
-        - "cpu_pressure", "memory_pressure", "io_pressure": fraction of the window in which a task lacked it.
+        - "memory_pressure": fraction of the window in which a task lacked memory.
         - "memory_available": fraction of "memory_bytes".
         - "cores_worker" (this worker and its loader processes), "cores_job" (all processes of the job on this host),
           "cores_outside" (visible processes that are neither the job's nor Eroica's), "cores_unseen" (the rest): cores.
         - "gpu_sm_clock": mean fraction of the highest clock of the worker's own device.
-        - "gpu_slowed", "gpu_power_capped": fractions of the window in which heat or the hardware itself, and the power
-          limit, held that clock back.
     """
     if samples is None:
         return {}
@@ -79,9 +60,9 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
         "host_busy": _mean_of_all(samples.named("cpu_host"), window),
         "steal": _mean_of_all(samples.named("cpu_steal"), window),
         "memory_available": _mean(samples.find("memory_available", "host"), window),
-        **{f"{kind}_pressure": _mean(samples.find("pressure", kind), window) for kind in ("cpu", "memory", "io")},
+        "memory_pressure": _mean(samples.find("pressure", "memory"), window),
+        "gpu_sm_clock": _mean(of_device(samples.named("gpu_sm_clock"), capture.worker), window),
     }
-    facts |= _device_facts(capture, samples, window)
     cores = len(samples.devices("cpu_host"))
     if cores:
         facts["cpu_count"] = float(cores)
@@ -106,21 +87,6 @@ def _cores_used(capture: Capture, samples: Samples, window: tuple[int, int], bus
         "cores_outside": outside,
         "cores_unseen": max(busy - job - outside - ours, 0.0),
     }
-
-
-def _device_facts(capture: Capture, samples: Samples, window: tuple[int, int]) -> dict[str, float]:
-    """Clock and throttling of the worker's own device, as its driver counts them."""
-    clock = of_device(samples.named("gpu_sm_clock"), capture.worker)
-    reasons = of_device(samples.named("gpu_throttle"), capture.worker)
-    return {
-        "gpu_sm_clock": _mean(clock, window),
-        "gpu_slowed": _with_bits(reasons, _SLOWED_DOWN, window),
-        "gpu_power_capped": _with_bits(reasons, _POWER_CAP, window),
-    }
-
-
-def _with_bits(series: Series | None, bits: int, window: tuple[int, int]) -> float:
-    return math.nan if series is None else float(series.share_with(bits, *window))
 
 
 def _mean(series: Series | None, window: tuple[int, int]) -> float:
@@ -161,8 +127,8 @@ def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor,
         if one.cpu_cores >= LEAST_CORES or one.memory_bytes >= LEAST_MEMORY * memory
     }
     for one in _on_device(capture, samples, window):
-        before = found.get(one.pid)
-        found[one.pid] = one if before is None else _with_device(before, one)
+        here = found.get(one.pid, one)
+        found[one.pid] = msgspec.structs.replace(here, device=one.device, device_utilization=one.device_utilization)
     ranked = sorted(found.values(), key=lambda one: (not one.device, -one.device_utilization, -share(one), one.pid))
     return tuple(ranked[:MOST_NEIGHBORS])
 
@@ -181,22 +147,13 @@ def _memory_bytes(samples: Samples) -> float:
 
 def _on_host(samples: Samples, device: str, window: Window) -> Neighbor:
     pid, _, name = device.partition("/")
-    memory, age = samples.find("neighbor_memory", device), samples.find("neighbor_age", device)
+    memory = samples.find("neighbor_memory", device)
     return Neighbor(
         name=name[:_LONGEST_NAME],
         pid=int(pid),
         cpu_cores=_rounded(_over_window(samples.find("neighbor_cpu", device), window)),
-        run_queue_wait=min(_rounded(_over_window(samples.find("neighbor_wait", device), window)), 1.0),
         memory_bytes=int(memory.value.max()) if memory is not None else 0,
-        age_s=_age(age, window),
     )
-
-
-def _age(series: Series | None, window: Window) -> float:
-    """At the window's end; how far the last look lies from it is known."""
-    if series is None:
-        return 0.0
-    return max(0.0, round(float(series.value[-1]) + (window[1] - int(series.t_ns[-1])) * 1e-9, 1))
 
 
 def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neighbor]:
@@ -204,7 +161,7 @@ def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neigh
 
     A device's name is "gpu<index>/<uuid>/<pid>/<name>".
     """
-    parts = [device.split("/", 3) for device in samples.devices("neighbor_gpu_memory")]
+    parts = [device.split("/", 3) for device in samples.devices("neighbor_gpu")]
     listed = [(part[0], part[1], part) for part in parts if len(part) == 4 and part[2].isdigit()]
     devices = sorted({(name, uuid) for name, uuid, _ in listed})
     at = own_device(devices, capture.worker)
@@ -214,20 +171,12 @@ def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neigh
 
 def _device_use(samples: Samples, part: list[str], device: str, window: Window) -> Neighbor:
     name = "/".join(part)
-    busy, held = samples.find("neighbor_gpu", name), samples.find("neighbor_gpu_memory", name)
-    utilization = _over_window(busy, window)
+    utilization = _over_window(samples.find("neighbor_gpu", name), window)
     return Neighbor(
         name=part[3][:_LONGEST_NAME],
         pid=int(part[2]),
         device=device,
-        device_bytes=int(held.value[-1]) if held is not None else 0,
         device_utilization=_rounded(utilization) if utilization >= _LEAST_UTILIZATION else 0.0,
-    )
-
-
-def _with_device(one: Neighbor, there: Neighbor) -> Neighbor:
-    return msgspec.structs.replace(
-        one, device=there.device, device_bytes=there.device_bytes, device_utilization=there.device_utilization
     )
 
 
@@ -271,7 +220,6 @@ def _use(samples: Samples, device: str, window: tuple[int, int]) -> LinkUse:
         return value if value > 0 else 0.0  # NaN where the channel begins after the window
 
     busy = mean("link_busy")
-    least = samples.find("link_least_rtt", device)
     _, local, remote = device.split("/")
     return LinkUse(
         local=local,
@@ -282,7 +230,6 @@ def _use(samples: Samples, device: str, window: tuple[int, int]) -> LinkUse:
         queued_bytes=_short(mean("link_queued")),
         retransmits=_short(mean("link_retransmits") * seconds),
         rtt_s=_short(mean("link_busy_rtt") / busy) if busy else 0.0,
-        least_rtt_s=_short(float(least.value.min())) if least is not None else 0.0,
     )
 
 

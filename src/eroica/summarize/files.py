@@ -7,6 +7,8 @@ calls in the same order is taken to go to the same sides.
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,18 +19,20 @@ import msgspec
 import numpy as np
 
 from eroica.archive.check import read_regular
-from eroica.errors import InputError
+from eroica.errors import EroicaError, InputError
 from eroica.hardware.store import Samples, read_samples
 from eroica.model.setup import SETUP_FILE, joined_setup, read_setup
 from eroica.model.window import Capture, FlightEntry
-from eroica.settings import Settings
+from eroica.settings import Settings, load_settings
 from eroica.summarize.clock import WallClock
+from eroica.summarize.pattern import summarize_worker
 from eroica.trace.columns import DIRECT_CALLS
 from eroica.trace.flight import read_flight
 from eroica.trace.kineto import read_trace
 from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline, read_stacks
 from eroica.trace.table import NO_EVENTS, CollectiveArguments, EventTable
+from eroica.wire.codec import encode_record
 from eroica.wire.places import PROBE_FILE
 
 _LARGEST_CAPTURE = 64_000_000
@@ -197,3 +201,55 @@ def _alike(
     """Give an iteration's calls the arguments of the probe's calls; none if the calls are others."""
     kinds = [DIRECT_CALLS[events.name_of(row)] for row in rows]
     return dict(zip(rows, sides, strict=True)) if kinds == [one.name for one in sides] else {}
+
+
+# --- one worker's files -> its pattern ---
+
+
+def main(arguments: list[str]) -> int:
+    """Run `python -m eroica.summarize.files CAPTURE_JSON HARDWARE_DIR OUT_FILE`, as the agent does at low priority.
+
+    Returns:
+        The exit status: 0, or 1 with one line on standard error.
+    """
+    try:
+        summarize_files(*(Path(text) for text in arguments))
+    except (EroicaError, OSError) as error:
+        sys.stderr.write(f"{' '.join(str(error).split())}\n")
+        return 1
+    return 0
+
+
+def summarize_files(capture_path: Path, hardware: Path, out: Path) -> None:
+    """Read a worker's files and write its pattern as `wire.codec.encode_record` makes it.
+
+    Args:
+        capture_path: The worker's capture.json.
+        hardware: Directory of hardware samples; a missing or damaged one becomes a note.
+        out: Written at once or not at all.
+
+    Raises:
+        InputError: Capture or trace cannot be used.
+        OSError: The pattern cannot be written.
+    """
+    began = time.perf_counter()
+    settings = load_settings()
+    window = read_window(capture_path, hardware, settings)
+    pattern = summarize_worker(window.capture, window.events, window.stacks, window.samples, window.flight, settings)
+    files = (
+        file for directory in (capture_path.parent, hardware) if directory.is_dir() for file in directory.iterdir()
+    )
+    pattern = msgspec.structs.replace(
+        pattern,
+        has_trace=window.has_trace,
+        raw_bytes=sum(file.stat().st_size for file in files if file.is_file()),
+        summarize_s=time.perf_counter() - began,
+        notes=(*pattern.notes, *window.notes),
+    )
+    unfinished = out.with_name(out.name + ".part")
+    unfinished.write_bytes(encode_record(pattern))
+    unfinished.replace(out)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

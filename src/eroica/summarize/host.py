@@ -6,28 +6,21 @@ is left. The own time of the loader's note is the loader's Python.
 
 Eager code launches half of its kernels within 50 microseconds of the one before, 90 % within 140 (recorded, PyTorch
 2.11, H100). A faster device idles in between. Stacks sampled there show whatever module launches, which is no fault.
-
-While the host waits for the device (`find_syncs`), it launches nothing, so the device idles until the next launch. At
-most as much of that idle time is the wait's fault as the host has waited.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from itertools import takewhile
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import LAUNCHING, FunctionKey, Synchronization
-from eroica.model.series import encode_series
-from eroica.summarize.activity import Durations, Outline, is_allocation, join_durations, launches_of
+from eroica.model.pattern import LAUNCHING, FunctionKey
+from eroica.summarize.activity import Outline, is_allocation, launches_of
 from eroica.summarize.phases import LOADER_PREFIX, PHASES, phase_borders, phases_at
 from eroica.summarize.sampled import ThreadSamples
 from eroica.summarize.sweep import (
+    Durations,
     Functions,
     Layer,
     Times,
@@ -35,6 +28,7 @@ from eroica.summarize.sweep import (
     distinct_codes,
     first_come,
     inside,
+    join_durations,
     leaf_segments,
     rows_by_thread,
     split_at,
@@ -52,20 +46,6 @@ _REACH_NS = 100_000
 _TRACED_REACH_NS = 400_000
 #: A sample so far from a launch says nothing of it; a call that takes so long waits.
 _FAR_NS, _LASTS_NS = 20_000_000, 1_000_000
-#: Calls of drivers that return when the device, a stream or an event is done; plain copies wait, asynchronous ones to
-#: pageable memory are followed by one of these.
-_CALLS = (
-    *("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"),
-    *("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize"),
-    *("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "xpuSynchronize"),
-)
-_COPIES = frozenset({"cudaMemcpy", "hipMemcpy", "cudaMemcpy2D", "hipMemcpyWithStream"})
-#: Waits that belong to a library's own work, or to the profiler.
-_NOT_THEIRS = ("ProfilerStep", "c10d::", "nccl:")
-_MOST = 8
-#: Operators that begin before a call and are looked at for it.
-_MOST_NESTED = 12
-_DEVICE = (Category.KERNEL, Category.MEMORY)
 
 
 def read_host(
@@ -74,8 +54,8 @@ def read_host(
     """The host's own events, as layers of which earlier ones come first, and their executions.
 
     Args:
-        events: The trace, or the part of it that touches the window.
-        outline: Of the whole trace.
+        events: The trace.
+        outline: Of it.
         window: Start and end.
         functions: Takes the functions found.
     """
@@ -97,8 +77,7 @@ def read_host(
         found = _leaves(events, rows, window)
         backward = np.full(len(found.start), _BACKWARD, dtype=np.int8)
         layers.append(_named(events, found, backward, functions, autograd=True))
-    parts = [_executions_of_one_function(layer) for layer in layers]
-    return (*layers, notes), join_durations([*parts, _executions(notes)])
+    return (*layers, notes), join_durations([_executions(layer) for layer in (*layers, notes)])
 
 
 def _leaves(events: EventTable, rows: NDArray[np.int64], window: tuple[int, int]) -> Layer:
@@ -138,16 +117,6 @@ def clean_note(name: str) -> str:
     if name.startswith(_STEP):
         return _STEP
     return _NUMBER.sub("N", name[:500])
-
-
-def _executions_of_one_function(layer: Layer) -> Durations:
-    """Own times of events that have the same function all the time."""
-    size = int(layer.execution.max(initial=-1)) + 1
-    own = np.bincount(layer.execution, weights=(layer.end - layer.start).astype(np.float64), minlength=size)
-    function = np.zeros(size, dtype=np.int32)
-    function[layer.execution] = layer.function
-    rows = np.flatnonzero(own)
-    return Durations(function[rows], own[rows].astype(np.int64), rows.astype(np.int32))
 
 
 def _executions(layer: Layer) -> Durations:
@@ -220,10 +189,15 @@ def launching_moments(events: EventTable, outline: Outline) -> tuple[Times, Time
 
     Threads that train and those of the autograd engine count.
     """
+    rows = _launches(events, outline)
+    return unite(events.start_ns[rows] - _TRACED_REACH_NS, events.end_ns[rows])
+
+
+def _launches(events: EventTable, outline: Outline) -> NDArray[np.intp]:
+    """Rows of launches by the training thread and the autograd engine's."""
     hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
     named = events.names_where([name.startswith(ALL_LAUNCHES) for name in events.strings])
-    rows = np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
-    return unite(events.start_ns[rows] - _TRACED_REACH_NS, events.end_ns[rows])
+    return np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
 
 
 def within(layer: Layer, start: Times, end: Times) -> Layer:
@@ -238,17 +212,15 @@ def read_launching(
     """Moments shortly before launches of the training thread and of the autograd engine's, by part of the iteration.
 
     Args:
-        events: The trace, or the part of it that touches the window.
-        outline: Of the whole trace.
+        events: The trace.
+        outline: Of it.
         window: Start and end, wall clock, nanoseconds.
         functions: Takes the functions found.
 
     Returns:
         The moments, and the launches for counting.
     """
-    hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
-    named = events.names_where([name.startswith(ALL_LAUNCHES) for name in events.strings])
-    rows = np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
+    rows = _launches(events, outline)
     phase: NDArray[np.int8] = phases_at(events.start_ns[rows], outline.parts)
     phase[events.thread[rows] != outline.training_thread] = _BACKWARD
     number_P = np.array(
@@ -260,137 +232,3 @@ def read_launching(
     length = np.zeros(len(rows), dtype=np.int64)
     length[which] = high - low
     return Layer(low, high, function[which], row[which]).within(*window), Durations(function, length, row)
-
-
-class _Waits(NamedTuple):
-    """Waits of the host that drained the device. S of them.
-
-    Attributes:
-        row: Row in the table of events. int64 [S].
-        waited_ns: Until the device had nothing left. int64 [S].
-        lost_ns: Idle time of the device that follows from it. int64 [S].
-    """
-
-    row: NDArray[np.int64]
-    waited_ns: Times
-    lost_ns: Times
-
-
-def find_syncs(
-    events: EventTable,
-    outline: Outline,
-    edges_ns: Times,
-    samples: ThreadSamples | None,
-    functions: Functions,
-) -> tuple[Synchronization, ...]:
-    """Waits of the training thread for its device in a window, by what waits, the costliest first.
-
-    Args:
-        events: The whole trace.
-        outline: Of the whole trace; nothing is found without an accelerator.
-        edges_ns: Boundaries of the iterations, wall clock. int64 [I + 1].
-        samples: Python of the training thread, to name who called.
-        functions: Names of the samples.
-    """
-    if not outline.has_accelerator:
-        return ()
-    waits = _find_waits(events, outline, edges_ns)
-    names = _operator_names(events, waits.row)
-    groups: dict[str, list[int]] = defaultdict(list)
-    for place, name in enumerate(names):
-        groups[name].append(place)
-    found = [_describe(events, waits, name, places, edges_ns, samples, functions) for name, places in groups.items()]
-    return tuple(sorted(found, key=lambda one: (-one.lost_s, one.name))[:_MOST])
-
-
-def _find_waits(events: EventTable, outline: Outline, edges_ns: Times) -> _Waits:
-    wanted = [name.startswith(_CALLS) or name in _COPIES for name in events.strings]
-    chosen = events.names_where(wanted) & (events.category == Category.RUNTIME)
-    chosen &= np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
-    chosen &= (events.start_ns >= edges_ns[0]) & (events.start_ns < edges_ns[-1])
-    row = np.flatnonzero(chosen)
-    busy = np.flatnonzero(np.isin(events.category, _DEVICE))
-    nothing = _Waits(row[:0], np.empty(0, np.int64), np.empty(0, np.int64))
-    if not len(row) or not len(busy):
-        return nothing
-    low, high = unite(events.start_ns[busy], events.end_ns[busy])
-    start, end = events.start_ns[row], events.end_ns[row]
-    last = np.searchsorted(high, end, side="right") - 1  # the last stretch of work that is over when the call returns
-    following = np.minimum(last + 1, len(low) - 1)
-    drained = high[np.maximum(last, 0)]
-    is_dry = (last >= 0) & (last + 1 < len(low)) & (drained > start) & (low[following] >= end)
-    waited = np.where(is_dry, drained - start, 0)
-    lost = np.where(is_dry, np.minimum(low[following] - drained, waited), 0)
-    kept = (end > start) & (lost >= 0)
-    return _Waits(row[kept], waited[kept], lost[kept])
-
-
-def _operator_names(events: EventTable, rows: NDArray[np.int64]) -> list[str]:
-    """Name the operator that asked for each call, such as "aten::item"; a call outside any operator names itself.
-
-    Only operators of the call's own thread are around it.
-    """
-    names = [""] * len(rows)
-    for thread in np.unique(events.thread[rows]):
-        operators = np.flatnonzero((events.category == Category.OPERATOR) & (events.thread == thread))
-        for place in np.flatnonzero(events.thread[rows] == thread).tolist():
-            row = int(rows[place])
-            names[place] = _asked_for(_around(events, operators, int(events.start_ns[row]))) or events.name_of(row)
-    return names
-
-
-def _around(events: EventTable, operators: NDArray[np.intp], moment_ns: int) -> list[str]:
-    """Names of the operators that are under way at a moment, the innermost first."""
-    place = int(np.searchsorted(events.start_ns[operators], moment_ns, side="right"))
-    nearby = operators[max(place - _MOST_NESTED, 0) : place][::-1]
-    names = [events.name_of(int(row)) for row in nearby[events.end_ns[nearby] >= moment_ns]]
-    return [name for name in names if not name.startswith(_NOT_THEIRS)]
-
-
-def _asked_for(around: Sequence[str]) -> str:
-    """The outermost of torch's own operators that directly enclose each other, else the innermost of any kind.
-
-    "aten::item" calls "aten::_local_scalar_dense"; what encloses both, such as a compiled region, waits for much else.
-    """
-    torchs = list(takewhile(lambda name: name.startswith("aten::"), around))
-    return torchs[-1] if torchs else next(iter(around), "")
-
-
-def _describe(
-    events: EventTable,
-    waits: _Waits,
-    name: str,
-    places: Sequence[int],
-    edges_ns: Times,
-    samples: ThreadSamples | None,
-    functions: Functions,
-) -> Synchronization:
-    rows = waits.row[list(places)]
-    lost = waits.lost_ns[list(places)]
-    iterations = len(edges_ns) - 1
-    at = np.clip(np.searchsorted(edges_ns, events.start_ns[rows], side="right") - 1, 0, iterations - 1)
-    per_iteration = np.bincount(at, weights=lost / 1000.0, minlength=iterations)
-    calls = Counter(events.name_of(int(row)) for row in rows)
-    return Synchronization(
-        name=name[:200],
-        call=calls.most_common(1)[0][0][:200],
-        stack=_caller(events, rows, samples, functions),
-        count=len(rows),
-        waited_s=float(waits.waited_ns[list(places)].sum()) / 1e9,
-        lost_s=float(lost.sum()) / 1e9,
-        per_iteration_us=encode_series(per_iteration.astype(np.float32)),
-    )
-
-
-def _caller(
-    events: EventTable, rows: NDArray[np.int64], samples: ThreadSamples | None, functions: Functions
-) -> tuple[str, ...]:
-    """The stack that was sampled most often in these calls; empty if none was."""
-    if samples is None or not len(samples.time_ns):
-        return ()
-    low, high = (np.searchsorted(samples.time_ns, side[rows]) for side in (events.start_ns, events.end_ns))
-    inside = [samples.function[a:b] for a, b in zip(low.tolist(), high.tolist(), strict=True) if b > a]
-    if not inside:
-        return ()
-    number, count = np.unique(np.concatenate(inside), return_counts=True)
-    return functions.keys[int(number[int(count.argmax())])].stack

@@ -40,6 +40,7 @@ from eroica.trace.schema import LAUNCHES, Category
 from eroica.trace.table import EventTable
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
+#: Ranges of the user's own, as those of NVTX.
 _NUMBERED = re.compile(r"^(?:iteration|iter|step|train_step|training_step)[ _:#=]*(\d{1,9})$", re.IGNORECASE)
 _WARM_UP = 2.0
 _BEYOND = 1.5
@@ -64,7 +65,6 @@ class Iterations:
         edges_ns: Boundaries, wall clock, rising. int64 [I + 1], I >= 1.
         first: Number of the first one: the profiler's own where it has one, else counted from the trace's beginning.
         found_by: "profiler steps", "optimizer steps", "loader", "marks" or "span".
-        steps: First and last number of the profiler's steps, (-1, -1) without.
         training_thread: Kernel thread id of the thread that trains.
         notes: What was left out, and what could not be told.
         startup: When the process was being set up, anywhere in the trace.
@@ -73,10 +73,15 @@ class Iterations:
     edges_ns: Times
     first: int
     found_by: str
-    steps: tuple[int, int]
     training_thread: int
     notes: tuple[str, ...] = ()
     startup: StartUp = NO_STARTUP
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """First and last number of steps that are numbered in the trace, (-1, -1) for others."""
+        is_numbered = self.found_by in ("profiler steps", "marks")
+        return (self.first, self.first + len(self.edges_ns) - 2) if is_numbered else (-1, -1)
 
 
 def find_iterations(events: EventTable, most: int) -> Iterations:
@@ -88,10 +93,10 @@ def find_iterations(events: EventTable, most: int) -> Iterations:
     """
     host = (events.category == Category.ANNOTATION) & (events.start_ns < events.end_ns)
     found = (
-        _profiler_steps(events, host)
+        _counted(events, host, _STEP, "profiler steps", 1)
         or _optimizer_steps(events, host)
         or _loader(events, host)
-        or _numbered(events, host)
+        or _counted(events, host, _NUMBERED, "marks", _FEWEST_MARKS)
         or _span(events)
     )
     return _follow_device(events, _latest(_without_warm_up(_without_startup(events, found)), most))
@@ -108,15 +113,17 @@ def between(found: Iterations, first: int, last: int) -> Iterations:
     low, high = max(first - found.first, 0), min(last + 1 - found.first, len(found.edges_ns) - 1)
     if low >= high:
         return found
-    steps = (found.first + low, found.first + high - 1) if found.steps[0] >= 0 else found.steps
-    return replace(found, edges_ns=found.edges_ns[low : high + 1], first=found.first + low, steps=steps)
+    return replace(found, edges_ns=found.edges_ns[low : high + 1], first=found.first + low)
 
 
 # --- what marks iterations ---
 
 
-def _profiler_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
-    numbers = [int(match[1]) if (match := _STEP.match(name)) else -1 for name in events.strings]
+def _counted(
+    events: EventTable, host: NDArray[np.bool_], named: re.Pattern[str], found_by: str, fewest: int
+) -> Iterations | None:
+    """Iterations that are marked by ranges with numbers in their names."""
+    numbers = [int(match[1]) if (match := named.match(name)) else -1 for name in events.strings]
     number = np.array(numbers, dtype=np.int64)[events.name] if numbers else np.empty(0, np.int64)
     rows = np.flatnonzero(host & (number >= 0))
     if not len(rows):
@@ -124,11 +131,12 @@ def _profiler_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations |
     thread = _most_frequent(events.thread[rows])
     rows = _longest_of_each(events, rows[events.thread[rows] == thread], number)
     kept = rows[_longest_run(number[rows])]
+    if len(kept) < fewest:
+        return None
     edges = np.append(events.start_ns[kept], events.end_ns[kept[-1]])
     first = int(number[kept[0]])
-    notes = () if len(kept) == len(rows) else (f"{len(rows) - len(kept)} profiler steps do not follow the others",)
-    found = Iterations(edges, first, "profiler steps", (first, first + len(kept) - 1), thread, notes)
-    return _without_cut(events, _rising(found))
+    notes = () if len(kept) == len(rows) else (f"{len(rows) - len(kept)} {found_by} do not follow the others",)
+    return _without_cut(events, _rising(Iterations(edges, first, found_by, thread, notes)))
 
 
 def _optimizer_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
@@ -142,9 +150,10 @@ def _optimizer_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations 
     ends = _last_of_each(events.end_ns[rows], events.start_ns[rows], _work_starts(events))
     if len(ends) < 2:
         return None
-    begin = _first_work(events, thread, int(ends[0]))
+    before = int(ends[0]) - 1
+    begin = min(int(events.start_ns[_thread_work(events, thread)].min(initial=before)), before)
     edges = np.append(begin, ends)
-    return _without_half_first(events, _rising(Iterations(edges, 0, "optimizer steps", (-1, -1), thread)))
+    return _without_half_first(events, _rising(Iterations(edges, 0, "optimizer steps", thread)))
 
 
 def _loader(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
@@ -159,25 +168,11 @@ def _loader(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
     work = _thread_work(events, thread)
     last = int(events.end_ns[work].max(initial=int(events.end_ns[rows[-1]])))
     edges = np.append(starts, max(last, int(starts[-1]) + 1))
-    return _without_half_last(events, _rising(Iterations(edges, 0, "loader", (-1, -1), thread)))
-
-
-def _numbered(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
-    """Iterations that the user's own ranges number ("iteration 12", "step_7"), as those of NVTX do."""
-    numbers = [int(match[1]) if (match := _NUMBERED.match(name)) else -1 for name in events.strings]
-    number = np.array(numbers, dtype=np.int64)[events.name] if numbers else np.empty(0, np.int64)
-    rows = np.flatnonzero(host & (number >= 0))
-    if len(rows) < _FEWEST_MARKS:
-        return None
-    thread = _most_frequent(events.thread[rows])
-    rows = _longest_of_each(events, rows[events.thread[rows] == thread], number)
-    kept = rows[_longest_run(number[rows])]
-    if len(kept) < _FEWEST_MARKS:
-        return None
-    edges = np.append(events.start_ns[kept], events.end_ns[kept[-1]])
-    first = int(number[kept[0]])
-    found = Iterations(edges, first, "marks", (first, first + len(kept) - 1), thread)
-    return _without_cut(events, _rising(found))
+    found = _rising(Iterations(edges, 0, "loader", thread))
+    if found is None or len(found.edges_ns) < 3:
+        return found
+    done = _work_done(events, found)
+    return _cut(found, 0, int(done[-1] < _COMPLETE * np.median(done[:-1])), _NOT_WHOLE)
 
 
 def _without_startup(events: EventTable, found: Iterations) -> Iterations:
@@ -200,7 +195,7 @@ def _span(events: EventTable) -> Iterations:
     counts = np.flatnonzero((events.category != Category.OTHER) & (events.start_ns < events.end_ns))
     edges = np.array([events.start_ns[counts].min(), events.end_ns[counts].max()], dtype=np.int64)
     notes = ("no iterations were found in the trace: all of it counts as one",)
-    return Iterations(edges, 0, "span", (-1, -1), find_training_thread(events), notes)
+    return Iterations(edges, 0, "span", find_training_thread(events), notes)
 
 
 # --- rows ---
@@ -281,10 +276,6 @@ def _thread_work(events: EventTable, thread: int) -> NDArray[np.int64]:
     return np.flatnonzero(work & (events.thread == thread))
 
 
-def _first_work(events: EventTable, thread: int, before: int) -> int:
-    return min(int(events.start_ns[_thread_work(events, thread)].min(initial=before - 1)), before - 1)
-
-
 # --- ends ---
 
 
@@ -313,14 +304,6 @@ def _without_half_first(events: EventTable, found: Iterations | None) -> Iterati
         return _cut(found, 1, 0, _NOT_WHOLE)
     ran_ahead = length[0] < _CUT * length[1:].min() and (events.category == Category.KERNEL).any()
     return _cut(found, int(ran_ahead), 0, "the host ran ahead of the device")
-
-
-def _without_half_last(events: EventTable, found: Iterations | None) -> Iterations | None:
-    """Leave out the time after the loader's last next, unless as much was done in it as in the other iterations."""
-    if found is None or len(found.edges_ns) < 3:
-        return found
-    done = _work_done(events, found)
-    return _cut(found, 0, int(done[-1] < _COMPLETE * np.median(done[:-1])), _NOT_WHOLE)
 
 
 def _without_cut(events: EventTable, found: Iterations | None) -> Iterations | None:
@@ -355,19 +338,15 @@ def _cut(found: Iterations, first: int, last: int, why: str) -> Iterations:
     words = [f"the {word} {cut if cut > 1 else 'one'}" for word, cut in (("first", first), ("last", last)) if cut]
     note = f"of {len(found.edges_ns) - 1} iterations {' and '.join(words)} left out: {why}"
     edges = found.edges_ns[first : len(found.edges_ns) - last]
-    steps = (found.steps[0] + first, found.steps[1] - last) if found.steps[0] >= 0 else found.steps
-    return replace(found, edges_ns=edges, first=found.first + first, steps=steps, notes=(*found.notes, note))
+    return replace(found, edges_ns=edges, first=found.first + first, notes=(*found.notes, note))
 
 
 def _latest(found: Iterations, most: int) -> Iterations:
     spare = len(found.edges_ns) - 1 - max(most, 1)
     if spare <= 0:
         return found
-    steps = (found.steps[0] + spare, found.steps[1]) if found.steps[0] >= 0 else found.steps
     note = f"the last {most} of {most + spare} iterations count"
-    return replace(
-        found, edges_ns=found.edges_ns[spare:], first=found.first + spare, steps=steps, notes=(*found.notes, note)
-    )
+    return replace(found, edges_ns=found.edges_ns[spare:], first=found.first + spare, notes=(*found.notes, note))
 
 
 def _follow_device(events: EventTable, found: Iterations) -> Iterations:

@@ -16,24 +16,30 @@ from eroica.model.setup import bounded_setup
 from eroica.model.window import Capture, FlightEntry
 from eroica.settings import Settings
 from eroica.summarize.clock import WallClock
-from eroica.summarize.facts import channel_rates, find_neighbors, host_facts, link_uses
-from eroica.summarize.host import device_time, find_syncs
+from eroica.summarize.facts import find_neighbors, host_facts, link_uses
+from eroica.summarize.host import device_time
 from eroica.summarize.phases import without_ranges
-from eroica.summarize.records import MOST_RECORDS, ONLINE_GRAIN_NS, RECORDED_GRAIN_NS, collective_series
-from eroica.summarize.rows import attach_series, build_rows, fit_collectives, fit_rows, fit_syncs, wire_size
-from eroica.summarize.staging import CriticalPath, Sampled, Scene, read_sampled, set_scene, staged, walk
-from eroica.summarize.sweep import MOST_EVENTS, Functions
-from eroica.summarize.timeline import add_timeline, shown_iteration
-from eroica.summarize.utilization import Use, disk_facts, find_resources, measure_threads, measure_use
+from eroica.summarize.rows import (
+    MOST_RECORDS,
+    ONLINE_GRAIN_NS,
+    RECORDED_GRAIN_NS,
+    Tally,
+    attach_series,
+    build_rows,
+    collective_series,
+    fit_collectives,
+    fit_rows,
+)
+from eroica.summarize.sampled import Stratum
+from eroica.summarize.staging import Sampled, Scene, Staged, read_sampled, set_scene, walk
+from eroica.summarize.timeline import add_timeline
+from eroica.summarize.utilization import disk_facts, find_resources, measure_threads, measure_use
 from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import EventTable
 
 _COLLECTIVES_SHARE = 4
-_SYNCS_SHARE = 8
 _HEADER_BYTES = 1500
-#: Share of the utilization that a critical duration must hold (EROICA, algorithm 1).
-_CRITICAL_SHARE = 0.8
 #: Executions kept per process group and kind of collective.
 _EXECUTIONS = 512
 #: The operator that adds to a parameter's gradient: once for each parameter in each backward pass.
@@ -58,7 +64,7 @@ def summarize_worker(
             trace itself holds.
         samples: Hardware channels, None if there are none.
         flight: The Flight Recorder's entries.
-        settings: `pattern_bytes` counts here.
+        settings: `pattern_bytes` and `timeline_bytes` count here.
         recorded: The trace is all there is: the host's own events explain what nothing else does, and records of
             collectives tell when each ended.
 
@@ -72,23 +78,19 @@ def summarize_worker(
     clock = WallClock(capture.clocks)
     events = without_ranges(events) if stacks is not None else events
     scene = set_scene(capture, events, flight, clock)
-    tally = scene.tally
     python = read_sampled(capture, scene, stacks, clock, samples)
-    at_once = stacks is not None or samples is not None
-    shown = shown_iteration(scene.tally.edges_ns)
-    path, critical = walk(scene, python, len(events) if at_once else MOST_EVENTS, recorded, shown)
+    segments, strata, tally = walk(scene, python, recorded)
+    uses = measure_use(scene.functions.keys, segments, find_resources(capture, samples), clock)
+    measure_threads(python.threads, samples, clock, python.rate_hz, uses)
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
-        _uses(capture, samples, scene.functions, path, python, clock, settings),
-        _beta_errors(path, len(scene.functions)),
-        scene.trees,
+        uses,
+        _beta_errors(strata, scene.window[1] - scene.window[0], len(scene.functions)),
         _device_ns(scene, python, recorded),
     )
     neighbors, setup = find_neighbors(capture, samples), bounded_setup(capture.setup)
-    found = find_syncs(events, scene.outline, tally.edges_ns, python.training, scene.functions)
-    syncs = fit_syncs(found, settings.pattern_bytes // _SYNCS_SHARE)
-    budget = settings.pattern_bytes - _HEADER_BYTES - len(msgspec.msgpack.encode((neighbors, setup))) - wire_size(syncs)
+    budget = settings.pattern_bytes - _HEADER_BYTES - len(msgspec.msgpack.encode((neighbors, setup)))
     duration_s = (scene.window[1] - scene.window[0]) / 1e9
     kept, dropped_s = fit_rows(attach_series(rows, series, budget), budget, duration_s)
     pattern = WorkerPattern(
@@ -97,59 +99,42 @@ def summarize_worker(
         first_iteration=capture.first_iteration,
         last_iteration=capture.last_iteration,
         duration_s=duration_s,
-        iteration_us=encode_series((np.diff(tally.edges_ns) / 1000.0).astype(np.float32), exact=True),
-        wait_us=encode_series(_wait_us(scene), exact=True),
+        iteration_us=encode_series((np.diff(scene.edges_ns) / 1000.0).astype(np.float32), exact=True),
+        wait_us=encode_series(_wait_us(scene, tally), exact=True),
         functions=kept,
-        collectives=_records(capture, scene, settings, recorded),
+        collectives=_records(capture, scene, tally, settings, recorded),
         process_groups=capture.process_groups,
         idle_s=tally.idle_ns / 1e9,
         dropped_critical_s=dropped_s + left_out_s,
-        samples_used=python.count.used,
-        samples_dropped=python.count.dropped,
+        samples_used=python.used,
+        samples_dropped=python.dropped,
         has_accelerator=scene.outline.has_accelerator,
-        channels=channel_rates(capture, samples),
         host_facts={**host_facts(capture, samples), **disk_facts(capture, samples, python.threads)},
         links=link_uses(capture, samples),
-        syncs=syncs,
         neighbors=neighbors,
         setup=setup,
         workload=_workload(capture, events, scene),
         stall_s=capture.stall_s,
         notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
     )
-    pattern = add_timeline(pattern, staged(capture, scene, python, critical), capture, samples, settings)
+    pattern = add_timeline(pattern, Staged(scene, python, segments), capture, samples, settings)
     return msgspec.structs.replace(pattern, summarize_s=time.perf_counter() - began)
-
-
-def _uses(
-    capture: Capture,
-    samples: Samples | None,
-    functions: Functions,
-    path: CriticalPath,
-    python: Sampled,
-    clock: WallClock,
-    settings: Settings,
-) -> list[Use]:
-    resources = find_resources(capture, samples)
-    uses = measure_use(functions.keys, path.segments, resources, clock, _CRITICAL_SHARE)
-    measure_threads(python.threads, samples, clock, python.rate_hz, uses)
-    return uses
 
 
 # --- figures ---
 
 
-def _beta_errors(path: CriticalPath, count: int) -> NDArray[np.float64]:
+def _beta_errors(strata: Sequence[Stratum], window_ns: int, count: int) -> NDArray[np.float64]:
     """Standard error of β of sampled functions: n of N samples in a stratum say which share of its time is theirs.
 
     A multinomial estimate; samples are taken as independent, which flatters functions that come in long runs.
     """
     variance = np.zeros(count)
-    for stratum in path.cells.strata:
+    for stratum in strata:
         total = len(stratum.function)
         if total:
             share = np.bincount(stratum.function, minlength=count) / total
-            variance += (stratum.length_ns / path.window_ns) ** 2 * share * (1.0 - share) / total
+            variance += (stratum.length_ns / window_ns) ** 2 * share * (1.0 - share) / total
     error: NDArray[np.float64] = np.sqrt(variance)
     return error
 
@@ -161,21 +146,23 @@ def _device_ns(scene: Scene, python: Sampled, recorded: bool) -> NDArray[np.floa
     return device_time(scene.events, scene.outline, python.training, scene.window, len(scene.functions))
 
 
-def _wait_us(scene: Scene) -> NDArray[np.float32]:
+def _wait_us(scene: Scene, tally: Tally) -> NDArray[np.float32]:
     """Critical collective time of each iteration, microseconds. float32 [I]."""
     group = np.array([0 if key.kind == "collective" else -1 for key in scene.functions.keys], dtype=np.int64)
-    wait: NDArray[np.int64] = scene.tally.per_iteration_ns(group, 1)[0]
+    wait: NDArray[np.int64] = tally.per_iteration_ns(group, 1)[0]
     return (wait / 1000.0).astype(np.float32)
 
 
-def _records(capture: Capture, scene: Scene, settings: Settings, recorded: bool) -> tuple[CollectiveRecord, ...]:
+def _records(
+    capture: Capture, scene: Scene, tally: Tally, settings: Settings, recorded: bool
+) -> tuple[CollectiveRecord, ...]:
     groups, rank = capture.process_groups, capture.worker.global_rank
-
-    tally, most = scene.tally, _EXECUTIONS
     grain_ns = RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS
-    series = collective_series(scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, most, grain_ns)
+    series = collective_series(
+        scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, _EXECUTIONS, grain_ns
+    )
     return fit_collectives(
-        most,
+        _EXECUTIONS,
         settings.pattern_bytes // _COLLECTIVES_SHARE,
         lambda limit: tuple(one.encode(limit) for one in series),
     )
@@ -183,7 +170,7 @@ def _records(capture: Capture, scene: Scene, settings: Settings, recorded: bool)
 
 def _workload(capture: Capture, events: EventTable, scene: Scene) -> Workload:
     """Add to the worker's own counts what the trace tells: backward passes and collectives."""
-    known, iterations = capture.workload, max(len(scene.tally.edges_ns) - 1, 1)
+    known, iterations = capture.workload, max(len(scene.edges_ns) - 1, 1)
     named = events.names_where([name == _ACCUMULATE for name in events.strings])
     low, high = scene.window
     inside = named & (events.start_ns >= low) & (events.start_ns < high)
@@ -218,9 +205,6 @@ def _notes(
 def _cuts(scene: Scene) -> list[str]:
     """Note the parts that summarizing left out because there were too many."""
     notes = scene.trees.losses()
-    if scene.outline.unread_threads:
-        unread, read = scene.outline.unread_threads, len(scene.outline.autograd_threads)
-        notes.append(f"operators of {unread:,} threads of the autograd engine are left out: only {read} are read")
     records = len({(one.group, one.kind) for one in scene.executions})
     if records > MOST_RECORDS:
         notes.append(f"collectives have {records:,} groups and kinds; only {MOST_RECORDS:,} of them are kept")

@@ -232,15 +232,12 @@ def stack_phase(stack: tuple[str, ...]) -> Phase:
             return "input"
         if file.startswith("torch/optim/") and name != "__init__":
             outside = "optimizer"  # unless it calls a closure
-        if name.lstrip("_") in ("backward", "run_backward", "engine_run_backward") and _is_autograd(file):
+        is_autograd = file.startswith("torch/autograd/") or file == "torch/_tensor.py"
+        if is_autograd and name.lstrip("_") in ("backward", "run_backward", "engine_run_backward"):
             return "backward"
         if file in _MODULE_FILES and name in ("__call__", "_call_impl", "_wrapped_call_impl", "forward"):
             return "forward"
     return outside
-
-
-def _is_autograd(file: str) -> bool:
-    return file.startswith("torch/autograd/") or file == "torch/_tensor.py"
 
 
 def is_engine_frame(frame: str) -> bool:

@@ -6,8 +6,6 @@ After that the way is the online one.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +20,7 @@ from eroica.summarize.collectives import is_host_collective
 from eroica.summarize.iterations import Iterations, between, find_iterations
 from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.phases import find_purpose
-from eroica.summarize.spans import Staged
-from eroica.summarize.staging import stage_window
+from eroica.summarize.staging import Staged, stage_window
 from eroica.trace.kineto import everybody
 from eroica.trace.schema import GRAPH_LAUNCHES, LAUNCHES, Category
 from eroica.trace.table import EventTable
@@ -57,7 +54,6 @@ def summarize_recording(
                 "torch.profiler exported"
             )
         raise InputError(f"{path} holds no events of operators, kernels or Python; profile with activities switched on")
-    events = _writable(events)
     found = find_iterations(events, settings.max_window_iterations)
     if only is not None:
         found = between(found, *only)
@@ -82,7 +78,6 @@ def summarize_recording(
         startup_s=startup_ns / 1e9,
         held=_held(events, found),
         events=len(events),
-        bytes_read=events.bytes_read,
     )
 
 
@@ -104,7 +99,6 @@ def stage_recording(events: EventTable, rank: int, settings: Settings) -> Staged
     """
     if not ((events.category != Category.OTHER) & (events.start_ns < events.end_ns)).any():
         raise InputError("the trace holds no events of operators, kernels or Python")
-    events = _writable(events)
     capture = _capture(events, find_iterations(events, settings.max_window_iterations), rank)
     return stage_window(capture, events, None, (), recorded=True)
 
@@ -136,15 +130,6 @@ def _held(events: EventTable, found: Iterations) -> Held:
     )
 
 
-def _writable(events: EventTable) -> EventTable:
-    """The table with names that can be written again: JSON may hold halves of characters."""
-    try:
-        "".join(events.strings).encode()
-    except UnicodeEncodeError:
-        return replace(events, strings=tuple(name.encode(errors="replace").decode() for name in events.strings))
-    return events
-
-
 def _capture(events: EventTable, found: Iterations, rank: int) -> Capture:
     header = events.header
     groups, notes = find_groups(events, rank)
@@ -164,7 +149,6 @@ def _capture(events: EventTable, found: Iterations, rank: int) -> Capture:
         clocks=(ClockPair(realtime_ns=0, monotonic_ns=0),),
         training_thread_id=found.training_thread,
         training_thread_ident=found.training_thread,
-        thread_names={str(number): name for number, name in events.thread_names.items()},
         process_groups=groups,
         setup=dict((("device", header.device), *header.versions) if header.device else header.versions),
         garbage_collections=_collections(events, found.training_thread),

@@ -1,25 +1,27 @@
 """Add up the slices of a window, and make those rows of its pattern that fit into its budget of bytes.
 
-A trace may hold millions of call stacks and names; the pattern has room for some hundred. Only candidates for a place
-get names, series and records. Rows have `pattern_bytes`, less an eighth at most for waits for the device; collectives
-have a quarter of it on top, and the timeline takes what these leave.
+A trace may hold very many call stacks and names; the pattern has room for some hundred. Only candidates for a place get
+series and records. Rows have `pattern_bytes`; collectives have a quarter of it on top, and
+the timeline takes what these leave.
 """
 
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern, Synchronization
+from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern
 from eroica.model.series import encode_series
-from eroica.summarize.activity import Durations
-from eroica.summarize.calls import CallTrees
-from eroica.summarize.sweep import UNNAMED, Functions, Layer, Slice, Times
+from eroica.model.worker import ProcessGroup
+from eroica.summarize.collectives import POINT_TO_POINT, Execution, Pairing
+from eroica.summarize.sweep import Durations, Functions, Layer, Times
 from eroica.summarize.utilization import Use
 
 _MOST_ROWS = 3000
@@ -27,69 +29,45 @@ _MOST_FIRST = 500
 _EXPLAINING_SHARE = 0.01
 _LEAST_SERIES = 0.001
 _SERIES_SHARE = 3
-_LEAST_SERIES_BETA = 0.001
-_EXPLAINING_BETA = 0.01
-#: Innermost frames that say where a wait is; outer ones give way to further waits.
-_LEAST_FRAMES = 6
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Counts and durations of executions. F functions.
-
-    Attributes:
-        count: int64 [F].
-        total_ns: float64 [F].
-        longest_ns: int64 [F].
-    """
-
-    count: NDArray[np.int64]
-    total_ns: NDArray[np.float64]
-    longest_ns: NDArray[np.int64]
+MOST_RECORDS = 1000
+#: Recorded traces are paired by ends, and ranks leave microseconds apart. Online, ends only say what came before what,
+#: and a pattern has to stay small: coarser steps save a quarter of their bytes.
+RECORDED_GRAIN_NS = 125
+ONLINE_GRAIN_NS = 8_000
 
 
 class Tally:
-    """Adds up what the slices of one window show.
+    """What a window shows, added up.
 
     Args:
         edges_ns: Boundaries of the iterations, wall clock. int64 [I + 1].
+        segments: The critical path, cut at the boundaries; function -1 is idle.
+        durations: All executions.
+        collectives: Functions whose executions are counted apart.
         executions: How many collectives there were.
+
+    Attributes:
+        idle_ns: Time of no function.
+        execution_ns: Critical time of each collective. int64 [executions].
     """
 
-    def __init__(self, edges_ns: Times, executions: int) -> None:
+    def __init__(
+        self, edges_ns: Times, segments: Layer, durations: Durations, collectives: Layer, executions: int
+    ) -> None:
         self.edges_ns = edges_ns
-        self.idle_ns = 0
-        self.execution_ns = np.zeros(executions, dtype=np.int64)
-        self._cells: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        self._totals = Totals(np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64))
-        self._crossing: dict[tuple[int, int], int] = {}
-
-    # --- critical time ---
-
-    def add_segments(self, segments: Layer, collectives: Layer) -> None:
-        """Add a slice's critical path; `collectives` says which functions' executions are counted apart."""
-        idle = segments.function < 0
-        self.idle_ns += int((segments.end - segments.start)[idle].sum())
-        owned = segments.where(~idle)
-        if not len(owned.start):
-            return
-        iterations = len(self.edges_ns) - 1
-        begins = np.searchsorted(owned.start, self.edges_ns)
-        iteration = np.repeat(np.arange(iterations), np.diff(begins))
-        place = owned.function.astype(np.int64) * iterations + iteration
-        length = (owned.end - owned.start).astype(np.float64)
-        self._cells.append(_sums(place, length))
+        owned = segments.where(segments.function >= 0)
+        self._iterations = len(edges_ns) - 1
+        self._function = owned.function
+        self._iteration = np.repeat(np.arange(self._iterations), np.diff(np.searchsorted(owned.start, edges_ns)))
+        self._length = (owned.end - owned.start).astype(np.float64)
+        self.idle_ns = int(edges_ns[-1] - edges_ns[0]) - round(float(self._length.sum()))
         mine = np.isin(owned.function, np.unique(collectives.function))
-        if mine.any():
-            sums = np.bincount(owned.execution[mine], weights=length[mine], minlength=len(self.execution_ns))
-            self.execution_ns += np.rint(sums).astype(np.int64)
+        self.execution_ns = _summed(owned.execution[mine], self._length[mine], executions)
+        self._durations = durations
 
     def critical_ns(self, functions: int) -> NDArray[np.int64]:
         """Critical nanoseconds of functions 0..functions-1. int64 [F]."""
-        total = np.zeros(functions, dtype=np.int64)
-        for place, length in self._cells:
-            np.add.at(total, place // (len(self.edges_ns) - 1), length)
-        return total
+        return _summed(self._function, self._length, functions)
 
     def per_iteration_ns(self, groups: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         """Critical nanoseconds in each iteration, of groups of functions.
@@ -101,72 +79,23 @@ class Tally:
         Returns:
             int64 [count, I].
         """
-        iterations = len(self.edges_ns) - 1
-        total = np.zeros((count, iterations), dtype=np.int64)
-        for place, length in self._cells:
-            group = groups[place // iterations]
-            keep = group >= 0
-            np.add.at(total, (group[keep], place[keep] % iterations), length[keep])
-        return total
+        group = groups[self._function]
+        keep = group >= 0
+        place = group[keep] * self._iterations + self._iteration[keep]
+        return _summed(place, self._length[keep], count * self._iterations).reshape(count, self._iterations)
 
-    # --- counts ---
-
-    def add_durations(self, found: Durations, part: Slice | None = None) -> None:
-        """Add executions; one that reaches over a slice's borders is counted when all are in."""
-        if part is not None:
-            row = found.row
-            events = part.events
-            crossing = (row >= 0) & ((events.start_ns[row] < part.start_ns) | (events.end_ns[row] > part.end_ns))
-            self._remember(found, part, np.flatnonzero(crossing))
-            found = Durations(found.function[~crossing], found.length_ns[~crossing], row[~crossing])
-        self._totals = _added(self._totals, found.function, found.length_ns)
-
-    def _remember(self, found: Durations, part: Slice, crossing: NDArray[np.int64]) -> None:
-        for place in crossing.tolist():
-            key = int(part.rows[found.row[place]]), int(found.function[place])
-            self._crossing[key] = self._crossing.get(key, 0) + int(found.length_ns[place])
-
-    def totals(self, functions: int) -> Totals:
-        """Counts and durations of functions 0..functions-1."""
-        function = np.array([function for _, function in self._crossing], dtype=np.int32)
-        known = _added(self._totals, function, np.array(list(self._crossing.values()), dtype=np.int64))
-        return _grown(known, functions)
+    def totals(self, functions: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Executions, their nanoseconds, and the longest one, of functions 0..functions-1. int64 [F] each."""
+        function, length = self._durations.function, self._durations.length_ns
+        longest = np.zeros(functions, dtype=np.int64)
+        np.maximum.at(longest, function, length)
+        total = _summed(function, length.astype(np.float64), functions)
+        return np.bincount(function, minlength=functions), total, longest
 
 
-def _sums(place: NDArray[np.int64], length: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct places and the sums of their lengths."""
-    size = int(place.max(initial=0)) + 1
-    if size <= 4 * len(place) + 1_000_000:
-        sums = np.rint(np.bincount(place, weights=length)).astype(np.int64)
-        used = np.flatnonzero(sums)
-        return used, sums[used]
-    places, inverse = np.unique(place, return_inverse=True)
-    return places, np.rint(np.bincount(inverse, weights=length)).astype(np.int64)
-
-
-def _grown(totals: Totals, functions: int) -> Totals:
-    missing = functions - len(totals.count)
-    if missing <= 0:
-        return totals
-    return Totals(
-        np.pad(totals.count, (0, missing)),
-        np.pad(totals.total_ns, (0, missing)),
-        np.pad(totals.longest_ns, (0, missing)),
-    )
-
-
-def _added(totals: Totals, function: NDArray[np.int32], length: NDArray[np.int64]) -> Totals:
-    if not len(function):
-        return totals
-    size = max(int(function.max()) + 1, len(totals.count))
-    grown = _grown(totals, size)
-    longest = grown.longest_ns.copy()
-    np.maximum.at(longest, function, length)
-    return Totals(
-        grown.count + np.bincount(function, minlength=size),
-        grown.total_ns + np.bincount(function, weights=length.astype(np.float64), minlength=size),
-        longest,
-    )
+def _summed(place: NDArray[Any], length: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Sums of lengths by place. int64 [count]."""
+    return np.rint(np.bincount(place, weights=length, minlength=count)).astype(np.int64)
 
 
 def build_rows(
@@ -174,33 +103,27 @@ def build_rows(
     tally: Tally,
     uses: Sequence[Use],
     errors: NDArray[np.float64],
-    trees: CallTrees | None,
     device_ns: NDArray[np.float64],
 ) -> tuple[tuple[FunctionPattern, ...], list[bytes], float]:
     """Candidates in order of falling beta, then total.
 
     Args:
-        functions: F of them; call stacks among the candidates get their names here.
+        functions: F of them.
         tally: What was added up.
         uses: Utilization, F of them.
         errors: Standard errors of beta. float64 [F].
-        trees: Call stacks that have no names yet; where there are some, nothing is known of devices.
         device_ns: What a device does for each function, F of them. float64 [F].
 
     Returns:
         Rows, the encoded series of each, and the critical seconds of all functions without one.
     """
     count = len(functions)
-    critical, totals = tally.critical_ns(count), tally.totals(count)
+    critical, (executions, total, longest) = tally.critical_ns(count), tally.totals(count)
     window_ns = int(tally.edges_ns[-1] - tally.edges_ns[0])
-    candidates = _candidates(functions, critical, totals, window_ns)
-    group = _name(functions, candidates, trees)
-    critical, totals = _joined(group, critical, totals)
-    order = np.flatnonzero((group == np.arange(count)) & ((critical > 0) | (totals.total_ns > 0)))
-    order = order[np.lexsort((-totals.total_ns[order], -critical[order]))]
+    order = _candidates(functions, critical, total, window_ns)
     place = np.full(count, -1, dtype=np.int64)
     place[order] = np.arange(len(order))
-    per_iteration = tally.per_iteration_ns(np.where(group >= 0, place[group], -1), len(order))
+    per_iteration = tally.per_iteration_ns(place, len(order))
     rows = tuple(
         FunctionPattern(
             key=functions.keys[number],
@@ -210,9 +133,9 @@ def build_rows(
             resource=uses[number].resource,
             resource_samples=uses[number].samples,
             critical_s=int(critical[number]) / 1e9,
-            total_s=_short(totals.total_ns[number] / 1e9),
-            count=int(totals.count[number]),
-            max_s=_short(totals.longest_ns[number] / 1e9),
+            total_s=_short(total[number] / 1e9),
+            count=int(executions[number]),
+            max_s=_short(longest[number] / 1e9),
             active_iterations=int(np.count_nonzero(per_iteration[at])),
             beta_error=_short(errors[number]),
             device_s=_short(device_ns[number] / 1e9),
@@ -220,58 +143,30 @@ def build_rows(
         for at, number in enumerate(order.tolist())
     )
     series = [
-        encode_series((part / 1000.0).astype(np.float32)) if _deserves(row) else b""
+        encode_series((part / 1000.0).astype(np.float32))
+        if row.beta >= _LEAST_SERIES or (row.key.kind == "gc" and row.critical_s > 0)
+        else b""
         for row, part in zip(rows, per_iteration, strict=True)
     ]
-    left_out = int(critical[group < 0].sum())
+    left_out = int(critical[place < 0].sum())
     return rows, series, left_out / 1e9
 
 
-def _deserves(row: FunctionPattern) -> bool:
-    """Return whether a row may get its series (`budget.attach_series` chooses among these)."""
-    return row.beta >= _LEAST_SERIES or (row.key.kind == "gc" and row.critical_s > 0)
-
-
-def _candidates(functions: Functions, critical: NDArray[np.int64], totals: Totals, window_ns: int) -> NDArray[np.int64]:
-    """Functions that may find a place among the rows."""
-    seen = np.flatnonzero((critical > 0) | (totals.total_ns > 0))
-    order = seen[np.lexsort((-totals.total_ns[seen], -critical[seen]))]
+def _candidates(
+    functions: Functions, critical: NDArray[np.int64], total: NDArray[np.int64], window_ns: int
+) -> NDArray[np.int64]:
+    """Functions that may find a place among the rows, in order of falling critical, then total time."""
+    seen = np.flatnonzero((critical > 0) | (total > 0))
+    order = seen[np.lexsort((-total[seen], -critical[seen]))]
     if len(order) <= _MOST_ROWS:
         return order
     first = np.array([key.kind in ("gc", "collective") for key in functions.keys], dtype=np.bool_)
-    explains = (critical == 0) & (totals.total_ns >= _EXPLAINING_SHARE * window_ns)
+    explains = (critical == 0) & (total >= _EXPLAINING_SHARE * window_ns)
     kept = np.zeros(len(functions), dtype=np.bool_)
     kept[order[:_MOST_ROWS]] = True
     kept[order[first[order]][:_MOST_FIRST]] = True
     kept[order[explains[order]][:_MOST_FIRST]] = True
     return order[kept[order]]
-
-
-def _name(functions: Functions, candidates: NDArray[np.int64], trees: CallTrees | None) -> NDArray[np.int64]:
-    """The function that each one stands for after naming: itself, one of the same name, -1 for none."""
-    group = np.full(len(functions), -1, dtype=np.int64)
-    group[candidates] = candidates
-    nameless = {number for number in candidates.tolist() if functions.keys[number] is UNNAMED}
-    if trees is not None and nameless:
-        for tree in trees:
-            for number, key in tree.keys(nameless).items():
-                group[number] = functions.name(number, key)
-    return group
-
-
-def _joined(group: NDArray[np.int64], critical: NDArray[np.int64], totals: Totals) -> tuple[NDArray[np.int64], Totals]:
-    """Sums of functions of one name under its first number."""
-    moved = np.flatnonzero((group >= 0) & (group != np.arange(len(group))))
-    if not len(moved):
-        return critical, totals
-    to = group[moved]
-    critical, count = critical.copy(), totals.count.copy()
-    total, longest = totals.total_ns.copy(), totals.longest_ns.copy()
-    np.add.at(critical, to, critical[moved])
-    np.add.at(count, to, count[moved])
-    np.add.at(total, to, total[moved])
-    np.maximum.at(longest, to, longest[moved])
-    return critical, Totals(count, total, longest)
 
 
 def _short(value: float) -> float:
@@ -296,12 +191,9 @@ def attach_series(rows: Sequence[FunctionPattern], series: Sequence[bytes], budg
     order = sorted(range(len(rows)), key=lambda number: rows[number].key.kind != "gc")
     attached = list(rows)
     for number in order:
-        row = rows[number]
-        small = row.beta < _LEAST_SERIES_BETA and row.key.kind != "gc"
-        if not row.critical_s or small or len(series[number]) > left:
-            continue
-        left -= len(series[number])
-        attached[number] = msgspec.structs.replace(row, per_iteration_us=series[number])
+        if series[number] and len(series[number]) <= left:
+            left -= len(series[number])
+            attached[number] = msgspec.structs.replace(rows[number], per_iteration_us=series[number])
     return tuple(attached)
 
 
@@ -329,7 +221,7 @@ def _rank(row: FunctionPattern, window_s: float) -> float:
     if row.key.kind in ("gc", "collective"):
         return 1.0
     if row.key.thread in ASIDE:
-        return _EXPLAINING_BETA if row.total_s >= _EXPLAINING_SHARE * window_s else 0.0
+        return _EXPLAINING_SHARE if row.total_s >= _EXPLAINING_SHARE * window_s else 0.0
     return row.beta
 
 
@@ -349,30 +241,125 @@ def fit_collectives(
     return build(_largest(limit, lambda some: wire_size(build(some)) <= budget))
 
 
-def fit_syncs(syncs: Sequence[Synchronization], budget: int) -> tuple[Synchronization, ...]:
-    """Keep as many waits for the device as the budget holds, then as many innermost frames of each as still fit.
-
-    Args:
-        syncs: The costliest first.
-        budget: Bytes on the wire.
-    """
-    least = _LEAST_FRAMES if wire_size(_innermost(syncs[:1], _LEAST_FRAMES)) <= budget else 0
-    count = _largest(len(syncs), lambda some: wire_size(_innermost(syncs[:some], least)) <= budget)
-    deepest = max((len(one.stack) for one in syncs[:count]), default=0)
-    frames = _largest(deepest, lambda some: wire_size(_innermost(syncs[:count], some)) <= budget)
-    return _innermost(syncs[:count], frames)
-
-
-def _innermost(syncs: Sequence[Synchronization], frames: int) -> tuple[Synchronization, ...]:
-    return tuple(msgspec.structs.replace(one, stack=one.stack[max(len(one.stack) - frames, 0) :]) for one in syncs)
-
-
 def _largest(high: int, fits: Callable[[int], bool]) -> int:
     """The largest number up to `high` that fits, 0 if none does; what is larger never fits better."""
-    if fits(high):
-        return high
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return high if fits(high) else bisect_left(range(1, high), True, key=lambda number: not fits(number))
+
+
+# --- collectives as they travel: durations and sequence numbers per process group and kind ---
+
+
+class CollectiveSeries(NamedTuple):
+    """One record before it is encoded: its last executions in columns. C of them.
+
+    Attributes:
+        group: Name of the group.
+        kind: Kind of the collective.
+        total: Executions of which these are the last.
+        pairing: Of each, in order.
+        columns: int64 or float32 [C], named as in `CollectiveRecord`.
+    """
+
+    group: str
+    kind: str
+    total: int
+    pairing: list[Pairing]
+    columns: dict[str, NDArray[Any]]
+
+    def encode(self, limit: int) -> CollectiveRecord:
+        """The record with its last `limit` executions; sends and receives pair as far as their other side is known."""
+        pairing = self.pairing[-limit:] if limit > 0 else []
+        first = len(self.pairing) - len(pairing)
+        kept = {name: values[first:] for name, values in self.columns.items()}
+        if "peers" in kept:
+            told = kept["peers"] >= 0
+            pairing = [one for one, is_told in zip(pairing, told.tolist(), strict=True) if is_told] or pairing
+            if not told.any():
+                del kept["peers"]
+        return CollectiveRecord(
+            group=self.group,
+            kind=self.kind,
+            paired_by=_record_pairing(pairing),
+            executions=len(self.pairing) - first,
+            dropped=self.total - (len(self.pairing) - first),
+            **{name: encode_series(values) for name, values in kept.items()},
+        )
+
+
+def collective_series(
+    executions: Sequence[Execution],
+    critical_ns: NDArray[np.int64],
+    edges_ns: NDArray[np.int64],
+    groups: Sequence[ProcessGroup],
+    global_rank: int,
+    limit: int,
+    grain_ns: int = RECORDED_GRAIN_NS,
+) -> tuple[CollectiveSeries, ...]:
+    """One series per group and kind, each with its last `limit` executions; of too many those with most of them.
+
+    Executions without a number, where others of their kind have one, count as dropped. The last ones are kept because
+    every worker keeps the same ones then: the window ends at the same iteration everywhere, and the Flight Recorder
+    forgets the oldest first.
+
+    Args:
+        executions: C of them.
+        critical_ns: Critical part of each. int64 [C].
+        edges_ns: Boundaries of the captured iterations, wall clock. int64 [iterations + 1].
+        groups: Process groups, to tell the other side of a send in a group of two.
+        global_rank: This worker.
+        limit: Executions kept per record.
+        grain_ns: Ends are told in steps of this.
+    """
+    rows: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, one in enumerate(executions):
+        rows[one.group, one.kind].append(number)
+    others = {group.name: _other(group, global_rank) for group in groups}
+    most = sorted(rows, key=lambda key: -len(rows[key]))[:MOST_RECORDS]
+    found = []
+    for group, kind in sorted(most):
+        numbers = rows[group, kind]
+        numbered = [number for number in numbers if executions[number].paired_by == "sequence"]
+        kept = (numbered or numbers)[-limit:] if limit > 0 else []
+        chosen = [executions[number] for number in kept]
+        columns = _columns(chosen, critical_ns[kept], edges_ns)
+        columns["end_us"] = _ends(chosen, edges_ns, grain_ns)
+        if kind in POINT_TO_POINT:
+            peers = [one.peer if one.peer >= 0 else others.get(group, -1) for one in chosen]
+            columns["peers"] = np.array(peers, dtype=np.int32)
+        found.append(CollectiveSeries(group, kind, len(numbers), [one.paired_by for one in chosen], columns))
+    return tuple(found)
+
+
+def _ends(chosen: list[Execution], edges_ns: NDArray[np.int64], grain_ns: int) -> NDArray[np.float64]:
+    """Ends in whole steps, microseconds: what lies between would only cost bytes."""
+    end = np.array([one.end_ns for one in chosen], dtype=np.int64) - edges_ns[0]
+    ends: NDArray[np.float64] = np.rint(end / grain_ns) * (grain_ns / 1e3)
+    return ends
+
+
+def _other(group: ProcessGroup, global_rank: int) -> int:
+    rest = [rank for rank in group.ranks if rank != global_rank]
+    return rest[0] if len(rest) == 1 else -1
+
+
+def _columns(
+    chosen: list[Execution], critical_ns: NDArray[np.int64], edges_ns: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
+    end = np.array([one.end_ns for one in chosen], dtype=np.int64)
+    start = np.array([one.start_ns for one in chosen], dtype=np.int64)
+    iteration = np.clip(np.searchsorted(edges_ns, end, side="left") - 1, 0, len(edges_ns) - 2)
+    return {
+        "sequence": np.array([one.sequence for one in chosen], dtype=np.int64),
+        "iteration": iteration.astype(np.int32),
+        "duration_us": ((end - start) / 1000.0).astype(np.float32),
+        "critical_us": (critical_ns / 1000.0).astype(np.float32),
+        "elements": np.array([one.elements for one in chosen], dtype=np.int64),
+    }
+
+
+def _record_pairing(pairing: list[Pairing]) -> Pairing:
+    """The weakest of the pairings of executions."""
+    kinds = set(pairing)
+    if kinds == {"sequence"}:
+        return "sequence"
+    return "order" if kinds == {"order"} else "none"

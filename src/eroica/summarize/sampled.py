@@ -20,6 +20,7 @@ from eroica.model.pattern import ASIDE, FunctionKey, Phase, ThreadRole
 from eroica.summarize.clock import WallClock
 from eroica.summarize.phases import is_apply_frame, is_engine_frame, split_frame, stack_phase
 from eroica.summarize.sweep import (
+    Durations,
     Functions,
     Layer,
     Times,
@@ -27,9 +28,9 @@ from eroica.summarize.sweep import (
     empty_layer,
     find_interval,
     inside,
-    intersect,
     paint,
     unite,
+    without_rows,
 )
 from eroica.trace.stacks import StackTimeline
 
@@ -48,15 +49,19 @@ class ThreadSamples(NamedTuple):
         time_ns: Wall clock. int64 [S].
         function: int32 [S].
         kind: What the stack's leaf means for the engine's operators: PLAIN, ENGINE (waits in the autograd engine), HOOK
-            (Python below the engine), INSIDE (inside a user's function of it, which is an operator). int8 [S].
+            (Python below the engine, or inside a user's function of it, which is an operator). int8 [S].
     """
 
     time_ns: Times
     function: NDArray[np.int32]
     kind: NDArray[np.int8]
 
+    def count_in(self, window: tuple[int, int]) -> int:
+        """How many lie in a window."""
+        return int(((self.time_ns >= window[0]) & (self.time_ns < window[1])).sum())
 
-PLAIN, ENGINE, HOOK, INSIDE = 0, 1, 2, 3
+
+PLAIN, ENGINE, HOOK = 0, 1, 2
 
 
 class OtherThread(NamedTuple):
@@ -75,13 +80,6 @@ class OtherThread(NamedTuple):
     samples: ThreadSamples
 
 
-class SampleCount(NamedTuple):
-    """Samples in = used + dropped."""
-
-    used: int = 0
-    dropped: int = 0
-
-
 class StackReader:
     """Functions of sampled stacks, remembered per stack."""
 
@@ -90,7 +88,7 @@ class StackReader:
         self._known: dict[tuple[ThreadRole, tuple[str, ...]], tuple[int, int]] = {}
 
     def identify(self, stack: tuple[str, ...], role: ThreadRole) -> tuple[int, int]:
-        """Function number and kind (PLAIN, ENGINE, HOOK, INSIDE) of a stack."""
+        """Function number and kind (PLAIN, ENGINE, HOOK) of a stack."""
         key = (role, stack)
         if key not in self._known:
             self._known[key] = (self._functions.number(stack_function(stack, role)), _stack_kind(stack))
@@ -103,7 +101,7 @@ def stack_function(stack: tuple[str, ...], role: ThreadRole) -> FunctionKey:
     Frames of Eroica's own hooks are left out unless they are the leaf. A child's stack begins where the child began:
     above it stand the frames its parent had when it forked.
     """
-    kept = tuple(frame for frame in stack[:-1] if not _is_own(frame)) + stack[-1:]
+    kept = tuple(frame for frame in stack[:-1] if not split_frame(frame)[1].startswith(_OWN_FRAMES)) + stack[-1:]
     if role in ASIDE:
         begins = [place for place, frame in enumerate(kept) if _begins_child(frame)]
         kept = kept[begins[-1] :] if begins else kept
@@ -111,10 +109,6 @@ def stack_function(stack: tuple[str, ...], role: ThreadRole) -> FunctionKey:
     if role in ASIDE and any("torch/utils/data/" in frame for frame in kept):
         phase = "input"
     return FunctionKey(kind="python", name=split_frame(stack[-1])[0][:200], stack=kept, phase=phase, thread=role)
-
-
-def _is_own(frame: str) -> bool:
-    return split_frame(frame)[1].startswith(_OWN_FRAMES)
 
 
 def _begins_child(frame: str) -> bool:
@@ -125,9 +119,7 @@ def _begins_child(frame: str) -> bool:
 def _stack_kind(stack: tuple[str, ...]) -> int:
     if is_engine_frame(stack[-1]):
         return ENGINE
-    if any(is_apply_frame(frame) for frame in stack[:-1]):
-        return INSIDE
-    return HOOK if any(is_engine_frame(frame) for frame in stack[:-1]) else PLAIN
+    return HOOK if any(is_engine_frame(frame) or is_apply_frame(frame) for frame in stack[:-1]) else PLAIN
 
 
 # --- stretches -> samples ---
@@ -208,23 +200,6 @@ def _continue_below(
         else:
             continued.append(one)
     return continued
-
-
-def without_stale(samples: ThreadSamples, operators: tuple[Times, Times]) -> ThreadSamples:
-    """The samples without those in a user's autograd function at moments at which no operator was open.
-
-    A stack holds until another one is read, and what changes fast is often read in vain: then the one before seems to
-    last. The trace knows when such a function ended, for it is an operator, and gives it all of that time anyway.
-
-    Args:
-        samples: Of the training thread.
-        operators: When any operator was open on it, or on the engine's threads; disjoint, in order.
-    """
-    is_inside = samples.kind == INSIDE
-    is_stale = is_inside & ~inside(samples.time_ns, *operators)
-    if not is_stale.any() or is_stale.sum() > _MOST * is_inside.sum():  # else the trace has none of these operators
-        return samples
-    return ThreadSamples(*(column[~is_stale] for column in samples))
 
 
 # --- samples -> time ---
@@ -314,8 +289,9 @@ def _hook_stratum(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, 
 
 
 def _overlap(first: tuple[Times, Times], second: tuple[Times, Times]) -> int:
-    start, end = intersect(*first, *second)
-    return int((end - start).sum())
+    edges = distinct(np.concatenate((*first, *second)))
+    both = inside(edges[:-1], *first) & inside(edges[:-1], *second)
+    return int(np.diff(edges)[both].sum())
 
 
 def _cells(
@@ -338,13 +314,9 @@ def _in_order(layers: Sequence[Layer]) -> Layer:
     """Layers that do not overlap as one."""
     if not layers:
         return empty_layer()
-    order = np.argsort(np.concatenate([layer.start for layer in layers]), kind="stable")
-    return Layer(
-        np.concatenate([layer.start for layer in layers])[order],
-        np.concatenate([layer.end for layer in layers])[order],
-        np.concatenate([layer.function for layer in layers])[order],
-        np.concatenate([layer.execution for layer in layers])[order],
-    )
+    start, end, function, execution = map(np.concatenate, zip(*layers, strict=True))
+    order = np.argsort(start, kind="stable")
+    return Layer(start[order], end[order], function[order], execution[order])
 
 
 def _reach(time: Times, rate_hz: float) -> tuple[Times, Times]:
@@ -362,24 +334,12 @@ def _clipped(cells: Layer, to: tuple[Times, Times], window: tuple[int, int]) -> 
     return painted.where((painted.function >= 0) & inside(painted.start, *near))
 
 
-class Runs(NamedTuple):
-    """Executions of sampled functions: runs of consecutive equal samples, with the time that the samples stand for.
-
-    Attributes:
-        function: int32 [R].
-        length_ns: int64 [R].
-    """
-
-    function: NDArray[np.int32]
-    length_ns: NDArray[np.int64]
-
-
-def sample_runs(samples: ThreadSamples, window: tuple[int, int], rate_hz: float) -> Runs:
+def sample_runs(samples: ThreadSamples, window: tuple[int, int], rate_hz: float) -> Durations:
     """Runs of equal functions; each sample stands for half the way to its neighbours, at most ten periods."""
     inner = (samples.time_ns >= window[0]) & (samples.time_ns < window[1])
     time, function = samples.time_ns[inner], samples.function[inner]
     if not len(time):
-        return Runs(function, time)
+        return without_rows(function, time)
     limit = round(_REACH_PERIODS * 1e9 / rate_hz)
     middle = time[:-1] + (time[1:] - time[:-1]) // 2
     low = np.maximum(np.concatenate(([window[0]], middle)), time - limit)
@@ -387,7 +347,7 @@ def sample_runs(samples: ThreadSamples, window: tuple[int, int], rate_hz: float)
     begins = np.concatenate(([True], function[1:] != function[:-1]))
     run = np.cumsum(begins) - 1
     length = np.bincount(run, weights=(high - low).astype(np.float64)).astype(np.int64)
-    return Runs(function[begins], length)
+    return without_rows(function[begins], length)
 
 
 def other_threads(
@@ -398,12 +358,15 @@ def other_threads(
     clock: WallClock,
     window: tuple[int, int],
     reader: StackReader,
-) -> tuple[list[Runs], list[OtherThread], SampleCount]:
-    """Runs on background threads and in children: never critical, kept to explain waits; and their samples."""
+) -> tuple[list[Durations], list[OtherThread], int]:
+    """Runs on background threads and in children: never critical, kept to explain waits; and their samples.
+
+    Also return how many of the samples lie in the window.
+    """
     loaders = _loader_processes(timeline)
-    runs: list[Runs] = []
+    runs: list[Durations] = []
     threads: list[OtherThread] = []
-    used = dropped = 0
+    used = 0
     for number, thread in enumerate(timeline.threads):
         if thread.process_id == process_id and thread.thread_id in (training_thread, *autograd):
             continue
@@ -413,11 +376,10 @@ def other_threads(
         time = clock.from_monotonic(monotonic)
         function = np.array(identified, dtype=np.int32)
         samples = ThreadSamples(time, function, np.zeros(len(time), dtype=np.int8))
-        inner = int(((time >= window[0]) & (time < window[1])).sum())
-        used, dropped = used + inner, dropped + len(time) - inner
+        used += samples.count_in(window)
         runs.append(sample_runs(samples, window, timeline.rate_hz))
         threads.append(OtherThread(thread.process_id, thread.thread_id, role == "loader", samples))
-    return runs, threads, SampleCount(used, dropped)
+    return runs, threads, used
 
 
 def _role_beside(process_id: int, own: int, loaders: set[int]) -> ThreadRole:

@@ -1,4 +1,4 @@
-"""Go through a window slice by slice, and give each moment to one function: the critical path (EROICA, section 4.2).
+"""Give each moment of a window to one function: the critical path (EROICA, section 4.2).
 
 Compute comes before memory operations, these before collectives, these before Python: at each moment the highest class
 that runs is critical. Where the paper is silent or would count a moment twice, each moment has one owner here.
@@ -15,61 +15,46 @@ that runs is critical. Where the paper is silent or would count a moment twice, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from eroica.errors import InputError
 from eroica.hardware.store import Samples
 from eroica.model.window import Capture, FlightEntry
-from eroica.summarize.activity import Activity, Durations, Outline, collective_durations, find_outline, gather_activity
+from eroica.summarize.activity import Activity, Outline, collective_durations, find_outline, gather_activity
 from eroica.summarize.calls import Calls, CallTrees, new_trees, read_calls
 from eroica.summarize.clock import WallClock, find_shift
 from eroica.summarize.collectives import Execution, find_executions
 from eroica.summarize.host import launching_moments, read_host, read_launching, within
 from eroica.summarize.rows import Tally
 from eroica.summarize.sampled import (
-    INSIDE,
     OtherThread,
     PythonCells,
-    Runs,
-    SampleCount,
     StackReader,
+    Stratum,
     ThreadSamples,
     other_threads,
     sample_runs,
     spread_samples,
     training_samples,
-    without_stale,
 )
-from eroica.summarize.spans import Staged
-from eroica.summarize.sweep import MOST_EVENTS, Functions, Layer, Times, cut_slices, empty_layer, paint, unite
+from eroica.summarize.sweep import (
+    Durations,
+    Functions,
+    Layer,
+    Times,
+    empty_layer,
+    join_durations,
+    paint,
+    unite,
+)
 from eroica.summarize.utilization import awake_moments
 from eroica.summarize.waits import Witness, waits_elsewhere
-from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import EventTable
-
-
-@dataclass(frozen=True)
-class CriticalPath:
-    """Critical function at each moment, without gaps. I iterations, K segments, F functions.
-
-    Attributes:
-        edges_ns: Boundaries of the iterations, wall clock. int64 [I + 1].
-        segments: The window; function -1 is idle; cut at every boundary.
-        cells: What sampled Python stood for.
-    """
-
-    edges_ns: Times
-    segments: Layer
-    cells: PythonCells
-
-    @property
-    def window_ns(self) -> int:
-        """Length of the window."""
-        return int(self.edges_ns[-1] - self.edges_ns[0])
 
 
 def find_critical_path(
@@ -81,7 +66,7 @@ def find_critical_path(
     host: Sequence[Layer] = (),
     launching: Layer | None = None,
     launched_by: Sequence[Layer] = (),
-) -> CriticalPath:
+) -> tuple[Layer, tuple[Stratum, ...]]:
     """Give every moment of the window to one function or to none.
 
     Args:
@@ -93,6 +78,9 @@ def find_critical_path(
         host: What the host's own events say where all else is silent; earlier layers first.
         launching: When the host launches, where Python was sampled beside an accelerator.
         launched_by: The host's own events shortly before it launches, where Python was traced beside an accelerator.
+
+    Returns:
+        The window in segments, cut at every boundary (function -1 is idle), and what samples its time was divided by.
     """
     above = (
         activity.collections_in_operators,
@@ -109,8 +97,7 @@ def find_critical_path(
         starts, ends = (np.concatenate([getattr(layer, side) for layer in above]) for side in ("start", "end"))
         cells = spread_samples(samples, unite(starts, ends), activity.wrappers, window, rate_hz)
     hooks, others = (calls.hooks, calls.others) if calls is not None else ((cells.hooks,), cells.others)
-    segments = paint([*above, *hooks, activity.wrappers, *launched_by, others, *host], edges_ns)
-    return CriticalPath(edges_ns, segments, cells)
+    return paint([*above, *hooks, activity.wrappers, *launched_by, others, *host], edges_ns), cells.strata
 
 
 def stage_window(
@@ -132,13 +119,23 @@ def stage_window(
     clock = WallClock(capture.clocks)
     scene = set_scene(capture, events, flight, clock)
     python = read_sampled(capture, scene, stacks, clock, hardware)
-    _, critical = walk(scene, python, len(events) if stacks is not None else MOST_EVENTS, recorded, scene.window)
-    return staged(capture, scene, python, critical)
+    return Staged(scene, python, walk(scene, python, recorded)[0])
 
 
 @dataclass(frozen=True)
 class Scene:
-    """All that the stages of one summary share."""
+    """All that the stages of one summary share; times are wall clock.
+
+    Attributes:
+        events: The trace.
+        executions: Collectives, in order of start.
+        collections: Starts and ends of the collector's runs on the training thread.
+        outline: Of the trace.
+        functions: Numbers of the critical path and of samples.
+        trees: Call stacks of traced Python.
+        edges_ns: Boundaries of the iterations. int64 [I + 1].
+        groups: Process groups by name, in words.
+    """
 
     events: EventTable
     executions: Sequence[Execution]
@@ -146,12 +143,13 @@ class Scene:
     outline: Outline
     functions: Functions
     trees: CallTrees
-    tally: Tally
+    edges_ns: Times
+    groups: Mapping[str, str]
 
     @property
     def window(self) -> tuple[int, int]:
         """Start and end of the window, wall clock."""
-        return int(self.tally.edges_ns[0]), int(self.tally.edges_ns[-1])
+        return int(self.edges_ns[0]), int(self.edges_ns[-1])
 
 
 def set_scene(capture: Capture, events: EventTable, flight: Sequence[FlightEntry], clock: WallClock) -> Scene:
@@ -171,7 +169,8 @@ def set_scene(capture: Capture, events: EventTable, flight: Sequence[FlightEntry
         outline=find_outline(events, capture.training_thread_id),
         functions=functions,
         trees=new_trees(functions),
-        tally=Tally(edges, len(executions)),
+        edges_ns=edges,
+        groups={group.name: group.description for group in capture.process_groups},
     )
 
 
@@ -195,19 +194,35 @@ def _collections(capture: Capture, clock: WallClock) -> tuple[Times, Times]:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Everything sampled: the training thread, runs of all threads, the others' samples, how many counted.
+    """Everything sampled.
 
-    `awake` are moments at which the kernel showed the training thread to wait for no other thread, `elsewhere` those at
-    which its stack showed that it waits for something else than a collective.
+    Attributes:
+        training: Samples of the training thread, None if nothing was sampled.
+        runs: Of all threads.
+        threads: Samples of the other ones.
+        used: Samples in the window.
+        dropped: The others, and those that made no sense.
+        rate_hz: Samples per second.
+        awake: Moments at which the kernel showed the training thread to wait for no other thread.
+        elsewhere: Moments at which its stack showed that it waits for something else than a collective.
     """
 
     training: ThreadSamples | None
-    runs: tuple[Runs, ...]
+    runs: tuple[Durations, ...]
     threads: tuple[OtherThread, ...]
-    count: SampleCount
+    used: int
+    dropped: int
     rate_hz: float
     awake: Times
     elsewhere: Times
+
+
+class Staged(NamedTuple):
+    """A window from which strands are drawn; `critical` is its path, function -1 is idle."""
+
+    scene: Scene
+    python: Sampled
+    critical: Layer
 
 
 def read_sampled(
@@ -220,35 +235,23 @@ def read_sampled(
     """Samples of the window, on the clock of its trace; nothing of them where there are no stacks."""
     if stacks is None:
         nothing = np.empty(0, dtype=np.int64)
-        return Sampled(None, (), (), SampleCount(), 1.0, nothing, nothing)
+        return Sampled(None, (), (), 0, 0, 1.0, nothing, nothing)
     window, functions = scene.window, scene.functions
     reader = StackReader(functions)
     pid, thread, autograd = capture.worker.pid, capture.training_thread_id, scene.outline.autograd_threads
     training, torn = training_samples(stacks, pid, thread, autograd, clock, reader)
     shift = _shift(training, scene.events, thread, window, functions)
     training = training._replace(time_ns=training.time_ns + shift)
-    sampled = len(training.time_ns)
-    training = _without_stale(training, scene)
-    stale = sampled - len(training.time_ns)
     shifted = (window[0] - shift, window[1] - shift)
-    others, threads, count = other_threads(stacks, pid, thread, autograd, clock, shifted, reader)
-    inner = int(((training.time_ns >= window[0]) & (training.time_ns < window[1])).sum())
-    outer = len(training.time_ns) - inner
-    count = SampleCount(count.used + inner, count.dropped + outer + torn + stale + stacks.unreadable)
+    others, threads, used = other_threads(stacks, pid, thread, autograd, clock, shifted, reader)
+    used += training.count_in(window)
+    samples = sum(len(one.time_ns) for one in (training, *(other.samples for other in threads)))
+    dropped = samples - used + torn + stacks.unreadable
     runs = (sample_runs(training, window, stacks.rate_hz), *others)
     awake = clock.from_monotonic(awake_moments(capture, hardware, stacks.rate_hz))
     waits = np.array([waits_elsewhere(key.stack) for key in functions.keys] or [False])
     elsewhere = training.time_ns[waits[training.function]]
-    return Sampled(training, runs, tuple(threads), count, stacks.rate_hz, awake, elsewhere)
-
-
-def _without_stale(training: ThreadSamples, scene: Scene) -> ThreadSamples:
-    """The training thread's samples without what a user's autograd function can no longer have run."""
-    if not (training.kind == INSIDE).any():
-        return training
-    threads = (scene.outline.training_thread, *scene.outline.autograd_threads)
-    rows = (scene.events.category == Category.OPERATOR) & np.isin(scene.events.thread, threads)
-    return without_stale(training, unite(scene.events.start_ns[rows], scene.events.end_ns[rows]))
+    return Sampled(training, runs, tuple(threads), used, dropped, stacks.rate_hz, awake, elsewhere)
 
 
 def _shift(
@@ -259,74 +262,33 @@ def _shift(
     return find_shift(training.time_ns[inner], phases, events, thread)
 
 
-def walk(
-    scene: Scene, python: Sampled, most: int, recorded: bool, shown: tuple[int, int]
-) -> tuple[CriticalPath, Layer]:
-    """Add up the window, slice by slice.
-
-    Returns:
-        The critical path of the last slice (of all, if there is only one), and of what is shown of the window.
-    """
-    executions, functions = scene.executions, scene.functions
+def walk(scene: Scene, python: Sampled, recorded: bool) -> tuple[Layer, tuple[Stratum, ...], Tally]:
+    """Return the critical path, what samples its time was divided by, and all of the window added up."""
+    events, outline, window, functions = scene.events, scene.outline, scene.window, scene.functions
     witness = None
     if python.training is not None:
         witness = Witness(python.training, python.rate_hz, python.awake, python.elsewhere)
-    moments: tuple[Times, Times] | None = None
-    if recorded and python.training is None and scene.outline.has_accelerator:
-        moments = launching_moments(scene.events, scene.outline)  # which reach back, also over the borders of slices
-    seen: list[Layer] = []
-    for part in cut_slices(scene.events, scene.window, most):
-        window = (part.start_ns, part.end_ns)
-        activity = gather_activity(
-            part.events,
-            executions,
-            scene.collections,
-            scene.outline,
-            window,
-            functions,
-            witness,
-        )
-        scene.tally.add_durations(activity.durations, part)
-        calls: Calls | None = None
-        host: tuple[Layer, ...] = ()
-        if python.training is None:
-            calls = read_calls(part.events, scene.outline, window, scene.trees)
-            scene.tally.add_durations(calls.durations, part)
-        if recorded:
-            host, durations = read_host(part.events, scene.outline, window, functions)
-            scene.tally.add_durations(durations, part)
-        launching: Layer | None = None
-        launched_by: tuple[Layer, ...] = ()
-        if moments is not None and calls is not None and len(calls.others.start):
+    activity = gather_activity(events, scene.executions, scene.collections, outline, window, functions, witness)
+    durations = [activity.durations]
+    calls: Calls | None = None
+    host: tuple[Layer, ...] = ()
+    launching: Layer | None = None
+    launched_by: tuple[Layer, ...] = ()
+    if python.training is None:
+        calls = read_calls(events, outline, window, scene.trees)
+        durations.append(calls.durations)
+    elif outline.has_accelerator:
+        launching, launches = read_launching(events, outline, window, functions)
+        durations.append(launches)
+    if recorded:
+        host, own = read_host(events, outline, window, functions)
+        durations.append(own)
+        if calls is not None and len(calls.others.start) and outline.has_accelerator:
+            moments = launching_moments(events, outline)
             launched_by = tuple(within(layer, *moments) for layer in host)
-        if python.training is not None and scene.outline.has_accelerator:
-            launching, launches = read_launching(part.events, scene.outline, window, functions)
-            scene.tally.add_durations(launches, part)
-        inner = scene.tally.edges_ns
-        inner = inner[(inner > window[0]) & (inner < window[1])]
-        edges = np.concatenate((window[:1], inner, window[1:])).astype(np.int64)
-        path = find_critical_path(activity, python.training, python.rate_hz, edges, calls, host, launching, launched_by)
-        scene.tally.add_segments(path.segments, activity.collectives)
-        seen.append(path.segments.within(*shown))
-    scene.tally.add_durations(collective_durations(executions, scene.collections, scene.window, functions))
-    for runs in python.runs:
-        scene.tally.add_durations(Durations(runs.function, runs.length_ns, np.full(len(runs.function), -1, np.int32)))
-    return path, Layer(*(np.concatenate(columns) for columns in zip(*seen, strict=True)))
-
-
-def staged(capture: Capture, scene: Scene, python: Sampled, critical: Layer) -> Staged:
-    """Gather the facts that strands are drawn from."""
-    return Staged(
-        events=scene.events,
-        outline=scene.outline,
-        executions=scene.executions,
-        collections=scene.collections,
-        functions=scene.functions,
-        trees=scene.trees,
-        critical=critical,
-        training=python.training,
-        threads=python.threads,
-        rate_hz=python.rate_hz,
-        groups={group.name: group.description for group in capture.process_groups},
-        edges_ns=scene.tally.edges_ns,
+    segments, strata = find_critical_path(
+        activity, python.training, python.rate_hz, scene.edges_ns, calls, host, launching, launched_by
     )
+    durations.append(collective_durations(scene.executions, scene.collections, window, functions))
+    added = join_durations([*durations, *python.runs])
+    return segments, strata, Tally(scene.edges_ns, segments, added, activity.collectives, len(scene.executions))

@@ -1,14 +1,12 @@
 """Compute with intervals of time: kernels in NumPy, exact in integer nanoseconds.
 
 Suffixes: N intervals given, K segments returned, L layers. Intervals are half-open [start, end). Numbers for functions
-and threads, and slices of a long trace, are here, too.
+and threads are here, too.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,15 +15,10 @@ from numpy.typing import NDArray
 from eroica.model.pattern import FunctionKey
 from eroica.trace.table import EventTable
 
-_ROUNDS = 4
 Times = NDArray[np.int64]
 Numbers = NDArray[np.int32]
 _LARGER = 4
 _SMALL = 200_000
-#: Stands for functions that have a number, but no name yet (and perhaps never: there may be millions of call stacks).
-UNNAMED = FunctionKey(kind="python", name="")
-#: Events that start in one slice; these take some 50 MB while they are worked on.
-MOST_EVENTS = 200_000
 
 
 class Layer(NamedTuple):
@@ -58,6 +51,31 @@ class Layer(NamedTuple):
         return Layer(self.start[keep], self.end[keep], self.function[keep], self.execution[keep])
 
 
+class Durations(NamedTuple):
+    """Executions for counting: which function, how long (an operator: its self time). P of them.
+
+    Attributes:
+        function: int32 [P].
+        length_ns: int64 [P].
+        row: Row in the table of events, -1 for what is in none. int32 [P].
+    """
+
+    function: Numbers
+    length_ns: Times
+    row: Numbers
+
+
+def join_durations(parts: Sequence[Durations]) -> Durations:
+    """All of them as one."""
+    nothing = Durations(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int32))
+    return Durations(*(np.concatenate(columns) for columns in zip(nothing, *parts, strict=True)))
+
+
+def without_rows(function: Numbers, length_ns: Times) -> Durations:
+    """Executions that no event tells."""
+    return Durations(function, length_ns, np.full(len(function), -1, dtype=np.int32))
+
+
 def empty_layer() -> Layer:
     """A layer of nothing."""
     none = np.empty(0, dtype=np.int64)
@@ -79,7 +97,6 @@ class Nesting(NamedTuple):
         end_N: Where each one ends after cutting. int64 [N].
         time: Starts and ends of all in one order, ends first where equal. int64 [2 N].
         top: The innermost interval that is open from each of these moments on, -1 for none. int32 [2 N].
-        is_start: Which of these moments are starts. bool [2 N].
     """
 
     depth_N: Numbers
@@ -87,7 +104,6 @@ class Nesting(NamedTuple):
     end_N: Times
     time: Times
     top: Numbers
-    is_start: NDArray[np.bool_]
 
     def leaves(self) -> tuple[Times, Times, Numbers]:
         """Start, end and number of the stretches in which each interval is the innermost one; disjoint, in order."""
@@ -100,32 +116,16 @@ def nest(start_N: Times, end_N: Times) -> Nesting:
 
     Args:
         start_N: In rising order, where equal the longer first.
-        end_N: After start. Intervals that cross instead of nesting are cut at the end of the outer one.
+        end_N: After start. Intervals that cross instead of nesting (rounded times do, by a nanosecond) are cut at the
+            end of the outer one.
     """
-    found, is_nested = _nest(start_N, end_N)
-    if is_nested:
-        return found
-    for _ in range(_ROUNDS):
-        cut_N = _cut_to_outer(start_N, end_N, found)
-        found, is_nested = _nest(start_N, cut_N)
-        if is_nested and np.array_equal(_cut_to_outer(start_N, end_N, found), cut_N):
-            return found
-    return _nest(start_N, _cut_crossings(start_N, end_N))[0]
+    found = _nest(start_N, end_N) or _nest(start_N, _cut_crossings(start_N, end_N))
+    assert found is not None  # nothing crosses any more
+    return found
 
 
-def _cut_to_outer(start_N: Times, end_N: Times, found: Nesting) -> Times:
-    """Ends cut at those of the intervals around, as far as these were found.
-
-    Times that were rounded cross by a nanosecond; these are right at once. If a nested set comes back as it is, then
-    each end is the earlier one of its own and of its true outer interval's, and there is only one such set.
-    """
-    around_N = np.append(np.int32(-1), found.top[:-1])[found.is_start]
-    limit_N = found.end_N[around_N]
-    return np.where((around_N >= 0) & (limit_N > start_N), np.minimum(end_N, limit_N), end_N)
-
-
-def _nest(start_N: Times, end_N: Times) -> tuple[Nesting, bool]:
-    """Find the innermost interval around each interval, if none crosses another; also return whether none does."""
+def _nest(start_N: Times, end_N: Times) -> Nesting | None:
+    """Find the innermost interval around each interval; None if some cross."""
     count = len(start_N)
     moments = np.concatenate((end_N[::-1], start_N))
     order = np.argsort(moments, kind="stable")  # ends first where equal, of these the innermost one's first
@@ -134,10 +134,11 @@ def _nest(start_N: Times, end_N: Times) -> tuple[Nesting, bool]:
     number = signed ^ (signed >> 31)
     level = np.cumsum(is_start.view(np.int8) * np.int8(2) - np.int8(1), dtype=np.int32)
     top = _latest_of_level(is_start, number, level)
-    is_nested = not np.any((top[:-1] != number[1:]) & ~is_start[1:])
+    if np.any((top[:-1] != number[1:]) & ~is_start[1:]):
+        return None
     parent_N = np.empty(count, dtype=np.int32)
     parent_N[number[~is_start]] = top[~is_start]
-    return Nesting(level[is_start], parent_N, end_N, moments[order], top, is_start), is_nested
+    return Nesting(level[is_start], parent_N, end_N, moments[order], top)
 
 
 def _latest_of_level(is_start: NDArray[np.bool_], number: Numbers, level: Numbers) -> Numbers:
@@ -238,14 +239,6 @@ def find_interval(time_M: Times, start_N: Times, end_N: Times) -> NDArray[np.int
     return np.where((number >= 0) & (time_M < end_N[number]), number, -1)
 
 
-def intersect(start_N: Times, end_N: Times, start_M: Times, end_M: Times) -> tuple[Times, Times]:
-    """The moments in both of two sets of disjoint, ordered intervals. int64 [K]."""
-    edges = distinct(np.concatenate((start_N, end_N, start_M, end_M)))
-    low, high = edges[:-1], edges[1:]
-    both = inside(low, start_N, end_N) & inside(low, start_M, end_M)
-    return unite(low[both], high[both])
-
-
 def paint(layers: Sequence[Layer], cuts: Times) -> Layer:
     """Give each moment to one layer: earlier layers come before later ones.
 
@@ -320,69 +313,3 @@ class Functions:
             found = self._numbers[key] = len(self.keys)
             self.keys.append(key)
         return found
-
-    def reserve(self) -> int:
-        """A number without a name."""
-        self.keys.append(UNNAMED)
-        return len(self.keys) - 1
-
-    def name(self, number: int, key: FunctionKey) -> int:
-        """Name what was reserved; returns the number that has this name, an earlier one if there is one."""
-        known = self._numbers.setdefault(key, number)
-        if known == number:
-            self.keys[number] = key
-        return known
-
-
-class Slice(NamedTuple):
-    """Part of a window.
-
-    Attributes:
-        events: What touches it, still in order of start.
-        rows: Rows of these events in the whole table. int64 [events].
-        start_ns: Its start.
-        end_ns: Its end, the next one's start.
-    """
-
-    events: EventTable
-    rows: NDArray[np.int64]
-    start_ns: int
-    end_ns: int
-
-
-def cut_slices(events: EventTable, window: tuple[int, int], most: int = MOST_EVENTS) -> Iterator[Slice]:
-    """Slices of a window, in order, without gaps.
-
-    Args:
-        events: The whole trace.
-        window: Start and end.
-        most: Events that start in one slice.
-    """
-    most = max(most, 1)  # of a table without events
-    first, last = np.searchsorted(events.start_ns, window)
-    cuts = np.unique(events.start_ns[first + most : last : most])
-    borders = [window[0], *(cut for cut in cuts.tolist() if window[0] < cut < window[1]), window[1]]
-    for low, high in itertools.pairwise(borders):
-        begin, end = np.searchsorted(events.start_ns, (low, high))
-        still_open = np.flatnonzero(events.end_ns[:begin] > low)
-        rows = np.concatenate((still_open, np.arange(begin, end)))
-        whole = len(rows) == len(events)
-        yield Slice(events if whole else _select(events, rows), rows, low, high)
-
-
-def _select(events: EventTable, rows: Times) -> EventTable:
-    """The table of some rows, with the names that they use; arguments of collectives are left behind."""
-    used = np.zeros(len(events.strings), dtype=np.bool_)
-    used[events.name[rows]] = True
-    numbers = np.cumsum(used, dtype=np.int32) - 1
-    return replace(
-        events,
-        strings=tuple(events.strings[number] for number in np.flatnonzero(used).tolist()),
-        name=numbers[events.name[rows]],
-        category=events.category[rows],
-        thread=events.thread[rows],
-        start_ns=events.start_ns[rows],
-        end_ns=events.end_ns[rows],
-        link=events.link[rows] if len(events.link) else events.link,
-        collectives={},
-    )

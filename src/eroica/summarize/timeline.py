@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -23,9 +24,9 @@ from eroica.model.timeline import ChannelSeries, Timeline, Track
 from eroica.model.window import Capture
 from eroica.settings import Settings
 from eroica.summarize.facts import channel_series
-from eroica.summarize.spans import Spans, Staged, Strand, Strands
-from eroica.summarize.strands import find_strands
-from eroica.summarize.sweep import Times, nest
+from eroica.summarize.staging import Staged
+from eroica.summarize.strands import Spans, Strand, Strands, find_strands, join
+from eroica.summarize.sweep import Times
 from eroica.wire.codec import encode_record
 
 MANY_SHORT = "many short ones"
@@ -81,8 +82,9 @@ def add_timeline(
         budget = min(budget, room)
         if budget < _LEAST_BYTES:
             return pattern
-        strands = find_strands(staged, shown_iteration(staged.edges_ns))
-        timeline = fit_timeline(strands, staged.edges_ns, channel_series(capture, samples), budget)
+        edges_ns = staged.scene.edges_ns
+        strands = find_strands(staged, shown_iteration(edges_ns))
+        timeline = fit_timeline(strands, edges_ns, channel_series(capture, samples), budget)
     except Exception as error:  # noqa: BLE001 - the pattern must leave, whatever a damaged trace does to its picture
         note = f"there is no timeline: {type(error).__name__}: {error}"
         return msgspec.structs.replace(pattern, notes=(*pattern.notes, note[:_LONGEST_NOTE]))
@@ -121,12 +123,11 @@ def fit_timeline(
         return b""
     head = _head(edges_ns)
     kept = _fitting_channels(channels, budget // 3)
-    ranked = [_rank(one, head) for one in (strands.critical, *strands.others)]
-    counts = [len(one.order) for one in ranked]
+    counts = [len(one.spans) for one in (strands.critical, *strands.others)]
     fixed = sum(map(_channel_bytes, kept)) + _FRAME_BYTES
     wanted, best = min(sum(counts), budget // _BYTES_PER_SLICE), b""
     for _ in range(_ROUNDS):
-        data = encode_record(_build(ranked, _shares(counts, wanted), strands.keys, head, kept))
+        data = encode_record(_build(strands, _shares(counts, wanted), head, kept))
         if len(data) <= budget:
             best = max(best, data, key=len)
             if wanted >= sum(counts) or len(data) >= _FULL * budget:
@@ -145,29 +146,17 @@ def _head(edges_ns: Times) -> _Head:
 
 
 def _shares(counts: Sequence[int], wanted: int) -> list[int]:
-    """Divide the slices among strands: by weight, and slices that one strand does not need go to the others."""
-    others = max(len(counts) - 2, 1)
-    weight = np.array([_CRITICAL_SHARE, _TRAINING_SHARE] + [_OTHERS_SHARE / others] * (len(counts) - 2))
-    share = np.zeros(len(counts))
-    need = np.array(counts, dtype=np.float64)
-    for _ in range(len(counts)):
-        hungry = share < need
-        left = wanted - share.sum()
-        if left < 1 or not hungry.any():
-            break
-        share[hungry] += left * weight[hungry] / weight[hungry].sum()
-        share = np.minimum(share, need)
-    return [int(one) for one in np.ceil(share)]
+    """Divide the slices among strands by weight; the training thread gets what the others do not need."""
+    others = _OTHERS_SHARE / max(len(counts) - 2, 1)
+    weights = (_CRITICAL_SHARE, _TRAINING_SHARE, *[others] * (len(counts) - 2))
+    shares = [min(count, math.ceil(wanted * weight)) for count, weight in zip(counts, weights, strict=True)]
+    shares[1] = min(counts[1], shares[1] + max(wanted - sum(shares), 0))
+    return shares
 
 
-def _build(
-    ranked: Sequence[_Ranked],
-    counts: Sequence[int],
-    keys: Sequence[FunctionKey],
-    head: _Head,
-    channels: Sequence[ChannelSeries],
-) -> Timeline:
-    critical, *others = (_track(one, count, keys, head) for one, count in zip(ranked, counts, strict=True))
+def _build(strands: Strands, counts: Sequence[int], head: _Head, channels: Sequence[ChannelSeries]) -> Timeline:
+    both = zip((strands.critical, *strands.others), counts, strict=True)
+    critical, *others = (_track(one, count, strands.keys, head) for one, count in both)
     return Timeline(
         iteration=head.iteration,
         start_us=head.start_us,
@@ -181,59 +170,42 @@ def _build(
 # --- slices ---
 
 
-@dataclass(frozen=True, eq=False)
-class _Slices:
-    """Slices in whole steps. Many short ones as one have -1 less the place of their kind in `_KINDS` as function."""
+def _track(strand: Strand, most: int, keys: Sequence[FunctionKey], head: _Head) -> Track:
+    """A strand as at most so many of its longest slices; of equally long ones the outer one comes first.
 
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    function: NDArray[np.int64]
-
-    def chosen(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> _Slices:
-        return _Slices(self.start[keep], self.end[keep], self.function[keep])
-
-
-@dataclass(frozen=True, eq=False)
-class _Ranked:
-    """A strand, its executions in steps, and their rows by falling length: of equal ones the outer one comes first."""
-
-    strand: Strand
-    slices: _Slices
-    order: NDArray[np.intp]
-
-
-def _rank(strand: Strand, head: _Head) -> _Ranked:
+    Many short ones as one have -1 less the place of their kind in `_KINDS` as function.
+    """
     spans, grain_ns = strand.spans, head.grain_us * 1e3
     start, end = (np.rint((side - head.origin_ns) / grain_ns).astype(np.int64) for side in (spans.start, spans.end))
-    order = np.argsort(spans.start - spans.end, kind="stable")
-    return _Ranked(strand, _Slices(start, end, spans.function.astype(np.int64)), order)
-
-
-def _track(ranked: _Ranked, most: int, keys: Sequence[FunctionKey], head: _Head) -> Track:
-    """A strand as at most so many of its longest slices."""
-    strand, slices = ranked.strand, ranked.slices
-    keep = np.zeros(len(ranked.order), dtype=np.bool_)
-    keep[ranked.order[:most]] = True
-    keep &= slices.start < slices.end
+    slices = Spans(start, end, spans.function)
+    keep = np.zeros(len(spans), dtype=np.bool_)
+    keep[np.argsort(spans.start - spans.end, kind="stable")[:most]] = True
+    keep &= start < end
     shown = slices.chosen(keep)
     if strand.is_flat and not keep.all():
-        shown = _with(shown, _many_short(strand.spans, slices, np.flatnonzero(~keep), keys, head), most)
+        more = _many_short(spans, slices, np.flatnonzero(~keep), keys, head)
+        more = more.chosen(np.argsort(more.start - more.end, kind="stable")[:most])
+        shown = join((shown, more.chosen(more.start < more.end)))
     shown = shown.chosen(np.lexsort((-shown.end, shown.start)))
-    return _encoded(strand, shown, keys, head, (int((~keep).sum()), _covered_ns(strand.spans, ~keep)))
+    used, place = np.unique(shown.function, return_inverse=True)
+    named = [_named(number, keys) for number in used.tolist()]
+    start_us, duration_us = (
+        (steps * head.grain_us).astype(np.float32) for steps in (shown.start, shown.end - shown.start)
+    )
+    return Track(
+        name=strand.name,
+        thread=strand.thread,
+        names=tuple(name for name, _, _ in named),
+        kinds=tuple(kind for _, kind, _ in named),
+        phases=tuple(phase for _, _, phase in named),
+        function=encode_series(place.astype(np.int32)),
+        start_us=encode_series(start_us, exact=True),
+        duration_us=encode_series(duration_us, exact=True),
+        dropped=int((~keep).sum()),
+    )
 
 
-def _covered_ns(spans: Spans, chosen: NDArray[np.bool_]) -> int:
-    """Time that the chosen ones take, those in others not counted twice."""
-    low, high = spans.start[chosen], spans.end[chosen]
-    if not len(low):
-        return 0
-    before = np.append(low[0], np.maximum.accumulate(high)[:-1])
-    return int(np.maximum(high - np.maximum(low, before), 0).sum())
-
-
-def _many_short(
-    spans: Spans, slices: _Slices, rows: NDArray[np.intp], keys: Sequence[FunctionKey], head: _Head
-) -> _Slices:
+def _many_short(spans: Spans, slices: Spans, rows: NDArray[np.intp], keys: Sequence[FunctionKey], head: _Head) -> Spans:
     """Join rows that follow each other into one slice; a single row stays as it is."""
     gap_ns = head.duration_us * 1e3 * _SEEN
     apart = (np.diff(rows) > 1) | (spans.start[rows[1:]] - spans.end[rows[:-1]] > gap_ns)
@@ -246,44 +218,8 @@ def _many_short(
         minlength=len(first) * len(_KINDS),
     )
     mostly = time.reshape(len(first), len(_KINDS)).argmax(axis=1)
-    function = np.where(first == last, slices.function[first], -1 - mostly)
-    return _Slices(slices.start[first], slices.end[last], function)
-
-
-def _with(shown: _Slices, more: _Slices, most: int) -> _Slices:
-    """Join both, with the longest of the further ones only."""
-    more = more.chosen(more.start < more.end)
-    if len(more.start) > most:
-        more = more.chosen(np.argsort(more.start - more.end, kind="stable")[:most])
-    return _Slices(
-        np.concatenate((shown.start, more.start)),
-        np.concatenate((shown.end, more.end)),
-        np.concatenate((shown.function, more.function)),
-    )
-
-
-def _encoded(
-    strand: Strand, shown: _Slices, keys: Sequence[FunctionKey], head: _Head, dropped: tuple[int, int]
-) -> Track:
-    used, place = np.unique(shown.function, return_inverse=True)
-    named = [_named(number, keys) for number in used.tolist()]
-    start_us, duration_us = (
-        (steps * head.grain_us).astype(np.float32) for steps in (shown.start, shown.end - shown.start)
-    )
-    depth = nest(shown.start, shown.end).depth_N - 1 if len(shown.start) else np.empty(0, np.int32)
-    return Track(
-        name=strand.name,
-        thread=strand.thread,
-        names=tuple(name for name, _, _ in named),
-        kinds=tuple(kind for _, kind, _ in named),
-        phases=tuple(phase for _, _, phase in named),
-        function=encode_series(place.astype(np.int32)),
-        start_us=encode_series(start_us, exact=True),
-        duration_us=encode_series(duration_us, exact=True),
-        depth=encode_series(np.minimum(depth, 255).astype(np.uint8)),
-        dropped=dropped[0],
-        dropped_us=round(dropped[1] / 1e3, 1),
-    )
+    function = np.where(first == last, slices.function[first], -1 - mostly).astype(np.int32)
+    return Spans(slices.start[first], slices.end[last], function)
 
 
 def _named(number: int, keys: Sequence[FunctionKey]) -> tuple[str, FunctionKind, Phase]:
@@ -298,13 +234,8 @@ def _named(number: int, keys: Sequence[FunctionKey]) -> tuple[str, FunctionKind,
 
 def _fitting_channels(channels: Sequence[ChannelSeries], budget: int) -> tuple[ChannelSeries, ...]:
     """Keep as many of the first channels as the budget holds."""
-    kept: list[ChannelSeries] = []
-    for one in channels:
-        budget -= _channel_bytes(one)
-        if budget < 0:
-            break
-        kept.append(one)
-    return tuple(kept)
+    sizes = accumulate(map(_channel_bytes, channels))
+    return tuple(one for one, size in zip(channels, sizes, strict=True) if size <= budget)
 
 
 def _channel_bytes(one: ChannelSeries) -> int:

@@ -32,6 +32,8 @@ from eroica.summarize.sampled import OtherThread
 from eroica.summarize.sweep import Layer
 
 _LEAST_VALUES = 4
+#: Share of its use that a critical duration holds (EROICA, Algorithm 1).
+_CRITICAL_SHARE = 0.8
 _MOST_EXECUTIONS = 1000
 _AWAKE = [float(code) for code in (*b"RD", NAPPING)]
 _SLEEPS = [float(code) for code in (ASLEEP, NAPPING, HIDDEN)]
@@ -122,7 +124,7 @@ def role_of(key: FunctionKey) -> str:
 
 
 def measure_use(
-    keys: Sequence[FunctionKey], segments: Layer, resources: dict[str, Resource], clock: WallClock, share: float
+    keys: Sequence[FunctionKey], segments: Layer, resources: dict[str, Resource], clock: WallClock
 ) -> list[Use]:
     """Utilization of every function over its critical time.
 
@@ -131,23 +133,22 @@ def measure_use(
         segments: The critical path.
         resources: From `find_resources`.
         clock: Samples are on CLOCK_MONOTONIC.
-        share: Part of the use that a critical duration holds.
     """
     uses = [Use() for _ in keys]
     roles = np.array([role_of(key) for key in keys] or [""])
     for role, resource in resources.items():
         mine = segments.where((segments.function >= 0) & (roles[np.maximum(segments.function, 0)] == role))
         if len(mine.start):
-            _measure_role(mine, resource, clock, share, uses)
+            _measure_role(mine, resource, clock, uses)
     return uses
 
 
-def _measure_role(mine: Layer, resource: Resource, clock: WallClock, share: float, uses: list[Use]) -> None:
+def _measure_role(mine: Layer, resource: Resource, clock: WallClock, uses: list[Use]) -> None:
     start, end = clock.to_monotonic(mine.start), clock.to_monotonic(mine.end)
     mean = resource.series.mean_over(start, end)
     weight = np.where(np.isnan(mean), 0.0, (end - start).astype(np.float64))
     value = np.nan_to_num(mean)
-    long = _long_executions(mine, start, end, resource, share)
+    long = _long_executions(mine, start, end, resource)
     weight[long.inside] = 0.0
     count = len(uses)
     sums = np.bincount(mine.function, weights=weight * value, minlength=count) + long.sum_of(long.mean, count)
@@ -188,9 +189,7 @@ class _Long:
         return total
 
 
-def _long_executions(
-    mine: Layer, start: NDArray[np.int64], end: NDArray[np.int64], resource: Resource, share: float
-) -> _Long:
+def _long_executions(mine: Layer, start: NDArray[np.int64], end: NDArray[np.int64], resource: Resource) -> _Long:
     """Unbroken critical stretches of one execution with at least four values of the channel, and their L(e)."""
     begins = np.ones(len(start), dtype=np.bool_)
     begins[1:] = (mine.start[1:] != mine.end[:-1]) | (mine.function[1:] != mine.function[:-1])
@@ -202,7 +201,7 @@ def _long_executions(
     least = _LEAST_VALUES * max(resource.series.channel.resolution_ns, 1)
     chosen = np.flatnonzero(length >= least)
     chosen = np.sort(chosen[np.argsort(-length[chosen], kind="stable")][:_MOST_EXECUTIONS])
-    parts = [_critical_part(resource, int(start[first[one]]), int(end[last[one]]), share) for one in chosen]
+    parts = [_critical_part(resource, int(start[first[one]]), int(end[last[one]])) for one in chosen]
     kept = [one for one, part in zip(chosen.tolist(), parts, strict=True) if part is not None]
     table = np.array([part for part in parts if part is not None], dtype=np.float64).reshape(-1, 3)
     return _Long(
@@ -214,7 +213,7 @@ def _long_executions(
     )
 
 
-def _critical_part(resource: Resource, start_ns: int, end_ns: int, share: float) -> tuple[float, float, float] | None:
+def _critical_part(resource: Resource, start_ns: int, end_ns: int) -> tuple[float, float, float] | None:
     """Length, mean and standard deviation over L(e), on a grid of the channel's resolution; None without values."""
     step = max(resource.series.channel.resolution_ns, 1)
     edges = np.arange(start_ns, end_ns + 1, step, dtype=np.int64)
@@ -222,45 +221,33 @@ def _critical_part(resource: Resource, start_ns: int, end_ns: int, share: float)
     if np.isnan(value).any():
         return None
     value = np.clip(value, 0.0, None)
-    part = critical_duration(value, share)
+    part = critical_duration(value)
     if part is None:
         return float(end_ns - start_ns), 0.0, 0.0
     chosen = value[part[0] : part[1]]
     return float(len(chosen) * step), float(chosen.mean()), float(chosen.std())
 
 
-def critical_duration(utilization_n: NDArray[np.float64], share: float = 0.8) -> tuple[int, int] | None:
-    """The interval that holds a share of all use with the shortest possible longest gap.
+def critical_duration(utilization_n: NDArray[np.float64]) -> tuple[int, int] | None:
+    """The interval that holds four fifths of all use with the shortest possible longest gap.
 
     Args:
         utilization_n: Samples over one execution, finite and not negative. float64 [n].
-        share: Part of the sum that the interval must hold, above 0.5 and up to 1.
 
     Returns:
         First sample and the one after the last, without zeros at either end; None where nothing was used (or nothing
         was sampled), because then no interval is better than another.
 
-    Raises:
-        ValueError: A sample is negative or no number, or the share is out of range.
-
     Source:
         EROICA, section 4.2, Algorithm 1. The paper searches the longest run of zeros allowed, g, by bisection, and says
-        nothing of S = 0 and executions without a sample. For share > 0.5 at most one of the pieces between longer gaps
-        can hold it, so a linear pass decides each g: O(n log n). Only lengths of gaps that occur need trying.
+        nothing of S = 0 and executions without a sample. For a share above 0.5 at most one of the pieces between longer
+        gaps can hold it, so a linear pass decides each g: O(n log n). Only lengths of gaps that occur need trying.
     """
-    if not 0.5 < share <= 1.0:
-        raise ValueError(f"share must be above 0.5 and at most 1, not {share}")
-    if not np.all(np.isfinite(utilization_n)) or np.any(utilization_n < 0):
-        raise ValueError("utilization must be finite and not negative")
     used = np.flatnonzero(utilization_n > 0)
     if not len(used):
         return None
-    return _shortest_gap(utilization_n, used, share)
-
-
-def _shortest_gap(utilization_n: NDArray[np.float64], used: NDArray[np.intp], share: float) -> tuple[int, int]:
     before = np.concatenate(([0.0], np.cumsum(utilization_n)))
-    needed = share * before[-1] * (1.0 - 1e-12)
+    needed = _CRITICAL_SHARE * before[-1] * (1.0 - 1e-12)
     gap = np.diff(used) - 1
     lengths = np.unique(np.concatenate(([0], gap)))
     low, high = 0, len(lengths) - 1

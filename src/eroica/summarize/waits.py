@@ -69,16 +69,8 @@ class Witness(NamedTuple):
     elsewhere: Times
 
 
-class Spans(NamedTuple):
-    """Collectives of host threads, or what of them was waited for. C of them.
-
-    Attributes:
-        start: int64 [C].
-        end: Not before `start`. int64 [C].
-    """
-
-    start: Times
-    end: Times
+#: Starts and ends of collectives of host threads, or of what of them was waited for. int64 [C] each.
+Spans = tuple[Times, Times]
 
 
 def waits_elsewhere(stack: Sequence[str]) -> bool:
@@ -116,13 +108,13 @@ def find_waits(
     cuts = distinct(np.concatenate((window, signs[(signs > window[0]) & (signs < window[1])])).astype(np.int64))
     knows_states = len(witness.awake) > 0
     low, high, is_late = _stretches(spans, cuts, busy, knows_states)
-    start = np.maximum(spans.start, low)
-    end = np.maximum(np.minimum(spans.end, high), start)
+    start = np.maximum(spans[0], low)
+    end = np.maximum(np.minimum(spans[1], high), start)
     inner = (samples.time_ns >= window[0]) & (samples.time_ns < window[1])
     if not inner.any() or not len(start) or knows_states:  # states are finer than stacks, and leave no doubt
-        return Spans(start, end)
+        return start, end
     runs = _find_runs(samples.time_ns[inner], samples.function[inner], cuts, 1e9 / witness.rate_hz)
-    return Spans(_since(Spans(start, end), high - end <= _AT_ONCE_NS, is_late, runs), end)
+    return _since((start, end), high - end <= _AT_ONCE_NS, is_late, runs), end
 
 
 def _stretches(
@@ -134,9 +126,10 @@ def _stretches(
     thread are known, a stretch far longer than the own one (than a moment, if the thread computed in that) is no
     Python, and so the wait.
     """
+    begin, end = spans
     is_busy = inside(cuts[:-1] + np.diff(cuts) // 2, *busy)
-    place = np.clip(np.searchsorted(cuts, spans.end, side="left") - 1, 0, len(cuts) - 2)
-    own = np.minimum(spans.end, cuts[place + 1]) - np.maximum(spans.start, cuts[place])
+    place = np.clip(np.searchsorted(cuts, end, side="left") - 1, 0, len(cuts) - 2)
+    own = np.minimum(end, cuts[place + 1]) - np.maximum(begin, cuts[place])
     free = np.flatnonzero(~is_busy & (np.diff(cuts) > _MOMENT_NS))
     is_late = np.zeros(len(place), dtype=np.bool_)
     if len(free):
@@ -145,8 +138,8 @@ def _stretches(
         may_be_late = is_busy[place] | (own <= _MOMENT_NS) | knows_states
         for back in range(_LOOKED_BACK if knows_states else 1):
             before = free[np.maximum(last - back, 0)]
-            waited = np.minimum(spans.end, cuts[before + 1]) - np.maximum(spans.start, cuts[before])
-            fits = (last >= back) & (waited > _MOMENT_NS) & (cuts[before + 1] >= spans.end - _NOTED_LATE_NS)
+            waited = np.minimum(end, cuts[before + 1]) - np.maximum(begin, cuts[before])
+            fits = (last >= back) & (waited > _MOMENT_NS) & (cuts[before + 1] >= end - _NOTED_LATE_NS)
             fits &= may_be_late & (waited > most)
             best, most, is_late = np.where(fits, before, best), np.where(fits, waited, most), is_late | fits
         place = best
@@ -202,7 +195,7 @@ def _since(waits: Spans, at_once: NDArray[np.bool_], is_late: NDArray[np.bool_],
         is_late: It did so before the end, which may have been noted late. bool [C].
         runs: Samples.
     """
-    time, start, end = runs.time, waits.start, waits.end
+    time, (start, end) = runs.time, waits
     at = np.maximum(np.searchsorted(time, end, side="left") - 1, 0)
     seen = (time[at] >= start) & (time[at] < end) & runs.tells[at]
     mine = runs.run[at]

@@ -167,15 +167,13 @@ class EventStream:
 
     def _ends(self) -> Iterator[tuple[int, int]]:
         """Yield ends to try, and where to go on behind each: at the file's end all text, then borders further back."""
-        text, first = self._text, None
+        text = self._text
         if self._source.ended:
             yield len(text.rstrip(b", \t\r\n")), len(text)
-        for number, border in enumerate(_borders_from_behind(text, len(text)), 1):
-            first = border
-            if number & (number - 1) == 0:
-                yield border.start() + 1, border.end()
-        if first is not None:
-            yield first.start() + 1, first.end()
+        high, step = len(text), 1
+        while borders := _borders_before(text, high, step):
+            yield borders[0].start() + 1, borders[0].end()
+            high, step = borders[0].start(), 2 * step
 
     def _keep(self, events: list[Event], following: int) -> list[Event]:
         self._text = self._text[following:]
@@ -263,14 +261,13 @@ class EventStream:
         self.cuts.append(sentence)
 
 
-def _borders_from_behind(text: bytes, high: int) -> Iterator[re.Match[bytes]]:
-    """Yield what looks like borders of events before `high`, the last one first."""
-    size = _NEAR_BYTES
-    while high > 0:
-        low = max(high - size, 0)
-        found = [one for one in _BORDER.finditer(text, low, high + _SLACK) if one.start() < high]
-        yield from reversed(found)
-        high, size = low, 4 * size
+def _borders_before(text: bytes, high: int, most: int) -> list[re.Match[bytes]]:
+    """Return the last ones of what looks like borders of events before `high`, in order."""
+    size, found = _NEAR_BYTES, list[re.Match[bytes]]()
+    while len(found) < most and size < 4 * max(high, _NEAR_BYTES):
+        found = [one for one in _BORDER.finditer(text, max(high - size, 0), high + _SLACK) if one.start() < high]
+        size *= 4
+    return found[-most:]
 
 
 def _outer_object(text: bytes) -> bytes:

@@ -102,48 +102,6 @@ class Places(dict[Place, int]):
         return number
 
 
-class CollectiveReader:
-    """Reads arguments of collectives; the same list of ranks is kept once, however often it occurs."""
-
-    def __init__(self) -> None:
-        self._ranks: dict[str, tuple[int, ...]] = {}
-
-    def read(self, event: Event) -> tuple[CollectiveArguments | None, int]:
-        """Arguments of a kernel or of the operator that launched it, and the number by which both are linked.
-
-        Returns:
-            The arguments, None if it has none; its "External id", -1 without one (old traces write the correlation).
-        """
-        try:
-            said = _COLLECTIVE.decode(event.args)
-        except _UNDECODABLE:
-            return None, -1
-        link = integer(said.external_id, -1) if said.external_id != said.correlation else -1
-        if not said.collective:
-            return None, link
-        sequence = said.sequence_upper if said.sequence_upper is not None else said.sequence_lower
-        ends = [integer(said.source, -1), integer(said.destination, -1)]
-        arguments = CollectiveArguments(
-            name=str(said.collective)[:_MOST_TEXT],
-            group=str(said.group)[:_MOST_TEXT],
-            sequence=integer(sequence, -1),
-            elements=integer(said.elements, 0),
-            group_size=integer(said.group_size, 0),
-            ranks=self._ranks_of(said.ranks),
-            peer=max(ends) if min(ends) < 0 else -1,
-        )
-        return arguments, link
-
-    def _ranks_of(self, text: Any) -> tuple[int, ...]:
-        """Ranks from "[0, 1]"; nothing from "[0, 1, ..., 127]" or anything else."""
-        if not isinstance(text, str) or "." in text or len(text) > _MOST_RANKS_TEXT:
-            return ()
-        ranks = self._ranks.get(text)
-        if ranks is None:
-            ranks = self._ranks[text] = tuple(int(number) for number in re.findall(r"\d{1,9}", text))
-        return ranks
-
-
 @dataclass(eq=False)
 class Columns:
     """What is kept of the events while a trace is read. An event that is open has a length of -1 ns.
@@ -157,11 +115,11 @@ class Columns:
         seen: Objects that were read.
         nothing: Those of them without a phase, or unreadable: no events.
         overflow: There were more events than are kept.
+        crowded: So many events were open at once that begins and ends were no longer read.
         timeless: Events left out because they had no usable time.
         negative: Events left out because they ended before they began.
         unfinished: Annotations that Kineto cut at the stop.
         last_us: Latest mark of the trace.
-        thread_names: Thread id -> name.
         processes: Process -> its name and labels.
         collectives: Row -> arguments of a collective's kernel.
         calls: Row -> arguments of the call of a send or receive.
@@ -175,11 +133,11 @@ class Columns:
     seen: int = 0
     nothing: int = 0
     overflow: bool = False
+    crowded: bool = False
     timeless: int = 0
     negative: int = 0
     unfinished: int = 0
     last_us: float = -np.inf
-    thread_names: dict[int, str] = field(default_factory=dict)
     processes: dict[int | str, str] = field(default_factory=dict)
     collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
     calls: dict[int, CollectiveArguments] = field(default_factory=dict)
@@ -189,10 +147,8 @@ class Columns:
     _links: list[NDArray[np.int64]] = field(default_factory=list)
     _open: dict[tuple[int | str, int | str], list[Event]] = field(default_factory=dict)
     _open_count: int = 0
-    _hidden: dict[tuple[int | str, int | str], int] = field(default_factory=dict)
-    _hidden_count: int = 0
     _unread_collectives: int = 0
-    _reader: CollectiveReader = field(default_factory=CollectiveReader)
+    _ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _calls: dict[int, CollectiveArguments] = field(default_factory=dict)
 
     def add(self, events: list[Event]) -> None:
@@ -218,13 +174,13 @@ class Columns:
             (self.timeless, f"left out: {counted(self.timeless, 'event')} without a usable time"),
             (self.negative, f"left out: {counted(self.negative, 'event')} that would have ended before they began"),
             (
-                self._hidden_count,
-                f"left out: {counted(self._hidden_count, 'event')} that began while {_MOST_OPEN:,} were open already",
-            ),
-            (
                 self._unread_collectives,
                 f"what {counted(self._unread_collectives, 'event')} of collectives say about themselves was left out: "
                 f"more than {_MOST_COLLECTIVES:,}",
+            ),
+            (
+                self.crowded,
+                f"more than {_MOST_OPEN:,} events were open at once; begins and ends after that are left out",
             ),
             (self.names.overflow, "there are too many different names; the last ones count as one"),
             (self.places.overflow, "there are too many different threads; the last ones count as one"),
@@ -261,14 +217,16 @@ class Columns:
         for row in np.flatnonzero(wanted & ((kind == Category.KERNEL) | (kind == Category.OPERATOR))).tolist():
             self._read_collective(events[row], int(kind[row]), self.rows + row)
         for row in np.flatnonzero(kind == Category.ANNOTATION).tolist():
-            self.unfinished += is_unfinished(events[row])
+            event = events[row]
+            self.unfinished += b"finished" in bytes(event.args) and said(event).finished is False
 
     def _read_links(self, events: list[Event], place: NDArray[np.int32]) -> NDArray[np.int64]:
         """Numbers of what runs on a device and of calls of its driver, -1 for others. int64 [events]."""
         kind = np.frombuffer(self.places.kinds, dtype=np.int8)[place]
         link = np.full(len(events), -1, dtype=np.int64)
         for row in np.flatnonzero(np.isin(kind, _LINKED)).tolist():
-            link[row] = read_link(events[row])
+            found = _CORRELATION.search(bytes(events[row].args))
+            link[row] = int(found[1]) if found else -1
         return link
 
     def take_links(self) -> NDArray[np.int64]:
@@ -283,20 +241,52 @@ class Columns:
             if arguments is not None:
                 self.calls[row] = arguments
             return
-        if not (self._calls or has_arguments(event)):
+        if not (self._calls or b'"Collective name"' in bytes(event.args)):
             return
         if max(len(self.collectives), len(self._calls)) >= _MOST_COLLECTIVES:
             self._unread_collectives += 1
             return
+        arguments, link = self._told(event)
         if kind == Category.KERNEL:
-            arguments, link = self._reader.read(event)
             arguments = arguments or self._calls.get(link)
             if arguments is not None:
                 self.collectives[row] = arguments
-        elif event.name == _COMMUNICATION:
-            arguments, link = self._reader.read(event)
-            if arguments is not None and link >= 0:
-                self._calls[link] = arguments
+        elif event.name == _COMMUNICATION and arguments is not None and link >= 0:
+            self._calls[link] = arguments
+
+    def _told(self, event: Event) -> tuple[CollectiveArguments | None, int]:
+        """Arguments of a kernel or of the operator that launched it, and the number by which both are linked.
+
+        Returns:
+            The arguments, None if it has none; its "External id", -1 without one (old traces write the correlation).
+        """
+        try:
+            said = _COLLECTIVE.decode(event.args)
+        except _UNDECODABLE:
+            return None, -1
+        link = integer(said.external_id, -1) if said.external_id != said.correlation else -1
+        if not said.collective:
+            return None, link
+        sequence = said.sequence_upper if said.sequence_upper is not None else said.sequence_lower
+        ends = [integer(said.source, -1), integer(said.destination, -1)]
+        arguments = CollectiveArguments(
+            name=str(said.collective)[:_MOST_TEXT],
+            group=str(said.group)[:_MOST_TEXT],
+            sequence=integer(sequence, -1),
+            elements=integer(said.elements, 0),
+            group_size=integer(said.group_size, 0),
+            ranks=self._ranks_of(said.ranks),
+            peer=max(ends) if min(ends) < 0 else -1,
+        )
+        return arguments, link
+
+    def _ranks_of(self, text: Any) -> tuple[int, ...]:
+        """Ranks from "[0, 1]", each list kept once; nothing from "[0, 1, ..., 127]" or anything else."""
+        if not isinstance(text, str) or "." in text or len(text) > _MOST_RANKS_TEXT:
+            return ()
+        if text not in self._ranks:
+            self._ranks[text] = tuple(int(number) for number in re.findall(r"\d{1,9}", text))
+        return self._ranks[text]
 
     def take(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """Name, place, start (before the base is added) and length (-1: open) of all events, in nanoseconds; once."""
@@ -318,49 +308,35 @@ class Columns:
         completed = []
         for event in events:
             if event.ph == "M":
-                self._name_thread(event)
+                self._name_process(event)
+            elif self.crowded:
+                continue
             elif event.ph == "B":
                 self._begin(event)
             elif event.ph == "E":
                 completed += self._end(event)
         return completed
 
-    def _name_thread(self, event: Event) -> None:
-        thread = thread_number(event.tid)
+    def _name_process(self, event: Event) -> None:
         if event.name in ("process_name", "process_labels") and len(self.processes) < _MOST_PLACES:
-            told = told_label(event) if event.name == "process_labels" else told_name(event)
+            told = said(event).labels if event.name == "process_labels" else said(event).name
             before = self.processes.get(event.pid, "")
-            self.processes[event.pid] = " | ".join(filter(None, (before, told)))[:_MOST_NAME]
-        if event.name == "thread_name" and thread >= 0 and len(self.thread_names) < _MOST_PLACES:
-            name = told_name(event)
-            if name and not name.startswith("stream "):
-                self.thread_names[thread] = name[:_MOST_NAME]
+            if isinstance(told, str):
+                self.processes[event.pid] = " | ".join(filter(None, (before, told)))[:_MOST_NAME]
 
     def _begin(self, event: Event) -> None:
-        """Remember a begin. Of too many none is, and on their thread none above them, so that ends stay matched."""
-        thread = (event.pid, event.tid)
-        if self._open_count < _MOST_OPEN and thread not in self._hidden:
-            self._open.setdefault(thread, []).append(event)
-            self._open_count += 1
+        if self._open_count >= _MOST_OPEN:
+            self.crowded = True
             return
-        self._hidden_count += 1
-        if thread in self._open:  # elsewhere an end without a begin is passed over anyway
-            self._hidden[thread] = self._hidden.get(thread, 0) + 1
+        self._open.setdefault((event.pid, event.tid), []).append(event)
+        self._open_count += 1
 
     def _end(self, event: Event) -> list[Event]:
-        thread = (event.pid, event.tid)
-        if thread in self._hidden:
-            self._hidden[thread] -= 1
-            if not self._hidden[thread]:
-                del self._hidden[thread]
-            return []
-        begun = self._open.get(thread)
+        begun = self._open.get((event.pid, event.tid))
         if not begun:
             return []
         self._open_count -= 1
         first = begun.pop()
-        if not begun:
-            del self._open[thread]
         first.dur = event.ts - first.ts
         return [first]
 
@@ -408,35 +384,16 @@ class _Inputs(msgspec.Struct, gc=False):
     sizes: Any = msgspec.field(default=(), name="Input Dims")
 
 
-class _State(msgspec.Struct):
-    finished: bool = True
-
-
-class _Named(msgspec.Struct):
-    name: str = ""
-
-
-class _Labelled(msgspec.Struct):
-    labels: str = ""
+class _Said(msgspec.Struct):
+    finished: Any = True
+    name: Any = ""
+    labels: Any = ""
 
 
 _COLLECTIVE = msgspec.json.Decoder(_Collective)
 _INPUTS = msgspec.json.Decoder(_Inputs)
-_LABELLED = msgspec.json.Decoder(_Labelled)
-_NAMED = msgspec.json.Decoder(_Named)
-_STATE = msgspec.json.Decoder(_State)
+_SAID = msgspec.json.Decoder(_Said)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-def has_arguments(event: Event) -> bool:
-    """Whether an event says anything about a collective."""
-    return b'"Collective name"' in bytes(event.args)
-
-
-def read_link(event: Event) -> int:
-    """The number that a device's work shares with the call of the driver that launched it, -1 if it has none."""
-    found = _CORRELATION.search(bytes(event.args))
-    return int(found[1]) if found else -1
 
 
 def read_direct_call(event: Event) -> CollectiveArguments | None:
@@ -461,30 +418,12 @@ def _elements(sizes: Any) -> int:
     return max(integer(math.prod(shape), 0), 0) if known else 0
 
 
-def is_unfinished(event: Event) -> bool:
-    """Whether Kineto says that it cut this annotation itself when the trace was stopped."""
-    if b"finished" not in bytes(event.args):
-        return False
+def said(event: Event) -> _Said:
+    """What an annotation or metadata event says of itself; Kineto marks what it cut at the stop as not finished."""
     try:
-        return not _STATE.decode(event.args).finished
+        return _SAID.decode(event.args)
     except _UNDECODABLE:
-        return False
-
-
-def told_name(event: Event) -> str:
-    """The name that a metadata event gives to its thread, "" if none."""
-    try:
-        return _NAMED.decode(event.args).name
-    except _UNDECODABLE:
-        return ""
-
-
-def told_label(event: Event) -> str:
-    """What a metadata event says about its process beside the name ("GPU 0"), "" for nothing."""
-    try:
-        return _LABELLED.decode(event.args).labels
-    except _UNDECODABLE:
-        return ""
+        return _Said()
 
 
 def integer(value: Any, default: int) -> int:

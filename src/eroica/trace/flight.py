@@ -135,7 +135,6 @@ class FlightDump(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rank: Global rank; None if neither the file's name nor the groups tell it.
-        version: Of the schema, as torch wrote it; "" if it wrote none.
         groups: Process groups of the worker.
         state: Counters per group, entries that have not completed in the order of their enqueuing, and the last ones
             that have.
@@ -143,7 +142,6 @@ class FlightDump(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     rank: int | None = None
-    version: str = ""
     groups: tuple[ProcessGroup, ...] = ()
     state: FlightState = FlightState()
     notes: tuple[str, ...] = ()
@@ -182,12 +180,7 @@ def read_dump(path: Path, rank: int | None = None) -> FlightDump:
     Raises:
         InputError: The file cannot be read, is cut short, is no dump, or does more than hold data.
     """
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise InputError(f"{path} has more than {_MAX_BYTES} bytes; that is no Flight Recorder dump")
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    data = _read(path, _MAX_BYTES)
     try:
         return parse_dump(data, rank if rank is not None else rank_of_dump(path.name))
     except InputError as error:
@@ -214,7 +207,6 @@ def parse_dump(data: bytes, rank: int | None = None) -> FlightDump:
     notes += [] if content.get("pg_status") else ["the dump tells by its entries only how far the worker is"]
     return FlightDump(
         rank=rank if rank is not None else _rank_of_groups(groups),
-        version=_text(content.get("version")),
         groups=groups,
         state=_state(entries, groups, content.get("pg_status"), listed="entries" in content),
         notes=tuple(notes),
@@ -230,54 +222,34 @@ def _load_json(data: bytes) -> Any:
         raise InputError(f"the JSON cannot be read: {error}") from error
 
 
-# ---------------------------------------------------------------------- of running jobs
-
-
-class _Raw(msgspec.Struct):
-    profiling_name: str
-    process_group: list[str] = []
-    collective_seq_id: int = 0
-    p2p_seq_id: int = 0
-    op_id: int = 0
-    is_p2p: bool = False
-    time_created_ns: int = 0
-    input_sizes: list[list[int]] = []
-
-
-class _RawDump(msgspec.Struct):
-    entries: list[_Raw] = []
-
-
 def read_flight(path: Path) -> list[FlightEntry]:
     """Read the JSON of `_dump_fr_trace_json` (2.x) that a worker of ours left.
 
     Returns:
-        Its entries in the order they were enqueued, the newest 100,000 at most.
+        Its entries that make sense in the order they were enqueued, of the newest 100,000.
 
     Raises:
         InputError: The file cannot be read, is cut short, or is no dump.
     """
     try:
-        if path.stat().st_size > _MAX_OWN_BYTES:
-            raise InputError(f"{path} has more than {_MAX_OWN_BYTES} bytes; that is no Flight Recorder dump")
-        dump = msgspec.json.decode(path.read_bytes(), type=_RawDump)
+        content = _load_json(_read(path, _MAX_OWN_BYTES))
+    except InputError as error:
+        raise InputError(f"{path} is no Flight Recorder dump: {error}") from error
+    raws = content.get("entries", []) if isinstance(content, dict) else None
+    listed = raws[-_MAX_ENTRIES:] if isinstance(raws, list) else []
+    found = [_entry(raw).flight for raw in listed if not _is_damaged(raw)]
+    if not isinstance(raws, list) or (listed and not found):
+        raise InputError(f"{path} is no Flight Recorder dump")
+    return sorted(found, key=lambda entry: entry.created_ns)
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        if path.stat().st_size > most:
+            raise InputError(f"{path} has more than {most} bytes; that is no Flight Recorder dump")
+        return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is no Flight Recorder dump: {error}") from error
-    return sorted(map(_flight_entry, dump.entries[-_MAX_ENTRIES:]), key=lambda entry: entry.created_ns)
-
-
-def _flight_entry(raw: _Raw) -> FlightEntry:
-    return FlightEntry(
-        name=raw.profiling_name[:_MAX_TEXT],
-        group=raw.process_group[0][:_MAX_TEXT] if raw.process_group else "",
-        sequence=_number(raw.p2p_seq_id if raw.is_p2p else raw.collective_seq_id, least=0),
-        operation=_number(raw.op_id, least=0),
-        is_p2p=raw.is_p2p,
-        created_ns=_number(raw.time_created_ns, least=0),
-        elements=_elements(raw.input_sizes),
-    )
 
 
 def flight_state(data: bytes | msgspec.Raw) -> FlightState:

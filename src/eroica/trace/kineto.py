@@ -6,7 +6,7 @@ read costs only itself and stands in `EventTable.losses`; a file is refused only
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,8 +57,6 @@ _VERSIONS = {
     "HIP driver": ("hip_driver_version",),
     "HIP runtime": ("hip_runtime_version",),
 }
-_PYTHON_WORDS = {"None": "null", "True": "true", "False": "false"}
-_WORD = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|\b(?:None|True|False)\b|[()]', re.DOTALL)  # linear: never goes back
 
 
 def read_trace(path: Path, settings: Settings = _DEFAULTS, links: bool = False) -> EventTable:
@@ -95,7 +93,7 @@ def read_trace(path: Path, settings: Settings = _DEFAULTS, links: bool = False) 
     if not (stream.complete or stream.bare or _BASE in stream.keys) and table.start_ns.max(initial=0) < _LONG_AGO_NS:
         header = replace(header, has_wall_clock=False)
         losses.append("what its times count from is lost: they tell durations and order, but no time of day")
-    return replace(table, header=header, losses=tuple(losses), damage=tuple(damage), bytes_read=source.unpacked)
+    return replace(table, header=header, losses=tuple(losses), damage=tuple(damage))
 
 
 def _much_left_out(columns: Columns, damaged: int) -> list[str]:
@@ -175,7 +173,6 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
         end_ns=kept.end[order] + base_ns,
         link=link[rows] if len(link) else link,
         collectives=_collectives(columns, rows),
-        thread_names=columns.thread_names,
         open_events=kept.open_events + columns.unfinished,
         losses=(*columns.losses(), *kept.losses, *losses, *([unknown] if unknown else [])),
         unknown=unknown,
@@ -329,7 +326,6 @@ def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> t
         process_id=process,
         groups=tuple(_groups(distributed.get("pg_config"), world)),
         job=_first_text(told, _JOB_KEYS),
-        name=_text(told.get("traceName")),
         device=_device(told.get("deviceProperties"), device),
         versions=tuple((name, text) for name, keys in _VERSIONS.items() if (text := _first_text(told, keys))),
     )
@@ -338,14 +334,7 @@ def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> t
 
 def _doubts(stated: int) -> tuple[str, ...]:
     """What is said about a stated number of workers that is too large."""
-    if stated > _MOST_WORLD:
-        return (f"the trace states a world size of {stated:,}, which is not believed",)
-    if stated > _MOST_EVERYBODY:
-        return (
-            f"the trace states a world size of {stated:,}: groups of more than {_MOST_EVERYBODY:,} "
-            "whose members it does not list stay without them",
-        )
-    return ()
+    return (f"the trace states a world size of {stated:,}, which is not believed",) if stated > _MOST_WORLD else ()
 
 
 def everybody(world: int) -> tuple[int, ...]:
@@ -362,23 +351,14 @@ def _value(raw: msgspec.Raw) -> Any:
 
 def _from_text(value: Any) -> Any:
     """Some writers keep a record as text: JSON, or what Python prints."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > _MOST_PRINTED:
         return value
-    decoded = _decoded(value)
-    if decoded is None and len(value) <= _MOST_PRINTED:
-        return _decoded(_WORD.sub(_as_json, value.replace("'", '"')))
-    return decoded
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-
-
-def _as_json(found: re.Match[str]) -> str:
-    return {"(": "[", ")": "]", **_PYTHON_WORDS}.get(found[0], found[0])
+    for read in (msgspec.json.decode, ast.literal_eval):
+        try:
+            return read(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return None
 
 
 def _record(value: Any) -> dict[str, Any]:
@@ -413,13 +393,11 @@ def _device(value: Any, number: int) -> str:
 
 
 def _groups(value: Any, world: int) -> Iterable[ProcessGroup]:
-    """The groups of "pg_config": a list of records, or records by name. One whose members are not all told is left out.
+    """The groups of "pg_config", a list of records. One whose members are not all told is left out.
 
     torch leaves "ranks" empty where a group holds everybody.
     """
     config = _from_text(value)
-    if isinstance(config, dict):
-        config = [{"pg_name": name, **one} for name, one in config.items() if isinstance(one, dict)]
     all_ranks = everybody(world)
     for entry in config[:_MOST_GROUPS] if isinstance(config, list) else ():
         one = _record(entry)
@@ -439,8 +417,6 @@ def _groups(value: Any, world: int) -> Iterable[ProcessGroup]:
 
 def _ranks(value: Any) -> tuple[int, ...] | None:
     """Members; None where the list is abbreviated or no list."""
-    if isinstance(value, dict):
-        value = list(value)
     value = _from_text(value)
     if not isinstance(value, list):
         return () if value is None else None

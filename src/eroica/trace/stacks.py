@@ -30,7 +30,7 @@ from eroica.errors import InputError
 _MAX_BYTES = 2_000_000_000
 _MAX_DEPTH = 1000
 _PROCESS = re.compile(r"process (\d{1,10})(?::|$)")
-_THREAD = re.compile(r"thread \((\d{1,10})\)(?:: (.*))?$", re.DOTALL)
+_THREAD = re.compile(r"thread \((\d{1,10})\)(?:: .*)?$", re.DOTALL)
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 _FORGET_PERIODS = 20
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
@@ -39,11 +39,10 @@ Decoded = TypeVar("Decoded")
 
 
 class SampledThread(NamedTuple):
-    """A thread that was sampled: process id, kernel thread id, Python's name of it."""
+    """A thread that was sampled: process id, kernel thread id."""
 
     process_id: int
     thread_id: int
-    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,6 @@ class StackTimeline:
         start_ns: Moment of the first sample with this stack; increasing within a thread. int64 [H].
         end_ns: Moment of the next sample with another one. int64 [H].
         rate_hz: Samples per second asked for.
-        source: "py-spy" or "thread".
         unreadable: Samples whose frames made no sense (the sampler does not stop the process).
     """
 
@@ -70,7 +68,6 @@ class StackTimeline:
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     rate_hz: float
-    source: str
     unreadable: int = 0
 
     def of_thread(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
@@ -82,7 +79,6 @@ class StackTimeline:
 class _Meta(msgspec.Struct):
     start_monotonic_ns: int
     rate_hz: float
-    source: str = "py-spy"
 
 
 class _Place(msgspec.Struct, gc=False):
@@ -117,7 +113,7 @@ def read_stacks(path: Path, meta_path: Path) -> StackTimeline:
 
     Args:
         path: The sampler's file; one that is cut short is read as far as it goes.
-        meta_path: {"start_monotonic_ns": int, "rate_hz": int, "source": "py-spy" | "thread"}.
+        meta_path: {"start_monotonic_ns": int, "rate_hz": int}.
 
     Raises:
         InputError: One of the files cannot be read, or is something else.
@@ -165,8 +161,7 @@ class _Reader:
     def __init__(self, meta: _Meta) -> None:
         self._meta = meta
         self._rows: dict[int, _Row] = {}
-        self._threads: dict[tuple[int, int], int] = {}
-        self._names: list[SampledThread] = []
+        self._threads: dict[SampledThread, int] = {}
         self._stacks: dict[tuple[str, ...], int] = {}
         self._known: dict[tuple[tuple[str, str, int | None], ...], tuple[int, int] | None] = {}
         self._stretches: list[_Stretch] = []
@@ -247,14 +242,7 @@ class _Reader:
             return None
         stack = tuple(frame_text(name, file, line) for name, file, line in rest)
         number = self._stacks.setdefault(stack, len(self._stacks)) if stack else -1
-        return self._thread(process, int(thread[1]), thread[2] or ""), number
-
-    def _thread(self, process_id: int, thread_id: int, name: str) -> int:
-        key = (process_id, thread_id)
-        if key not in self._threads:
-            self._threads[key] = len(self._names)
-            self._names.append(SampledThread(process_id, thread_id, name))
-        return self._threads[key]
+        return self._threads.setdefault(SampledThread(process, int(thread[1])), len(self._threads)), number
 
     def _finish(self) -> StackTimeline:
         table = np.array(self._stretches, dtype=np.float64).reshape(-1, 4)
@@ -262,14 +250,13 @@ class _Reader:
         thread = table[:, 0].astype(np.int32)
         order = np.lexsort((start, thread))
         return StackTimeline(
-            threads=tuple(self._names),
+            threads=tuple(self._threads),
             stacks=tuple(self._stacks),
             thread=thread[order],
             stack=table[order, 1].astype(np.int32),
             start_ns=start[order],
             end_ns=end[order],
             rate_hz=float(self._meta.rate_hz),
-            source=self._meta.source,
             unreadable=self._unreadable,
         )
 

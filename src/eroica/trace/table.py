@@ -48,7 +48,6 @@ class TraceHeader:
         process_id: Process whose operators these are, -1 if unknown.
         groups: Process groups as "pg_config" lists them; those of the worker and, in some versions, of others too.
         job: Name or id of the job, as far as some launcher wrote one into the trace.
-        name: File the profiler says it wrote.
         device: Name of the accelerator.
         versions: What the trace says about software beside it: "torch", "cuda driver", ... -> version.
         writer: Tool that wrote the file, where that is not PyTorch's profiler.
@@ -62,7 +61,6 @@ class TraceHeader:
     process_id: int = -1
     groups: tuple[ProcessGroup, ...] = ()
     job: str = ""
-    name: str = ""
     device: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     writer: str = ""
@@ -85,13 +83,11 @@ class EventTable:
             none. int64 [E], or empty where that was not read.
         collectives: Row number -> arguments, for collective kernels that carry any, and for calls of send and receive
             whose inputs were recorded.
-        thread_names: Kernel thread id -> name in the trace.
         unknown: A sentence about device events of an unknown kind, "" if there are none.
         open_events: Events that had no end of their own.
         header: What the trace says about itself.
         losses: One sentence each about what could not be read and was left out.
         damage: Those of them after which nobody knows what the file held: it is cut, or much of it is left out.
-        bytes_read: Bytes of text that were read, unpacked.
     """
 
     strings: tuple[str, ...]
@@ -102,13 +98,11 @@ class EventTable:
     end_ns: NDArray[np.int64]
     link: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
-    thread_names: dict[int, str] = field(default_factory=dict)
     unknown: str = ""
     open_events: int = 0
     header: TraceHeader = TraceHeader()
     losses: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
-    bytes_read: int = 0
 
     def __len__(self) -> int:
         return len(self.name)

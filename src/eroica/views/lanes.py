@@ -25,9 +25,8 @@ from eroica.settings import Settings
 from eroica.summarize.facts import channel_series
 from eroica.summarize.files import read_capture, read_window
 from eroica.summarize.recorded import stage_recording
-from eroica.summarize.spans import Staged, Strand
-from eroica.summarize.staging import stage_window
-from eroica.summarize.strands import find_strands
+from eroica.summarize.staging import Staged, stage_window
+from eroica.summarize.strands import Strand, find_strands
 from eroica.summarize.sweep import nest
 from eroica.trace.kineto import read_trace
 from eroica.views.chrome_trace import Counter, Lane
@@ -135,8 +134,8 @@ def _counter(series: ChannelSeries, span: tuple[float, float]) -> Counter:
 
 def draw_whole(staged: Staged, channels: Sequence[ChannelSeries]) -> Drawn:
     """Return the captured iterations of a worker, as many around the middle one as viewers can take."""
-    edges = staged.edges_ns
-    first, last = _iterations(len(edges) - 1, len(staged.events))
+    edges = staged.scene.edges_ns
+    first, last = _iterations(len(edges) - 1, len(staged.scene.events))
     span = int(edges[first]), int(edges[last + 1])
     strands = find_strands(staged, span)
     origin = int(edges[0])
