@@ -38,13 +38,17 @@ def is_recorded(verdict: Verdict) -> bool:
     return verdict.window is not None and verdict.window.kind == "trace"
 
 
-def opening(word: str, summary: str) -> str:
+def without_word(word: str, summary: str) -> str:
     """Return the sentence without a leading "Healthy: ", which stands before it."""
     text = sentence(summary)
     head, colon, rest = text.partition(": ")
-    if colon and head.lower() == word:
-        text = rest[:1].upper() + rest[1:]
-    return text
+    return rest if colon and head.lower() == word else text
+
+
+def opening(word: str, summary: str) -> str:
+    """Return the same with a capital letter."""
+    text = without_word(word, summary)
+    return text[:1].upper() + text[1:]
 
 
 def window_facts(verdict: Verdict) -> list[str]:
