@@ -5,7 +5,7 @@ pipe closes), when the job is stopped or put into the background, when a program
 itself is killed, `eroica run` gives the terminal back. The command inherits the terminal; nothing of its output passes
 through us. See docs/terminal.md.
 
-The line is kept apart by a scroll region. Whatever is written goes out in one write, which terminals' drivers do not mix
+A scroll region keeps the line apart. Whatever is written goes out in one write, which terminals do not mix
 with those of other processes, and leaves cursor, colors and modes as it found them (DECSC, DECRC).
 """
 

@@ -17,7 +17,7 @@ from eroica.model.verdict import (
     Verdict,
     VerdictWindow,
 )
-from eroica.model.words import amount, change, clean, milliseconds, seconds, sentence, worker_list
+from eroica.model.words import amount, byte_size, change, clean, milliseconds, seconds, sentence, worker_list
 
 #: Head and foot of the breakdown.
 BREAKDOWN = (
@@ -150,9 +150,45 @@ def _item(item: BreakdownItem, workers: int) -> str:
     return f"{clean(item.function.name, 80)} ({item.phase}{caller}) on {where}: {cost}"
 
 
-def awaited(cause: Finding) -> str:
-    """Return what a symptom waits for: the cause's function, else its workers."""
-    return clean(cause.function.name, 60) if cause.function.name != NO_FUNCTION else worker_list(cause.workers)
+def symptom_lines(verdict: Verdict) -> list[str]:
+    """Return a line for each symptom: its function, workers, time, and what it waits for."""
+    return [_symptom(finding, verdict) for finding in verdict.findings if finding.role == "symptom"]
+
+
+def _symptom(finding: Finding, verdict: Verdict) -> str:
+    causes = [other for other in verdict.findings if finding.order in other.explains]
+    awaited = " and ".join(
+        f"{clean(cause.function.name, 60) if cause.function.name != NO_FUNCTION else worker_list(cause.workers)} "
+        f"(cause {cause.order})"
+        for cause in causes
+    )
+    duration = finding.duration
+    long = f", {milliseconds(duration.per_iteration_ms)} per iteration" if duration is not None else ""
+    where = worker_list(finding.workers) if finding.scope == "some" else "all workers"
+    return f"{clean(finding.function.name, 80)} on {where}{long}: waits for {awaited or 'another worker'}"
+
+
+def coverage_line(verdict: Verdict) -> str:
+    """Return how many workers the verdict rests on, and which are missing."""
+    coverage = verdict.coverage
+    missing = f"; missing: {worker_list(coverage.missing)}" if coverage.missing else ""
+    return f"Based on {coverage.workers_reported:,} of {coverage.workers_expected:,} workers{missing}"
+
+
+def cost_facts(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """Yield what looking or reading cost: term and value."""
+    cost = verdict.cost
+    if verdict.window is not None and verdict.window.kind == "iterations" and verdict.found_by == "window":
+        yield "the job stood still for", seconds(cost.window_stall_s)
+    if cost.trigger_to_verdict_s is not None:
+        yield "verdict after", seconds(cost.trigger_to_verdict_s)
+    if cost.summarize_s:
+        yield "summarizing at most", seconds(cost.summarize_s)
+    if cost.localize_s:
+        where = f" on Ray ({cost.engine_why})" if cost.engine == "ray" else ""
+        yield "comparing", f"{seconds(cost.localize_s)}{where}"
+    if cost.pattern_bytes:
+        yield "kept", f"{byte_size(cost.pattern_bytes)} of {byte_size(cost.raw_bytes)}"
 
 
 # --- hypotheses ---

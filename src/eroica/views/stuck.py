@@ -10,7 +10,7 @@ from markupsafe import Markup
 from eroica.model.look import Blockage, Death, Ending, ProcessLook, WorkerLook
 from eroica.model.words import clean, seconds, worker_list
 from eroica.views.material import Material
-from eroica.views.svg import Facts, Picture, facts, join, rect, sign, tag
+from eroica.views.svg import Facts, Picture, facts, join, rect, svg, tag
 
 #: Innermost frames that are shown of a place.
 _FRAMES = 4
@@ -100,7 +100,7 @@ def _row(place: Place, looks: Sequence[WorkerLook], most: int, material: Materia
             "div",
             tag("b", worker_list(ranks), cls="named" if is_named else None),
             tag("p", ", ".join(_told(looks, state)), cls="soft"),
-            sign(_BAR, 14, bar),
+            svg(_BAR, 14, bar),
         ),
         tag("ol", *stack, cls="stack") if stack else nobody,
     )
