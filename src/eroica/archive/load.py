@@ -127,6 +127,12 @@ def open_saved(path: Path) -> Saved:
     return read_verdict(path)
 
 
+def run_around(window: SavedWindow) -> SavedRun | None:
+    """The run directory of a window that was named by its own path; None where there is none."""
+    parent = window.directory.resolve().parent
+    return open_run(parent.parent) if parent.name == "windows" and parent.is_dir() else None
+
+
 def looks_saved(path: Path) -> bool:
     """Whether `path` is a place that `open_saved` understands (no trace file or folder of traces)."""
     if path.is_dir():

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eroica.archive.load import SavedRun, SavedWindow, count_patterns, read_patterns
+from eroica.archive.load import SavedRun, SavedWindow, count_patterns, read_patterns, run_around
 from eroica.cli.options import settings_from
 from eroica.cli.output import check_target, make_console, on_terminal, write_result
-from eroica.cli.saved import diagnose_again, open_place, run_of
+from eroica.cli.saved import diagnose_again, open_place
 from eroica.collector.recurrence import with_recurrence
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
@@ -182,7 +182,7 @@ def _one(saved: SavedRun | SavedWindow | Verdict, number: int | None, again: boo
     if number is not None:
         raise UsageError(f"--window {number}: only a run directory has several windows")
     if isinstance(saved, SavedWindow):
-        return _of_window(run_of(saved), saved, again, settings)
+        return _of_window(run_around(saved), saved, again, settings)
     if again:
         raise UsageError("--again needs patterns; a verdict alone holds none, give its run directory")
     return saved

@@ -129,12 +129,3 @@ def baseline_of(
 
 def _is_baseline(window: SavedWindow) -> bool:
     return window.purpose == "baseline" and bool(window.pattern_files)
-
-
-def run_of(window: SavedWindow) -> SavedRun | None:
-    """The run directory around a window that was named by its own path."""
-    parent = window.directory.resolve().parent
-    if parent.name != "windows" or not parent.is_dir():
-        return None
-    around = open_place(parent.parent)
-    return around if isinstance(around, SavedRun) else None
