@@ -24,7 +24,7 @@ from eroica.collector.pace import PaceUpdate
 from eroica.model.communication import DelayMatrix
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
-from eroica.views.live_page import job_now, roster, verdict_now, window_now, workers_now
+from eroica.views.live_page import job_now, verdict_now, window_now
 from eroica.wire.messages import JobStatus, ProfileAnswer, ProfileRequest, WindowLine
 
 log = logging.getLogger("eroica.collector")
@@ -173,12 +173,9 @@ class Telling:
         """Put into the feed what has changed."""
         self._pace.clear()
         status, verdicts, final = self._shown.status(), self._shown.verdicts(), self._shown.final()
-        who = roster(status, self._shown.heard)
-        workers = workers_now(status, who)
         put, encode = self._feed.put, msgspec.json.encode
-        put("status", "status", encode(job_now(status, workers.letters)))
-        put("roster", "roster", encode(who))
-        put("workers", "workers", encode(workers))
+        for name, event in job_now(status, self._shown.heard).items():
+            put(name, name, encode(event))
         if time.monotonic() - self._ways_at >= WAYS_S and (ways := self._shown.ways()) is not None:
             self._ways_at = time.monotonic()
             put("ways", "ways", encode(ways))
