@@ -217,16 +217,10 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def open_run(path: Path, window_at: Callable[[Path], SavedWindow] | None = None) -> SavedRun:
-    """A run directory; what is damaged in it becomes notes.
-
-    Args:
-        path: The directory.
-        window_at: Opens one window, default `open_window`.
-    """
+def open_run(path: Path) -> SavedRun:
+    """A run directory; what is damaged in it becomes notes."""
     notes: list[str] = []
-    open_one = window_at or open_window
-    windows = tuple(open_one(directory) for directory in _window_directories(path, notes))
+    windows = tuple(map(open_window, _window_directories(path, notes)))
     verdict = _noted(path / "verdict.json", _decode_verdict, notes)
     history = _noted(path / "history.json", decode_history, notes)
     return SavedRun(directory=path, verdict=verdict, windows=windows, notes=tuple(notes), history=history)
