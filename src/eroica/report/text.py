@@ -6,7 +6,6 @@ Names from the job are written as plain text: console markup and control charact
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
@@ -146,7 +145,7 @@ def _coverage(verdict: Verdict) -> Iterator[Text]:
     coverage = verdict.coverage
     complete = coverage.workers_reported >= coverage.workers_expected and not coverage.missing
     yield Text(coverage_line(verdict), style="dim" if complete else "yellow")
-    yield from _notes(coverage.notes)
+    yield from note_lines(coverage.notes)
     costs = ", ".join(f"{term} {value}" for term, value in cost_facts(verdict))
     if verdict.found_by == "communication":
         yield Text("Told by communication alone: a window says what it is", style="dim")
@@ -154,7 +153,8 @@ def _coverage(verdict: Verdict) -> Iterator[Text]:
         yield Text(f"{'Reading' if is_recorded(verdict) else 'Looking'} cost: {costs}", style="dim")
 
 
-def _notes(notes: Sequence[str]) -> Iterator[Text]:
+def note_lines(notes: Sequence[str]) -> Iterator[Text]:
+    """Yield the first notes, and how many more there are."""
     for note in notes[:_MOST_NOTES]:
         yield Text(f"Note: {sentence(note)}", style="dim")
     yield from left_out(len(notes) - _MOST_NOTES, "note")
@@ -274,7 +274,7 @@ def _foot(comparison: Comparison) -> Iterator[Text]:
         *comparison.notes,
         *(f"{label}: {note}" for label, side in sides for note in side.notes),
     ]
-    yield from _notes(notes)
+    yield from note_lines(notes)
 
 
 # --- parts of all reports ---
@@ -301,12 +301,9 @@ def _grid(rows: Iterable[tuple[str, RenderableType]], gap: int = 1) -> Table:
     return table
 
 
-def draw_rule(title: str, console: Console, align: Literal["left", "center"] = "center") -> None:
-    """Draw a line with a title."""
-    if console.is_terminal:
-        console.rule(Text(title, style="dim"), style="dim", align=align)
-    else:
-        draw([Text(f"─── {title} ───")], console)
+def rule(title: str) -> Text:
+    """Return a line with a title."""
+    return Text(f"─── {title} ───", style="dim")
 
 
 def headline(word: str, summary: str, style: str) -> Text:
