@@ -116,11 +116,15 @@ def whereabouts(finding: Finding, *, everybody: bool = True) -> str:
     return worker_list(finding.workers) + on
 
 
+def who(one: Finding | Hypothesis) -> str:
+    """Return the workers of a finding or hypothesis."""
+    some = worker_list(one.workers) if one.workers else "some workers"
+    return {"all": "all workers", "rotating": "changing workers"}.get(one.scope, some)
+
+
 def in_short(finding: Finding) -> str:
     """Return a finding in short: "slow-data-loading on worker 2"."""
-    named = worker_list(finding.workers) or "some workers"
-    where = {"all": "all workers", "rotating": "changing workers"}.get(finding.scope, named)
-    return f"{clean(finding.cause, 60)} on {where}"
+    return f"{clean(finding.cause, 60)} on {who(finding)}"
 
 
 def price(finding: Finding, iteration_ms: float | None) -> str:
@@ -164,8 +168,7 @@ def _symptom(finding: Finding, verdict: Verdict) -> str:
     )
     duration = finding.duration
     long = f", {milliseconds(duration.per_iteration_ms)} per iteration" if duration is not None else ""
-    where = worker_list(finding.workers) if finding.scope == "some" else "all workers"
-    return f"{clean(finding.function.name, 80)} on {where}{long}: waits for {awaited or 'another worker'}"
+    return f"{clean(finding.function.name, 80)} on {who(finding)}{long}: waits for {awaited or 'another worker'}"
 
 
 def coverage_line(verdict: Verdict) -> str:
@@ -213,9 +216,8 @@ def describe_nearest(one: Hypothesis) -> str:
 def describe(one: Hypothesis) -> str:
     """Return a hypothesis: cause, function, workers and gain."""
     where = "" if one.function == NO_FUNCTION else f" in {clean(one.function, 80)}"
-    whom = {"all": "all workers", "rotating": "one worker after another"}.get(one.scope) or worker_list(one.workers)
     gain = "" if one.gain is None else f", {percent(one.gain)} of the iteration"
-    return f"{clean(one.cause, 60)}{where} on {whom}{gain}"
+    return f"{clean(one.cause, 60)}{where} on {who(one)}{gain}"
 
 
 def signs_of(one: Hypothesis) -> Iterator[tuple[str, str]]:
@@ -288,8 +290,6 @@ def _share(value: float | None) -> str:
 
 def _range(bounds: tuple[float, float] | None) -> str:
     """Return bounds as percent; "" where all values are within them."""
-    return (
-        ""
-        if bounds is None or bounds[1] - bounds[0] >= 1.0
-        else f"{percent(bounds[0]).removesuffix(' %')}–{percent(bounds[1])}"
-    )
+    if bounds is None or bounds[1] - bounds[0] >= 1.0:
+        return ""
+    return f"{percent(bounds[0]).removesuffix(' %')}–{percent(bounds[1])}"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from eroica.model.verdict import Verdict
-from eroica.model.words import clean, ending_words, sentence, worker_list
+from eroica.model.words import clean, ending_words, sentence
+from eroica.report.phrases import who
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ REPORT_POLICY = (
 _MOST_WINDOWS, _MOST_WORKERS = 20, 40
 _MOST_ODD = 60
 _MOST_EVIDENCE = 4
-#: Workers of a cause that names none.
-_SCOPES = {"all": "all workers", "rotating": "changing workers"}
 Event = dict[str, object]
 WorkerLetter = Literal["l", "t", "c", "v", "s", "f", "u", "e", "x"]
 #: Meaning of each letter. The page draws later ones over earlier ones.
@@ -158,7 +157,7 @@ def verdict_now(window_id: int, verdict: Verdict, report: str) -> Event:
     return {
         **words,
         "cause": first.cause,
-        "workers": _SCOPES.get(first.scope) or worker_list(first.workers),
+        "workers": who(first),
         "hosts": [clean(host) for host in first.hosts[:8]],
         "gain": first.gain,
         "confidence": first.confidence,

@@ -20,6 +20,7 @@ from eroica.report.phrases import (
     price,
     stands_still,
     whereabouts,
+    who,
     window_facts,
 )
 from eroica.views.material import Material
@@ -133,11 +134,9 @@ def _cause(finding: Finding, verdict: Verdict) -> dict[str, object]:
     rows = list(number_rows(finding))
     stack = [clean(frame, 200) for frame in finding.function.stack if frame]
     recurrence = finding.recurrence
-    who = {"rotating": "changing workers", "all": "all workers" if len(finding.workers) != 1 else ""}
-    title = who.get(finding.scope) or (worker_list(finding.workers) if finding.workers else "")
     return {
         "finding": finding,
-        "title": f"on {title}" if title else "",
+        "title": f"on {worker_list(finding.workers) if len(finding.workers) == 1 else who(finding)}",
         "function": "" if finding.function.name == NO_FUNCTION else clean(finding.function.name, 120),
         "where": whereabouts(finding, everybody=not (is_recorded(verdict) and verdict.coverage.missing)),
         "price": "" if stands_still(verdict) else price(finding, verdict.iteration.current_ms),
