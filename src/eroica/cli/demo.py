@@ -16,8 +16,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from eroica.cli.output import make_console
-from eroica.cli.page import find_page
+from eroica.cli.output import find_page, make_console
 from eroica.cli.story import Story, still
 from eroica.demo.expected import EXPECTED, Judgement, judge
 from eroica.demo.rehearsal import MIDDLE, SETTINGS, Rehearsal, running

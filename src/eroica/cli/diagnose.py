@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eroica.cli.options import settings_from
 from eroica.cli.output import check_new_directory, check_target, make_console, on_terminal, write_result
+from eroica.cli.settings import settings_from
 from eroica.errors import InputError, UsageError
 
 if TYPE_CHECKING:

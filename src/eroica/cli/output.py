@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from eroica.archive.forget import PAGE_FILE
 from eroica.errors import InputError, UsageError
+from eroica.settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 #: Wider than any sentence of a verdict, so that none is broken where a program reads.
 _PIPED_WIDTH = 1_000
 _NARROWEST = 24
+#: The collector has waited for the page already; one that takes longer is finished after we are gone.
+_PAGE_S, _POLL_S = 3.0, 0.05
 
 
 def check_target(file: Path | None, option: str = "--json") -> None:
@@ -188,3 +193,26 @@ def make_console(*, quiet: bool = False, stderr: bool = False) -> Console:
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
     return Ours(quiet=quiet, stderr=stderr, width=_PIPED_WIDTH)
+
+
+def say_page(console: Console, run: Path, settings: Settings) -> None:
+    """Name the page as a link that terminals open; where there is none, the run directory."""
+    page = find_page(run) if settings.pages else None
+    where = page.absolute().as_uri() if page is not None else str(run)
+    console.print(f"Report: {where}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def find_page(run: Path, patience_s: float = _PAGE_S) -> Path | None:
+    """The page of a run's final verdict, as soon as it is drawn; None if it does not come in so many seconds."""
+    page, verdict, end = run / PAGE_FILE, run / "verdict.json", time.monotonic() + patience_s
+    while time.monotonic() < end:
+        try:
+            if page.stat().st_mtime_ns >= verdict.stat().st_mtime_ns:
+                return page
+        except FileNotFoundError:
+            if not verdict.exists():
+                return None
+        except OSError:
+            return None
+        time.sleep(_POLL_S)
+    return None

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica.archive.load import SavedRun, SavedWindow, count_patterns, read_patterns, run_around
-from eroica.cli.options import settings_from
 from eroica.cli.output import check_target, make_console, on_terminal, write_result
 from eroica.cli.saved import diagnose_again, open_place
+from eroica.cli.settings import settings_from
 from eroica.collector.recurrence import with_recurrence
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern

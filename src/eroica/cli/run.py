@@ -12,10 +12,9 @@ from pathlib import Path
 
 import click
 
-from eroica.cli.claim import Claim
 from eroica.cli.launch import FORWARDED, Impatient, Launch
-from eroica.cli.nodes import Part, enclosing, part_of, tasks_share
-from eroica.cli.options import settings_from
+from eroica.cli.nodes import Claim, Part, enclosing, part_of, tasks_share
+from eroica.cli.settings import settings_from
 from eroica.errors import UsageError
 from eroica.settings import Settings, pinned_config
 from eroica.start import IGNORED, given_environment, ignored_before, run_unwatched
@@ -217,8 +216,7 @@ def _print_home(home: str) -> None:
 def _print_verdict(verdict: bytes | None, where: Places, settings: Settings) -> None:
     if verdict is None:
         return
-    from eroica.cli.output import make_console
-    from eroica.cli.page import say_page
+    from eroica.cli.output import make_console, say_page
     from eroica.model.verdict import Verdict
     from eroica.report.text import render_verdict
 
