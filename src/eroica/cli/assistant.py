@@ -150,7 +150,7 @@ class Tools:
             _, patterns, damaged = usable_patterns(window)
             label = f"{name}@{window.window_id}"
             sides.append(Run(name=label, patterns=patterns, job=saved.job, notes=(*notes, *damaged)))
-        return comparison_answer(compare(*sides, self.settings))
+        return comparison_answer(compare(sides[0], sides[1], self.settings))
 
     @_told
     def open_window(

@@ -118,7 +118,7 @@ def find_changes(deltas: Deltas, settings: Settings) -> list[Change]:
     together = list(_alike(deltas, least_us))
     taken_FU = np.zeros(deltas.change_us.shape, dtype=np.bool_)
     for change in together:
-        taken_FU[np.ix_(change.functions, change.units)] = True
+        taken_FU[np.ix_(list(change.functions), list(change.units))] = True
     errors = max(_LEAST_ERRORS, float(np.sqrt(2.0 * np.log(max(deltas.change_us[:-1].size, 2)))))
     alone_FU = np.where(taken_FU, 0.0, deltas.change_us)
     single = [
@@ -192,7 +192,7 @@ def _measured(
     deltas: Deltas, functions: list[int], units: NDArray[np.intp], change_us: Floats, strength: float
 ) -> Change:
     """Return a change with its numbers: mean over its units, sum over its functions."""
-    at, sides = np.ix_(functions, units), (deltas.before, deltas.after)
+    at, sides = np.ix_(functions, units.tolist()), (deltas.before, deltas.after)
     totals, counts = [side.total_us[at] for side in sides], [side.count[at] for side in sides]
     count = [float(one.sum(axis=0).mean()) for one in counts]
     length = [float(total.sum(axis=0).mean()) / 1e3 / number if number > 0 else 0.0

@@ -116,7 +116,8 @@ def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, ob
 
 def _events(processes: Sequence[Process]) -> Iterator[dict[str, object]]:
     """Yield names and order of processes and threads, then slices and values; the first begins at 0."""
-    starts = [(one.place, row.start_ns[:1]) for one in processes for row in (*one.lanes, *one.counters)]
+    starts = [(one.place, lane.start_ns[:1]) for one in processes for lane in one.lanes]
+    starts += [(one.place, counter.start_ns[:1]) for one in processes for counter in one.counters]
     origin = min((int(place.steps(start)[0]) for place, start in starts if len(start)), default=0)
     for order, process in enumerate(processes):
         pid = process.number

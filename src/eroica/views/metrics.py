@@ -44,7 +44,7 @@ _COSTS = (
     ("eroica_raw", "raw_bytes", "bytes", "What all workers recorded in windows."),
     ("eroica_pattern", "pattern_bytes", "bytes", "What of it was sent to the collector."),
 )
-Series = Mapping[tuple[str, ...], float]
+Series = Mapping[Any, float]  # by a tuple of labels
 
 
 @dataclass(frozen=True, kw_only=True)
