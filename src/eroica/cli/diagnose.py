@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eroica.cli.output import check_new_directory, check_target, make_console, on_terminal, write_result
+from eroica.cli.output import check_target, make_console, on_terminal, write_result
 from eroica.cli.settings import settings_from
 from eroica.errors import InputError, UsageError
 
@@ -57,7 +57,7 @@ def diagnose(  # noqa: PLR0913 - one for each option
     check_target(html_file, "--html")
     if str(json_file) == str(html_file) == "-":
         raise UsageError("--json - and --html - both print; give one of them a file")
-    check_new_directory(out)
+    check_target(out, "--out", new_directory=True)
     try:
         from eroica.offline.examine import Bar, examine
         from eroica.trace.names import compile_rule

@@ -30,40 +30,30 @@ _NARROWEST = 24
 _PAGE_S, _POLL_S = 3.0, 0.05
 
 
-def check_target(file: Path | None, option: str = "--json") -> None:
+def check_target(file: Path | None, option: str = "--json", *, new_directory: bool = False) -> None:
     """Fail before the work, not after it.
 
+    Args:
+        file: Where a file or a new directory is to be; "-" is standard output.
+        option: The option that names it.
+        new_directory: A directory is wanted, which must be empty if it is there.
+
     Raises:
-        UsageError: The file cannot be written there.
+        UsageError: It cannot be written there.
     """
     if file is None or str(file) == "-":
         return
+    what = "new directory" if new_directory else "file"
     try:
-        is_there = _kind(file)
-        if stat.S_ISDIR(is_there):
-            raise UsageError(f"{option} {file} is a directory; name a file")
-        if not is_there and not stat.S_ISDIR(_kind(file.absolute().parent)):
+        mode = _kind(file)
+        if mode and stat.S_ISDIR(mode) != new_directory:
+            raise UsageError(f"{option} {file} is a {'file' if new_directory else 'directory'}; name a {what}")
+        if mode and new_directory and any(file.iterdir()):
+            raise UsageError(f"{option} {file} is not empty; name a {what}")
+        if not mode and not new_directory and not stat.S_ISDIR(_kind(file.absolute().parent)):
             raise UsageError(f"{option} {file}: there is no directory {file.parent}")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{option} {file} cannot be written: {_why(error)}; name a file elsewhere") from None
-
-
-def check_new_directory(out: Path | None, option: str = "--out") -> None:
-    """Fail before the work.
-
-    Raises:
-        UsageError: No new directory can be made there.
-    """
-    if out is None:
-        return
-    try:
-        is_there = _kind(out)
-        if is_there and not stat.S_ISDIR(is_there):
-            raise UsageError(f"{option} {out} is a file; name a new directory")
-        if is_there and any(out.iterdir()):
-            raise UsageError(f"{option} {out} is not empty; name a new directory")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{option} {out} cannot be written: {_why(error)}; name a directory elsewhere") from None
+        raise UsageError(f"{option} {file} cannot be written: {_why(error)}; name a {what} elsewhere") from None
 
 
 def write_result(file: Path | None, data: bytes, option: str = "--json") -> None:
