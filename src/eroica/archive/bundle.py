@@ -12,6 +12,7 @@ import os
 import stat
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +72,11 @@ class Bundle:
         self._parts: list[bytes | None] = []
         self._places: dict[bytes, int] = {}
         self._frames: dict[int, _Frame] = {}
-        self._file = _appendable(path) if append else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if append:
+            private_directory(path.parent)
+            self._file = private_file(path, os.O_RDWR | os.O_CREAT)
+        else:
+            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self._end = self._scan()
             if append:
@@ -205,22 +210,16 @@ class Bundle:
         return os.pread(self._file, size, start)
 
 
-def _appendable(path: Path) -> int:
-    private_directory(path.parent)
-    return private_file(path, os.O_RDWR | os.O_CREAT)
-
-
-def _some(parts: list[bytes]) -> list[list[bytes]]:
-    """Parts by frames: few enough, and not too long together."""
-    found: list[list[bytes]] = []
-    size = 0
+def _some(parts: list[bytes]) -> Iterator[list[bytes]]:
+    """Yield parts by frames: few enough, and not too long together."""
+    some: list[bytes] = []
     for part in parts:
-        if not found or len(found[-1]) >= _TOGETHER or size + len(part) > _MOST_FRAME_BYTES // 2:
-            found.append([])
-            size = 0
-        found[-1].append(part)
-        size += len(part)
-    return found
+        if some and (len(some) >= _TOGETHER or sum(map(len, some)) + len(part) > _MOST_FRAME_BYTES // 2):
+            yield some
+            some = []
+        some.append(part)
+    if some:
+        yield some
 
 
 def _framed(kind: int, rank: int, data: bytes) -> bytes:
