@@ -13,9 +13,7 @@ from eroica.model.verdict import (
     BreakdownItem,
     Finding,
     Hypothesis,
-    ResourceUse,
     Verdict,
-    VerdictWindow,
 )
 from eroica.model.words import amount, byte_size, change, clean, milliseconds, seconds, sentence, worker_list
 
@@ -56,32 +54,25 @@ def window_facts(verdict: Verdict) -> list[str]:
     window = verdict.window
     if window is None:
         return ["no window was judged"]
+    first, end, lasted = window.first_iteration, window.last_iteration, seconds(window.duration_s)
     if window.kind == "blocked":
-        return list(_standstill(window))
-    if window.first_iteration is None or window.last_iteration is None:
-        return [f"{window.kind} window of {seconds(window.duration_s)}"]
+        stands = [] if first is None or end is None else [f"stands after iterations {first} to {end}"]
+        if stands and first == end:
+            stands = [f"stands after iteration {first}"]
+        return [*stands, *([f"silent for {lasted}"] if window.duration_s else [])]
+    if first is None or end is None:
+        return [f"{window.kind} window of {lasted}"]
+    last = max(end - 1, first)
     if window.kind == "trace":
-        return [_recorded(window.first_iteration, window.last_iteration), seconds(window.duration_s)]
-    last = max(window.last_iteration - 1, window.first_iteration)
+        return [
+            f"one recorded iteration ({first})"
+            if last == first
+            else f"{end - first} recorded iterations ({first}–{last})",
+            lasted,
+        ]
     if verdict.found_by == "communication":
-        return [f"at iteration {last}, by the last {seconds(window.duration_s)} of communication"]
-    return [f"iterations {window.first_iteration}–{last}, {seconds(window.duration_s)}"]
-
-
-def _recorded(first: int, last: int) -> str:
-    """Return the iterations of a trace, without the last one."""
-    if last - first <= 1:
-        return f"one recorded iteration ({first})"
-    return f"{last - first} recorded iterations ({first}–{last - 1})"
-
-
-def _standstill(window: VerdictWindow) -> Iterator[str]:
-    """Yield where the job stands and since when."""
-    first, last = window.first_iteration, window.last_iteration
-    if first is not None and last is not None:
-        yield f"stands after iteration {first}" if first == last else f"stands after iterations {first} to {last}"
-    if window.duration_s:
-        yield f"silent for {seconds(window.duration_s)}"
+        return [f"at iteration {last}, by the last {lasted} of communication"]
+    return [f"iterations {first}–{last}, {lasted}"]
 
 
 def pace_facts(verdict: Verdict) -> list[str]:
@@ -256,32 +247,23 @@ def number_rows(finding: Finding) -> Iterator[NumberRow]:
         expected = _range(pattern.expected.get("beta"))
         yield NumberRow("critical β", percent(pattern.beta), _share(beta), expected, pattern.beta, beta)
     if duration is not None:
-        label = "others wait" if _is_waiting_alone(finding) else "duration"
+        is_late = finding.role == "cause" and finding.function.name == NO_FUNCTION and pattern is None
+        label = "others wait" if is_late and duration.peers_ms is None else "duration"
         here, peers = duration.per_iteration_ms, duration.peers_ms
         yield NumberRow(label, milliseconds(here), "" if peers is None else milliseconds(peers), "", here, peers)
         if duration.count_per_iteration or duration.peers_count:
             count, others = duration.count_per_iteration, duration.peers_count
             label = "seen in samples" if duration.is_sampled else "calls"
             yield NumberRow(label, f"{count:.1f}", "" if others is None else f"{others:.1f}", "", count, others)
-    if finding.resource is not None:
-        yield _resource(finding.resource)
+    use = finding.resource
+    if use is not None:
+        there = "" if use.peers_mean is None else amount(use.peers_mean, use.unit)
+        label = f"{clean(use.name, 24)} μ"
+        yield NumberRow(label, amount(use.mean, use.unit), there, "", use.mean, use.peers_mean)
     if pattern is not None and pattern.sigma:
         sigma = (pattern.peers or {}).get("sigma")
-        label = f"{clean(finding.resource.name, 24)} σ" if finding.resource is not None else "σ"
+        label = f"{clean(use.name, 24)} σ" if use is not None else "σ"
         yield NumberRow(label, percent(pattern.sigma), _share(sigma), "", pattern.sigma, sigma)
-
-
-def _is_waiting_alone(finding: Finding) -> bool:
-    """Return whether the duration is the waiting of others for a worker without a known function."""
-    duration = finding.duration
-    unknown = finding.role == "cause" and finding.function.name == NO_FUNCTION
-    return unknown and finding.pattern is None and duration is not None and duration.peers_ms is None
-
-
-def _resource(resource: ResourceUse) -> NumberRow:
-    peers = "" if resource.peers_mean is None else amount(resource.peers_mean, resource.unit)
-    here = amount(resource.mean, resource.unit)
-    return NumberRow(f"{clean(resource.name, 24)} μ", here, peers, "", resource.mean, resource.peers_mean)
 
 
 def _share(value: float | None) -> str:

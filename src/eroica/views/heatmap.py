@@ -33,8 +33,6 @@ from eroica.views.svg import Facts, Picture, facts
 MOST_ROWS = 30
 #: Columns of the image; the browser would only average more.
 _MOST_COLUMNS = 720
-#: Workers up to which cells carry numbers.
-_NUMBERED = 12
 _WIDTH, _LEFT, _TOP, _ROW = 960.0, 236.0, 34.0, 18.0
 #: Letters in the name of a row.
 _LETTERS = 29
@@ -148,7 +146,6 @@ class _Heatmap:
             height + 74,
             *(_image(indexed_png(cells, colors), cls, size) for cls, colors in _PALETTES),
             *self._labels(),
-            *self._numbers(),
             *self._marks(height),
             *self._worker_axis(height),
             _legend(self.top_ms, height + 58),
@@ -176,15 +173,6 @@ class _Heatmap:
     def _standing(self, order: int) -> str:
         """Return whether a row belongs to a cause, a symptom or neither."""
         return "" if not order else "cause" if order in self.blamed else "symptom"
-
-    def _numbers(self) -> Iterator[Markup]:
-        """Yield the values of cells that have room for them."""
-        level_FW = levels(self.ms_FW, self.top_ms)
-        for (row, worker), value in np.ndenumerate(self.ms_FW if self.workers <= _NUMBERED else np.empty((0, 0))):
-            if value > 0:
-                x, y = self._x(worker + 0.5), _TOP + _ROW * (row + 0.5) + 4
-                cls = "cell-far" if level_FW[row, worker] > _LEVELS * 0.5 else "cell-near"
-                yield svg.label(x, y, svg.time(float(value)), text_anchor="middle", cls=cls)
 
     def _marks(self, height: float) -> Iterator[Markup]:
         """Yield a diamond above each culprit's column and, of few workers, an outline around it."""
@@ -216,15 +204,14 @@ class _Heatmap:
 
     def _facts(self) -> Facts:
         header = ["function", "median", "highest", "on worker", "lowest", "on worker"]
-        named = [f"worker {self.material.ranks[at]}" for at in self.culprits[:3]]
-        return facts([*header, *named], [self._fact(row) for row in range(len(self.keys))])
-
-    def _fact(self, row: int) -> list[str]:
-        values_W = self.ms_FW[row]
-        high, low = int(np.nanargmax(values_W)), int(np.nanargmin(values_W))
-        ends = [(svg.time(float(values_W[at])), str(self.material.ranks[at])) for at in (high, low)]
-        own = [_time(float(values_W[at])) for at in self.culprits[:3]]
-        return [clean(self.names[row]), _time(float(self.middle_F[row])), *ends[0], *ends[1], *own]
+        header += [f"worker {self.material.ranks[at]}" for at in self.culprits[:3]]
+        rows = []
+        for name, middle, values_W in zip(self.names, self.middle_F.tolist(), self.ms_FW, strict=True):
+            places = int(np.nanargmax(values_W)), int(np.nanargmin(values_W))
+            ends = [text for at in places for text in (svg.time(float(values_W[at])), str(self.material.ranks[at]))]
+            own = [svg.time(value) if math.isfinite(value) else "–" for value in values_W[self.culprits[:3]].tolist()]
+            rows.append([clean(name), svg.time(middle), *ends, *own])
+        return facts(header, rows)
 
     def _data(self) -> dict[str, object]:
         ranks = self.material.ranks
@@ -249,10 +236,6 @@ class _Heatmap:
             "light": _LIGHT,
             "dark": _DARK,
         }
-
-
-def _time(value: float) -> str:
-    return svg.time(value) if math.isfinite(value) else "–"
 
 
 # --- colors ---
