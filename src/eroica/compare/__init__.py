@@ -153,12 +153,9 @@ class _Judged:
         is_clear = abs(change) >= _ITERATION_ERRORS * self.error_us or self._are_apart()
         self.direction = int(np.sign(change)) if is_clear and abs(change) >= self.least_us else 0
         self.own = [one for one in changes if one.reason != "waiting"]
-        self.worse = [one for one in self.own if self._is_clear(one) and self._is_slower(one)]
-        self.better = [
-            one
-            for one in self.own
-            if self._is_clear(one) and one.change_ms < 0 and self._busy_change(one) <= -self.least_us
-        ]
+        clear = [one for one in self.own if one.strength >= _CLEAR_ERRORS]
+        self.worse = [one for one in clear if self._is_slower(one)]
+        self.better = [one for one in clear if one.change_ms < 0 and self._busy_change(one) <= -self.least_us]
 
     def _are_apart(self) -> bool:
         """Return whether all iterations of one run are longer than all of the other, and hardly by chance."""
@@ -167,10 +164,6 @@ class _Judged:
             return False
         is_sorted = before_I.max() < after_I.min() or after_I.max() < before_I.min()
         return bool(is_sorted) and comb(before_I.size + after_I.size, before_I.size) * _SORTED_BY_CHANCE >= 1
-
-    @staticmethod
-    def _is_clear(change: Change) -> bool:
-        return change.strength >= _CLEAR_ERRORS
 
     def _is_slower(self, change: Change) -> bool:
         """Return whether a function got slower, and its workers are busy for longer."""
@@ -209,7 +202,7 @@ class _Judged:
         unsure = next((change for change in self.own if self._is_slower(change)), None)
         if unsure is None:
             return ""
-        name = f"{clean(unsure.name, 80)} on {self._workers(unsure)}"
+        name = f"{clean(unsure.name, 80)} on {worker_list(self._ranks(unsure))}"
         return f"{milliseconds(unsure.change_ms)} more in {name} are hardly beyond the noise of {few}"
 
     def _may_differ(self) -> bool:
@@ -258,7 +251,7 @@ class _Judged:
     def _main(self, changes: Sequence[Change]) -> str:
         more = f"; {plural(len(changes) - 1, 'other change')} below" if len(changes) > 1 else ""
         first = changes[0]
-        return f"{clean(first.name, 80)} {predicate(first)} on {self._workers(first)}{more}"
+        return f"{clean(first.name, 80)} {predicate(first)} on {worker_list(self._ranks(first))}{more}"
 
     def _only_waiting(self) -> str:
         """Return the clause for an iteration that no function explains."""
@@ -273,9 +266,6 @@ class _Judged:
         """Return whether waiting was separated from the transfer itself."""
         transfer_us = self.deltas.after.transfer_us - self.deltas.before.transfer_us
         return not np.isnan(transfer_us[list(change.units)]).any()
-
-    def _workers(self, change: Change) -> str:
-        return worker_list(self._ranks(change))
 
     def _ranks(self, change: Change) -> tuple[int, ...]:
         return tuple(sorted({rank for unit in change.units for rank in self.ranks[unit]}))

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
-from eroica.model.history import IterationHistory, Mark
+from eroica.model.history import Mark
 from eroica.model.pattern import WorkerPattern
 from eroica.model.series import decode_alike
 from eroica.model.words import milliseconds
@@ -74,21 +74,19 @@ def of_job(material: Material) -> Course | None:
     chosen = _thinned(np.array(history.slowest_ms))
     columns = (np.array(getattr(history, name)) for name in ("at_s", "mean_ms", "slowest_ms"))
     at_s, mean_ms, slowest_ms = (column[chosen].astype(np.float64) for column in columns)
-    notes = tuple(_history_note(history, int(at)) for at in chosen)
     return Course(
         x=at_s,
         mean_ms=mean_ms,
         high_ms=slowest_ms,
-        notes=notes,
+        notes=tuple(
+            f"iteration {history.iteration[at]:,}: mean {milliseconds(history.mean_ms[at])}, slowest: worker "
+            f"{history.slowest_worker[at]}, {milliseconds(history.slowest_ms[at])}"
+            for at in chosen.tolist()
+        ),
         is_time=True,
         marks=_own_marks(history.marks, material.window_id),
         before_ms=material.verdict.iteration.baseline_ms,
     )
-
-
-def _history_note(history: IterationHistory, at: int) -> str:
-    slowest = f"slowest: worker {history.slowest_worker[at]}, {milliseconds(history.slowest_ms[at])}"
-    return f"iteration {history.iteration[at]:,}: mean {milliseconds(history.mean_ms[at])}, {slowest}"
 
 
 def _own_marks(marks: Sequence[Mark], window_id: int) -> tuple[Mark, ...]:
