@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +18,6 @@ from eroica.model.verdict import NAMED, NO_FUNCTION, Finding, Hypothesis, Verdic
 from eroica.model.words import clean, history, milliseconds, plural, sentence, worker_list
 from eroica.report.phrases import (
     BREAKDOWN,
-    NumberRow,
     breakdown_lines,
     compared_with,
     cost_facts,
@@ -43,8 +42,6 @@ _MOST_CAUSES = 5
 _MOST_SYMPTOMS = 8
 _MOST_NOTES = 6
 _TRAIL_FRAMES = 3
-#: Cells that the labels of a table may lose, and a width that fits any table.
-_FOLDED, _AMPLE = 4, 500
 _INDENTED = (0, 0, 0, 3)
 _NOTHING = "Nothing else was considered: no rule saw an excess that could be a cause."
 _COMPARED = {
@@ -102,9 +99,16 @@ def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, Rende
     yield "where", Text(whereabouts(finding, everybody=not (is_recorded(verdict) and verdict.coverage.missing)))
     if not stands_still(verdict):
         yield "costs", Text(price(finding, verdict.iteration.current_ms))
-    rows = list(number_rows(finding))
-    if rows:
-        yield "pattern", NumberTable(rows, compared_with(finding, is_recorded(verdict)))
+    peers = compared_with(finding, is_recorded(verdict))
+    numbers = [(row.label, row.here, ((peers, row.peers), ("expected", row.expected))) for row in number_rows(finding)]
+    if numbers:
+        yield (
+            "pattern",
+            _grid(
+                (label, Text.assemble((here, "bold"), *(f", {head} {value}" for head, value in others if value)))
+                for label, here, others in numbers
+            ),
+        )
     if finding.recurrence is not None and finding.recurrence.kind != "single":
         yield "history", Text(history(finding.recurrence))
     if finding.evidence:
@@ -316,39 +320,6 @@ def left_out(number: int, what: str) -> list[Text]:
     if number <= 0:
         return []
     return [Text(f"   and {number} more {what}{'s' if number > 1 else ''}, see the JSON", style="dim")]
-
-
-class NumberTable:
-    """The table of a finding's numbers, or the same line by line where it has no room."""
-
-    def __init__(self, rows: Sequence[NumberRow], compared_with: str) -> None:
-        self._rows = rows
-        self._compared_with = compared_with
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Choose by the width."""
-        table = _table(self._rows, self._compared_with)
-        wanted = console.measure(table, options=options.update_width(_AMPLE)).maximum
-        if wanted - _FOLDED <= options.max_width:
-            yield table
-            return
-        for row in self._rows:
-            others = ((self._compared_with, row.peers), ("expected", row.expected))
-            facts = [f"{row.label} {row.here}", *(f"{head} {value}" for head, value in others if value)]
-            yield Text(", ".join(facts))
-
-
-def _table(rows: Sequence[NumberRow], compared_with: str) -> Table:
-    columns = 4 if any(row.expected for row in rows) else 3
-    table = Table.grid(padding=(0, 2))
-    table.add_column(overflow="fold", style="dim")
-    for style in ("bold", "", "dim")[: columns - 1]:
-        table.add_column(justify="right", no_wrap=True, style=style)
-    heads = ("iteration", "here", compared_with, "expected")
-    table.add_row(*(Text(head, style="dim not bold") for head in heads[:columns]))
-    for row in rows:
-        table.add_row(*map(Text, (row.label, row.here, row.peers, row.expected)[:columns]))
-    return table
 
 
 def legend(findings: Sequence[Finding]) -> list[RenderableType]:
