@@ -78,7 +78,7 @@ def judge(verdict: Verdict, fault: str, worker: int, wanted: Expectation) -> Jud
     if all(parts[part] for part in ("verdict", "cause", "workers", "file")):
         injected = f"that is what was injected ({fault})" if wanted.cause else injected
         return Judgement(True, f"the verdict is {answer}, and {injected}")
-    said = verdict.verdict
+    said: str = verdict.verdict
     if found is not None:
         about = f"{found.cause}, scope {found.scope}, workers {list(found.workers)[:8]}"
         said = f"{said}: {about}, function {found.function.name}"
