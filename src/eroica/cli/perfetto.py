@@ -14,7 +14,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
 from eroica.views.chrome_trace import OnAxis
-from eroica.views.lanes import Drawn, Whereabouts, draw_kept, read_sources
+from eroica.views.lanes import Drawn, draw_kept, read_sources
 from eroica.views.material import Material, gather_saved
 from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 
@@ -51,20 +51,16 @@ def write_chosen(
     material = gather_saved(saved, number)
     window = saved if isinstance(saved, SavedWindow) else saved.origin() if number is None else saved.window(number)
     chosen = choose_workers(material, ranks)
-    where = Whereabouts(
-        job=material.verdict.job,
-        environ=os.environ,
-        sources=read_sources(window.directory) if window is not None else {},
-    )
+    job, sources = material.verdict.job, read_sources(window.directory) if window is not None else {}
 
     def whole(pattern: WorkerPattern) -> Drawn | None:
-        return draw_kept(pattern, where, settings)
+        return draw_kept(pattern, job, os.environ, sources, settings)
 
     try:
-        written = write_perfetto(path, material, chosen, align(material, chosen), whole)
+        notes = write_perfetto(path, material, chosen, align(material, chosen), whole)
     except OSError as error:
         raise InputError(f"--perfetto {path} cannot be written: {error.strerror or error}") from error
-    return f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *written.notes
+    return f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *notes
 
 
 def align(material: Material, ranks: Sequence[int]) -> Alignment:

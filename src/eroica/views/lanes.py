@@ -176,21 +176,6 @@ def _whole(strand: Strand, keys: Sequence[FunctionKey], origin_ns: int) -> Lane:
 # --- raw traces that were kept ---
 
 
-@dataclass(frozen=True)
-class Whereabouts:
-    """Where raw traces of a window may lie.
-
-    Attributes:
-        job: Name of the job.
-        environ: Environment that names the scratch directory.
-        sources: Global rank -> diagnosed trace file.
-    """
-
-    job: str
-    environ: Mapping[str, str]
-    sources: Mapping[int, Path]
-
-
 def read_sources(window_directory: Path) -> dict[int, Path]:
     """Return the trace files of a diagnosed window by global rank."""
     try:
@@ -200,13 +185,22 @@ def read_sources(window_directory: Path) -> dict[int, Path]:
         return {}
 
 
-def draw_kept(pattern: WorkerPattern, where: Whereabouts, settings: Settings) -> Drawn | None:
+def draw_kept(
+    pattern: WorkerPattern, job: str, environ: Mapping[str, str], sources: Mapping[int, Path], settings: Settings
+) -> Drawn | None:
     """Return all of one worker from its raw trace; None where there is none.
+
+    Args:
+        pattern: The worker's.
+        job: Name of the job.
+        environ: Environment that names the scratch directory.
+        sources: Global rank -> diagnosed trace file.
+        settings: All tunables.
 
     Raises:
         InputError: The trace cannot be read.
     """
-    worker, source = pattern.worker, where.sources.get(pattern.worker.global_rank)
+    worker, source = pattern.worker, sources.get(pattern.worker.global_rank)
     if source is not None:
         try:
             if not source.is_file() or source.stat().st_size != pattern.raw_bytes:  # it has changed
@@ -214,7 +208,7 @@ def draw_kept(pattern: WorkerPattern, where: Whereabouts, settings: Settings) ->
         except (OSError, ValueError):
             return None
         return draw_whole(stage_recording(read_trace(source, settings), worker.global_rank, settings), ())
-    scratch = places({**where.environ, "EROICA_JOB": where.job or "job", "EROICA_HOST": worker.host or "host"}).scratch
+    scratch = places({**environ, "EROICA_JOB": job or "job", "EROICA_HOST": worker.host or "host"}).scratch
     file = scratch / f"window-{pattern.window_id}" / str(worker.pid) / "capture.json"
     try:
         said = read_capture(file)

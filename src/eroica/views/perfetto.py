@@ -42,14 +42,6 @@ class Alignment:
     unplaced: Mapping[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Written:
-    """Workers in a trace, and notes on what it shows, how well clocks fit and what is missing."""
-
-    ranks: tuple[int, ...]
-    notes: tuple[str, ...]
-
-
 def choose_workers(material: Material, asked: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the workers asked for, else the culprits, each with a peer.
 
@@ -71,7 +63,9 @@ def choose_workers(material: Material, asked: Sequence[int] = ()) -> tuple[int, 
     return tuple(dict.fromkeys(asked or (rank for pair in pairs for rank in pair if rank is not None)))
 
 
-def write_perfetto(path: Path, material: Material, ranks: Sequence[int], alignment: Alignment, whole: Whole) -> Written:
+def write_perfetto(
+    path: Path, material: Material, ranks: Sequence[int], alignment: Alignment, whole: Whole
+) -> tuple[str, ...]:
     """Write the trace of some workers, from top to bottom.
 
     Args:
@@ -80,6 +74,9 @@ def write_perfetto(path: Path, material: Material, ranks: Sequence[int], alignme
         ranks: Workers, each with a pattern.
         alignment: Their clocks.
         whole: Reads the raw trace of a worker; None if it is gone. May raise InputError.
+
+    Returns:
+        Notes on what it shows, how well clocks fit and what is missing.
 
     Raises:
         InputError: None of these workers has anything to show.
@@ -94,7 +91,7 @@ def write_perfetto(path: Path, material: Material, ranks: Sequence[int], alignme
     notes[:0] = [_shown(material, drawn), fits]
     processes = [_process(material, rank, one, placed[rank], rank in known) for rank, one in drawn.items()]
     write_trace(path, processes, {**_about(material, drawn, notes), **axis})
-    return Written(tuple(drawn), tuple(notes))
+    return tuple(notes)
 
 
 def _drawn(material: Material, ranks: Sequence[int], whole: Whole, notes: list[str]) -> dict[int, Drawn]:
