@@ -136,7 +136,9 @@ def report(  # noqa: PLR0913 - one for each option
     for option, file, data in sorted(results, key=lambda one: str(one[1]) == "-"):
         write_result(file, data, option)
     with on_terminal():
-        draw([*shown, *(Text(sentence(line), style="dim") for line in lines)], console)
+        draw(shown, console)
+        for line in lines:  # a link stays whole
+            console.print(Text(sentence(line), style="dim"), soft_wrap=True)
     raise SystemExit(verdict.exit_code)
 
 
