@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.cli.claim import Claim
+from eroica.cli.nodes import Claim
 from eroica.wire.places import places, runtime_root
 
 UNTIL = "while [ ! -e {0} ]; do sleep 0.02; done; exit 5"

@@ -129,10 +129,10 @@ def test_a_directory_that_may_not_be_searched_is_one_line(slow: Path, tmp_path: 
     locked.mkdir(mode=0o700)
     program = (
         "import os, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "from pathlib import Path; from eroica.cli.output import check_new_directory, check_target\n"
+        "from pathlib import Path; from eroica.cli.output import check_target\n"
         "from eroica.errors import UsageError\n"
-        "for check in (check_target, check_new_directory):\n"
-        "    try: check(Path(sys.argv[1]) / 'in' / 'x')\n"
+        "for new in (False, True):\n"
+        "    try: check_target(Path(sys.argv[1]) / 'in' / 'x', new_directory=new)\n"
         "    except UsageError as error: print(error)\n"
     )
     done = subprocess.run(

@@ -107,12 +107,9 @@ def test_hosts_reach_the_address_that_leads_to_them(monkeypatch: pytest.MonkeyPa
     assert steering._doors("0.0.0.0:5", ["a", "b"]) == ("0.0.0.0:5", "192.0.2.7")
     assert steering._doors("127.0.0.1:0", ["here"]) == ("127.0.0.1:0", "127.0.0.1")
     assert steering._doors("192.0.2.9:5", ["nowhere"]) == ("192.0.2.9:5", "192.0.2.9")
-    with pytest.raises(UsageError, match=r"127\.0\.0\.1:0 is not reached from b"):
-        steering._doors("127.0.0.1:0", ["a", "b"])
 
 
 def test_a_host_to_which_no_way_is_known_is_wrong_usage() -> None:
-    assert steering._own_address("127.0.0.1") == "127.0.0.1"
     with pytest.raises(UsageError, match="no way is known here to no-such-host"):
         steering._doors("", ["no-such-host.invalid"])
 

@@ -101,9 +101,9 @@ def test_the_story_of_a_blocked_job_tells_how_long_nobody_has_moved() -> None:
     assert not story.concluded(status(390, 75.0, (window("done", verdict="slow"),)))
 
 
-def test_a_sentence_that_begins_with_its_verdict_is_not_introduced_by_it() -> None:
+def test_a_sentence_that_begins_with_its_verdict_says_it_once() -> None:
     line = msgspec.structs.replace(window("done", "blocked", verdict="blocked"), summary="Blocked: because")
-    assert list(Story("hang").tell(standing(11.0, windows=(line,))))[-1] == "Blocked: because"
+    assert list(Story("hang").tell(standing(11.0, windows=(line,))))[-1] == "blocked: because"
 
 
 def test_the_story_tells_who_died_first_and_how() -> None:

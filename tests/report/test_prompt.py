@@ -67,13 +67,13 @@ def test_the_text_holds_what_an_assistant_needs_to_know() -> None:
     text = prompt(samples.SLOW)
     for words in (
         "Worker 2's data loading (_read_block) makes all 4 workers wait",
-        "iterations 412 to 461",
+        "iterations 412–461",
         "58.3 ms before",
         "4 of 4 workers",
         "The training loop waits for its next batch.",
         "the processor is idle meanwhile",
         "Read ahead with loader workers",
-        "`gloo:all_reduce` on workers 0, 1, 3, 52.0 ms per iteration: waits for cause 1",
+        "gloo:all_reduce on workers 0, 1, 3, 52.0 ms per iteration: waits for _read_block (cause 1)",
     ):
         assert words in text
     assert "## Source" not in text and len(text.encode()) < MOST_BYTES

@@ -100,7 +100,7 @@ def test_how_often_a_cause_was_seen_stands_in_one_line(kind: str, windows: tuple
     assert words in text and "history" in text
 
 
-def test_where_the_numbers_have_no_room_as_a_table_each_keeps_its_name() -> None:
+def test_in_a_narrow_terminal_each_number_keeps_its_name() -> None:
     words = " ".join(drawn(samples.SLOW, 40).split())
     assert "critical β 43 %, peers 1 %, expected 0–1 %" in words and "calls 8.0, peers 8.0" in words
 

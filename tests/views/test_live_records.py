@@ -32,4 +32,4 @@ def test_a_verdict_in_short_blames_nobody_whom_the_verdict_does_not(scope: str, 
         coverage=Coverage(workers_expected=2, workers_reported=2),
         findings=(cause,),
     )
-    assert verdict_now(1, verdict, "").workers == whom
+    assert verdict_now(1, verdict, "")["workers"] == whom

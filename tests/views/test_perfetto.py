@@ -30,7 +30,7 @@ from eroica.offline.output import keep
 from eroica.settings import Settings
 from eroica.summarize.files import summarize_files
 from eroica.views.chrome_trace import Lane, OnAxis, Process, write_trace
-from eroica.views.lanes import Drawn, Whereabouts, draw_kept
+from eroica.views.lanes import Drawn, draw_kept
 from eroica.views.material import Material
 from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 from eroica.wire.codec import decode_record, encode_record
@@ -266,16 +266,20 @@ def kept_window(directory: Path) -> tuple[WorkerPattern, Path]:
 
 def test_kept_traces_of_a_window_are_shown_whole(tmp_path: Path) -> None:
     pattern, _ = kept_window(tmp_path)
-    where = Whereabouts("night", {"EROICA_SCRATCH_DIR": str(tmp_path)}, {})
-    drawn = draw_kept(pattern, where, Settings())
+    where = {"EROICA_SCRATCH_DIR": str(tmp_path)}
+    drawn = draw_kept(pattern, "night", where, {}, Settings())
     assert drawn is not None and drawn.is_whole and drawn.iterations == (0, 2)
     training = drawn.lanes[1]
     assert [training.names[at] for at in training.function] == ["aten::mm", "aten::add"] * 3
     material = Material(verdict=verdict_on(), patterns=[pattern])
     done = write_perfetto(
-        tmp_path / "trace.json.gz", material, (0,), Alignment(), lambda one: draw_kept(one, where, Settings())
+        tmp_path / "trace.json.gz",
+        material,
+        (0,),
+        Alignment(),
+        lambda one: draw_kept(one, "night", where, {}, Settings()),
     )
-    assert done.notes[:2] == ("full traces of worker 0, iterations 5–7", "one worker alone, by its own clock")
+    assert done[:2] == ("full traces of worker 0, iterations 5–7", "one worker alone, by its own clock")
     assert len(slices_of(read(tmp_path / "trace.json.gz"), 0, "training thread")) == 6
 
 
@@ -298,20 +302,20 @@ def test_full_traces_of_one_host_lie_on_its_clock_whatever_collectives_say(tmp_p
 
 def test_what_was_kept_of_another_window_is_not_taken_for_it(tmp_path: Path) -> None:
     pattern, place = kept_window(tmp_path)
-    where = Whereabouts("night", {"EROICA_SCRATCH_DIR": str(tmp_path)}, {})
+    where = {"EROICA_SCRATCH_DIR": str(tmp_path)}
     other = msgspec.structs.replace(pattern, first_iteration=4)
-    assert draw_kept(other, where, Settings()) is None
-    assert draw_kept(pattern, Whereabouts("day", where.environ, {}), Settings()) is None
+    assert draw_kept(other, "night", where, {}, Settings()) is None
+    assert draw_kept(pattern, "day", where, {}, Settings()) is None
     (place / "trace.json").write_bytes(b'{"traceEvents":[')
     done = write_perfetto(
         tmp_path / "trace.json",
         Material(verdict=verdict_on(), patterns=[pattern]),
         (0,),
         Alignment(),
-        lambda one: draw_kept(one, where, Settings()),
+        lambda one: draw_kept(one, "night", where, {}, Settings()),
     )
-    assert done.notes[0].startswith("one iteration of worker 0, iteration 6")
-    assert any(note.startswith("the raw trace of worker 0 is left out") for note in done.notes)
+    assert done[0].startswith("one iteration of worker 0, iteration 6")
+    assert any(note.startswith("the raw trace of worker 0 is left out") for note in done)
 
 
 @pytest.fixture(scope="module")

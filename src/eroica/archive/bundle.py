@@ -51,7 +51,11 @@ class Bundle:
     def __init__(self, path: Path, *, append: bool = False) -> None:
         self._path = path
         self._frames: dict[int, _Frame] = {}
-        self._file = _appendable(path) if append else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if append:
+            private_directory(path.parent)
+            self._file = private_file(path, os.O_RDWR | os.O_CREAT)
+        else:
+            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self._end = self._scan()
             if append:
@@ -138,11 +142,6 @@ class Bundle:
 
     def _bytes(self, start: int, size: int) -> bytes:
         return os.pread(self._file, size, start)
-
-
-def _appendable(path: Path) -> int:
-    private_directory(path.parent)
-    return private_file(path, os.O_RDWR | os.O_CREAT)
 
 
 def _sum(rank: int, data: bytes) -> bytes:

@@ -5,8 +5,10 @@ Damage costs only what is damaged: an unreadable pattern or window among good on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
@@ -126,19 +128,23 @@ def open_saved(path: Path) -> Saved:
     return read_verdict(path)
 
 
+def run_around(window: SavedWindow) -> SavedRun | None:
+    """The run directory of a window that was named by its own path; None where there is none."""
+    parent = window.directory.resolve().parent
+    return open_run(parent.parent) if parent.name == "windows" and parent.is_dir() else None
+
+
 def looks_saved(path: Path) -> bool:
     """Whether `path` is a place that `open_saved` understands (no trace file or folder of traces)."""
     if path.is_dir():
         return _is_run(path) or _is_window(path)
-    return path.suffix in (_ONE, _MANY) or (path.is_file() and _begins_like_verdict(path))
-
-
-def _begins_like_verdict(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return b'"eroica_version"' in file.read(4096)
-    except OSError:
-        return False
+    if path.suffix in (_ONE, _MANY):
+        return True
+    with contextlib.suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return b'"eroica_version"' in file.read(4096)
+    return False
 
 
 def read_verdict(path: Path) -> Verdict:
@@ -210,16 +216,10 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def open_run(path: Path, window_at: Callable[[Path], SavedWindow] | None = None) -> SavedRun:
-    """A run directory; what is damaged in it becomes notes.
-
-    Args:
-        path: The directory.
-        window_at: Opens one window, default `open_window`.
-    """
+def open_run(path: Path) -> SavedRun:
+    """A run directory; what is damaged in it becomes notes."""
     notes: list[str] = []
-    open_one = window_at or open_window
-    windows = tuple(open_one(directory) for directory in _window_directories(path, notes))
+    windows = tuple(map(open_window, _window_directories(path, notes)))
     verdict = _noted(path / "verdict.json", _decode_verdict, notes)
     history = _noted(path / "history.json", decode_history, notes)
     return SavedRun(directory=path, verdict=verdict, windows=windows, notes=tuple(notes), history=history)
@@ -313,69 +313,56 @@ def read_each(paths: Sequence[Path], engine: Engine = HERE) -> Iterator[tuple[st
 
 
 def read_contents(paths: Sequence[Path]) -> Iterator[tuple[str, bytes | str]]:
-    """The same, not decoded."""
+    """The same, not decoded; of a worker that has a file by itself only that one."""
     alone = {path.name for path in paths}
     for path in paths:
-        if path.suffix == _MANY:
-            yield from _contents(path, alone)
-        else:
-            yield path.name, _content(path)
-
-
-def _contents(path: Path, alone: Collection[str]) -> Iterator[tuple[str, bytes | str]]:
-    """Content of a file with many patterns, but for workers that have a file by themselves."""
-    try:
-        with Bundle(path) as bundle:
+        if path.suffix != _MANY:
+            yield path.name, _tried(partial(read_regular, path, MOST_PATTERN_BYTES))
+            continue
+        bundle = _tried(partial(Bundle, path))
+        if isinstance(bundle, str):
+            yield path.name, bundle
+            continue
+        with bundle:
             for rank in bundle.ranks:
                 if f"{rank}{_ONE}" not in alone:
-                    yield f"worker {rank}", _content_in(bundle, rank)
-    except OSError as error:
-        yield path.name, f" cannot be read: {error.strerror}"
-    except InputError as error:
-        yield path.name, f": {error}"
+                    yield f"worker {rank}", _tried(partial(bundle.read, rank))
 
 
-def _content_in(bundle: Bundle, rank: int) -> bytes | str:
+def _tried(read: Callable[[], Record]) -> Record | str:
+    """What was read, or why not, to follow a name in a sentence."""
     try:
-        return bundle.read(rank)
-    except InputError as error:
-        return f": {error}"
-
-
-def count_patterns(saved: SavedWindow) -> int:
-    """How many patterns a window's files hold."""
-    return sum(map(_count_in, saved.pattern_files))
-
-
-def _count_in(path: Path) -> int:
-    if path.suffix != _MANY:
-        return 1
-    try:
-        with Bundle(path) as bundle:
-            return len(bundle.ranks)
-    except (OSError, InputError):
-        return 0
-
-
-def _content(path: Path) -> bytes | str:
-    try:
-        return read_regular(path, MOST_PATTERN_BYTES)
+        return read()
     except OSError as error:
         return f" cannot be read: {error.strerror}"
     except InputError as error:
         return f": {error}"
 
 
+def count_patterns(saved: SavedWindow) -> int:
+    """How many patterns a window's files hold."""
+    number = 0
+    for path in saved.pattern_files:
+        bundle = None
+        if path.suffix == _MANY:
+            with contextlib.suppress(OSError, InputError):
+                bundle = Bundle(path)
+        if bundle is not None:
+            with bundle:
+                number += len(bundle.ranks)
+        number += path.suffix != _MANY
+    return number
+
+
 def decode_some(some: Sequence[tuple[str, bytes | str]]) -> list[tuple[str, WorkerPattern | str]]:
     """Some patterns from what files hold, each with its name; why, where it is none or could not be read."""
-    return [(name, content if isinstance(content, str) else _decoded(content)) for name, content in some]
+    return [
+        (name, content if isinstance(content, str) else _tried(partial(_checked, content))) for name, content in some
+    ]
 
 
-def _decoded(content: bytes) -> WorkerPattern | str:
-    try:
-        return check_pattern(decode_record(content, WorkerPattern))
-    except InputError as error:
-        return f": {error}"
+def _checked(content: bytes) -> WorkerPattern:
+    return check_pattern(decode_record(content, WorkerPattern))
 
 
 def _summed_up(refused: Sequence[str], shown: int = 3) -> tuple[str, ...]:

@@ -33,14 +33,10 @@ from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import UnderwayRecord, Window
-from eroica.wire.address import Address, read_address
 from eroica.wire.codec import encode_record
 from eroica.wire.files import write_whole
 
-__all__ = [
-    "PAGE_FILE", "SOURCES_FILE", "UNDERWAY_FILE", "Address", "Store", "read_address", "save_patterns", "write_json",
-    "write_whole",
-]  # fmt: skip
+__all__ = ["PAGE_FILE", "SOURCES_FILE", "UNDERWAY_FILE", "Store", "save_patterns", "write_json"]
 
 
 def write_json(path: Path, record: msgspec.Struct | dict[str, object]) -> None:

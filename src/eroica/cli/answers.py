@@ -32,15 +32,18 @@ _MOST_RANKS = 256
 _MOST_LINES = 80
 _MOST_CALLERS = 3
 _LONGEST_CODE_LINE = 160
+_OF_A_CAUSE = ("order", "cause", "workers", "scope", "hosts", "gain", "confidence", "next_step")
 
 
 def inert(value: Any, within: str = "") -> Any:
     """Built-in containers with every text made harmless and every list cut: a stack keeps its innermost frames.
 
     Args:
-        value: Built-in containers.
+        value: Built-in containers, or a record.
         within: Name of the field that holds it.
     """
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
     if isinstance(value, str):
         return told(value)
     if isinstance(value, dict):
@@ -51,16 +54,14 @@ def inert(value: Any, within: str = "") -> Any:
     return value
 
 
-def _plain(record: Any) -> Any:
-    return inert(msgspec.to_builtins(record))
+def _cut(name: str, items: Sequence[Any], most: int) -> Answer:
+    """The first `most` under a name, and how many more there are."""
+    return {name: [inert(one) for one in items[:most]]} | ({"left_out": len(items) - most} if len(items) > most else {})
 
 
-def _cut(items: Sequence[Any], most: int) -> tuple[Sequence[Any], Answer]:
-    """The first `most`, and what to add to the answer where there are more."""
-    return items[:most], {"left_out": len(items) - most} if len(items) > most else {}
-
-
-# ---------------------------------------------------------------------- one verdict
+def _head(verdict: Verdict, window: SavedWindow | None) -> Answer:
+    of = {"of": "job"} if window is None else {"of": "window", "window_id": window.window_id}
+    return {"job": told(verdict.job), **of, "verdict": verdict.verdict}
 
 
 def verdict_answer(verdict: Verdict, window: SavedWindow | None, run: SavedRun) -> Answer:
@@ -71,35 +72,15 @@ def verdict_answer(verdict: Verdict, window: SavedWindow | None, run: SavedRun) 
         window: The window that it is of; None: the job's final one.
         run: Where both lie.
     """
-    causes = [finding for finding in verdict.findings if finding.role == "cause"]
-    shown, more = _cut(run.windows[::-1], _MOST_WINDOWS)
+    causes = [inert(finding) for finding in verdict.findings if finding.role == "cause"]
+    short = [{name: cause[name] for name in _OF_A_CAUSE if name in cause} for cause in causes]
+    for one, cause in zip(short, causes, strict=True):
+        one["function"] = cause["function"]["name"]
     return {
         **_head(verdict, window),
-        "summary": told(verdict.summary),
-        "window": _plain(verdict.window),
-        "iteration": _plain(verdict.iteration),
-        "coverage": _plain(verdict.coverage),
-        "causes": [_cause(finding) for finding in causes[:_MOST_FINDINGS]],
-        "windows": {"latest_first": [_window(one) for one in shown], **more},
-    }
-
-
-def _head(verdict: Verdict, window: SavedWindow | None) -> Answer:
-    of = {"of": "job"} if window is None else {"of": "window", "window_id": window.window_id}
-    return {"job": told(verdict.job), **of, "verdict": verdict.verdict}
-
-
-def _cause(finding: Finding) -> Answer:
-    return {
-        "order": finding.order,
-        "cause": told(finding.cause),
-        "function": told(finding.function.name),
-        "workers": list(finding.workers[:_MOST_RANKS]),
-        "scope": finding.scope,
-        "hosts": inert(finding.hosts),
-        "gain": finding.gain,
-        "confidence": finding.confidence,
-        "next_step": told(finding.next_step),
+        **{name: inert(getattr(verdict, name)) for name in ("summary", "window", "iteration", "coverage")},
+        "causes": short[:_MOST_FINDINGS],
+        "windows": _cut("latest_first", [_window(one) for one in run.windows[::-1]], _MOST_WINDOWS),
     }
 
 
@@ -112,27 +93,21 @@ def _window(window: SavedWindow) -> Answer:
         "first_iteration": asked.first_iteration if asked is not None else None,
         "last_iteration": asked.last_iteration if asked is not None else None,
         "verdict": verdict.verdict if verdict is not None else None,
-        "cause": told(cause.cause) if cause is not None else None,
-        "function": told(cause.function.name) if cause is not None else None,
-        "workers": list(cause.workers[:_MOST_RANKS]) if cause is not None else [],
+        "cause": cause.cause if cause is not None else None,
+        "function": cause.function.name if cause is not None else None,
+        "workers": cause.workers if cause is not None else [],
     }
 
 
 def evidence_answer(verdict: Verdict, window: SavedWindow | None, order: int) -> Answer:
-    """Everything that the record holds of the findings: stack, numbers against peers, evidence, next step.
-
-    Args:
-        verdict: The verdict.
-        window: The window that it is of; None: the job's.
-        order: Number of one finding; 0: all of them.
+    """Everything that the record holds of the findings (0: all, else one): stack, numbers against peers, evidence.
 
     Raises:
         UsageError: It has no finding of this number.
     """
-    findings = [finding_of(verdict, order)] if order else list(verdict.findings)
-    shown, more = _cut(findings, _MOST_FINDINGS)
-    notes = inert(verdict.coverage.notes)
-    return {**_head(verdict, window), "findings": [_plain(one) for one in shown], **more, "notes": notes}
+    findings = [finding_of(verdict, order)] if order else verdict.findings
+    head = _head(verdict, window)
+    return {**head, **_cut("findings", findings, _MOST_FINDINGS), "notes": inert(verdict.coverage.notes)}
 
 
 def finding_of(verdict: Verdict, order: int) -> Finding:
@@ -150,13 +125,8 @@ def finding_of(verdict: Verdict, order: int) -> Finding:
 
 def why_answer(verdict: Verdict, window: SavedWindow | None) -> Answer:
     """What was considered, named or not, with the signs that speak for it, against it, or are not known."""
-    shown, more = _cut(verdict.considered, _MOST_CONSIDERED)
-    return {
-        **_head(verdict, window),
-        "summary": told(verdict.summary),
-        "considered": [_plain(one) for one in shown],
-        **more,
-    }
+    considered = _cut("considered", verdict.considered, _MOST_CONSIDERED)
+    return {**_head(verdict, window), "summary": told(verdict.summary), **considered}
 
 
 def source_answer(verdict: Verdict, window: SavedWindow | None, order: int, sources: SourceTree | None) -> Answer:
@@ -179,38 +149,32 @@ def source_answer(verdict: Verdict, window: SavedWindow | None, order: int, sour
         raise UsageError("the verdict names no cause, so there is no function to show")
     quotes = ((finding, _quotes(finding, sources)) for finding in wanted)
     finding, found = next((one for one in quotes if one[1]), (wanted[0], []))
-    head = {**_head(verdict, window), "finding": finding.order, "named": told(finding.function.name)}
-    return {**head, "innermost_first": found}
+    named = {"finding": finding.order, "named": told(finding.function.name)}
+    return {**_head(verdict, window), **named, "innermost_first": found}
 
 
 def _quotes(finding: Finding, sources: SourceTree) -> list[Answer]:
     """The named function and its callers, as far as they lie in the sources."""
-    found: list[Answer] = []
-    seen: set[tuple[str, int]] = set()
+    found: dict[tuple[str, int], Answer] = {}
     for frame in named_first(finding):
         text = sources.find(frame)
-        if text is None or (text.place, text.first_line) in seen:  # a comprehension's code is its function's
+        if text is None or (text.place, text.first_line) in found:  # a comprehension's code is its function's
             continue
-        seen.add((text.place, text.first_line))
-        lines, more = _cut(mask_code(line(one.expandtabs(4)) for one in text.lines), _MOST_LINES)
-        found.append(
-            {
-                "frame": told(frame),
-                "function": told(text.name),
-                "file": told(text.place),
-                "first_line": text.first_line,
-                "lines": [one[:_LONGEST_CODE_LINE] for one in lines],
-                **more,
-            }
-        )
+        lines = mask_code(line(one.expandtabs(4)) for one in text.lines)
+        found[text.place, text.first_line] = {
+            "frame": told(frame),
+            "function": told(text.name),
+            "file": told(text.place),
+            "first_line": text.first_line,
+            "lines": [one[:_LONGEST_CODE_LINE] for one in lines[:_MOST_LINES]],
+            **({"left_out": len(lines) - _MOST_LINES} if len(lines) > _MOST_LINES else {}),
+        }
         if len(found) > _MOST_CALLERS:
             break
-    return found
+    return list(found.values())
 
 
 def comparison_answer(comparison: Comparison) -> Answer:
     """The record of `eroica diff`, its largest changes first."""
-    shown, more = _cut(comparison.changes, _MOST_CHANGES)
-    answer = _plain(msgspec.structs.replace(comparison, changes=()))
-    assert isinstance(answer, dict)
-    return answer | {"changes": [_plain(one) for one in shown], **more}
+    whole: Answer = inert(msgspec.structs.replace(comparison, changes=()))
+    return whole | _cut("changes", comparison.changes, _MOST_CHANGES)

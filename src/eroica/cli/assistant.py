@@ -6,6 +6,7 @@ allowed it when starting the server.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,26 +101,18 @@ class Tools:
         return {"jobs": listed} | ({"left_out": len(runs) - _MOST_JOBS} if len(runs) > _MOST_JOBS else {})
 
     def _job(self, name: str, path: Path, is_watched: bool) -> Answer:
-        answer: Answer = {"run": name, "directory": told(str(path)), "watched": is_watched}
-        try:
+        answer: Answer = {"run": name, "directory": told(str(path)), "watched": is_watched, "verdict": None}
+        with contextlib.suppress(InputError):
             verdict = read_verdict(path / "verdict.json")
             answer |= {"verdict": verdict.verdict, "summary": told(verdict.summary)}
-        except InputError:
-            answer |= {"verdict": None}
-        return answer | (self._now(path) if is_watched else {})
-
-    def _now(self, path: Path) -> Answer:
+        if not is_watched:
+            return answer
         try:
             status = job_status(path, _ANSWER_S)
         except EroicaError as error:
-            return {"now": told(str(error))}
-        return {
-            "now": told(status.message),
-            "iteration": status.iteration,
-            "mean_ms": status.mean_ms,
-            "best_ms": status.best_ms,
-            "windows": [inert(msgspec.to_builtins(one)) for one in status.windows[-_MOST_JOBS:]],
-        }
+            return answer | {"now": told(str(error))}
+        numbers = {name: getattr(status, name) for name in ("iteration", "mean_ms", "best_ms")}
+        return answer | {"now": told(status.message), **numbers, "windows": [*map(inert, status.windows[-_MOST_JOBS:])]}
 
     @_told
     def verdict(self, run: RunName = "", window: WindowNumber = 0) -> Answer:
@@ -150,15 +143,14 @@ class Tools:
     @_told
     def compare(self, before: RunName, after: RunName, window_before: Which = "", window_after: Which = "") -> Answer:
         """Say which functions on which workers got slower from one run, or window of a run, to another."""
-        sides = self._side(before, window_before), self._side(after, window_after)
-        return comparison_answer(compare(*sides, self.settings))
-
-    def _side(self, name: str, which: str) -> Run:
-        saved = self.shelf.open(name)
-        notes: list[str] = []
-        window = choose_window(saved, which, notes)
-        _, patterns, damaged = usable_patterns(window)
-        return Run(name=f"{name}@{window.window_id}", patterns=patterns, job=saved.job, notes=(*notes, *damaged))
+        sides = []
+        for name, which in ((before, window_before), (after, window_after)):
+            saved, notes = self.shelf.open(name), list[str]()
+            window = choose_window(saved, which, notes)
+            _, patterns, damaged = usable_patterns(window)
+            label = f"{name}@{window.window_id}"
+            sides.append(Run(name=label, patterns=patterns, job=saved.job, notes=(*notes, *damaged)))
+        return comparison_answer(compare(sides[0], sides[1], self.settings))
 
     @_told
     def open_window(

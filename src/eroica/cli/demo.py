@@ -16,8 +16,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from eroica.cli.output import make_console
-from eroica.cli.page import find_page
+from eroica.cli.output import find_page, make_console
 from eroica.cli.story import Story, still
 from eroica.demo.expected import EXPECTED, Judgement, judge
 from eroica.demo.rehearsal import MIDDLE, SETTINGS, Rehearsal, running
@@ -84,21 +83,15 @@ def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def title(case: Rehearsal) -> str:
-    """One line for people."""
-    if not case.wanted.cause:
-        return f"{case.workers} workers train a small transformer and stay healthy"
-    where = f"worker {case.worker} gets" if case.wanted.one_worker else "they get"
-    return f"{case.workers} workers train a small transformer; at iteration {MIDDLE} {where} {case.fault}"
-
-
 def rehearse(case: Rehearsal, console: Console) -> tuple[Verdict | None, Judgement]:
     """Run the job, tell the story, stop the job, judge the verdict.
 
     Returns:
         The final verdict (None if there is none) and whether it is right.
     """
-    _print(console, f"Eroica demo: {title(case)}", "bold")
+    where = f"worker {case.worker} gets" if case.wanted.one_worker else "they get"
+    what = f"at iteration {MIDDLE} {where} {case.fault}" if case.wanted.cause else "nothing is wrong with them"
+    _print(console, f"Eroica demo: {case.workers} workers train a small transformer; {what}", "bold")
     case.directory.mkdir(parents=True, exist_ok=True)
     with case.log.open("wb") as log, running(case, log) as job:
         ended_early = not _watch(case, job, console)
@@ -110,14 +103,10 @@ def rehearse(case: Rehearsal, console: Console) -> tuple[Verdict | None, Judgeme
         console.print()
         render_verdict(verdict, console)
         judgement = _judge_all(case, verdict)
-    _conclude(judgement, console)
-    return verdict, judgement
-
-
-def _conclude(judgement: Judgement, console: Console) -> None:
     console.print()
     style = "bold green" if judgement.right else "bold red"
     _print(console, f"{'Right' if judgement.right else 'Wrong'}: {judgement.words}.", style)
+    return verdict, judgement
 
 
 def _judge_all(case: Rehearsal, final: Verdict) -> Judgement:
@@ -134,14 +123,14 @@ def _judge_all(case: Rehearsal, final: Verdict) -> Judgement:
 def _watch(case: Rehearsal, job: subprocess.Popen[bytes], console: Console) -> bool:
     """Show what happens until the job may be stopped; False if it ended by itself."""
     story, started, asked = Story(case.fault, case.from_iteration, case.wanted), time.monotonic(), False
-    with Spinner(console) as say:
+    with console.status(Text("starting the job")) as spinner:
         while job.poll() is None:
             passed = time.monotonic() - started
             status = case.status()
             if status is not None:
                 for line in story.tell(status):
                     _print(console, f"{_clock(passed)}  {sentence(line)}")
-                say(_now(status, passed))
+                spinner.update(Text(_now(status, passed)))
                 if story.concluded(status):
                     return True
             if not case.wanted.cause and not asked and passed > HEALTHY_S:
@@ -151,28 +140,6 @@ def _watch(case: Rehearsal, job: subprocess.Popen[bytes], console: Console) -> b
                 return True
             time.sleep(0.3)
     return False
-
-
-class Spinner(contextlib.AbstractContextManager["Spinner"]):
-    """A line that changes in place on a terminal, nothing elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        moves = console.is_terminal and not console.is_dumb_terminal
-        self._status = console.status(Text("starting the job")) if moves else None
-
-    def __enter__(self) -> Spinner:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def __call__(self, line: str) -> None:
-        """Show `line`."""
-        if self._status is not None:
-            self._status.update(Text(line))
 
 
 def _now(status: JobStatus, passed: float) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eroica.cli.options import settings_from
-from eroica.cli.output import check_new_directory, check_target, make_console, on_terminal, write_result
+from eroica.cli.output import check_target, make_console, on_terminal, write_result
+from eroica.cli.settings import settings_from
 from eroica.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def diagnose(  # noqa: PLR0913 - one for each option
     check_target(html_file, "--html")
     if str(json_file) == str(html_file) == "-":
         raise UsageError("--json - and --html - both print; give one of them a file")
-    check_new_directory(out)
+    check_target(out, "--out", new_directory=True)
     try:
         from eroica.offline.examine import Bar, examine
         from eroica.trace.names import compile_rule
@@ -93,7 +93,8 @@ def _keep(examination: Examination, out: Path) -> None:
 
 
 def _show(examination: Examination, everything: bool) -> None:
-    from eroica.report.text import render_verdict
+    from eroica.model.words import clean
+    from eroica.report.text import draw, render_verdict, rule
 
     console = make_console()
     if not everything or len(examination.parts) == 1:
@@ -101,7 +102,7 @@ def _show(examination: Examination, everything: bool) -> None:
         _show_others(examination.parts[1:], console)
         return
     for at, (part, verdict) in enumerate(zip(examination.parts, examination.verdicts, strict=True)):
-        _rule(console, at, part.title)
+        draw([*([""] if at else []), rule(clean(part.title))], console)
         render_verdict(verdict, console)
 
 
@@ -125,12 +126,3 @@ def _show_others(others: Sequence[Part], console: Console) -> None:
     draw([Text(), table], console)
     more = f"{len(others) - _MOST_OTHERS} more recordings. " if len(others) > _MOST_OTHERS else ""
     draw([Text(f"{more}--all shows each verdict in full.", style="dim")], console)
-
-
-def _rule(console: Console, at: int, title: str) -> None:
-    from eroica.model.words import clean
-    from eroica.report.text import draw_rule
-
-    if at:
-        console.print()
-    draw_rule(clean(title), console, align="left")

@@ -64,7 +64,10 @@ class Helper:
                 return
             self._plan(now, self._end_in_words())
         elif now >= self.due:
-            self._restart(now)
+            try:
+                self.start(self.problems[-1])
+            except OSError as error:
+                self._plan(now, f"could not be started: {error.strerror}")
 
     def revive(self) -> None:
         """Start it again at once if it died, however often it did."""
@@ -83,12 +86,6 @@ class Helper:
         times = f" (start {self._starts + 1})" if self._starts > 1 else ""
         self.problems = [f"the {self.name} {why}, and was started again{times}"]
         self.due = now + RESTART_PAUSES_S[self._starts - 1]
-
-    def _restart(self, now: float) -> None:
-        try:
-            self.start(self.problems[-1])
-        except OSError as error:
-            self._plan(now, f"could not be started: {error.strerror}")
 
     # ------------------------------------------------------------------ how it is
 
@@ -119,14 +116,12 @@ class Helper:
         return state in (b"T", b"t")
 
     def _end_in_words(self) -> str:
+        from eroica.model.words import signal_name
+
         status = None if self._process is None else self._process.poll()
         if status is None:
             return "could not be started"
-        if status >= 0:
-            return f"ended with status {status}"
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(-status).name}"
-        return f"was ended by signal {-status}"
+        return f"ended with status {status}" if status >= 0 else f"was ended by {signal_name(-status)}"
 
     # ------------------------------------------------------------------ its end
 

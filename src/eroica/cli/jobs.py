@@ -87,7 +87,7 @@ def ask(address: Address, name: str, method: str, path: str, body: bytes = b"", 
             method,
             address.url + path,
             content=body,
-            headers=_headers(address),
+            headers={"Authorization": f"Bearer {address.token}", "Accept-Encoding": "identity"},
             timeout=timeout_s,
             trust_env=False,
         ) as answer:
@@ -124,7 +124,3 @@ def job_status(run: Path, timeout_s: float = 10.0) -> JobStatus:
         return msgspec.json.decode(call(run, "GET", "/v1/status", timeout_s=timeout_s), type=JobStatus)
     except (ValueError, RecursionError) as error:
         raise UnavailableError(f"the collector of {run} answers with something else than a status: {error}") from error
-
-
-def _headers(address: Address) -> dict[str, str]:
-    return {"Authorization": f"Bearer {address.token}", "Accept-Encoding": "identity"}

@@ -26,6 +26,7 @@ from eroica.errors import EroicaError
 from eroica.settings import Settings
 from eroica.start import commands_environment, executor
 from eroica.wire import address
+from eroica.wire.files import write_whole
 from eroica.wire.patience import FAREWELL_S, REPORT_S
 from eroica.wire.places import CLOSING_FILE, Places, places, private_directory
 
@@ -106,7 +107,11 @@ class Launch:
         try:
             for directory in (self.where.run, self.where.run / "log", self.where.runtime):
                 private_directory(directory)
-            _probe(self.where.run)
+            room = self.where.run / f".room-{os.getpid()}"  # find out now whether anything can be kept
+            try:
+                write_whole(room, bytes(_PROBE_BYTES))
+            finally:
+                room.unlink(missing_ok=True)
             self._forget_last_time()
             for helper, ours in ((self._collector, part.collector), (self._agent, part.agent)):
                 if ours:
@@ -304,8 +309,9 @@ class Launch:
         finally:
             self._footer.end()
             self._end_helpers(patient)
-        if reason:
-            verdict = self._hasty_verdict()
+        if reason and self.concludes:  # what the collector concluded when it was told to end, if it did
+            with contextlib.suppress(OSError):
+                verdict = (self.where.run / "verdict.json").read_bytes()
         if reason and verdict is None:
             self._own_problems.append(f"no final verdict: {reason}; see {self.where.run / 'log'}")
         self._tell_problems()
@@ -318,12 +324,6 @@ class Launch:
         if new:
             with contextlib.suppress(OSError, AttributeError):  # nobody listens
                 click.echo(f"eroica: {' '.join('; '.join(new).split())[:_LONGEST_PROBLEM]}", err=True)
-
-    def _hasty_verdict(self) -> bytes | None:
-        """What the collector concluded when it was told to end, if it did."""
-        with contextlib.suppress(OSError):
-            return (self.where.run / "verdict.json").read_bytes() if self.concludes else None
-        return None
 
     def _conclusion_is_elsewhere(self) -> None:
         known = home_of(self.where, self._part.collector)
@@ -348,17 +348,13 @@ class Launch:
             self._agent.ask_to_end()
             self._agent.end(min(self._patience_s, self._settings.window_deadline_s / 3))
         self._collector.end(FAREWELL_S + 1.0)
-        self._withdraw()
+        own = address.read_address(self.where.run, self.where.host) if self._part.collector else None
+        if own is not None and own.pid and own.host == self.where.host:  # a collector that was killed could not
+            address.withdraw(self.where.run, own, self.where.host)
         runtime = self.where.runtime
         if self._part.agent and not any(runtime.glob("*.beat")):  # the agent tidies up, unless it was killed
             shutil.rmtree(runtime, ignore_errors=True)
             Scratch(self.where.scratch, self._settings).remove()
-
-    def _withdraw(self) -> None:
-        """Take back the address of our collector, which has ended: one that was killed could not."""
-        own = address.read_address(self.where.run, self.where.host) if self._part.collector else None
-        if own is not None and own.pid and own.host == self.where.host:
-            address.withdraw(self.where.run, own, self.where.host)
 
     @property
     def _patience_s(self) -> float:
@@ -439,18 +435,3 @@ class Launch:
             if now >= end:
                 raise TimeoutError(complaint)
             time.sleep(0.05)
-
-
-def _probe(run: Path) -> None:
-    """Find out now whether anything can be kept.
-
-    Raises:
-        OSError: Nothing can be written.
-    """
-    from eroica.wire.files import write_whole
-
-    path = run / f".room-{os.getpid()}"
-    try:
-        write_whole(path, bytes(_PROBE_BYTES))
-    finally:
-        path.unlink(missing_ok=True)

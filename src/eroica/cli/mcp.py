@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from eroica.cli.options import settings_from
+from eroica.cli.settings import settings_from
 from eroica.errors import UnavailableError
 
 

@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from eroica.archive.forget import PAGE_FILE
 from eroica.errors import InputError, UsageError
+from eroica.settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,42 +26,34 @@ if TYPE_CHECKING:
 #: Wider than any sentence of a verdict, so that none is broken where a program reads.
 _PIPED_WIDTH = 1_000
 _NARROWEST = 24
+#: The collector has waited for the page already; one that takes longer is finished after we are gone.
+_PAGE_S, _POLL_S = 3.0, 0.05
 
 
-def check_target(file: Path | None, option: str = "--json") -> None:
+def check_target(file: Path | None, option: str = "--json", *, new_directory: bool = False) -> None:
     """Fail before the work, not after it.
 
+    Args:
+        file: Where a file or a new directory is to be; "-" is standard output.
+        option: The option that names it.
+        new_directory: A directory is wanted, which must be empty if it is there.
+
     Raises:
-        UsageError: The file cannot be written there.
+        UsageError: It cannot be written there.
     """
     if file is None or str(file) == "-":
         return
+    what = "new directory" if new_directory else "file"
     try:
-        is_there = _kind(file)
-        if stat.S_ISDIR(is_there):
-            raise UsageError(f"{option} {file} is a directory; name a file")
-        if not is_there and not stat.S_ISDIR(_kind(file.absolute().parent)):
+        mode = _kind(file)
+        if mode and stat.S_ISDIR(mode) != new_directory:
+            raise UsageError(f"{option} {file} is a {'file' if new_directory else 'directory'}; name a {what}")
+        if mode and new_directory and any(file.iterdir()):
+            raise UsageError(f"{option} {file} is not empty; name a {what}")
+        if not mode and not new_directory and not stat.S_ISDIR(_kind(file.absolute().parent)):
             raise UsageError(f"{option} {file}: there is no directory {file.parent}")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{option} {file} cannot be written: {_why(error)}; name a file elsewhere") from None
-
-
-def check_new_directory(out: Path | None, option: str = "--out") -> None:
-    """Fail before the work.
-
-    Raises:
-        UsageError: No new directory can be made there.
-    """
-    if out is None:
-        return
-    try:
-        is_there = _kind(out)
-        if is_there and not stat.S_ISDIR(is_there):
-            raise UsageError(f"{option} {out} is a file; name a new directory")
-        if is_there and any(out.iterdir()):
-            raise UsageError(f"{option} {out} is not empty; name a new directory")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{option} {out} cannot be written: {_why(error)}; name a directory elsewhere") from None
+        raise UsageError(f"{option} {file} cannot be written: {_why(error)}; name a {what} elsewhere") from None
 
 
 def write_result(file: Path | None, data: bytes, option: str = "--json") -> None:
@@ -188,3 +183,26 @@ def make_console(*, quiet: bool = False, stderr: bool = False) -> Console:
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
     return Ours(quiet=quiet, stderr=stderr, width=_PIPED_WIDTH)
+
+
+def say_page(console: Console, run: Path, settings: Settings) -> None:
+    """Name the page as a link that terminals open; where there is none, the run directory."""
+    page = find_page(run) if settings.pages else None
+    where = page.absolute().as_uri() if page is not None else str(run)
+    console.print(f"Report: {where}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def find_page(run: Path, patience_s: float = _PAGE_S) -> Path | None:
+    """The page of a run's final verdict, as soon as it is drawn; None if it does not come in so many seconds."""
+    page, verdict, end = run / PAGE_FILE, run / "verdict.json", time.monotonic() + patience_s
+    while time.monotonic() < end:
+        try:
+            if page.stat().st_mtime_ns >= verdict.stat().st_mtime_ns:
+                return page
+        except FileNotFoundError:
+            if not verdict.exists():
+                return None
+        except OSError:
+            return None
+        time.sleep(_POLL_S)
+    return None

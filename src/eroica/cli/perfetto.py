@@ -14,8 +14,8 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
 from eroica.views.chrome_trace import OnAxis
-from eroica.views.lanes import Drawn, Whereabouts, draw_kept, read_sources
-from eroica.views.material import Material, of_run, of_window
+from eroica.views.lanes import Drawn, draw_kept, read_sources
+from eroica.views.material import Material, gather_saved
 from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 
 #: All workers of a window are asked how clocks run where the chosen ones share no collective; of more it takes seconds.
@@ -46,33 +46,21 @@ def write_chosen(
         UsageError: There are no patterns at this place, or not of these workers.
         InputError: Nothing can be drawn, or the file cannot be written.
     """
-    material, window = _material(saved, number)
-    chosen = choose_workers(material, ranks)
-    where = Whereabouts(
-        job=material.verdict.job,
-        environ=os.environ,
-        sources=read_sources(window.directory) if window is not None else {},
-    )
-
-    def whole(pattern: WorkerPattern) -> Drawn | None:
-        return draw_kept(pattern, where, settings)
-
-    try:
-        written = write_perfetto(path, material, chosen, align(material, chosen), whole)
-    except OSError as error:
-        raise InputError(f"--perfetto {path} cannot be written: {error.strerror or error}") from error
-    return f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *written.notes
-
-
-def _material(saved: SavedRun | SavedWindow | Verdict, number: int | None) -> tuple[Material, SavedWindow | None]:
     if isinstance(saved, Verdict):
         raise UsageError("a verdict alone holds no traces; give --perfetto its run directory")
-    if isinstance(saved, SavedWindow):
-        return of_window(saved), saved
-    if number is not None:
-        window = saved.window(number)
-        return of_window(window, run=saved), window
-    return of_run(saved), saved.origin()
+    material = gather_saved(saved, number)
+    window = saved if isinstance(saved, SavedWindow) else saved.origin() if number is None else saved.window(number)
+    chosen = choose_workers(material, ranks)
+    job, sources = material.verdict.job, read_sources(window.directory) if window is not None else {}
+
+    def whole(pattern: WorkerPattern) -> Drawn | None:
+        return draw_kept(pattern, job, os.environ, sources, settings)
+
+    try:
+        notes = write_perfetto(path, material, chosen, align(material, chosen), whole)
+    except OSError as error:
+        raise InputError(f"--perfetto {path} cannot be written: {error.strerror or error}") from error
+    return f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *notes
 
 
 def align(material: Material, ranks: Sequence[int]) -> Alignment:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import contextlib
 from pathlib import Path
 
 import click
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eroica.archive.load import SavedRun, SavedWindow, count_patterns, read_patterns
-from eroica.cli.options import settings_from
+from eroica.archive.load import SavedRun, SavedWindow, count_patterns, read_patterns, run_around
 from eroica.cli.output import check_target, make_console, on_terminal, write_result
-from eroica.cli.saved import diagnose_again, open_place, run_of
+from eroica.cli.saved import diagnose_again, open_place
+from eroica.cli.settings import settings_from
 from eroica.collector.recurrence import with_recurrence
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
@@ -23,13 +22,10 @@ from eroica.model.words import clean, sentence
 from eroica.report.phrases import in_short
 from eroica.report.prompt import build_prompt
 from eroica.report.source import SourceTree
-from eroica.report.text import build_why, draw, draw_rule, render_verdict
+from eroica.report.text import build_report, build_why, draw, note_lines, rule
 from eroica.settings import Settings
 
-#: Something to be drawn once all files are written.
-Drawing = Callable[[Console], None]
 _MOST_WINDOWS = 40
-_MOST_NOTES = 6
 #: More patterns than that are not read for the few lines on set-up in --prompt (about a second).
 _MOST_PATTERNS = 2_000
 
@@ -111,24 +107,24 @@ def report(  # noqa: PLR0913 - one for each option
         raise UsageError("only one of --json, --prompt and --html can print; give the others a file")
     console = make_console(quiet=prompt_file is not None or printed > 0)
     saved = open_place(place)
-    shown: list[Drawing] = []
+    shown: list[RenderableType] = []
     if isinstance(saved, SavedRun) and number is None:
         verdict = _show_run(saved, shown, everything, again, settings)
     else:
         if everything:
             raise UsageError(f"--all: {place if number is None else f'window {number}'} is not a whole run")
         verdict = _one(saved, number, again, settings)
-        shown.append(partial(render_verdict, verdict))
-        shown += _notes_shown(saved.notes if isinstance(saved, SavedWindow) else ())
+        shown += build_report(verdict)
+        shown += note_lines(saved.notes if isinstance(saved, SavedWindow) else ())
     if why:
-        shown.append(partial(draw, build_why(verdict)))
+        shown += build_why(verdict)
     results = [("--json", json_file, verdict.to_json())]
     lines: tuple[str, ...] = ()
     if html_file is not None:
         from eroica.views.material import gather_saved
-        from eroica.views.page import build_report
+        from eroica.views.page import build_report as build_page
 
-        results.append(("--html", html_file, build_report(gather_saved(saved, number, verdict))))
+        results.append(("--html", html_file, build_page(gather_saved(saved, number, verdict))))
         lines = () if str(html_file) == "-" else (f"Report: {html_file.absolute().as_uri()}",)
     if prompt_file is not None:
         tree = None if no_code else SourceTree(sources or (Path(),))
@@ -140,34 +136,27 @@ def report(  # noqa: PLR0913 - one for each option
     for option, file, data in sorted(results, key=lambda one: str(one[1]) == "-"):
         write_result(file, data, option)
     with on_terminal():
-        for drawing in shown:
-            drawing(console)
-        for line in lines:
-            console.print(Text(sentence(line), style="dim"))
+        draw(shown, console)
+        for line in lines:  # a link stays whole
+            console.print(Text(sentence(line), style="dim"), soft_wrap=True)
     raise SystemExit(verdict.exit_code)
 
 
 def _prompt(
     saved: SavedRun | SavedWindow | Verdict, number: int | None, verdict: Verdict, sources: SourceTree | None
 ) -> bytes:
-    """The text for an assistant; the patterns of its window are read for what is set up differently."""
+    """The text for an assistant; the patterns of its window, if they are few, are read for set-up that differs."""
     from eroica.model.causes import CATALOG
 
-    meanings = {cause: entry.meaning for cause, entry in CATALOG.items()}
     window = saved if isinstance(saved, SavedWindow) else None
     if isinstance(saved, SavedRun):
         window = saved.origin() if number is None else saved.window(number)
-    return build_prompt(verdict, meanings, _few_patterns(window), sources).encode("utf-8", "replace")
-
-
-def _few_patterns(window: SavedWindow | None) -> tuple[WorkerPattern, ...]:
-    """The patterns of a window, none where they are too many to be read for a line or two."""
-    if window is None or not 0 < count_patterns(window) <= _MOST_PATTERNS:
-        return ()
-    try:
-        return read_patterns(window)[1]
-    except InputError:
-        return ()
+    patterns: tuple[WorkerPattern, ...] = ()
+    if window is not None and 0 < count_patterns(window) <= _MOST_PATTERNS:
+        with contextlib.suppress(InputError):
+            patterns = read_patterns(window)[1]
+    meanings = {cause: entry.meaning for cause, entry in CATALOG.items()}
+    return build_prompt(verdict, meanings, patterns, sources).encode("utf-8", "replace")
 
 
 def _one(saved: SavedRun | SavedWindow | Verdict, number: int | None, again: bool, settings: Settings) -> Verdict:
@@ -182,7 +171,7 @@ def _one(saved: SavedRun | SavedWindow | Verdict, number: int | None, again: boo
     if number is not None:
         raise UsageError(f"--window {number}: only a run directory has several windows")
     if isinstance(saved, SavedWindow):
-        return _of_window(run_of(saved), saved, again, settings)
+        return _of_window(run_around(saved), saved, again, settings)
     if again:
         raise UsageError("--again needs patterns; a verdict alone holds none, give its run directory")
     return saved
@@ -197,7 +186,7 @@ def _of_window(run: SavedRun | None, window: SavedWindow, again: bool, settings:
     return with_recurrence(window.window_id, verdict, earlier)
 
 
-def _show_run(run: SavedRun, shown: list[Drawing], everything: bool, again: bool, settings: Settings) -> Verdict:
+def _show_run(run: SavedRun, shown: list[RenderableType], everything: bool, again: bool, settings: Settings) -> Verdict:
     """The verdict of a run; what is to be drawn of it is added to `shown`.
 
     Raises:
@@ -205,11 +194,13 @@ def _show_run(run: SavedRun, shown: list[Drawing], everything: bool, again: bool
     """
     judged = [w for w in run.windows if w.purpose != "baseline" and (w.verdict or w.pattern_files or w.has_blockage)]
     notes = [*run.notes, *(f"window {window.window_id}: {note}" for window in run.windows for note in window.notes)]
-    if everything:
-        for window in judged:
-            shown.append(partial(draw_rule, f"window {window.window_id}"))
-            shown += _window_shown(run, window, again, settings)
-        shown.append(partial(draw_rule, "the job"))
+    for window in judged if everything else ():
+        shown.append(rule(f"window {window.window_id}"))
+        try:
+            shown += build_report(_of_window(run, window, again, settings))
+        except InputError as error:
+            shown += note_lines([str(error)])
+    shown += [rule("the job")] if everything else []
     origin = run.origin() or (judged[-1] if judged else None)
     verdict = run.verdict
     if origin is not None and (again or verdict is None):
@@ -219,18 +210,11 @@ def _show_run(run: SavedRun, shown: list[Drawing], everything: bool, again: bool
     if verdict is None:
         why = f": {notes[0]}" if notes else ""
         raise InputError(f"{run.directory} holds no verdict and nothing to make one of{why}")
-    shown.append(partial(render_verdict, verdict))
+    shown += build_report(verdict)
     if run.windows:
-        shown.append(partial(draw, [Text("\nWindows", style="dim"), _windows(run)]))
-    shown += _notes_shown(notes)
+        shown += [Text("\nWindows", style="dim"), _windows(run)]
+    shown += note_lines(notes)
     return verdict
-
-
-def _window_shown(run: SavedRun, window: SavedWindow, again: bool, settings: Settings) -> list[Drawing]:
-    try:
-        return [partial(render_verdict, _of_window(run, window, again, settings))]
-    except InputError as error:
-        return _notes_shown([str(error)])
 
 
 def _windows(run: SavedRun) -> Table:
@@ -241,52 +225,29 @@ def _windows(run: SavedRun) -> Table:
         table.add_column(style="dim", no_wrap=True)
     table.add_column(style="dim", ratio=1, overflow="fold")
     for window in run.windows[-_MOST_WINDOWS:]:
-        table.add_row(*map(Text, _line(window)))
+        verdict = window.verdict
+        cause = verdict.cause if verdict is not None else None
+        word = verdict.verdict if verdict is not None else ""
+        said = f"{in_short(cause)}: {clean(cause.function.name, 60)}" if cause is not None else ""
+        if verdict is None and window.purpose != "baseline":
+            said = "no verdict"
+        table.add_row(*map(Text, (str(window.window_id), window.purpose or "?", _span(window), word, said)))
     if len(run.windows) > _MOST_WINDOWS:
         table.add_row("", Text(f"and {len(run.windows) - _MOST_WINDOWS} earlier"))
     return table
 
 
-def _line(window: SavedWindow) -> Iterator[str]:
-    yield str(window.window_id)
-    yield window.purpose or "?"
-    yield _span(window)
-    verdict = window.verdict
-    if verdict is None:
-        yield ""
-        yield "" if window.purpose == "baseline" else "no verdict"
-        return
-    yield verdict.verdict
-    cause = verdict.cause
-    if cause is None:
-        yield ""
-        return
-    yield f"{in_short(cause)}: {clean(cause.function.name, 60)}"
-
-
 def _span(window: SavedWindow) -> str:
+    """Its iterations as the verdict says them: the last one is the one before the window's end."""
     asked = window.window
-    if asked is not None and asked.kind != "blocked" and asked.last_iteration > asked.first_iteration:
-        return _iterations(asked.first_iteration, asked.last_iteration)
     seen = window.verdict.window if window.verdict is not None else None
-    if seen is None or seen.first_iteration is None:
+    first, end = None, None
+    if asked is not None and asked.kind != "blocked" and asked.last_iteration > asked.first_iteration:
+        first, end = asked.first_iteration, asked.last_iteration
+    elif seen is not None:
+        first, end = seen.first_iteration, None if seen.kind == "blocked" else seen.last_iteration
+    if first is None:
         return ""
-    if seen.kind == "blocked" or seen.last_iteration is None:
-        return f"at {seen.first_iteration}"
-    return _iterations(seen.first_iteration, seen.last_iteration)
-
-
-def _iterations(first: int, end: int) -> str:
-    """As the verdict says them: the last one is the one before the window's end."""
+    if end is None:
+        return f"at {first}"
     return f"{first}–{end - 1}" if end - 1 > first else f"{first}"
-
-
-def _notes_shown(notes: Sequence[str]) -> list[Drawing]:
-    lines = [f"Note: {sentence(note)}" for note in notes[:_MOST_NOTES]]
-    if len(notes) > _MOST_NOTES:
-        lines.append(f"and {len(notes) - _MOST_NOTES} more notes")
-    return [partial(_print_dim, line) for line in lines]
-
-
-def _print_dim(line: str, console: Console) -> None:
-    console.print(Text(line, style="dim"))

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import click
 
-from eroica.cli.claim import Claim
 from eroica.cli.launch import FORWARDED, Impatient, Launch
-from eroica.cli.nodes import Part, enclosing, part_of, tasks_share
-from eroica.cli.options import settings_from
+from eroica.cli.nodes import Claim, Part, enclosing, part_of, tasks_share
+from eroica.cli.settings import settings_from
 from eroica.errors import UsageError
 from eroica.settings import Settings, pinned_config
 from eroica.start import IGNORED, given_environment, ignored_before, run_unwatched
@@ -70,7 +69,9 @@ def run(  # noqa: PLR0913 - one for each option
         try:
             settings, environment, part = _prepared(command, job, out, json_file, (*pairs, *extra))
         except Exception as error:  # noqa: BLE001 - whatever is broken about us, the command is run
-            settings, environment, part = Settings(), _as_before(job), _unwatched(str(error) or type(error).__name__)
+            others = {name: value for name, value in os.environ.items() if name not in _OF_ONE_JOB}
+            environment = _environment(others, job, None, {})
+            settings, part = Settings(), _unwatched(str(error) or type(error).__name__)
         claim = Claim(places(environment))
         part = _claimed(claim, part)
         footer = settings.footer and not no_footer
@@ -90,7 +91,8 @@ def run(  # noqa: PLR0913 - one for each option
             _write_json(json_file, verdict or launch.no_verdict())
         if launch.started and not quiet and part.speaks and has_room():
             _print_verdict(verdict, launch.where, settings)
-            _print_home(launch.home)
+            if launch.home:
+                click.echo(f"Eroica: the verdict is written on {launch.home}, where worker 0 is.", err=True)
     except (Impatient, Exception, SystemExit) as error:  # noqa: BLE001 - a closed pipe, a broken record: the status counts
         with contextlib.suppress(OSError, AttributeError):
             click.echo(f"eroica: no final verdict: {' '.join(str(error).split())[:300]}", err=True)
@@ -118,11 +120,6 @@ def _prepared(
         ours = {name: value for name, value in os.environ.items() if name not in _OF_ONE_JOB}
         part = part_of(ours, command)
     return settings, _environment(ours, job, out, {**variables, **part.variables}), part
-
-
-def _as_before(job: str | None) -> dict[str, str]:
-    """The environment of a job that is not watched."""
-    return _environment({name: value for name, value in os.environ.items() if name not in _OF_ONE_JOB}, job, None, {})
 
 
 def _unwatched(problem: str) -> Part:
@@ -167,7 +164,8 @@ def _environment(
     if job:
         environment["EROICA_JOB"] = job
     elif "EROICA_JOB" not in environment and not tasks_share(environment):
-        environment["EROICA_JOB"] = _own_name(environment)
+        own = time.strftime("%Y%m%d-%H%M%S-") + str(os.getpid())  # no other job has it, not even of the same allocation
+        environment["EROICA_JOB"] = "-".join(filter(None, (environment.get("SLURM_JOB_ID"), own)))
     if out is not None:
         place = without_others_links(out)
         with contextlib.suppress(OSError):  # where we may not look; the job runs unwatched and says so
@@ -181,12 +179,6 @@ def _environment(
         EROICA_LAUNCHED=f"{os.getpid()}@{where.host}",
     )
     return environment
-
-
-def _own_name(environ: Mapping[str, str]) -> str:
-    """A name that no other job has, not even one of the same allocation."""
-    own = time.strftime("%Y%m%d-%H%M%S-") + str(os.getpid())
-    return "-".join(filter(None, (environ.get("SLURM_JOB_ID"), own)))
 
 
 def _write_json(path: Path | None, verdict: bytes | None) -> None:
@@ -206,19 +198,10 @@ def has_room() -> bool:
     return all(limit == resource.RLIM_INFINITY or limit >= _LEAST_BYTES for limit in limits)
 
 
-def _print_home(home: str) -> None:
-    if home:
-        from rich.console import Console
-
-        words = f"Eroica: the verdict is written on {home}, where worker 0 is."
-        Console(stderr=True).print(words, style="dim", markup=False, highlight=False)
-
-
 def _print_verdict(verdict: bytes | None, where: Places, settings: Settings) -> None:
     if verdict is None:
         return
-    from eroica.cli.output import make_console
-    from eroica.cli.page import say_page
+    from eroica.cli.output import make_console, say_page
     from eroica.model.verdict import Verdict
     from eroica.report.text import render_verdict
 

@@ -68,22 +68,17 @@ def choose_window(saved: Saved, which: str, notes: list[str]) -> SavedWindow:
         if not baselines:
             raise UsageError(f"{saved.directory} has no baseline window")
         return baselines[-1]
-    return _best(saved, baselines, notes)
-
-
-def _best(run: SavedRun, baselines: Sequence[SavedWindow], notes: list[str]) -> SavedWindow:
-    origin = run.origin()
+    origin = saved.origin()
     if origin is not None and origin.pattern_files:
         return origin
-    others = [window for window in run.windows if window.pattern_files and window.purpose != "baseline"]
-    if others:
-        if origin is not None:
-            notes.append(f"the window of the final verdict has no patterns; window {others[-1].window_id} was taken")
-        return others[-1]
-    if baselines:
+    others = [window for window in saved.windows if window.pattern_files and window.purpose != "baseline"]
+    if others and origin is not None:
+        notes.append(f"the window of the final verdict has no patterns; window {others[-1].window_id} was taken")
+    elif baselines and not others:
         notes.append(f"only the baseline window {baselines[-1].window_id} has patterns")
-        return baselines[-1]
-    raise InputError(f"{run.directory} has no window with patterns")
+    if not (others or baselines):
+        raise InputError(f"{saved.directory} has no window with patterns")
+    return (others or baselines)[-1]
 
 
 def diagnose_again(run: SavedRun | None, window: SavedWindow, settings: Settings) -> Verdict:
@@ -114,7 +109,8 @@ def baseline_of(
         window: To be judged again.
         which: Chooses among the numbers of the baseline windows before it.
     """
-    earlier = {one.window_id: one for one in (run.windows if run is not None else ()) if _is_baseline(one)}
+    windows = run.windows if run is not None else ()
+    earlier = {one.window_id: one for one in windows if one.purpose == "baseline" and one.pattern_files}
     known = sorted(number for number in earlier if number < window.window_id)
     while known:
         number = which(window, known)
@@ -125,16 +121,3 @@ def baseline_of(
         except InputError:
             known.remove(number)
     return ()
-
-
-def _is_baseline(window: SavedWindow) -> bool:
-    return window.purpose == "baseline" and bool(window.pattern_files)
-
-
-def run_of(window: SavedWindow) -> SavedRun | None:
-    """The run directory around a window that was named by its own path."""
-    parent = window.directory.resolve().parent
-    if parent.name != "windows" or not parent.is_dir():
-        return None
-    around = open_place(parent.parent)
-    return around if isinstance(around, SavedRun) else None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from eroica.archive.load import SavedRun, SavedWindow, open_run, open_window
+from eroica.archive.load import SavedRun, SavedWindow, open_run
 from eroica.cli.jobs import running_jobs
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
@@ -18,9 +18,6 @@ from eroica.report.masking import told
 
 _MOST_NAMED = 12
 _MOST_RUNS = 2_000
-#: Windows that stay in memory, so that the next question need not decode them again; some 30 kB each.
-_MOST_KEPT = 1_000
-_Stamp = tuple[tuple[int, int], ...]
 _OF_A_RUN = ("verdict.json", "history.json", "windows")
 _OF_A_WINDOW = ("window.json", "verdict.json", "blockage.json", "patterns")
 
@@ -34,13 +31,13 @@ class Shelf:
     """
 
     roots: Sequence[Path]
-    _kept: dict[Path, tuple[_Stamp, SavedWindow]] = field(default_factory=dict, repr=False, compare=False)
 
     def runs(self) -> Mapping[str, Path]:
         """Name -> run directory: watched ones first, then the latest."""
         found = [(told(name), path) for name, path in running_jobs().items()]
         lying = [path for root in self.roots for path in _runs_at(root)]
-        found += [(told(path.name), path) for path in sorted(lying, key=_age)[:_MOST_RUNS]]
+        latest = sorted(lying, key=lambda path: -path.stat().st_mtime if path.exists() else 0.0)
+        found += [(told(path.name), path) for path in latest[:_MOST_RUNS]]
         shelf: dict[str, Path] = {}
         for name, path in found:
             if shelf.setdefault(name, path) != path:  # another directory has a run of this name, too
@@ -74,19 +71,7 @@ class Shelf:
         _refuse_links(run / name for name in _OF_A_RUN)
         for window in _entries(run / "windows"):
             _refuse_links((window, *(window / name for name in _OF_A_WINDOW), *_entries(window / "patterns")))
-        return open_run(run, self._window)
-
-    def _window(self, directory: Path) -> SavedWindow:
-        """A window as it was decoded before, if its files are still the same."""
-        stamp = _stamp(directory)
-        known = self._kept.get(directory)
-        if known is not None and known[0] == stamp:
-            return known[1]
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        window = open_window(directory)
-        self._kept[directory] = stamp, window
-        return window
+        return open_run(run)
 
 
 def judged(run: SavedRun, window_id: int) -> tuple[Verdict, SavedWindow | None]:
@@ -115,18 +100,6 @@ def judged(run: SavedRun, window_id: int) -> tuple[Verdict, SavedWindow | None]:
         if window.verdict is not None:
             return window.verdict, window
     raise InputError(f"run {told(run.job)} has no verdict yet")
-
-
-def _stamp(directory: Path) -> _Stamp:
-    """Changes with the window's files."""
-    found = []
-    for name in ("", *_OF_A_WINDOW):
-        try:
-            facts = (directory / name).stat()
-            found.append((facts.st_mtime_ns, facts.st_size))
-        except OSError:
-            found.append((0, 0))
-    return tuple(found)
 
 
 def _runs_at(root: Path) -> list[Path]:
@@ -161,10 +134,3 @@ def _refuse_links(paths: Iterable[Path]) -> None:
 
 def _is_run(path: Path) -> bool:
     return (path / "verdict.json").is_file() or (path / "windows").is_dir()
-
-
-def _age(path: Path) -> float:
-    try:
-        return -path.stat().st_mtime
-    except OSError:
-        return 0.0

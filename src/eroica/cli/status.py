@@ -10,6 +10,7 @@ from eroica.cli.jobs import job_status, running_jobs
 from eroica.cli.output import say
 from eroica.errors import UnavailableError
 from eroica.model.words import line
+from eroica.report.phrases import without_word
 from eroica.views.live_page import facts
 from eroica.wire.address import page_link, read_address
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
@@ -68,6 +69,5 @@ def _window(window: WindowLine) -> str:
     phase = window.phase
     if window.purpose == "blocked":
         span, phase = f"iteration {window.first_iteration}", _STANDSTILLS.get(phase, phase)
-    said_already = window.summary.lower().startswith(f"{window.verdict}:")
-    words = f"{window.verdict}: {window.summary}" if window.verdict and not said_already else window.summary
+    words = f"{window.verdict}: {without_word(window.verdict, window.summary)}".removeprefix(": ")
     return f"  window {window.window_id} ({window.purpose}, {span}): {phase}. {words}".rstrip()

@@ -11,7 +11,6 @@ matter of its own checkpoints. Everything that is done stands in a file, a line 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import os
 import secrets
@@ -36,6 +35,7 @@ from eroica.cli import steered
 from eroica.errors import UsageError
 from eroica.model.order import Order
 from eroica.wire.admission import ThreadFront
+from eroica.wire.network import is_loopback
 
 _MOST_BYTES = 100_000
 _FIRST_BYTES = 4096
@@ -142,39 +142,27 @@ def _doors(listen: str, addresses: Sequence[str]) -> tuple[str, str]:
     """HOST:PORT to listen at, and the address of this machine that hosts at `addresses` reach it by.
 
     Raises:
-        UsageError: They cannot, or it is not known.
+        UsageError: It is not known.
     """
     host, _, port = listen.rpartition(":")
-    is_open = host in ("", "0.0.0.0")
-    if not is_open and not _is_loopback(host):
+    if host not in ("", "0.0.0.0"):
         return listen, host
-    own = {address: _own_address(address) for address in addresses}
-    far = [address for address, ours in own.items() if not _is_loopback(ours)]
-    if far and not is_open:
+    try:
+        far = [own for own in map(_own_address, addresses) if not is_loopback(own)]
+    except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"--listen {listen} is not reached from {far[0]}: leave it out, or name the address of a network"
-        )
-    shown = own[far[0]] if far else "127.0.0.1"
-    return f"{host or shown}:{port or 0}", host if not is_open else shown
+            f"no way is known here to {', '.join(addresses)} ({getattr(error, 'strerror', error)}): say with --listen "
+            "HOST:0 which address of this machine its hosts reach, or with --address where they are"
+        ) from error
+    shown = far[0] if far else "127.0.0.1"
+    return f"{host or shown}:{port or 0}", shown
 
 
 def _own_address(address: str) -> str:
-    """The address of this machine on the way to another one; nothing is sent."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-            one.connect((address, 9))
-            return str(one.getsockname()[0])
-    except (OSError, UnicodeError) as error:
-        raise UsageError(
-            f"no way is known here to {address} ({getattr(error, 'strerror', error)}): say with --listen HOST:0 which "
-            "address of this machine its hosts reach, or with --address where they are"
-        ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
-    return False
+    """The address (IPv4, as the server's) of this machine on the way to another one; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.connect((address, 9))
+        return str(one.getsockname()[0])
 
 
 class Receiver:
@@ -246,23 +234,32 @@ class Receiver:
             caller.send(_NOT_FOUND)
 
 
+@dataclass
 class Steered:
-    """The job through all its attempts."""
+    """The job through all its attempts.
 
-    def __init__(
-        self, fleet: Fleet, command: Sequence[str], reach: str, address: str, port: int, url: str, log_file: Path
-    ) -> None:
-        self._fleet = fleet
-        self._command = command
-        self._reach = reach
-        self._address = address
-        self._port = port
-        self._url = url
-        self._log = log_file
-        self._attempt = 0
-        self._stop_s = 0.0
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._started: list[str] = []
+    Attributes:
+        fleet: Which hosts take part.
+        command: Words, with names to be filled in.
+        reach: Words that run a shell on a host, "" for this one.
+        address: Address of a host by its name.
+        port: Master port of the first attempt.
+        url: Where orders are awaited.
+        log: Gets a line for everything that is done.
+        stop_s: Time to end cleanly.
+    """
+
+    fleet: Fleet
+    command: Sequence[str]
+    reach: str
+    address: str
+    port: int
+    url: str
+    log: Path
+    stop_s: float = 0.0
+    _attempt: int = 0
+    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _started: list[str] = field(default_factory=list)
 
     def follow(self, orders: Queue[Order], attempts: int, least: int, stop_s: float) -> int:
         """Run until an attempt ends by itself.
@@ -274,13 +271,15 @@ class Steered:
         Raises:
             UsageError: A host's shell was given nothing to read.
         """
-        self._stop_s = stop_s
+        self.stop_s = stop_s
         told_to_end: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _: told_to_end.append(got))
         self._start()
         while True:
-            order = self._next(orders)
+            order = None
+            with contextlib.suppress(Empty):
+                order = orders.get(timeout=_POLL_S)
             statuses = [one.poll() for one in self._processes]
             if 0 in statuses:
                 self._stop()
@@ -299,38 +298,31 @@ class Steered:
             if order is None:
                 continue
             why = "it has been started often enough (--attempts)" if self._attempt >= attempts else ""
-            why = why or self._fleet.obey(order, least)
+            why = why or self.fleet.obey(order, least)
             self._note("order", order=msgspec.to_builtins(order), refused=why)
             if why:
                 continue
-            still = [host for host in self._stop() if host in self._fleet.hosts]
+            still = [host for host in self._stop() if host in self.fleet.hosts]
             if still:
                 self._note("not started again", hosts=still, why="the command is not known to have ended there")
                 return 1
             self._start()
 
-    @staticmethod
-    def _next(orders: Queue[Order]) -> Order | None:
-        try:
-            return orders.get(timeout=_POLL_S)
-        except Empty:
-            return None
-
     def _start(self) -> None:
-        fleet, self._attempt = self._fleet, self._attempt + 1
+        fleet, self._attempt = self.fleet, self._attempt + 1
         facts = {
             "nnodes": len(fleet.hosts),
-            "master_addr": self._address.format(host=fleet.hosts[0]),
-            "master_port": self._port + self._attempt - 1,
+            "master_addr": self.address.format(host=fleet.hosts[0]),
+            "master_port": self.port + self._attempt - 1,
             "attempt": self._attempt,
         }
         self._note("start", hosts=fleet.hosts, spares=fleet.spares, left_out=fleet.left_out, attempt=self._attempt)
-        variables = {**_VARIABLES, "EROICA_ON_VERDICT_URL": self._url}
+        variables = {**_VARIABLES, "EROICA_ON_VERDICT_URL": self.url}
         self._processes, self._started = [], list(fleet.hosts)
         for number, host in enumerate(fleet.hosts):
-            words = [_filled(word, {**facts, "node_rank": number, "host": host}) for word in self._command]
-            reach = [word.replace("{host}", host) for word in shlex.split(self._reach)]
-            told = {"words": words, "variables": {**variables, "EROICA_HOST": host}, "stop_s": self._stop_s}
+            words = [_filled(word, {**facts, "node_rank": number, "host": host}) for word in self.command]
+            reach = [word.replace("{host}", host) for word in shlex.split(self.reach)]
+            told = {"words": words, "variables": {**variables, "EROICA_HOST": host}, "stop_s": self.stop_s}
             process = subprocess.Popen([*reach, "sh", "-s"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
             self._processes.append(process)
             assert process.stdin is not None
@@ -345,7 +337,7 @@ class Steered:
         """
         began = time.monotonic()
         self._hang_up()
-        end = began + self._stop_s + _REACH_S
+        end = began + self.stop_s + _REACH_S
         while any(one.poll() is None for one in self._processes) and time.monotonic() < end:
             time.sleep(0.05)
         given_up = [host for host, one in zip(self._started, self._processes, strict=True) if one.poll() is None]
@@ -368,7 +360,7 @@ class Steered:
 
     def _note(self, event: str, **facts: Any) -> None:
         line = {"event": event, "at": time.time(), **facts}
-        with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         shown = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "order")
         click.echo(f"eroica steer: {event} {shown}", err=True)

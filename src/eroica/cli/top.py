@@ -17,7 +17,6 @@ import click
 import msgspec
 from rich.console import Console, Group
 from rich.live import Live
-from rich.text import Text
 
 from eroica.archive.load import decode_history
 from eroica.cli.jobs import ask, running_jobs
@@ -52,16 +51,12 @@ def top(job: str | None, out: Path | None, once: bool) -> None:
     source = _source(job, out)
     console = make_console()
     live = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty() and not once
-    if not live:
-        view = source.view()
-        width = console.width if console.is_terminal or "COLUMNS" in os.environ else _PIPED_WIDTH
-        for text in build_screen(view, width):
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if live:
+        _show(source, console)
         return
-    Screen(source, console).run()
-
-
-# ---------------------------------------------------------------------- where the job is
+    width = console.width if console.is_terminal or "COLUMNS" in os.environ else _PIPED_WIDTH
+    for text in build_screen(source.view(), width):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class Source:
@@ -73,10 +68,8 @@ class Source:
     """
 
     def __init__(self, run: Path | None, address: Address | None = None) -> None:
-        self._run = run
-        self._address = address
+        self._run, self._address = run, address
         self._history: tuple[float, IterationHistory | None] = (0.0, None)
-        self._seen: list[tuple[float, int, float]] = []
 
     def view(self) -> View:
         """The job now.
@@ -84,13 +77,23 @@ class Source:
         Raises:
             UnavailableError: There is nothing to see.
         """
-        status, silence_s = self._status()
+        age_s = 0.0
+        try:
+            if self._run is not None:
+                path = self._run / "status.json"
+                data, age_s = read_private(path, _MOST_BYTES), max(0.0, time.time() - path.stat().st_mtime)
+            else:
+                assert self._address is not None
+                data = ask(self._address, self._address.url, "GET", "/v1/status")
+            status = msgspec.json.decode(data, type=JobStatus)
+        except (OSError, ValueError, RecursionError) as error:
+            raise UnavailableError(f"there is no job to see in {self._run or 'EROICA_COLLECTOR'}: {error}") from error
         address = self._collector()
         return View(
             status=status,
-            history=self._past(status),
+            history=self._past(),
             link=page_link(address) if address is not None else "",
-            silence_s=0.0 if status.phase == "ended" else silence_s,
+            silence_s=0.0 if status.phase == "ended" else age_s,
         )
 
     def open_window(self) -> str:
@@ -109,37 +112,15 @@ class Source:
     def _collector(self) -> Address | None:
         return self._address or (read_address(self._run) if self._run is not None else None)
 
-    def _status(self) -> tuple[JobStatus, float]:
-        """The status and its age, seconds."""
-        try:
-            if self._run is not None:
-                path = self._run / "status.json"
-                data, age_s = read_private(path, _MOST_BYTES), max(0.0, time.time() - path.stat().st_mtime)
-                return msgspec.json.decode(data, type=JobStatus), age_s
-            if self._address is not None:
-                return msgspec.json.decode(
-                    ask(self._address, self._address.url, "GET", "/v1/status"), type=JobStatus
-                ), 0.0
-        except (OSError, ValueError, RecursionError) as error:
-            raise UnavailableError(f"there is no job to see in {self._run or 'EROICA_COLLECTOR'}: {error}") from error
-        raise UnavailableError("there is no job to see")
-
-    def _past(self, status: JobStatus) -> IterationHistory | None:
-        """Iteration times from the run directory; else what we have seen ourselves."""
+    def _past(self) -> IterationHistory | None:
+        """Iteration times from the run directory, read again when they have changed."""
         if self._run is not None:
             with contextlib.suppress(OSError, ValueError, RecursionError, InputError):
                 path = self._run / "history.json"
                 written = path.stat().st_mtime
                 if written != self._history[0]:
                     self._history = written, decode_history(read_private(path, _MOST_BYTES))
-                return self._history[1]
-        if status.mean_ms is not None:
-            self._seen = [*self._seen[-2000:], (time.monotonic(), status.iteration, status.mean_ms)]
-        if len(self._seen) < 2:
-            return None
-        began = self._seen[0][0]
-        at_s, iterations, means = zip(*((at - began, number, mean) for at, number, mean in self._seen), strict=True)
-        return IterationHistory(job=status.job, began=0.0, at_s=at_s, iteration=iterations, mean_ms=means)
+        return self._history[1]
 
 
 def _source(job: str | None, out: Path | None) -> Source:
@@ -152,27 +133,19 @@ def _source(job: str | None, out: Path | None) -> Source:
         raise UsageError("name the job or --out, not both")
     if out is not None or (job is not None and Path(job).is_dir()):
         return Source(out or Path(str(job)))
-    named = _named_collector(os.environ)
-    if named is not None and job is None:
-        return Source(None, named)
-    jobs = {**_kept_jobs(), **running_jobs()}
-    if job is not None:
-        if job not in jobs:
-            raise UsageError(f"no job {job!r} here; there are: {', '.join(jobs) or 'none'}")
-        return Source(jobs[job])
-    running = running_jobs() or jobs
-    if not running:
+    url, token = os.environ.get("EROICA_COLLECTOR", ""), os.environ.get("EROICA_TOKEN", "")
+    if url and job is None:
+        if not good_token(token):
+            raise UsageError("EROICA_COLLECTOR needs the EROICA_TOKEN of that collector")
+        return Source(None, Address(url=endpoint_of(url).url, token=token, pid=0))
+    running = running_jobs()
+    jobs = {**_kept_jobs(), **running}
+    if job is not None and job not in jobs:
+        raise UsageError(f"no job {job!r} here; there are: {', '.join(jobs) or 'none'}")
+    meant = {job: jobs[job]} if job is not None else running or jobs
+    if not meant:
         raise UsageError("no job is being watched on this host; start one with `eroica run -- COMMAND`")
-    return Source(next(iter(running.values())) if len(running) == 1 else _chosen(running))
-
-
-def _named_collector(environ: Mapping[str, str]) -> Address | None:
-    url, token = environ.get("EROICA_COLLECTOR", ""), environ.get("EROICA_TOKEN", "")
-    if not url:
-        return None
-    if not good_token(token):
-        raise UsageError("EROICA_COLLECTOR needs the EROICA_TOKEN of that collector")
-    return Address(url=endpoint_of(url).url, token=token, pid=0)
+    return Source(next(iter(meant.values())) if len(meant) == 1 else _chosen(meant))
 
 
 def _kept_jobs() -> dict[str, Path]:
@@ -189,80 +162,48 @@ def _chosen(jobs: Mapping[str, Path]) -> Path:
         raise UsageError(f"several jobs: {', '.join(names)}; name one of them")
     for number, name in enumerate(names, 1):
         click.echo(line(f"{number:>3}  {name}  {jobs[name]}"))
-    number = click.prompt("Which one", type=click.IntRange(1, len(names)), default=1)
-    return jobs[names[number - 1]]
+    return jobs[names[click.prompt("Which one", type=click.IntRange(1, len(names)), default=1) - 1]]
 
 
-# ---------------------------------------------------------------------- the live screen
+def _show(source: Source, console: Console) -> None:
+    """Draw the job on the terminal's second screen once a second, until somebody quits.
 
-
-class Screen:
-    """One job on the terminal's second screen, until somebody quits.
-
-    Args:
-        source: The job.
-        console: The terminal.
+    Raises:
+        UnavailableError: There never was anything to see.
     """
-
-    def __init__(self, source: Source, console: Console) -> None:
-        self._source = source
-        self._console = console
-        self._answer = ("", 0.0)
-        self._last: View | None = None
-
-    def run(self) -> None:
-        """Draw once a second, and at once when a key or another size wants it.
-
-        Raises:
-            UnavailableError: There never was anything to see.
-        """
-        self._last = self._source.view()
-        with _terminal_given_back_on_signals(), contextlib.suppress(KeyboardInterrupt):
-            while self._watch():
-                os.kill(os.getpid(), signal.SIGTSTP)  # Ctrl-Z, once the terminal is the shell's again
-
-    def _watch(self) -> bool:
-        """Until somebody quits (False) or wants the shell (True)."""
-        with (
-            _single_keys(sys.stdin.fileno()) as woken,
-            Live(
-                console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-            ) as live,
-        ):
-            while True:
-                live.update(Group(*self._lines()), refresh=True)
-                ready, _, _ = select.select([sys.stdin, woken], [], [], _UPDATE_S)
-                if woken in ready and signal.SIGTSTP in os.read(woken, 512):
-                    return True
-                keys = os.read(sys.stdin.fileno(), 64) if sys.stdin in ready else b""
-                if b"q" in keys or b"\x03" in keys or (sys.stdin in ready and not keys):
-                    return False
-                if b"w" in keys:
-                    self._answer = (self._source.open_window(), time.monotonic())
-
-    def _lines(self) -> Iterator[Text]:
-        size = self._console.size
-        with contextlib.suppress(UnavailableError):  # the job's files are gone: what was seen last stays
-            self._last = self._source.view()
-        answer = self._answer[0] if time.monotonic() - self._answer[1] < _ANSWER_S else ""
-        assert self._last is not None
-        view = msgspec.structs.replace(self._last, keys=True, answer=answer)
-        yield from build_screen(view, size.width, size.height)
-
-
-@contextlib.contextmanager
-def _terminal_given_back_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the program on the usual way out."""
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
+    source.view()
     old = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        with contextlib.suppress(KeyboardInterrupt):
+            while _watch(source, console):
+                os.kill(os.getpid(), signal.SIGTSTP)  # Ctrl-Z, once the terminal is the shell's again
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def _watch(source: Source, console: Console) -> bool:
+    """Until somebody quits (False) or wants the shell (True)."""
+    seen, answer, until = source.view(), "", 0.0
+    screen = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    with _single_keys(sys.stdin.fileno()) as woken, screen:
+        while True:
+            with contextlib.suppress(UnavailableError):  # the job's files are gone: what was seen last stays
+                seen = source.view()
+            shown = msgspec.structs.replace(seen, keys=True, answer=answer if time.monotonic() < until else "")
+            screen.update(Group(*build_screen(shown, console.size.width, console.size.height)), refresh=True)
+            ready, _, _ = select.select([sys.stdin, woken], [], [], _UPDATE_S)
+            if woken in ready and signal.SIGTSTP in os.read(woken, 512):
+                return True
+            keys = os.read(sys.stdin.fileno(), 64) if sys.stdin in ready else b""
+            if b"q" in keys or b"\x03" in keys or (sys.stdin in ready and not keys):
+                return False
+            if b"w" in keys:
+                answer, until = source.open_window(), time.monotonic() + _ANSWER_S
 
 
 @contextlib.contextmanager

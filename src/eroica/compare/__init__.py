@@ -1,7 +1,7 @@
 """Compare two runs function by function.
 
     patterns ─▶ matching (which function is which) ─▶ table (the same functions and units)
-             ─▶ changes (beyond noise, and why) ─▶ conclusion (word, sentence, doubts)
+             ─▶ changes (beyond noise, and why) ─▶ word, sentence, doubts
 
 Workers are compared with themselves by global rank, or roles with roles. Waiting in collectives never counts as a
 regression: it follows from something else.
@@ -10,38 +10,52 @@ regression: it follows from something else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import comb
 
 import msgspec
 import numpy as np
 
 from eroica import __version__
-from eroica.compare.changes import Change, Deltas, explain, find_changes, measure, subtract
-from eroica.compare.conclusion import (
-    FEWEST_ITERATIONS,
-    Told,
-    blind_note,
-    choose_word,
-    describe,
-    explained_share,
-    find_doubt,
-    summarize,
-)
+from eroica.compare.changes import Change, Deltas, all_operators, find_changes, subtract
 from eroica.compare.matching import match_functions, unseen_device, without_unlike
-from eroica.compare.table import Table, align, mean_iteration
+from eroica.compare.table import Table, align
+from eroica.compare.words import describe, predicate
 from eroica.errors import InputError
 from eroica.localize.fleet import Fleet, build_fleet
-from eroica.model.comparison import ChangeReason, Comparison, FunctionChange, Side
+from eroica.model.comparison import Comparison, ComparisonWord, FunctionChange, Side
 from eroica.model.pattern import WorkerPattern
+from eroica.model.shares import percent
 from eroica.model.verdict import IterationTimes
-from eroica.model.words import clean
+from eroica.model.words import change as relative
+from eroica.model.words import clean, milliseconds, plural, worker_list
 from eroica.settings import Settings
 
 __all__ = ["Run", "compare"]
 
+#: Standard errors at which the confidence of a change is a half.
 _HALF_STRENGTH = 2.5
 _HIGHEST = 0.99
-#: Part of a changed iteration below which smaller changes are told as well.
-_WELL_EXPLAINED = 0.5
+#: Iterations that tell a change from noise.
+_FEWEST_ITERATIONS = 2
+#: Least standard errors of a changed iteration, and of a function that decides although iterations do not show it.
+_ITERATION_ERRORS, _CLEAR_ERRORS = 3.5, 4.0
+#: Probability below which chance does not sort all iterations of one run before all of the other's.
+_SORTED_BY_CHANCE = 0.02
+#: Iterations that changed by less than so many standard errors, or multiples of the least gain, may have by chance.
+_SUSPICIOUS_ERRORS, _SMALL = 2.0, 2.0
+#: Multiple of the least gain from which iterations are never called equal; noise, as a part of the iteration, from
+#: which runs that differ are not.
+_NEVER_EQUAL, _BLIND = 3.0, 0.5
+_SLOWER = frozenset({"slower", "more-work", "outside-contention", "new"})
+#: Setup facts that may differ between the runs, and their names.
+_SETTINGS = {
+    "device": "the device",
+    "torch": "torch",
+    "CUDA driver": "the CUDA driver",
+    "CUDA runtime": "the CUDA runtime",
+    "HIP driver": "the HIP driver",
+    "HIP runtime": "the HIP runtime",
+}
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,57 +74,42 @@ def compare(before: Run, after: Run, settings: Settings = Settings()) -> Compari
     Raises:
         InputError: One side has no pattern at all.
     """
+    for run in (before, after):
+        if not run.patterns:
+            raise InputError(f"{run.name}: no worker's pattern to compare")
     *alike, unlike_note = without_unlike(before.patterns, after.patterns)
-    before, after = (
-        msgspec.structs.replace(run, patterns=own) for run, own in zip((before, after), alike, strict=True)
-    )
-    fleets = _fleet(before, settings), _fleet(after, settings)
+    fleets = build_fleet(alike[0], settings), build_fleet(alike[1], settings)
     pairs = match_functions(fleets[0].keys, fleets[1].keys)
-    first, second, ranks, units_note = align(*fleets, pairs)
+    first, second, ranks, units_note = align(*fleets, [*pairs, all_operators(pairs)])
     deltas = subtract(first, second, pairs)
-    told = _tell(deltas, find_changes(deltas, settings), ranks, settings)
-    share = explained_share(deltas, told, settings)
-    if share is not None and share < _WELL_EXPLAINED:
-        told = _tell(deltas, find_changes(deltas, settings, detailed=True), ranks, settings)
-        share = explained_share(deltas, told, settings)
-    too_little = unseen_device(before.patterns, after.patterns) or _too_little(deltas)
-    too_little = too_little or find_doubt(deltas, told, settings)
-    word = choose_word(deltas, told, too_little, settings)
+    judged = _Judged(deltas, find_changes(deltas, settings), ranks, settings)
+    too_little = unseen_device(before.patterns, after.patterns) or judged.too_little()
+    word = "undetermined" if too_little else judged.word
     damage = next((f"{which}: {run.damage}" for which, run in (("before", before), ("after", after)) if run.damage), "")
     if word == "equal" and damage:
-        too_little = f"nothing changed in what is left, but {damage}"
-        word = "undetermined"
+        word, too_little = "undetermined", f"nothing changed in what is left, but {damage}"
+    setting = _differing(fleets)
+    summary = f"Too little to tell: {too_little}." if too_little else judged.summary(word)
+    if setting:
+        text = "; ".join(setting)
+        summary = f"{text[0].upper()}{text[1:]}. {summary}"
+    notes = [unlike_note, units_note, judged.blind_note() if word == "equal" else ""]
     return Comparison(
         eroica_version=__version__,
         comparison=word,
-        summary=_with_setting(summarize(deltas, told, word, too_little, settings), fleets),
+        summary=summary,
         before=_side(before, first),
         after=_side(after, second),
         iteration=IterationTimes(
             baseline_ms=round(first.iteration_us / 1e3, 3), current_ms=round(second.iteration_us / 1e3, 3)
         ),
-        changes=tuple(_row(order, row, deltas, settings) for order, row in enumerate(told, start=1)),
-        explained=share,
-        notes=(
-            *_setting(fleets),
-            *filter(None, [unlike_note, units_note, blind_note(deltas, settings) if word == "equal" else ""]),
-            *_notes(deltas, by_rank=not units_note),
-        ),
+        changes=tuple(judged.row(order, change) for order, change in enumerate(judged.changes, start=1)),
+        explained=judged.explained(),
+        notes=(*setting, *filter(None, notes), *_notes(deltas, by_rank=not units_note)),
     )
 
 
-#: Setup facts that may differ between the runs, and their names.
-_SETTINGS = {
-    "device": "the device",
-    "torch": "torch",
-    "CUDA driver": "the CUDA driver",
-    "CUDA runtime": "the CUDA runtime",
-    "HIP driver": "the HIP driver",
-    "HIP runtime": "the HIP runtime",
-}
-
-
-def _setting(fleets: tuple[Fleet, Fleet]) -> list[str]:
+def _differing(fleets: tuple[Fleet, Fleet]) -> list[str]:
     """Return devices, versions and sizes that differ, a clause each."""
     found = []
     for name, title in _SETTINGS.items():
@@ -124,159 +123,198 @@ def _setting(fleets: tuple[Fleet, Fleet]) -> list[str]:
     return found
 
 
-def _with_setting(summary: str, fleets: tuple[Fleet, Fleet]) -> str:
-    """Return the sentence behind the setup facts that differ."""
-    found = _setting(fleets)
-    if not found:
-        return summary
-    text = "; ".join(found)
-    return f"{text[0].upper()}{text[1:]}. {summary}"
-
-
-def _fleet(run: Run, settings: Settings) -> Fleet:
-    if not run.patterns:
-        raise InputError(f"{run.name}: no worker's pattern to compare")
-    return build_fleet(run.patterns, settings)
-
-
 def _side(run: Run, table: Table) -> Side:
-    fleet = table.fleet
     return Side(
         name=run.name,
         job=run.job,
-        workers=fleet.ranks,
-        iterations=int(fleet.iteration_us.shape[1]),
-        iteration_ms=round(mean_iteration(fleet) / 1e3, 3),
+        workers=table.fleet.ranks,
+        iterations=int(table.fleet.iteration_us.shape[1]),
+        iteration_ms=round(table.iteration_us / 1e3, 3),
         notes=run.notes,
     )
 
 
-def _tell(
-    deltas: Deltas, changes: Sequence[Change], ranks: Sequence[tuple[int, ...]], settings: Settings
-) -> list[Told]:
-    """Return changes with reasons, the largest first, waits last."""
-    waits = _waits(deltas)
-    rows = [_told(change, deltas, ranks, waits) for change in _with_collectives(changes, deltas, waits)]
-    return sorted(rows, key=lambda row: (row.reason == "waiting", -abs(row.change_ms), row.name))
+class _Judged:
+    """The changes of two runs, and what they say of the iterations.
 
+    Attributes:
+        changes: The largest first, waits last.
+        direction: 1 if iterations got longer beyond noise and the least gain, -1 if shorter, else 0.
+    """
 
-def _with_collectives(changes: Sequence[Change], deltas: Deltas, waits_U: Sequence[bool]) -> list[Change]:
-    """Add collectives whose own time grew as the operators' did to the change of all operators."""
-    told = list(changes)
-    for alike in [change for change in changes if change.alike and change.change_us.mean() > 0]:
-        most = 2.0 * (measure(alike, deltas).length_ratio - 1.0)
-        belonging = [
-            change
-            for change in told
-            if deltas.pairs[change.functions[0]].key.kind == "collective"
-            and set(change.units) <= set(alike.units)
-            and change.change_us.mean() > 0
-            and not _mostly_waits(change, waits_U)
-            and measure(change, deltas).length_ratio - 1.0 <= most
-        ]
-        together = alike
-        for change in belonging:
-            together = _added(together, change)
-        told = [together, *(change for change in told if change is not alike and change not in belonging)]
-    return told
+    def __init__(
+        self, deltas: Deltas, changes: Sequence[Change], ranks: Sequence[tuple[int, ...]], settings: Settings
+    ) -> None:
+        self.deltas, self.changes, self.ranks, self.settings = deltas, changes, ranks, settings
+        self.before_us, self.after_us = deltas.before.iteration_us, deltas.after.iteration_us
+        self.error_us = float(np.hypot(deltas.before.iteration_error_us, deltas.after.iteration_error_us))
+        self.least_us = settings.min_gain * self.before_us
+        change = self.after_us - self.before_us
+        is_clear = abs(change) >= _ITERATION_ERRORS * self.error_us or self._are_apart()
+        self.direction = int(np.sign(change)) if is_clear and abs(change) >= self.least_us else 0
+        self.own = [one for one in changes if one.reason != "waiting"]
+        clear = [one for one in self.own if one.strength >= _CLEAR_ERRORS]
+        self.worse = [one for one in clear if self._is_slower(one)]
+        self.better = [one for one in clear if one.change_ms < 0 and self._busy_change(one) <= -self.least_us]
 
+    def _are_apart(self) -> bool:
+        """Return whether all iterations of one run are longer than all of the other, and hardly by chance."""
+        before_I, after_I = (side.fleet.iteration_us.mean(axis=0) for side in (self.deltas.before, self.deltas.after))
+        if not before_I.size or not after_I.size:
+            return False
+        is_sorted = before_I.max() < after_I.min() or after_I.max() < before_I.min()
+        return bool(is_sorted) and comb(before_I.size + after_I.size, before_I.size) * _SORTED_BY_CHANCE >= 1
 
-def _mostly_waits(change: Change, waits_U: Sequence[bool]) -> bool:
-    return 2 * sum(waits_U[unit] for unit in change.units) >= len(change.units)
+    def _is_slower(self, change: Change) -> bool:
+        """Return whether a function got slower, and its workers are busy for longer."""
+        return change.reason in _SLOWER and change.change_ms > 0 and self._busy_change(change) >= self.least_us
 
+    def _busy_change(self, change: Change) -> float:
+        """Return by how much the units are busy for longer, without waiting; mean over them, microseconds."""
+        units, before, after = list(change.units), self.deltas.before, self.deltas.after
+        busy_us, transfer_us = after.busy_us - before.busy_us, after.transfer_us - before.transfer_us
+        return float((np.nan_to_num(busy_us[units]) + np.nan_to_num(transfer_us[units])).mean())
 
-def _added(broad: Change, change: Change) -> Change:
-    extra = dict(zip(change.units, change.change_us.tolist(), strict=True))
-    return msgspec.structs.replace(
-        broad,
-        functions=(*broad.functions, *change.functions),
-        change_us=broad.change_us + np.asarray([extra.get(unit, 0.0) for unit in broad.units]),
-    )
+    @property
+    def word(self) -> ComparisonWord:
+        """The word of the comparison, if there is enough to tell."""
+        if self.direction > 0 or self.worse:
+            return "regression"
+        return "improvement" if self.direction < 0 or self.better else "equal"
 
+    # --- doubts: CI relies on "equal" ---
 
-def _told(change: Change, deltas: Deltas, ranks: Sequence[tuple[int, ...]], waits_U: Sequence[bool]) -> Told:
-    figures = measure(change, deltas)
-    reason: ChangeReason = explain(change, figures, deltas)
-    kind = deltas.pairs[change.functions[0]].key.kind
-    if kind == "collective" and _mostly_waits(change, waits_U):
-        reason = "waiting"
-    return Told(
-        change=change,
-        figures=figures,
-        reason=reason,
-        name=_name(change, deltas),
-        workers=tuple(sorted({rank for unit in change.units for rank in ranks[unit]})),
-        apart=not np.isnan(deltas.after.transfer_us - deltas.before.transfer_us)[list(change.units)].any(),
-    )
+    def too_little(self) -> str:
+        """Return why the runs cannot be compared, or not be called equal; "" if they can."""
+        iterations = self._iterations()
+        if min(iterations) < _FEWEST_ITERATIONS:
+            which = ["the first run", "the second run"][iterations.index(min(iterations))]
+            words = "one iteration" if min(iterations) == 1 else "no iteration that all its workers share"
+            return f"{which} has {words}, which does not tell a change from noise"
+        if not any(pair.before and pair.after for pair in self.deltas.pairs):
+            return "the two runs have no function in common"
+        if self.direction or self.worse or (self.better and self.after_us <= self.before_us):
+            return ""
+        few = f"{' and '.join(map(str, dict.fromkeys(iterations)))} iterations; record more of each run"
+        if self._may_differ():
+            text = self._iterations_take()
+            return f"{text[0].lower()}{text[1:]}, which lies within the noise of {few}"
+        unsure = next((change for change in self.own if self._is_slower(change)), None)
+        if unsure is None:
+            return ""
+        name = f"{clean(unsure.name, 80)} on {worker_list(self._ranks(unsure))}"
+        return f"{milliseconds(unsure.change_ms)} more in {name} are hardly beyond the noise of {few}"
 
+    def _may_differ(self) -> bool:
+        """Return whether iterations look longer or shorter, and not plainly by chance."""
+        change = abs(self.after_us - self.before_us)
+        if self.before_us <= 0 or change < self.least_us or self.error_us <= 0:
+            return False
+        is_chance = change < max(_SUSPICIOUS_ERRORS * self.error_us, _SMALL * self.least_us)
+        is_small = change < _NEVER_EQUAL * self.least_us and _ITERATION_ERRORS * self.error_us < _BLIND * self.before_us
+        return not (is_chance and is_small)
 
-def _waits(deltas: Deltas) -> list[bool]:
-    """Return the units whose change in critical collective time is mostly waiting, or may be."""
-    collectives = np.asarray([pair.key.kind == "collective" for pair in deltas.pairs], dtype=np.bool_)
-    total_U = deltas.change_us[collectives].sum(axis=0)
-    own_U = deltas.after.transfer_us - deltas.before.transfer_us
-    error_U = np.hypot(deltas.before.transfer_error_us, deltas.after.transfer_error_us)
-    is_own_U = (own_U * np.sign(total_U) >= np.abs(total_U) / 2) & (np.abs(own_U) >= 3.0 * error_U)
-    return [not own for own in is_own_U.tolist()]
+    def _iterations(self) -> list[int]:
+        return [side.fleet.iteration_us.shape[1] for side in (self.deltas.before, self.deltas.after)]
 
+    def blind_note(self) -> str:
+        """Return the change that equal runs would not have shown; "" if it is small."""
+        least = _ITERATION_ERRORS * self.error_us / max(self.before_us, 1e-9)
+        if least <= _NEVER_EQUAL * self.settings.min_gain or min(self._iterations()) < _FEWEST_ITERATIONS:
+            return ""
+        return f"in the noise of these iterations a change by less than {percent(least)} is not seen"
 
-def _name(change: Change, deltas: Deltas) -> str:
-    if not change.alike:
-        return deltas.pairs[change.functions[0]].key.name
-    own = sum(deltas.pairs[function].is_operator for function in change.functions)
-    which = "all" if own >= 0.9 * sum(pair.is_operator for pair in deltas.pairs) else "most"
-    return f"{which} operators{' and collectives' if own < len(change.functions) else ''}"
+    # --- sentences and rows ---
 
+    def _iterations_take(self) -> str:
+        sides = f"{milliseconds(self.after_us / 1e3)} instead of {milliseconds(self.before_us / 1e3)}"
+        return f"Iterations take {sides} ({relative(self.before_us, self.after_us)})" if self.before_us > 0 else sides
 
-def _row(order: int, row: Told, deltas: Deltas, settings: Settings) -> FunctionChange:
-    key = deltas.pairs[row.change.functions[0]].key
-    figures = row.figures
-    return FunctionChange(
-        order=order,
-        name=row.name,
-        kind=key.kind,
-        phase="other" if row.change.alike else key.phase,
-        stack=() if row.change.alike else key.stack,
-        workers=row.workers,
-        reason=row.reason,
-        change_ms=round(row.change_ms, 4),
-        before_ms=round(figures.time_ms[0], 4),
-        after_ms=round(figures.time_ms[1], 4),
-        share=round(1e3 * row.change_ms / max(deltas.before.iteration_us, 1e-9), 4),
-        count_before=round(figures.count[0], 3),
-        count_after=round(figures.count[1], 3),
-        mean_before_ms=round(figures.length_ms[0], 5),
-        mean_after_ms=round(figures.length_ms[1], 5),
-        utilization_before=_rounded(figures.mu[0]),
-        utilization_after=_rounded(figures.mu[1]),
-        confidence=_confidence(row, deltas, settings),
-        text=describe(row, key),
-        functions=len(row.change.functions),
-    )
+    def summary(self, word: ComparisonWord) -> str:
+        """Return the sentence of the comparison."""
+        if self.direction:
+            wanted = [change for change in self.own if change.change_ms * self.direction > 0]
+            return f"{self._iterations_take()}: {self._main(wanted) if wanted else self._only_waiting()}."
+        before, after = milliseconds(self.before_us / 1e3), milliseconds(self.after_us / 1e3)
+        same = f"Iterations are as long as before ({before} and {after})"
+        if abs(self.after_us - self.before_us) >= self.least_us:
+            same = f"{self._iterations_take()}, which is within their noise"
+        if word != "equal":
+            return f"{same}, but {self._main(self.worse if word == 'regression' else self.better)}."
+        if not self.own:
+            least = percent(self.settings.min_gain)
+            return f"{same}, and no function changed beyond noise by {least} of that or more."
+        evens_out = bool((np.abs(self._summed()) < self.least_us).all())
+        so = "what changed evens out" if evens_out else "what changed does not show in them"
+        return f"{same}; {so}: {self._main(self.own)}."
 
+    def _main(self, changes: Sequence[Change]) -> str:
+        more = f"; {plural(len(changes) - 1, 'other change')} below" if len(changes) > 1 else ""
+        first = changes[0]
+        return f"{clean(first.name, 80)} {predicate(first)} on {worker_list(self._ranks(first))}{more}"
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    def _only_waiting(self) -> str:
+        """Return the clause for an iteration that no function explains."""
+        waits = [one for one in self.changes if one.reason == "waiting" and one.change_ms * self.direction > 0]
+        if not waits:
+            return "no single function explains it"
+        if all(map(self._is_apart, waits)):
+            return "workers wait differently for each other"
+        return f"{self._main(waits)}; whether it waits or the transfer changed takes the other workers' patterns"
 
+    def _is_apart(self, change: Change) -> bool:
+        """Return whether waiting was separated from the transfer itself."""
+        transfer_us = self.deltas.after.transfer_us - self.deltas.before.transfer_us
+        return not np.isnan(transfer_us[list(change.units)]).any()
 
-def _confidence(row: Told, deltas: Deltas, settings: Settings) -> float:
-    """Return the confidence: half at 2.5 standard errors, and less near the least gain."""
-    effect = row.change.strength**2 / (row.change.strength**2 + _HALF_STRENGTH**2)
-    share = abs(row.change_ms) * 1e3 / max(deltas.before.iteration_us, 1e-9)
-    size = 1 - 0.5 * float(np.exp(-share / max(settings.min_gain, 1e-9)))
-    return round(float(np.clip(effect * size, 0.01, _HIGHEST)), 3)
+    def _ranks(self, change: Change) -> tuple[int, ...]:
+        return tuple(sorted({rank for unit in change.units for rank in self.ranks[unit]}))
 
+    def _summed(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """Return the changes of each unit together, waits left out, microseconds. float64 [U]."""
+        sums_U = np.zeros(self.deltas.change_us.shape[1])
+        for change in self.own:
+            sums_U[list(change.units)] += change.change_us
+        return sums_U
 
-def _too_little(deltas: Deltas) -> str:
-    """Return why the runs cannot be compared, "" if they can."""
-    iterations = [side.fleet.iteration_us.shape[1] for side in (deltas.before, deltas.after)]
-    if min(iterations) < FEWEST_ITERATIONS:
-        which = ["the first run", "the second run"][iterations.index(min(iterations))]
-        words = "one iteration" if min(iterations) == 1 else "no iteration that all its workers share"
-        return f"{which} has {words}, which does not tell a change from noise"
-    if not any(pair.before and pair.after for pair in deltas.pairs):
-        return "the two runs have no function in common"
-    return ""
+    def explained(self) -> float | None:
+        """Return the share of the iteration's change that changes explain, on the worker with the most."""
+        if not self.direction:
+            return None
+        shares_U = self._summed() / (self.after_us - self.before_us)
+        return round(float(np.clip(shares_U, 0.0, 1.0).max(initial=0.0)), 3) + 0.0
+
+    def row(self, order: int, change: Change) -> FunctionChange:
+        """Return a change for the record."""
+        alone, mu = len(change.functions) == 1, [None if one is None else round(one, 4) for one in change.mu]
+        share = 1e3 * change.change_ms / max(self.before_us, 1e-9)
+        return FunctionChange(
+            order=order,
+            name=change.name,
+            kind=change.key.kind,
+            phase=change.key.phase if alone else "other",
+            stack=change.key.stack if alone else (),
+            workers=self._ranks(change),
+            reason=change.reason,
+            change_ms=round(change.change_ms, 4),
+            before_ms=round(change.time_ms[0], 4),
+            after_ms=round(change.time_ms[1], 4),
+            share=round(share, 4),
+            count_before=round(change.count[0], 3),
+            count_after=round(change.count[1], 3),
+            mean_before_ms=round(change.length_ms[0], 5),
+            mean_after_ms=round(change.length_ms[1], 5),
+            utilization_before=mu[0],
+            utilization_after=mu[1],
+            confidence=self._confidence(change.strength, abs(share)),
+            text=describe(change, self._is_apart(change)),
+            functions=len(change.functions),
+        )
+
+    def _confidence(self, strength: float, share: float) -> float:
+        """Return the confidence: half at 2.5 standard errors, and less near the least gain."""
+        size = 1 - 0.5 * float(np.exp(-share / max(self.settings.min_gain, 1e-9)))
+        return round(float(np.clip(strength**2 / (strength**2 + _HALF_STRENGTH**2) * size, 0.01, _HIGHEST)), 3)
 
 
 def _notes(deltas: Deltas, by_rank: bool) -> Iterator[str]:
@@ -288,7 +326,7 @@ def _notes(deltas: Deltas, by_rank: bool) -> Iterator[str]:
     if fleets[0].has_accelerator != fleets[1].has_accelerator:
         yield f"only the {'second' if fleets[1].has_accelerator else 'first'} run shows device kernels"
     gone = set(fleets[0].ranks) ^ set(fleets[1].ranks)
-    if gone and by_rank and set(fleets[0].ranks) & set(fleets[1].ranks):
+    if gone and by_rank:
         yield f"{len(gone)} worker{' is' if len(gone) == 1 else 's are'} in one of the runs only"
     for fleet, which in zip(fleets, ("first", "second"), strict=True):
         dropped = sum(p.dropped_critical_s for p in fleet.patterns) / max(

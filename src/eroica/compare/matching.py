@@ -12,7 +12,6 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.rows import RowTable
 from eroica.model.trace import NO_KERNELS
 
-Identity = Callable[[FunctionKey], Hashable]
 _LINE = re.compile(r":(\d+)\)$")
 _INNERMOST_BRACKETS = re.compile(r"<[^<>]*>")
 _LOADER = re.compile(r"_(Single|Multi)Process(ing)?DataLoaderIter\b")
@@ -43,14 +42,18 @@ def match_functions(before: Sequence[FunctionKey], after: Sequence[FunctionKey])
     """Pair the functions of two runs; every index occurs in exactly one pair.
 
     First by the whole stack without line numbers (several of one stack: in the order of their lines), then by name,
-    file and phase, then by a unique name, last by a kernel's unique name without return type and arguments.
+    file and phase, last by a unique name, of kernels without return type and arguments.
     """
     left_before, left_after = list(range(len(before))), list(range(len(after)))
     pairs: list[Pair] = []
-    for identity, pair_up in _STEPS:
+    for identity in (_whole, _leaf, _name):
         groups = _grouped(left_before, before, identity), _grouped(left_after, after, identity)
         for name in [name for name in groups[0] if name in groups[1]]:
-            pairs += pair_up(groups[0][name], groups[1][name], before, after)
+            mine, theirs = groups[0][name], groups[1][name]
+            if identity is _whole:
+                pairs += _in_order(mine, theirs, before, after)
+            elif identity is _leaf or len(mine) == len(theirs) == 1:
+                pairs.append(Pair(before=tuple(mine), after=tuple(theirs), key=after[theirs[0]]))
         left_before = _without(left_before, (index for pair in pairs for index in pair.before))
         left_after = _without(left_after, (index for pair in pairs for index in pair.after))
     pairs += [Pair(before=(index,), after=(), key=before[index]) for index in left_before]
@@ -63,16 +66,15 @@ def _without(indices: Sequence[int], taken: Iterable[int]) -> list[int]:
     return [index for index in indices if index not in gone]
 
 
-def _grouped(indices: Iterable[int], keys: Sequence[FunctionKey], identity: Identity) -> Mapping[Hashable, list[int]]:
+def _grouped(
+    indices: Iterable[int], keys: Sequence[FunctionKey], identity: Callable[[FunctionKey], Hashable]
+) -> Mapping[Hashable, list[int]]:
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index in indices:
         name = identity(keys[index])
         if name is not None:
             groups[name].append(index)
     return groups
-
-
-# --- identities, from strict to loose ---
 
 
 def _whole(key: FunctionKey) -> Hashable:
@@ -84,17 +86,12 @@ def _leaf(key: FunctionKey) -> Hashable:
 
 
 def _name(key: FunctionKey) -> Hashable:
-    vague = key.name in _COMMON or key.name.startswith(("<", "__"))
-    return None if key.kind == "python" and vague else (key.kind, key.name)
-
-
-def _loader(key: FunctionKey) -> Hashable:
-    """Match the data loader's `__next__` with and without loader processes."""
-    return (key.kind, key.phase) if _LOADER.search(key.name) else None
-
-
-def _kernel(key: FunctionKey) -> Hashable:
-    return None if key.kind == "python" else (key.kind, plain_name(key.name))
+    """Return the name alone; the data loader's `__next__` is the same with and without loader processes."""
+    if _LOADER.search(key.name):
+        return key.kind, key.phase, "loader"
+    if key.kind != "python":
+        return key.kind, plain_name(key.name)
+    return None if key.name in _COMMON or key.name.startswith(("<", "__")) else (key.kind, key.name)
 
 
 def _without_line(frame: str) -> str:
@@ -113,9 +110,6 @@ def plain_name(kernel: str) -> str:
     return name.removeprefix("void ").strip() or kernel
 
 
-# --- how members of one identity pair up ---
-
-
 def _in_order(
     mine: Sequence[int], theirs: Sequence[int], before: Sequence[FunctionKey], after: Sequence[FunctionKey]
 ) -> list[Pair]:
@@ -128,7 +122,9 @@ def _in_order(
     alike = [(index, places[before[index]]) for index in mine if before[index] in places]
     pairs = [Pair(before=(b,), after=(a,), key=after[a]) for b, a in alike]
     rest = _without(mine, (b for b, _ in alike)), _without(theirs, (a for _, a in alike))
-    return pairs + (_together(*rest, before, after) if all(rest) else [])
+    if all(rest):
+        pairs.append(Pair(before=tuple(rest[0]), after=tuple(rest[1]), key=after[rest[1][0]]))
+    return pairs
 
 
 def _lines(key: FunctionKey) -> tuple[int, ...]:
@@ -136,29 +132,17 @@ def _lines(key: FunctionKey) -> tuple[int, ...]:
     return tuple(int(line[1][:12]) if line else 0 for line in found)
 
 
-def _together(
-    mine: Sequence[int], theirs: Sequence[int], before: Sequence[FunctionKey], after: Sequence[FunctionKey]
-) -> list[Pair]:
-    return [Pair(before=tuple(mine), after=tuple(theirs), key=after[theirs[0]])]
-
-
-def _if_unique(
-    mine: Sequence[int], theirs: Sequence[int], before: Sequence[FunctionKey], after: Sequence[FunctionKey]
-) -> list[Pair]:
-    return _together(mine, theirs, before, after) if len(mine) == len(theirs) == 1 else []
-
-
-_STEPS = ((_whole, _in_order), (_leaf, _together), (_name, _if_unique), (_loader, _if_unique), (_kernel, _if_unique))
-
-
 # --- runs that were recorded differently ---
 
+Patterns = Sequence[WorkerPattern]
 
-def without_unlike(
-    before: Sequence[WorkerPattern], after: Sequence[WorkerPattern]
-) -> tuple[Sequence[WorkerPattern], Sequence[WorkerPattern], str]:
+
+def without_unlike(before: Patterns, after: Patterns) -> tuple[Patterns, Patterns, str]:
     """Return both runs without Python if only one has Python stacks, and a note ("" if nothing is left out)."""
-    shown = _has_stacks(before), _has_stacks(after)
+    shown = [
+        any(key.kind == "python" and key.stack for pattern in side for key in RowTable.of(pattern.functions).keys)
+        for side in (before, after)
+    ]
     if shown[0] == shown[1]:
         return before, after, ""
     which = "first" if shown[0] else "second"
@@ -166,12 +150,16 @@ def without_unlike(
     return _without_host(before), _without_host(after), note
 
 
-def _has_stacks(patterns: Sequence[WorkerPattern]) -> bool:
-    every = (RowTable.of(pattern.functions).keys for pattern in patterns)
-    return any(key.kind == "python" and key.stack for keys in every for key in keys)
+def _without_host(patterns: Patterns) -> Patterns:
+    return [
+        msgspec.structs.replace(
+            pattern, functions=tuple(row for row in pattern.functions if row.key.kind not in _HOST_KINDS)
+        )
+        for pattern in patterns
+    ]
 
 
-def unseen_device(before: Sequence[WorkerPattern], after: Sequence[WorkerPattern]) -> str:
+def unseen_device(before: Patterns, after: Patterns) -> str:
     """Return why functions cannot be compared if only one run holds the kernels of its devices; else ""."""
     lacks = [all(NO_KERNELS in pattern.notes for pattern in patterns) for patterns in (before, after)]
     if lacks[0] == lacks[1]:
@@ -181,12 +169,3 @@ def unseen_device(before: Sequence[WorkerPattern], after: Sequence[WorkerPattern
         f"the {which} run used an accelerator and its recording holds no kernels of it; record it with the device's "
         "activities"
     )
-
-
-def _without_host(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
-    return [
-        msgspec.structs.replace(
-            pattern, functions=tuple(row for row in pattern.functions if row.key.kind not in _HOST_KINDS)
-        )
-        for pattern in patterns
-    ]

@@ -6,7 +6,7 @@ and U units, W workers, I iterations. All times are microseconds per iteration.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from eroica.compare.matching import Pair
 from eroica.localize.arrivals import read_arrivals
 from eroica.localize.fleet import Fleet
-from eroica.model.pattern import WorkerPattern
 
 Floats = NDArray[np.float64]
+Units = Sequence[Sequence[int]]
 #: Least workers of a role whose differences show how much workers differ for good.
 _FEWEST_TO_SPREAD = 4
 _MAD_TO_DEVIATION = 1.4826
@@ -32,9 +32,6 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         iteration_us: Mean iteration.
         time_us: Critical time. float64 [F, U].
         lasting_us: Robust standard deviation of workers of the same role; 0 for few workers. float64 [F, U].
-        together_error_us: Standard error of the time of all operators together, which are slow in the same iterations.
-            float64 [U].
-        together_lasting_us: Lasting deviation of that time. float64 [U].
         total_us: Time over all executions. float64 [F, U].
         mu: Utilization of its resource; NaN if not sampled. float64 [F, U].
         busy_us: Iteration without critical collective time. float64 [U].
@@ -47,8 +44,6 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     time_us: Floats
     error_us: Floats
     lasting_us: Floats
-    together_error_us: Floats
-    together_lasting_us: Floats
     total_us: Floats
     count: Floats
     mu: Floats
@@ -58,45 +53,64 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     transfer_error_us: Floats
 
 
-def lay_out(
-    fleet: Fleet,
-    functions: Sequence[tuple[int, ...]],
-    operators: Sequence[int],
-    units: Sequence[Sequence[int]],
-) -> Table:
-    """Return one run as a table.
+def align(before: Fleet, after: Fleet, pairs: Sequence[Pair]) -> tuple[Table, Table, list[tuple[int, ...]], str]:
+    """Return both runs on the same functions and units, their ranks, and a note on the units."""
+    mine, theirs, ranks, note = _choose_units(before, after)
+    first = _lay_out(before, [pair.before for pair in pairs], mine)
+    second = _lay_out(after, [pair.after for pair in pairs], theirs)
+    return first, second, ranks, note
 
-    Args:
-        fleet: Its workers.
-        functions: Rows of the fleet of each function, () for one that it does not have.
-        operators: Functions that are the model's own computation.
-        units: Workers (indices) of each unit.
-    """
-    together = tuple(row for function in operators for row in functions[function])
-    time_FW, error_FW = _times(fleet, [*functions, together])
-    error_FU, lasting_FU = _unit_error(error_FW, units), _lasting(time_FW, fleet.roles, units)
-    busy_WI = fleet.busy_us
+
+def _choose_units(before: Fleet, after: Fleet) -> tuple[Units, Units, list[tuple[int, ...]], str]:
+    """Return the workers of each unit before and after, its global ranks, and a note on units that are roles."""
+    shared = [rank for rank in after.ranks if rank in set(before.ranks)]
+    sizes = [_world_size(fleet) for fleet in (before, after)]
+    if shared and (sizes[0] == sizes[1] or 0 in sizes):
+        mine, theirs = ([[fleet.ranks.index(rank)] for rank in shared] for fleet in (before, after))
+        return mine, theirs, [(rank,) for rank in shared], ""
+    numbers = "no worker in common"
+    if sizes[0] != sizes[1] and all(sizes):
+        recorded = [len(fleet.ranks) for fleet in (before, after)]
+        here = f", of which {recorded[0]} and {recorded[1]} are here" if recorded != sizes else ""
+        numbers = f"{sizes[0]} and {sizes[1]} workers{here}"
+    roles = range(int(after.roles.max()) + 1) if before.roles.max() == after.roles.max() else ()
+    mine, theirs = (
+        [np.flatnonzero(fleet.roles == role).tolist() for role in roles] or [list(range(len(fleet.ranks)))]
+        for fleet in (before, after)
+    )
+    each = " of each role" if len(roles) > 1 else ""
+    ranks = [tuple(after.ranks[worker] for worker in unit) for unit in theirs]
+    return mine, theirs, ranks, f"{numbers}: the median workers{each} are compared"
+
+
+def _world_size(fleet: Fleet) -> int:
+    """Return the workers of the whole job, 0 if unknown."""
+    stated = max(pattern.worker.world_size for pattern in fleet.patterns)
+    return stated if stated > 1 or len(fleet.ranks) == 1 else 0
+
+
+def _lay_out(fleet: Fleet, functions: Sequence[tuple[int, ...]], units: Units) -> Table:
+    """Return one run as a table; `functions`: rows of the fleet of each function, () for one that it does not have."""
+    time_FW, error_FW = _times(fleet, functions)
+    iterations = fleet.iteration_us.shape[1]
     transfer_WI = _transfer(fleet)
-    inflated = inflation(fleet.iteration_us.shape[1])
     merged = [_merge(fleet, rows) for rows in functions]
     empty = np.zeros((0, len(fleet.ranks)))
     total_FW, count_FW, mu_FW = (np.stack([row[at] for row in merged]) if merged else empty for at in range(3))
     return Table(
         fleet=fleet,
         iteration_us=mean_iteration(fleet),
-        iteration_error_us=_error(fleet.iteration_us.mean(axis=0)[None])[0] * inflated,
-        time_us=_over(np.median, time_FW[:-1], units),
-        error_us=error_FU[:-1],
-        lasting_us=lasting_FU[:-1],
-        together_error_us=error_FU[-1],
-        together_lasting_us=lasting_FU[-1],
+        iteration_error_us=_error(fleet.iteration_us.mean(axis=0)[None])[0] * _inflation(iterations),
+        time_us=_over(np.median, time_FW, units),
+        error_us=_unit_error(error_FW, units),
+        lasting_us=_lasting(time_FW, fleet.roles, units),
         total_us=_over(np.median, total_FW, units),
         count=_over(np.median, count_FW, units),
         mu=_over(_nan_mean, mu_FW, units),
         resource=tuple(_resource(fleet, rows) for rows in functions),
-        busy_us=_over(np.median, _mean(busy_WI)[None], units)[0],
+        busy_us=_over(np.median, _mean(fleet.busy_us)[None], units)[0],
         transfer_us=_over(np.median, _mean(transfer_WI)[None], units)[0],
-        transfer_error_us=_unit_error(_error(transfer_WI)[None] * inflated, units)[0],
+        transfer_error_us=_unit_error(_error(transfer_WI)[None] * _inflation(iterations), units)[0],
     )
 
 
@@ -108,7 +122,7 @@ def mean_iteration(fleet: Fleet) -> float:
     return float(np.mean(own))
 
 
-def inflation(iterations: int) -> float:
+def _inflation(iterations: int) -> float:
     """Return the factor by which a standard error from few iterations is too small, near Student's."""
     return 1.0 + 4.0 / (iterations - 1) ** 2 if iterations > 1 else 1.0
 
@@ -127,11 +141,18 @@ def _error(values_WI: Floats) -> Floats:
 
 def _times(fleet: Fleet, functions: Sequence[tuple[int, ...]]) -> tuple[Floats, Floats]:
     """Return the mean critical time of each function on each worker, and its standard error. float64 [F, W] each."""
-    shape = (len(functions), len(fleet.ranks))
-    time_FW, error_FW = np.zeros(shape), np.zeros(shape)
+    time_FW, error_FW = np.zeros((2, len(functions), len(fleet.ranks)))
     iterations = fleet.iteration_us.shape[1]
     unsteady_W = _error(fleet.iteration_us) / np.maximum(_mean(fleet.iteration_us), 1e-9) if iterations else 0.0
-    missed_W = np.asarray([_missed_us(pattern) for pattern in fleet.patterns])
+    # stack samples may miss a sample and a half.
+    missed_W = np.asarray(
+        [
+            1.5e6 * p.duration_s / p.samples_used / max(p.last_iteration - p.first_iteration, 1)
+            if p.samples_used
+            else 0.0
+            for p in fleet.patterns
+        ]
+    )
     for function, rows in enumerate(functions):
         if not rows:
             continue
@@ -147,13 +168,7 @@ def _times(fleet: Fleet, functions: Sequence[tuple[int, ...]]) -> tuple[Floats, 
         flat_W = series_WI.std(axis=1) == 0  # no series was kept: as unsteady as the iteration
         own_W = np.where(flat_W, time_FW[function] * unsteady_W, _error(series_WI))
         error_FW[function] = np.maximum(own_W, sampled_W)
-    return time_FW, error_FW * inflation(iterations)
-
-
-def _missed_us(pattern: WorkerPattern) -> float:
-    """Return the critical time per iteration that stack samples may miss: a sample and a half."""
-    iterations = max(pattern.last_iteration - pattern.first_iteration, 1)
-    return 1.5e6 * pattern.duration_s / pattern.samples_used / iterations if pattern.samples_used > 0 else 0.0
+    return time_FW, error_FW * _inflation(iterations)
 
 
 def _merge(fleet: Fleet, rows: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
@@ -188,26 +203,21 @@ def _transfer(fleet: Fleet) -> Floats:
 
 
 def _nan_mean(values: Floats, axis: int) -> Floats:
-    known = ~np.isnan(values)
-    number = known.sum(axis=axis)
+    number = (~np.isnan(values)).sum(axis=axis)
     return np.where(number > 0, np.nansum(values, axis=axis) / np.maximum(number, 1), np.nan)
 
 
-def _over(how: object, values_FW: Floats, units: Sequence[Sequence[int]]) -> Floats:
+def _over(how: Callable[..., Floats], values_FW: Floats, units: Units) -> Floats:
     """Combine the workers of each unit. float64 [F, U]."""
-    assert callable(how)
-    if not units:
-        return np.zeros((values_FW.shape[0], 0))
     return np.stack([how(values_FW[:, list(unit)], axis=1) for unit in units], axis=1)
 
 
-def _unit_error(error_FW: Floats, units: Sequence[Sequence[int]]) -> Floats:
+def _unit_error(error_FW: Floats, units: Units) -> Floats:
     """Return the standard error of each unit's mean. float64 [F, U]."""
-    columns = [np.sqrt((error_FW[:, list(unit)] ** 2).sum(axis=1)) / len(unit) for unit in units]
-    return np.stack(columns, axis=1) if columns else np.zeros((error_FW.shape[0], 0))
+    return _over(lambda own_FW, axis: np.sqrt((own_FW**2).sum(axis=axis)) / own_FW.shape[axis], error_FW, units)
 
 
-def _lasting(time_FW: Floats, roles_W: NDArray[np.intp], units: Sequence[Sequence[int]]) -> Floats:
+def _lasting(time_FW: Floats, roles_W: NDArray[np.intp], units: Units) -> Floats:
     """Return the robust deviation among workers of each unit's role. float64 [F, U]."""
     spread_FW = np.zeros_like(time_FW)
     for role in np.unique(roles_W):
@@ -216,42 +226,4 @@ def _lasting(time_FW: Floats, roles_W: NDArray[np.intp], units: Sequence[Sequenc
             middle_F1 = np.median(time_FW[:, members], axis=1, keepdims=True)
             deviation_F = np.median(np.abs(time_FW[:, members] - middle_F1), axis=1)
             spread_FW[:, members] = _MAD_TO_DEVIATION * deviation_F[:, None]
-    sizes = np.sqrt([len(unit) for unit in units])
-    return _over(np.median, spread_FW, units) / sizes
-
-
-def choose_units(before: Fleet, after: Fleet) -> tuple[list[list[int]], list[list[int]], list[tuple[int, ...]], str]:
-    """Return the workers of each unit before and after, its global ranks, and a note on units that are roles."""
-    shared = [rank for rank in after.ranks if rank in set(before.ranks)]
-    sizes = [_world_size(fleet) for fleet in (before, after)]
-    if shared and (sizes[0] == sizes[1] or 0 in sizes):
-        mine, theirs = ([[fleet.ranks.index(rank)] for rank in shared] for fleet in (before, after))
-        return mine, theirs, [(rank,) for rank in shared], ""
-    numbers = f"{sizes[0]} and {sizes[1]} workers" if sizes[0] != sizes[1] and all(sizes) else "no worker in common"
-    recorded = [len(fleet.ranks) for fleet in (before, after)]
-    if recorded != sizes and all(sizes) and sizes[0] != sizes[1]:
-        numbers += f", of which {recorded[0]} and {recorded[1]} are here"
-    if before.roles.max() == after.roles.max():
-        roles = range(int(after.roles.max()) + 1)
-        mine, theirs = ([np.flatnonzero(fleet.roles == role).tolist() for role in roles] for fleet in (before, after))
-        how = "the median workers of each role are compared" if len(roles) > 1 else "the median workers are compared"
-    else:
-        mine, theirs = ([list(range(len(fleet.ranks)))] for fleet in (before, after))
-        how = "their roles differ too: the median workers are compared"
-    ranks = [tuple(after.ranks[worker] for worker in unit) for unit in theirs]
-    return mine, theirs, ranks, f"{numbers}: {how}"
-
-
-def _world_size(fleet: Fleet) -> int:
-    """Return the workers of the whole job, 0 if unknown."""
-    stated = max(pattern.worker.world_size for pattern in fleet.patterns)
-    return stated if stated > 1 or len(fleet.ranks) == 1 else 0
-
-
-def align(before: Fleet, after: Fleet, pairs: Sequence[Pair]) -> tuple[Table, Table, list[tuple[int, ...]], str]:
-    """Return both runs on the same functions and units, their ranks, and a note on the units."""
-    mine, theirs, ranks, note = choose_units(before, after)
-    operators = [index for index, pair in enumerate(pairs) if pair.is_operator]
-    first = lay_out(before, [pair.before for pair in pairs], operators, mine)
-    second = lay_out(after, [pair.after for pair in pairs], operators, theirs)
-    return first, second, ranks, note
+    return _over(np.median, spread_FW, units) / np.sqrt([len(unit) for unit in units])

@@ -69,14 +69,20 @@ def judge(verdict: Verdict, fault: str, worker: int, wanted: Expectation) -> Jud
         worker: Global rank of the worker that had it.
         wanted: The right answer.
     """
-    found = verdict.cause
+    found, answer, injected = verdict.cause, "healthy", "nothing was injected"
+    if wanted.cause:
+        who = {"some": f"worker {worker}", "all": "all workers", "rotating": "changing workers", "any": "some workers"}
+        answer = f"{wanted.cause} on {who[wanted.scope]}{f' in {wanted.file}' if wanted.file else ''}"
+        injected = f"{fault} was injected"
     parts = judge_parts(verdict, worker, wanted)
-    answer = _answer(wanted, worker) if wanted.cause else "healthy"
     if all(parts[part] for part in ("verdict", "cause", "workers", "file")):
-        injected = f"that is what was injected ({fault})" if wanted.cause else "nothing was injected"
+        injected = f"that is what was injected ({fault})" if wanted.cause else injected
         return Judgement(True, f"the verdict is {answer}, and {injected}")
-    injected = f"{fault} was injected" if wanted.cause else "nothing was injected"
-    return Judgement(False, f"{injected}, so expected {answer}; the verdict is {_said(verdict, found)}")
+    said: str = verdict.verdict
+    if found is not None:
+        about = f"{found.cause}, scope {found.scope}, workers {list(found.workers)[:8]}"
+        said = f"{said}: {about}, function {found.function.name}"
+    return Judgement(False, f"{injected}, so expected {answer}; the verdict is {said}")
 
 
 def judge_parts(verdict: Verdict, worker: int, wanted: Expectation) -> dict[str, bool]:
@@ -95,12 +101,6 @@ def judge_parts(verdict: Verdict, worker: int, wanted: Expectation) -> dict[str,
     }
 
 
-def _answer(wanted: Expectation, worker: int) -> str:
-    who = {"some": f"worker {worker}", "all": "all workers", "rotating": "changing workers", "any": "some workers"}
-    where = f" in {wanted.file}" if wanted.file else ""
-    return f"{wanted.cause} on {who[wanted.scope]}{where}"
-
-
 def names_workers(found: Finding, worker: int, wanted: Expectation) -> bool:
     """Whether a finding is about the right workers."""
     if wanted.scope == "any":
@@ -112,10 +112,3 @@ def shows(found: Finding, word: str) -> bool:
     """Whether a frame has this word in it."""
     place = re.compile(rf"(?<!\w){re.escape(word)}" if word else "")
     return any(map(place.search, (found.function.name, *found.function.stack)))
-
-
-def _said(verdict: Verdict, found: Finding | None) -> str:
-    if found is None:
-        return verdict.verdict
-    about = f"{found.cause}, scope {found.scope}, workers {list(found.workers)[:8]}"
-    return f"{verdict.verdict}: {about}, function {found.function.name}"

@@ -40,9 +40,12 @@ class FaultPlan:
     options: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _whole("worker", self.worker)
-        _whole("from_iteration", self.from_iteration)
-        _whole("until", self.until)
+        for name in ("worker", "from_iteration", "until"):
+            value = getattr(self, name)
+            if value is None and name != "from_iteration":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise UsageError(f"{name} of a fault plan must be a whole number >= 0, not {value!r}")
         for option, value in self.options.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise UsageError(f"fault option {option} must be a number >= 0, not {value!r}")
@@ -102,10 +105,3 @@ def _plan(item: Any) -> FaultPlan:
         raise UsageError(f"a fault plan needs a name, like {{'name': 'slow-loader', 'worker': 2}}; this is {item!r}")
     known = {key: item[key] for key in ("name", "worker", "from_iteration", "until") if key in item}
     return FaultPlan(**known, options={key: value for key, value in item.items() if key not in known})
-
-
-def _whole(name: str, value: object) -> None:
-    if value is None and name != "from_iteration":
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"{name} of a fault plan must be a whole number >= 0, not {value!r}")

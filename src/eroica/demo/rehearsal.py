@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,13 +15,20 @@ from typing import IO
 import msgspec
 import psutil
 
-from eroica.demo.copying import write_training
 from eroica.demo.expected import EXPECTED, Expectation
 from eroica.demo.plan import VARIABLE, FaultPlan
 from eroica.model.verdict import Verdict
 from eroica.start import isolated
 from eroica.wire.messages import JobStatus
 
+TRAINING = Path(__file__).with_name("training")
+SCRIPT = '''"""Trains the model of `{package}`."""
+
+from {package}.{module} import main
+
+if __name__ == "__main__":
+    main()
+'''
 #: Where a fault begins that comes in the middle: the job has been learned and its baseline taken by then.
 MIDDLE = 300
 FAREWELL_S = 60.0
@@ -181,3 +189,36 @@ def read_verdict(path: Path) -> Verdict | None:
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return Verdict.from_json(path.read_bytes())
     return None
+
+
+def write_training(
+    directory: Path,
+    package: str = "tinylm",
+    rename: Mapping[str, str] | None = None,
+    training: Path = TRAINING,
+    module: str = "loop",
+) -> Path:
+    """Copy a training to `directory/package` and write `directory/train.py` that runs it.
+
+    Args:
+        directory: Where; created if it is missing.
+        package: Name of the copy.
+        rename: Words (function, class, variable and file names) to be replaced everywhere, files included.
+        training: The package that is copied.
+        module: Which of its modules has `main`.
+
+    Returns:
+        Path of `train.py`.
+    """
+    target = directory / package
+    target.mkdir(parents=True, exist_ok=True)
+    for source in sorted(training.glob("*.py")):
+        text = _renamed(source.read_text(encoding="utf-8"), rename or {})
+        (target / f"{_renamed(source.stem, rename or {})}.py").write_text(text, encoding="utf-8")
+    script = directory / "train.py"
+    script.write_text(SCRIPT.format(package=package, module=module), encoding="utf-8")
+    return script
+
+
+def _renamed(text: str, rename: Mapping[str, str]) -> str:
+    return re.sub(r"\w+", lambda word: rename.get(word[0], word[0]), text)

@@ -45,33 +45,14 @@ def metrics() -> dict[str, float]:
     file system that hangs, the last that was read is returned.
     """
     try:
-        return dict(_desk.numbers(places(os.environ).run))
+        run = places(os.environ).run
+        reader = _readers.setdefault(run, Reader(run))
+        reader.look(_PATIENCE_S)
+        return dict(reader.found.numbers)
     except Exception:
         if os.environ.get("EROICA_WORKER_FAILURES_RAISE") == "1":
             raise
         return {}
-
-
-class _Desk:
-    """The last news that a thread has read, for whoever asks in between."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._known: dict[Path, Mapping[str, float]] = {}
-
-    def numbers(self, run: Path) -> Mapping[str, float]:
-        """Those of now, or the last ones where reading takes long; a reading that hangs is waited for once only."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._read, args=(run,), name="eroica-news", daemon=True)
-            self._thread.start()
-            self._thread.join(_PATIENCE_S)
-        return self._known.get(run, {})
-
-    def _read(self, run: Path) -> None:
-        self._known[run] = read_news(run).numbers
-
-
-_desk = _Desk()
 
 
 def read_news(run: Path) -> News:
@@ -129,52 +110,58 @@ def _one_line(value: Any) -> str:
 
 
 class Reader:
-    """Hands out news that a thread has read, each once.
+    """Reads news in a thread that lives no longer than the reading.
 
     Args:
         run: The run directory.
-        every_s: Seconds between two looks.
+        every_s: Seconds between two looks of `poll`.
+
+    Attributes:
+        found: What was read last.
     """
 
     def __init__(self, run: Path, every_s: float = EVERY_S) -> None:
+        self.found = News({}, "")
         self._run, self._every_s = run, every_s
         self._next_s = time.monotonic() + every_s
         self._thread: threading.Thread | None = None
-        self._found: News | None = None
         self._told = ""
 
+    def look(self, patience_s: float) -> bool:
+        """Read, and wait for so long at most; True when it is read. A reading that hangs is waited for once only."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._read, name="eroica-news", daemon=True)
+            self._thread.start()
+            self._thread.join(patience_s)
+        return not self._thread.is_alive()
+
     def poll(self) -> News | None:
-        """News that came in since; None where there is nothing new. Costs a clock reading."""
+        """News that came in since, each once; None where there is nothing new. Costs a clock reading."""
         now = time.monotonic()
-        if now < self._next_s:
+        if now < self._next_s or (self._thread is not None and self._thread.is_alive()):
             return None
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="eroica-news", daemon=True)
-            self._thread.start()
-            return None
-        if self._thread.is_alive():
+            self.look(0.0)
             return None
         self._thread, self._next_s = None, now + self._every_s
         return self._hand_out()
 
     def last(self, patience_s: float = 1.0) -> News | None:
         """News at the end of a training, waited for so long at most."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="eroica-news", daemon=True)
-            self._thread.start()
-        self._thread.join(patience_s)
-        return None if self._thread.is_alive() else self._hand_out()
+        if not self.look(patience_s / 2) and self._thread is not None:
+            self._thread.join(patience_s / 2)
+        return None if self._thread is not None and self._thread.is_alive() else self._hand_out()
 
     def _hand_out(self) -> News | None:
-        found, self._found = self._found, None
-        if found is None or not found.numbers:
-            return None
-        verdict = "" if found.verdict == self._told else found.verdict
-        self._told = found.verdict
-        return News(found.numbers, verdict)
+        verdict = "" if self.found.verdict == self._told else self.found.verdict
+        self._told = self.found.verdict
+        return News(self.found.numbers, verdict) if self.found.numbers else None
 
-    def _look(self) -> None:
-        self._found = read_news(self._run)
+    def _read(self) -> None:
+        self.found = read_news(self._run)
+
+
+_readers: dict[Path, Reader] = {}
 
 
 class Companion:

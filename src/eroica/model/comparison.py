@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -40,17 +40,15 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         order: Counts from 1: the largest change first, waits after everything else.
-        name: Function, operator or kernel; "all operators" or "most operators" where they changed alike and are told as
-            one.
+        name: Function, operator or kernel; "12 operators" where so many changed alike and are told as one.
         kind: Class of the function.
         phase: Part of the iteration.
         stack: For Python: outermost frame first.
         workers: Global ranks on which it changed.
         reason: What kind of change: more (less) executions at the same length are more (less) work; the same number,
             longer at a lower utilization, is "slower"; the same number, longer at equal utilization, is contention from
-            outside if at least three operators (or all there are) that hold most of the operators' time got longer
-            alike, else "slower", as without sampled utilization; a collective that is longer because its members come
-            at different times is "waiting".
+            outside if at least three operators (or all there are) got longer alike, else "slower", as without sampled
+            utilization; a collective that is longer because its members come at different times is "waiting".
         change_ms: Critical time per iteration, after less before, mean over the workers.
         before_ms: Critical time per iteration before.
         after_ms: The same after.
@@ -126,7 +124,3 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> bytes:
         """The record as indented JSON with a newline at the end."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record as plain containers."""
-        return dict(msgspec.to_builtins(self))

@@ -6,6 +6,7 @@ import signal
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from eroica.model.look import Ending
 from eroica.model.shares import percent
 from eroica.model.verdict import Recurrence
 
@@ -61,6 +62,17 @@ def signal_name(number: int) -> str:
     """Name a signal as people know it."""
     known = {one.value: one.name for one in signal.Signals}
     return known.get(number, f"signal {number}")
+
+
+def ending_words(ending: Ending | None) -> str:
+    """Say how a worker's process ended; what is no end in order stands out."""
+    if ending is None or ending.kind == "signed-off":
+        return "ended in order"
+    if ending.out_of_memory:
+        return "KILLED for want of memory"
+    if ending.kind == "unknown":
+        return "GONE, nobody saw how"
+    return f"ENDED {'by signal' if ending.kind == 'signal' else 'with status'} {ending.number}"
 
 
 def plural(number: int, noun: str) -> str:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from eroica.model.words import clean, milliseconds
+from eroica.model.words import clean, milliseconds, plural
+from eroica.report.phrases import without_word
 from eroica.wire.messages import WindowLine
 
 Style = Literal["title", "plain", "dim", "good", "bad", "warn", "link"]
 _VERDICTS: dict[str, Style] = {"slow": "bad", "blocked": "bad", "healthy": "good", "undetermined": "warn"}
 #: Age of the status from which the line says so, seconds; the collector writes it twice a second.
-_STALE_S = 10.0
+STALE_S = 10.0
 #: Least cells of a verdict.
 _LEAST_OF_A_VERDICT = 16
 _BETWEEN = " · "
-#: Rank of the whole verdict, which takes the cells that are left.
-_ELASTIC = 9
 _PHASES = {"probe": "measuring", "patterns": "summarizing", "analysis": "comparing", "looking": "looking at stacks"}
 _STANDING = ("blocked", "silent", "undetermined", "slow")
 
@@ -52,13 +50,6 @@ class Piece(NamedTuple):
     style: Style
 
 
-class _Part(NamedTuple):
-    """One fact; its forms, shortest first, each with a rank: lower ranks get their cells first."""
-
-    style: Style
-    forms: tuple[tuple[int, str], ...]
-
-
 def footer(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0) -> list[Piece]:
     """Return the pieces of the line, together at most `columns` cells.
 
@@ -68,33 +59,39 @@ def footer(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0)
         link: Short form of the live page's address; empty without one.
         silence_s: Age of `glance`.
     """
-    parts = list(_parts(glance, silence_s))
-    chosen = _choose(parts, columns - len(" eroica ") - 1, link)
+    room = columns - len(" eroica  ")
+    for narrow in range(-1 if link else 0, _NARROWEST + 1):
+        facts = [fact for fact in _facts(glance, silence_s, narrow) if fact.text]
+        verdict = _verdict(glance.windows)
+        used = sum(cell_len(fact.text) + len(_BETWEEN) for fact in facts)
+        left = room - used - (cell_len(link) + len(_BETWEEN) if narrow < 0 else 0)
+        if left >= (min(cell_len(verdict.text), _LEAST_OF_A_VERDICT) if narrow < _NARROWEST else -len(_BETWEEN)):
+            break
+    if verdict.text and left > 1:
+        facts.append(Piece(shorten(verdict.text, left), verdict.style))
     pieces = [Piece(" eroica ", "title"), Piece(" ", "plain")]
-    for at, (part, text) in enumerate(chosen):
-        pieces += [Piece(_BETWEEN, "dim")] if at else []
-        pieces.append(Piece(text, part.style))
-    room = columns - sum(cell_len(piece.text) for piece in pieces)
-    if link and room >= cell_len(link) + 3:
-        pieces += [Piece(" " * (room - cell_len(link)), "plain"), Piece(link, "link")]
+    for at, fact in enumerate(facts):
+        pieces += [Piece(_BETWEEN, "dim"), fact] if at else [fact]
+    gap = columns - sum(cell_len(piece.text) for piece in pieces) - cell_len(link)
+    if narrow < 0:
+        pieces += [Piece(" " * gap, "plain"), Piece(link, "link")]
     return pieces
 
 
-def _parts(glance: Glance, silence_s: float) -> Iterator[_Part]:
-    state, style = _state(glance, silence_s)
-    yield _Part(style, ((0, state),))
-    if glance.iteration:
-        yield _Part("plain", ((5, f"it. {glance.iteration}"), (7, f"iteration {glance.iteration}")))
+#: How narrow the line can get: then only state, time and trouble are left.
+_NARROWEST = 4
+
+
+def _facts(glance: Glance, silence_s: float, narrow: int) -> Iterator[Piece]:
+    """Yield what stands before the verdict; the narrower, the less: 0 is all, in long words."""
+    yield _state(glance, silence_s)
+    if glance.iteration and narrow < 3:
+        yield Piece(f"{'iteration' if narrow < 1 else 'it.'} {glance.iteration}", "plain")
     if glance.mean_ms is not None:
-        yield _Part("plain", ((1, milliseconds(glance.mean_ms)), (4, _pace(glance.mean_ms, glance.best_ms))))
-    living = sum(not worker.ended for worker in glance.workers)
-    yield _Part("plain", ((6, f"{living} worker{'s' if living != 1 else ''}"),))
-    trouble = _trouble(glance.workers)
-    if trouble:
-        yield _Part("bad", ((2, trouble),))
-    judged = [window for window in glance.windows if window.verdict and window.purpose != "baseline"]
-    if judged:
-        yield _verdict(judged[-1])
+        yield Piece(_pace(glance.mean_ms, glance.best_ms if narrow < _NARROWEST else None), "plain")
+    if narrow < 2:
+        yield Piece(plural(sum(not worker.ended for worker in glance.workers), "worker"), "plain")
+    yield Piece(_trouble(glance.workers), "bad")
 
 
 def age(value_s: float) -> str:
@@ -111,17 +108,17 @@ def _pace(mean_ms: float, best_ms: float | None) -> str:
     return f"{now}, best {best}" if now.endswith(f" {unit}") else f"{now}, best {best} {unit}"
 
 
-def _state(glance: Glance, silence_s: float) -> tuple[str, Style]:
-    if silence_s >= _STALE_S:
-        return f"no news for {age(silence_s)}", "warn"
+def _state(glance: Glance, silence_s: float) -> Piece:
+    if silence_s >= STALE_S:
+        return Piece(f"no news for {age(silence_s)}", "warn")
     window = glance.windows[-1] if glance.windows else None
     if glance.phase in _STANDING:
-        return {"blocked": "BLOCKED", "slow": "SLOW"}.get(glance.phase, "STANDS STILL"), "bad"
+        return Piece({"blocked": "BLOCKED", "slow": "SLOW"}.get(glance.phase, "STANDS STILL"), "bad")
     if window is not None and glance.phase == "window":
-        return f"window {window.window_id}: {_progress(window, glance.workers)}", "plain"
+        return Piece(f"window {window.window_id}: {_progress(window, glance.workers)}", "plain")
     if window is not None and glance.phase in _PHASES:
-        return f"window {window.window_id}: {_PHASES[glance.phase]}", "plain"
-    return {"ended": "concluding"}.get(glance.phase, clean(glance.phase, 20)), "plain"
+        return Piece(f"window {window.window_id}: {_PHASES[glance.phase]}", "plain")
+    return Piece({"ended": "concluding"}.get(glance.phase, clean(glance.phase, 20)), "plain")
 
 
 def _progress(window: WindowLine, workers: Sequence[Seen]) -> str:
@@ -141,31 +138,14 @@ def _trouble(workers: Sequence[Seen]) -> str:
     return ", ".join(f"{number} {word}" for number, word in words if number)
 
 
-def _verdict(window: WindowLine) -> _Part:
-    head, colon, rest = window.summary.partition(": ")
-    words = window.cause or (rest if colon and head.lower() == window.verdict else window.summary)
-    whole = f"{clean(window.verdict, 20)}: {clean(words, 400)}".rstrip(": ")
-    return _Part(_VERDICTS.get(window.verdict, "plain"), ((3, shorten(whole, _LEAST_OF_A_VERDICT)), (_ELASTIC, whole)))
-
-
-def _choose(parts: Sequence[_Part], columns: int, link: str) -> list[tuple[_Part, str]]:
-    """Return the parts that fit, by rank; the verdict gets the rest."""
-    gap = len(_BETWEEN)
-    left = columns + gap
-    for_link = cell_len(link) + gap if link else 0
-    said: dict[_Part, str] = {}
-    for rank, text, fact in sorted(
-        ((rank, text, part) for part in parts for rank, text in part.forms), key=itemgetter(0)
-    ):
-        has = cell_len(said[fact]) if fact in said else -gap
-        form = text
-        if rank == _ELASTIC:
-            form = shorten(text, has + left - (for_link if left >= for_link else 0)) if fact in said else ""
-        more = cell_len(form) - has
-        if form and more <= left:
-            said[fact] = form
-            left -= more
-    return [(part, said[part]) for part in parts if part in said]
+def _verdict(windows: Sequence[WindowLine]) -> Piece:
+    """Return the last verdict; empty before there is one."""
+    judged = [window for window in windows if window.verdict and window.purpose != "baseline"]
+    if not judged:
+        return Piece("", "plain")
+    word, last = judged[-1].verdict, judged[-1]
+    text = f"{clean(word, 20)}: {clean(last.cause or without_word(word, last.summary), 400)}".rstrip(": ")
+    return Piece(text, _VERDICTS.get(word, "plain"))
 
 
 def shorten(text: str, cells: int) -> str:

@@ -13,11 +13,9 @@ from eroica.model.verdict import (
     BreakdownItem,
     Finding,
     Hypothesis,
-    ResourceUse,
     Verdict,
-    VerdictWindow,
 )
-from eroica.model.words import amount, change, clean, milliseconds, seconds, sentence, worker_list
+from eroica.model.words import amount, byte_size, change, clean, milliseconds, seconds, sentence, worker_list
 
 #: Head and foot of the breakdown.
 BREAKDOWN = (
@@ -38,13 +36,17 @@ def is_recorded(verdict: Verdict) -> bool:
     return verdict.window is not None and verdict.window.kind == "trace"
 
 
-def opening(word: str, summary: str) -> str:
+def without_word(word: str, summary: str) -> str:
     """Return the sentence without a leading "Healthy: ", which stands before it."""
     text = sentence(summary)
     head, colon, rest = text.partition(": ")
-    if colon and head.lower() == word:
-        text = rest[:1].upper() + rest[1:]
-    return text
+    return rest if colon and head.lower() == word else text
+
+
+def opening(word: str, summary: str) -> str:
+    """Return the same with a capital letter."""
+    text = without_word(word, summary)
+    return text[:1].upper() + text[1:]
 
 
 def window_facts(verdict: Verdict) -> list[str]:
@@ -52,32 +54,25 @@ def window_facts(verdict: Verdict) -> list[str]:
     window = verdict.window
     if window is None:
         return ["no window was judged"]
+    first, end, lasted = window.first_iteration, window.last_iteration, seconds(window.duration_s)
     if window.kind == "blocked":
-        return list(_standstill(window))
-    if window.first_iteration is None or window.last_iteration is None:
-        return [f"{window.kind} window of {seconds(window.duration_s)}"]
+        stands = [] if first is None or end is None else [f"stands after iterations {first} to {end}"]
+        if stands and first == end:
+            stands = [f"stands after iteration {first}"]
+        return [*stands, *([f"silent for {lasted}"] if window.duration_s else [])]
+    if first is None or end is None:
+        return [f"{window.kind} window of {lasted}"]
+    last = max(end - 1, first)
     if window.kind == "trace":
-        return [_recorded(window.first_iteration, window.last_iteration), seconds(window.duration_s)]
-    last = max(window.last_iteration - 1, window.first_iteration)
+        return [
+            f"one recorded iteration ({first})"
+            if last == first
+            else f"{end - first} recorded iterations ({first}–{last})",
+            lasted,
+        ]
     if verdict.found_by == "communication":
-        return [f"at iteration {last}, by the last {seconds(window.duration_s)} of communication"]
-    return [f"iterations {window.first_iteration}–{last}, {seconds(window.duration_s)}"]
-
-
-def _recorded(first: int, last: int) -> str:
-    """Return the iterations of a trace, without the last one."""
-    if last - first <= 1:
-        return f"one recorded iteration ({first})"
-    return f"{last - first} recorded iterations ({first}–{last - 1})"
-
-
-def _standstill(window: VerdictWindow) -> Iterator[str]:
-    """Yield where the job stands and since when."""
-    first, last = window.first_iteration, window.last_iteration
-    if first is not None and last is not None:
-        yield f"stands after iteration {first}" if first == last else f"stands after iterations {first} to {last}"
-    if window.duration_s:
-        yield f"silent for {seconds(window.duration_s)}"
+        return [f"at iteration {last}, by the last {lasted} of communication"]
+    return [f"iterations {first}–{last}, {lasted}"]
 
 
 def pace_facts(verdict: Verdict) -> list[str]:
@@ -112,11 +107,15 @@ def whereabouts(finding: Finding, *, everybody: bool = True) -> str:
     return worker_list(finding.workers) + on
 
 
+def who(one: Finding | Hypothesis) -> str:
+    """Return the workers of a finding or hypothesis."""
+    some = worker_list(one.workers) if one.workers else "some workers"
+    return {"all": "all workers", "rotating": "changing workers"}.get(one.scope, some)
+
+
 def in_short(finding: Finding) -> str:
     """Return a finding in short: "slow-data-loading on worker 2"."""
-    named = worker_list(finding.workers) or "some workers"
-    where = {"all": "all workers", "rotating": "changing workers"}.get(finding.scope, named)
-    return f"{clean(finding.cause, 60)} on {where}"
+    return f"{clean(finding.cause, 60)} on {who(finding)}"
 
 
 def price(finding: Finding, iteration_ms: float | None) -> str:
@@ -146,9 +145,44 @@ def _item(item: BreakdownItem, workers: int) -> str:
     return f"{clean(item.function.name, 80)} ({item.phase}{caller}) on {where}: {cost}"
 
 
-def awaited(cause: Finding) -> str:
-    """Return what a symptom waits for: the cause's function, else its workers."""
-    return clean(cause.function.name, 60) if cause.function.name != NO_FUNCTION else worker_list(cause.workers)
+def symptom_lines(verdict: Verdict) -> list[str]:
+    """Return a line for each symptom: its function, workers, time, and what it waits for."""
+    return [_symptom(finding, verdict) for finding in verdict.findings if finding.role == "symptom"]
+
+
+def _symptom(finding: Finding, verdict: Verdict) -> str:
+    causes = [other for other in verdict.findings if finding.order in other.explains]
+    awaited = " and ".join(
+        f"{clean(cause.function.name, 60) if cause.function.name != NO_FUNCTION else worker_list(cause.workers)} "
+        f"(cause {cause.order})"
+        for cause in causes
+    )
+    duration = finding.duration
+    long = f", {milliseconds(duration.per_iteration_ms)} per iteration" if duration is not None else ""
+    return f"{clean(finding.function.name, 80)} on {who(finding)}{long}: waits for {awaited or 'another worker'}"
+
+
+def coverage_line(verdict: Verdict) -> str:
+    """Return how many workers the verdict rests on, and which are missing."""
+    coverage = verdict.coverage
+    missing = f"; missing: {worker_list(coverage.missing)}" if coverage.missing else ""
+    return f"Based on {coverage.workers_reported:,} of {coverage.workers_expected:,} workers{missing}"
+
+
+def cost_facts(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """Yield what looking or reading cost: term and value."""
+    cost = verdict.cost
+    if verdict.window is not None and verdict.window.kind == "iterations" and verdict.found_by == "window":
+        yield "the job stood still for", seconds(cost.window_stall_s)
+    if cost.trigger_to_verdict_s is not None:
+        yield "verdict after", seconds(cost.trigger_to_verdict_s)
+    if cost.summarize_s:
+        yield "summarizing at most", seconds(cost.summarize_s)
+    if cost.localize_s:
+        where = f" on Ray ({cost.engine_why})" if cost.engine == "ray" else ""
+        yield "comparing", f"{seconds(cost.localize_s)}{where}"
+    if cost.pattern_bytes:
+        yield "kept", f"{byte_size(cost.pattern_bytes)} of {byte_size(cost.raw_bytes)}"
 
 
 # --- hypotheses ---
@@ -173,9 +207,8 @@ def describe_nearest(one: Hypothesis) -> str:
 def describe(one: Hypothesis) -> str:
     """Return a hypothesis: cause, function, workers and gain."""
     where = "" if one.function == NO_FUNCTION else f" in {clean(one.function, 80)}"
-    whom = {"all": "all workers", "rotating": "one worker after another"}.get(one.scope) or worker_list(one.workers)
     gain = "" if one.gain is None else f", {percent(one.gain)} of the iteration"
-    return f"{clean(one.cause, 60)}{where} on {whom}{gain}"
+    return f"{clean(one.cause, 60)}{where} on {who(one)}{gain}"
 
 
 def signs_of(one: Hypothesis) -> Iterator[tuple[str, str]]:
@@ -214,32 +247,23 @@ def number_rows(finding: Finding) -> Iterator[NumberRow]:
         expected = _range(pattern.expected.get("beta"))
         yield NumberRow("critical β", percent(pattern.beta), _share(beta), expected, pattern.beta, beta)
     if duration is not None:
-        label = "others wait" if _is_waiting_alone(finding) else "duration"
+        is_late = finding.role == "cause" and finding.function.name == NO_FUNCTION and pattern is None
+        label = "others wait" if is_late and duration.peers_ms is None else "duration"
         here, peers = duration.per_iteration_ms, duration.peers_ms
         yield NumberRow(label, milliseconds(here), "" if peers is None else milliseconds(peers), "", here, peers)
         if duration.count_per_iteration or duration.peers_count:
             count, others = duration.count_per_iteration, duration.peers_count
             label = "seen in samples" if duration.is_sampled else "calls"
             yield NumberRow(label, f"{count:.1f}", "" if others is None else f"{others:.1f}", "", count, others)
-    if finding.resource is not None:
-        yield _resource(finding.resource)
+    use = finding.resource
+    if use is not None:
+        there = "" if use.peers_mean is None else amount(use.peers_mean, use.unit)
+        label = f"{clean(use.name, 24)} μ"
+        yield NumberRow(label, amount(use.mean, use.unit), there, "", use.mean, use.peers_mean)
     if pattern is not None and pattern.sigma:
         sigma = (pattern.peers or {}).get("sigma")
-        label = f"{clean(finding.resource.name, 24)} σ" if finding.resource is not None else "σ"
+        label = f"{clean(use.name, 24)} σ" if use is not None else "σ"
         yield NumberRow(label, percent(pattern.sigma), _share(sigma), "", pattern.sigma, sigma)
-
-
-def _is_waiting_alone(finding: Finding) -> bool:
-    """Return whether the duration is the waiting of others for a worker without a known function."""
-    duration = finding.duration
-    unknown = finding.role == "cause" and finding.function.name == NO_FUNCTION
-    return unknown and finding.pattern is None and duration is not None and duration.peers_ms is None
-
-
-def _resource(resource: ResourceUse) -> NumberRow:
-    peers = "" if resource.peers_mean is None else amount(resource.peers_mean, resource.unit)
-    here = amount(resource.mean, resource.unit)
-    return NumberRow(f"{clean(resource.name, 24)} μ", here, peers, "", resource.mean, resource.peers_mean)
 
 
 def _share(value: float | None) -> str:
@@ -248,8 +272,6 @@ def _share(value: float | None) -> str:
 
 def _range(bounds: tuple[float, float] | None) -> str:
     """Return bounds as percent; "" where all values are within them."""
-    return (
-        ""
-        if bounds is None or bounds[1] - bounds[0] >= 1.0
-        else f"{percent(bounds[0]).removesuffix(' %')}–{percent(bounds[1])}"
-    )
+    if bounds is None or bounds[1] - bounds[0] >= 1.0:
+        return ""
+    return f"{percent(bounds[0]).removesuffix(' %')}–{percent(bounds[1])}"

@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Finding, ResourceUse, Verdict
-from eroica.model.words import (
-    amount,
-    clean,
-    history,
-    line,
-    milliseconds,
-    seconds,
-    worker_list,
-)
+from eroica.model.words import amount, clean, history, line, milliseconds, worker_list
 from eroica.report.masking import mask_code, quoted, told
-from eroica.report.phrases import breakdown_lines, pace_facts
+from eroica.report.phrases import (
+    breakdown_lines,
+    coverage_line,
+    is_recorded,
+    pace_facts,
+    symptom_lines,
+    who,
+    window_facts,
+)
 from eroica.report.source import SourceLines, SourceTree
 
 #: Maximum bytes of the text, of the notice that it was cut, and the share reserved for the named functions' source.
@@ -103,31 +103,18 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f"{verdict.verdict.upper()}: {told(verdict.summary)}"
     yield ""
     yield f"- Job: {quoted(verdict.job, 80)}"
-    yield from _circumstances(verdict)
-    coverage = verdict.coverage
-    missing = f"; missing: {worker_list(coverage.missing)}" if coverage.missing else ""
-    yield f"- Based on {coverage.workers_reported} of {coverage.workers_expected} workers{missing}"
-    for note in coverage.notes[:_MOST_NOTES]:
+    recorded = ", recorded by torch.profiler" if is_recorded(verdict) else ""
+    yield f"- Window: {', '.join(window_facts(verdict))}{recorded}"
+    if verdict.window is not None and verdict.window.reason:
+        yield f"- Looked because: {told(verdict.window.reason)}"
+    if verdict.iteration.current_ms is not None:
+        yield f"- Iteration: {'; '.join(pace_facts(verdict))}"
+    yield f"- {coverage_line(verdict)}"
+    for note in verdict.coverage.notes[:_MOST_NOTES]:
         yield f"- Note: {told(note)}"
     for text in breakdown_lines(verdict):
         yield f"- {told(text)}"
     yield ""
-
-
-def _circumstances(verdict: Verdict) -> Iterator[str]:
-    window, times = verdict.window, verdict.iteration
-    if window is None:
-        yield "- Window: none was judged"
-    elif window.kind == "blocked":
-        yield f"- The job stood still when it was looked at, after iteration {window.last_iteration}"
-    else:
-        end = max((window.last_iteration or 1) - 1, window.first_iteration or 0)
-        recorded = ", recorded by torch.profiler" if window.kind == "trace" else ""
-        yield f"- Window: iterations {window.first_iteration} to {end}, {seconds(window.duration_s)}{recorded}"
-    if window is not None and window.reason:
-        yield f"- Looked because: {told(window.reason)}"
-    if times.current_ms is not None:
-        yield f"- Iteration: {'; '.join(pace_facts(verdict))}"
 
 
 def _table(verdict: Verdict) -> Iterator[str]:
@@ -154,7 +141,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
     peers = (pattern.peers or {}) if pattern is not None else {}
     return (
         f"{quoted(finding.function.name, 100)} ({finding.function.kind})",
-        _who(finding),
+        who(finding),
         f"{finding.role} {finding.order}",
         "" if duration is None else _with_change(duration.per_iteration_ms, duration.peers_ms, milliseconds),
         "" if pattern is None else _points(pattern.beta, peers.get("beta")),
@@ -186,14 +173,6 @@ def _use(resource: ResourceUse | None) -> str:
     return f"{_with_change(resource.mean, resource.peers_mean, lambda value: amount(value, resource.unit))} {name}"
 
 
-def _who(finding: Finding) -> str:
-    if finding.scope == "rotating":
-        return "changing workers"
-    if finding.scope == "all":
-        return "all workers"
-    return worker_list(finding.workers)
-
-
 def _cause(finding: Finding, meanings: Mapping[str, str]) -> Iterator[str]:
     price = "an unknown share" if finding.gain is None else percent(finding.gain)
     yield f"## Cause {finding.order}: {quoted(finding.cause, 60)}"
@@ -204,10 +183,15 @@ def _cause(finding: Finding, meanings: Mapping[str, str]) -> Iterator[str]:
         yield f"Function: {quoted(finding.function.name)} ({finding.function.kind})"
     hosts = ", ".join(quoted(host, 60) for host in finding.hosts[:6])
     more = f" and {len(finding.hosts) - 6} more" if len(finding.hosts) > 6 else ""
-    yield f"Where: {_who(finding)}{f' on {hosts}{more}' if hosts else ''}"
+    yield f"Where: {who(finding)}{f' on {hosts}{more}' if hosts else ''}"
     if finding.recurrence is not None:
         yield f"History: {history(finding.recurrence)}."
-    yield from _stack(finding)
+    frames = [frame for frame in finding.function.stack if frame]
+    if frames:
+        yield "Stack, outermost first:"
+    if len(frames) > _MOST_FRAMES:
+        yield f"- ({len(frames) - _MOST_FRAMES} frames left out)"
+    yield from (f"- {quoted(frame)}" for frame in frames[-_MOST_FRAMES:])
     if finding.evidence:
         yield "Evidence:"
         yield from (f"- {told(text)}" for text in finding.evidence[:_MOST_EVIDENCE])
@@ -216,28 +200,14 @@ def _cause(finding: Finding, meanings: Mapping[str, str]) -> Iterator[str]:
     yield ""
 
 
-def _stack(finding: Finding) -> Iterator[str]:
-    frames = [frame for frame in finding.function.stack if frame]
-    if not frames:
-        return
-    yield "Stack, outermost first:"
-    if len(frames) > _MOST_FRAMES:
-        yield f"- ({len(frames) - _MOST_FRAMES} frames left out)"
-    yield from (f"- {quoted(frame)}" for frame in frames[-_MOST_FRAMES:])
-
-
 def _symptoms(verdict: Verdict) -> Iterator[str]:
-    symptoms = [finding for finding in verdict.findings if finding.role == "symptom"]
-    if not symptoms:
+    lines = symptom_lines(verdict)
+    if not lines:
         return
     yield "## Symptoms (slow or still only because they wait)"
-    for finding in symptoms[:_MOST_SYMPTOMS]:
-        causes = [str(other.order) for other in verdict.findings if finding.order in other.explains]
-        reason = f"waits for cause {' and '.join(causes)}" if causes else "waits for another worker"
-        long = f", {milliseconds(finding.duration.per_iteration_ms)} per iteration" if finding.duration else ""
-        yield f"- {quoted(finding.function.name, 100)} on {_who(finding)}{long}: {reason}"
-    if len(symptoms) > _MOST_SYMPTOMS:
-        yield f"- and {len(symptoms) - _MOST_SYMPTOMS} more"
+    yield from (f"- {told(text)}" for text in lines[:_MOST_SYMPTOMS])
+    if len(lines) > _MOST_SYMPTOMS:
+        yield f"- and {len(lines) - _MOST_SYMPTOMS} more"
     yield ""
 
 
@@ -249,21 +219,17 @@ def _setup(patterns: Sequence[WorkerPattern], causes: Sequence[Finding]) -> Iter
             facts[fact][value].append(pattern.worker.global_rank)
     accused = {worker for cause in causes for worker in cause.workers}
     differing = {fact: values for fact, values in facts.items() if len(values) > 1}
-    ordered = sorted(differing, key=lambda fact: (not _sets_apart(differing[fact].values(), accused), fact))
-    if not ordered:
-        return
-    yield "## Set-up that differs between workers"
+    ordered = sorted(differing, key=lambda fact: (accused not in map(set, differing[fact].values()), fact))
+    if ordered:
+        yield "## Set-up that differs between workers"
     for fact in ordered[:_MOST_SETUP]:
         values = sorted(differing[fact].items(), key=lambda item: len(item[1]))[:6]
         shown = "; ".join(f"{quoted(value, 80)} on {worker_list(workers)}" for value, workers in values)
         yield f"- {quoted(fact, 60)}: {shown}"
     if len(ordered) > _MOST_SETUP:
         yield f"- and {len(ordered) - _MOST_SETUP} more"
-    yield ""
-
-
-def _sets_apart(groups: Iterable[list[int]], accused: set[int]) -> bool:
-    return bool(accused) and any(set(group) == accused for group in groups)
+    if ordered:
+        yield ""
 
 
 # --- source ---

@@ -6,9 +6,8 @@ Names from the job are written as plain text: console markup and control charact
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,13 +15,13 @@ from rich.text import Text
 from eroica.model.comparison import Comparison, FunctionChange, Side
 from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, NO_FUNCTION, Finding, Hypothesis, Verdict
-from eroica.model.words import byte_size, clean, history, milliseconds, seconds, sentence, worker_list
+from eroica.model.words import clean, history, milliseconds, plural, sentence, worker_list
 from eroica.report.phrases import (
     BREAKDOWN,
-    NumberRow,
-    awaited,
     breakdown_lines,
     compared_with,
+    cost_facts,
+    coverage_line,
     describe,
     describe_nearest,
     is_recorded,
@@ -33,6 +32,7 @@ from eroica.report.phrases import (
     price,
     signs_of,
     stands_still,
+    symptom_lines,
     whereabouts,
     window_facts,
 )
@@ -42,8 +42,7 @@ _MOST_CAUSES = 5
 _MOST_SYMPTOMS = 8
 _MOST_NOTES = 6
 _TRAIL_FRAMES = 3
-#: Cells that the labels of a table may lose, and a width that fits any table.
-_FOLDED, _AMPLE = 4, 500
+_INDENTED = (0, 0, 0, 3)
 _NOTHING = "Nothing else was considered: no rule saw an excess that could be a cause."
 _COMPARED = {
     "regression": "bold red",
@@ -75,9 +74,7 @@ def build_report(verdict: Verdict) -> list[RenderableType]:
     parts += build_nearest(verdict)
     parts += _breakdown(verdict)
     parts += _symptoms(verdict)
-    parts += [Text(), *_coverage(verdict)]
-    parts += [_cost(verdict)] if verdict.window is not None and not stands_still(verdict) else []
-    return parts
+    return [*parts, Text(), *_coverage(verdict)]
 
 
 def _circumstances(verdict: Verdict) -> Iterator[Text]:
@@ -93,12 +90,7 @@ def _cause(finding: Finding, verdict: Verdict) -> RenderableType:
         ("  ", ""),
         (f"confidence {percent(finding.confidence)}", "dim"),
     )
-    rows = Table.grid(padding=(0, 2), expand=True)
-    rows.add_column(style="dim", no_wrap=True)
-    rows.add_column(ratio=1, overflow="fold")
-    for label, value in _cause_rows(finding, verdict):
-        rows.add_row(label, value)
-    return Group(title, Padding(rows, (0, 0, 0, 3)))
+    return Group(title, Padding(_grid(_cause_rows(finding, verdict), 2), _INDENTED))
 
 
 def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, RenderableType]]:
@@ -107,13 +99,20 @@ def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, Rende
     yield "where", Text(whereabouts(finding, everybody=not (is_recorded(verdict) and verdict.coverage.missing)))
     if not stands_still(verdict):
         yield "costs", Text(price(finding, verdict.iteration.current_ms))
-    rows = list(number_rows(finding))
-    if rows:
-        yield "pattern", NumberTable(rows, compared_with(finding, is_recorded(verdict)))
+    peers = compared_with(finding, is_recorded(verdict))
+    numbers = [(row.label, row.here, ((peers, row.peers), ("expected", row.expected))) for row in number_rows(finding)]
+    if numbers:
+        yield (
+            "pattern",
+            _grid(
+                (label, Text.assemble((here, "bold"), *(f", {head} {value}" for head, value in others if value)))
+                for label, here, others in numbers
+            ),
+        )
     if finding.recurrence is not None and finding.recurrence.kind != "single":
         yield "history", Text(history(finding.recurrence))
     if finding.evidence:
-        yield "evidence", _bullets(finding.evidence)
+        yield "evidence", _grid(("•", Text(sentence(line))) for line in finding.evidence)
     if finding.next_step:
         yield "next", Text(sentence(finding.next_step), style="bold green")
 
@@ -131,67 +130,38 @@ def _function(finding: Finding) -> Text:
     return shown
 
 
-def _bullets(lines: Sequence[str]) -> Table:
-    table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(ratio=1, overflow="fold")
-    for line in lines:
-        table.add_row("•", Text(sentence(line)))
-    return table
-
-
 def _breakdown(verdict: Verdict) -> list[RenderableType]:
-    lines = [Padding(Text(line), (0, 0, 0, 3)) for line in breakdown_lines(verdict)]
+    lines = [Padding(Text(line), _INDENTED) for line in breakdown_lines(verdict)]
     return [Text(), Text(f"{BREAKDOWN[0]}. {BREAKDOWN[1]}", style="dim"), *lines] if lines else []
 
 
 def _symptoms(verdict: Verdict) -> list[RenderableType]:
-    symptoms = [finding for finding in verdict.findings if finding.role == "symptom"]
-    if not symptoms:
+    lines = symptom_lines(verdict)
+    if not lines:
         return []
-    lines = [Text(_symptom(finding, verdict.findings), style="dim") for finding in symptoms[:_MOST_SYMPTOMS]]
-    indented = [Padding(line, (0, 0, 0, 3)) for line in lines]
-    more = left_out(len(symptoms) - _MOST_SYMPTOMS, "symptom")
     state = "they stand still" if stands_still(verdict) else "slow"
-    return [Text(), Text(f"Only symptoms: {state} because they wait", style="dim"), *indented, *more]
-
-
-def _symptom(finding: Finding, findings: Sequence[Finding]) -> str:
-    causes = [other for other in findings if finding.order in other.explains]
-    reason = " and ".join(f"{awaited(cause)} ({cause.order})" for cause in causes)
-    duration = finding.duration
-    long = f", {milliseconds(duration.per_iteration_ms)} per iteration" if duration is not None else ""
-    where = worker_list(finding.workers) if finding.scope == "some" else "all workers"
-    return f"{clean(finding.function.name, 80)} on {where}{long}: waits for {reason or 'another worker'}"
+    shown = [Padding(Text(line, style="dim"), _INDENTED) for line in lines[:_MOST_SYMPTOMS]]
+    head = Text(f"Only symptoms: {state} because they wait", style="dim")
+    return [Text(), head, *shown, *left_out(len(lines) - _MOST_SYMPTOMS, "symptom")]
 
 
 def _coverage(verdict: Verdict) -> Iterator[Text]:
     coverage = verdict.coverage
-    heard = f"Based on {coverage.workers_reported} of {coverage.workers_expected} workers"
-    missing = f"; missing: {worker_list(coverage.missing)}" if coverage.missing else ""
     complete = coverage.workers_reported >= coverage.workers_expected and not coverage.missing
-    yield Text(heard + missing, style="dim" if complete else "yellow")
-    for note in coverage.notes[:_MOST_NOTES]:
-        yield Text(f"Note: {sentence(note)}", style="dim")
-    yield from left_out(len(coverage.notes) - _MOST_NOTES, "note")
-    if stands_still(verdict) and verdict.cost.trigger_to_verdict_s is not None:
-        yield Text(f"Verdict {seconds(verdict.cost.trigger_to_verdict_s)} after the trigger", style="dim")
-
-
-def _cost(verdict: Verdict) -> Text:
-    cost = verdict.cost
-    kept = f"{byte_size(cost.pattern_bytes)} kept of {byte_size(cost.raw_bytes)}"
+    yield Text(coverage_line(verdict), style="dim" if complete else "yellow")
+    yield from note_lines(coverage.notes)
+    costs = ", ".join(f"{term} {value}" for term, value in cost_facts(verdict))
     if verdict.found_by == "communication":
-        after = f" {seconds(cost.trigger_to_verdict_s)} after it began" if cost.trigger_to_verdict_s is not None else ""
-        return Text(f"Told by communication alone{after}: a window says what it is", style="dim")
-    if is_recorded(verdict):
-        return Text(f"Reading cost: at most {seconds(cost.summarize_s)} a file, {kept}", style="dim")
-    facts = [f"the job stood still for {seconds(cost.window_stall_s)}"]
-    if cost.trigger_to_verdict_s is not None:
-        facts.append(f"verdict {seconds(cost.trigger_to_verdict_s)} after the window")
-    facts.append(f"summary {seconds(cost.summarize_s)}")
-    facts.append(kept)
-    return Text(f"Looking cost: {', '.join(facts)}", style="dim")
+        yield Text("Told by communication alone: a window says what it is", style="dim")
+    if costs:
+        yield Text(f"{'Reading' if is_recorded(verdict) else 'Looking'} cost: {costs}", style="dim")
+
+
+def note_lines(notes: Sequence[str]) -> Iterator[Text]:
+    """Yield the first notes, and how many more there are."""
+    for note in notes[:_MOST_NOTES]:
+        yield Text(f"Note: {sentence(note)}", style="dim")
+    yield from left_out(len(notes) - _MOST_NOTES, "note")
 
 
 # --- hypotheses ---
@@ -214,7 +184,7 @@ def build_nearest(verdict: Verdict) -> list[RenderableType]:
     nearest = nearest_of(verdict)
     if not nearest:
         return []
-    lines = [Padding(Text(line, style="dim"), (0, 0, 0, 3)) for line in map(describe_nearest, nearest)]
+    lines = [Padding(Text(line, style="dim"), _INDENTED) for line in map(describe_nearest, nearest)]
     return [Text(), Text("Nearest explanations", style="dim"), *lines]
 
 
@@ -222,12 +192,8 @@ def _hypothesis(one: Hypothesis) -> RenderableType:
     named = one.decision == NAMED
     title = Text(describe(one), style="bold" if named else "")
     title.append(f": {sentence(one.decision)}", style="green" if named else "dim")
-    table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(ratio=1, overflow="fold")
-    for mark, text in signs_of(one):
-        table.add_row(mark, Text(text, style="dim"))
-    return Group(Padding(title, (0, 0, 0, 3)), Padding(table, (0, 0, 0, 6)))
+    signs = _grid((mark, Text(text, style="dim")) for mark, text in signs_of(one))
+    return Group(Padding(title, _INDENTED), Padding(signs, (0, 0, 0, 6)))
 
 
 # --- comparisons ---
@@ -244,7 +210,7 @@ def build_comparison(comparison: Comparison) -> list[RenderableType]:
     waits = [change for change in comparison.changes if change.reason == "waiting"]
     parts: list[RenderableType] = [
         headline(comparison.comparison, comparison.summary, _COMPARED[comparison.comparison]),
-        _sides(comparison),
+        _grid([("before", _side(comparison.before)), ("after", _side(comparison.after))], 2),
     ]
     for change in own[:_MOST_CHANGES]:
         parts += [Text(), _change(change)]
@@ -253,26 +219,16 @@ def build_comparison(comparison: Comparison) -> list[RenderableType]:
         parts += [Text(), Text("Only symptoms: waiting for other workers", style="dim")]
         for one in waits[:_MOST_WAITS]:
             told = f"{clean(one.name, 80)} on {worker_list(one.workers)}: {_signed(one.change_ms)} per iteration"
-            parts += [Padding(Text(told, style="dim"), (0, 0, 0, 3))]
+            parts += [Padding(Text(told, style="dim"), _INDENTED)]
         parts += left_out(len(waits) - _MOST_WAITS, "symptom")
     foot = list(_foot(comparison))
     return [*parts, Text(), *foot] if foot else parts
 
 
-def _sides(comparison: Comparison) -> Table:
-    table = Table.grid(padding=(0, 2), expand=True)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(style="dim", ratio=1, overflow="fold")
-    for label, side in (("before", comparison.before), ("after", comparison.after)):
-        table.add_row(label, Text(_side(side)))
-    return table
-
-
-def _side(side: Side) -> str:
-    workers, iterations = len(side.workers), side.iterations
-    facts = f"{workers} worker{'s' if workers != 1 else ''}, {iterations} iteration{'s' if iterations != 1 else ''}"
+def _side(side: Side) -> Text:
+    facts = f"{plural(len(side.workers), 'worker')}, {plural(side.iterations, 'iteration')}"
     mean = f" of {milliseconds(side.iteration_ms)}" if side.iteration_ms else ""
-    return f"{clean(side.name, 120)} · {facts}{mean}"
+    return Text(f"{clean(side.name, 120)} · {facts}{mean}", style="dim")
 
 
 def _change(change: FunctionChange) -> RenderableType:
@@ -284,12 +240,7 @@ def _change(change: FunctionChange) -> RenderableType:
         (f"{change.reason}", style),
         (f"  confidence {percent(change.confidence)}", "dim"),
     )
-    rows = Table.grid(padding=(0, 2), expand=True)
-    rows.add_column(style="dim", no_wrap=True)
-    rows.add_column(ratio=1, overflow="fold")
-    for label, value in _change_rows(change):
-        rows.add_row(label, value)
-    return Group(title, Padding(rows, (0, 0, 0, 3)))
+    return Group(title, Padding(_grid(_change_rows(change), 2), _INDENTED))
 
 
 def _kind(change: FunctionChange) -> str:
@@ -327,9 +278,7 @@ def _foot(comparison: Comparison) -> Iterator[Text]:
         *comparison.notes,
         *(f"{label}: {note}" for label, side in sides for note in side.notes),
     ]
-    for note in notes[:_MOST_NOTES]:
-        yield Text(f"Note: {sentence(note)}", style="dim")
-    yield from left_out(len(notes) - _MOST_NOTES, "note")
+    yield from note_lines(notes)
 
 
 # --- parts of all reports ---
@@ -346,12 +295,19 @@ def draw(parts: Iterable[RenderableType], console: Console) -> None:
         console.file.write("".join(f"{text.rstrip()}\n" for text in capture.get().splitlines()))
 
 
-def draw_rule(title: str, console: Console, align: Literal["left", "center"] = "center") -> None:
-    """Draw a line with a title."""
-    if console.is_terminal:
-        console.rule(Text(title, style="dim"), style="dim", align=align)
-    else:
-        draw([Text(f"─── {title} ───")], console)
+def _grid(rows: Iterable[tuple[str, RenderableType]], gap: int = 1) -> Table:
+    """Return rows of a label and what belongs to it."""
+    table = Table.grid(padding=(0, gap), expand=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for label, value in rows:
+        table.add_row(label, value)
+    return table
+
+
+def rule(title: str) -> Text:
+    """Return a line with a title."""
+    return Text(f"─── {title} ───", style="dim")
 
 
 def headline(word: str, summary: str, style: str) -> Text:
@@ -366,39 +322,6 @@ def left_out(number: int, what: str) -> list[Text]:
     return [Text(f"   and {number} more {what}{'s' if number > 1 else ''}, see the JSON", style="dim")]
 
 
-class NumberTable:
-    """The table of a finding's numbers, or the same line by line where it has no room."""
-
-    def __init__(self, rows: Sequence[NumberRow], compared_with: str) -> None:
-        self._rows = rows
-        self._compared_with = compared_with
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Choose by the width."""
-        table = _table(self._rows, self._compared_with)
-        wanted = console.measure(table, options=options.update_width(_AMPLE)).maximum
-        if wanted - _FOLDED <= options.max_width:
-            yield table
-            return
-        for row in self._rows:
-            others = ((self._compared_with, row.peers), ("expected", row.expected))
-            facts = [f"{row.label} {row.here}", *(f"{head} {value}" for head, value in others if value)]
-            yield Text(", ".join(facts))
-
-
-def _table(rows: Sequence[NumberRow], compared_with: str) -> Table:
-    columns = 4 if any(row.expected for row in rows) else 3
-    table = Table.grid(padding=(0, 2))
-    table.add_column(overflow="fold", style="dim")
-    for style in ("bold", "", "dim")[: columns - 1]:
-        table.add_column(justify="right", no_wrap=True, style=style)
-    heads = ("iteration", "here", compared_with, "expected")
-    table.add_row(*(Text(head, style="dim not bold") for head in heads[:columns]))
-    for row in rows:
-        table.add_row(*map(Text, (row.label, row.here, row.peers, row.expected)[:columns]))
-    return table
-
-
 def legend(findings: Sequence[Finding]) -> list[RenderableType]:
     """Return the meaning of the letters in the tables."""
     shown = [
@@ -407,4 +330,4 @@ def legend(findings: Sequence[Finding]) -> list[RenderableType]:
         ("σ its spread", any(one.pattern is not None and one.pattern.sigma for one in findings)),
     ]
     words = [text for text, is_shown in shown if is_shown]
-    return [Padding(Text(" · ".join(words), style="dim"), (0, 0, 0, 3))] if words else []
+    return [Padding(Text(" · ".join(words), style="dim"), _INDENTED)] if words else []

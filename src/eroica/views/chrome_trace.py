@@ -6,16 +6,14 @@ slices that then cross by a nanosecond; such multiples survive.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
-import io
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +24,6 @@ _STEPS_PER_US = 8
 #: Thread numbers of a process start at its number times this, so they are unique in the file.
 _THREADS_OF_ONE = 1000
 _LONGEST_NAME = 1000
-_GZIP_LEVEL = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,94 +103,63 @@ def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, ob
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
     try:
-        with _opened(unfinished, path.suffix == ".gz") as file:
-            file.write('{"displayTimeUnit":"ms","otherData":')
-            file.write(json.dumps(about))
-            file.write(',"traceEvents":[\n')
+        with unfinished.open("xb") as raw, contextlib.ExitStack() as stack:  # not through a link
+            packed = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, 0)) if path.suffix == ".gz" else raw
+            packed.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n'.encode())
             for at, event in enumerate(_events(processes)):
-                file.write(",\n" + event if at else event)
-            file.write("\n]}\n")
+                packed.write(f"{',' * bool(at)}{json.dumps(event)}\n".encode())
+            packed.write(b"]}\n")
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-@contextmanager
-def _opened(path: Path, compressed: bool) -> Iterator[TextIO]:
-    if not compressed:
-        with path.open("x", encoding="utf-8") as file:  # not through a link
-            yield file
-        return
-    with (
-        path.open("xb") as raw,
-        gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, 0) as packed,
-        io.TextIOWrapper(packed, encoding="utf-8") as text,
-    ):
-        yield text
-
-
-def _events(processes: Sequence[Process]) -> Iterator[str]:
-    origin = min((_first(one) for one in processes), default=0)
+def _events(processes: Sequence[Process]) -> Iterator[dict[str, object]]:
+    """Yield names and order of processes and threads, then slices and values; the first begins at 0."""
+    starts = [(one.place, lane.start_ns[:1]) for one in processes for lane in one.lanes]
+    starts += [(one.place, counter.start_ns[:1]) for one in processes for counter in one.counters]
+    origin = min((int(place.steps(start)[0]) for place, start in starts if len(start)), default=0)
     for order, process in enumerate(processes):
-        yield from _named(process, order)
-    for process in processes:
+        pid = process.number
+        yield _meta("process_name", pid, 0, name=process.name)
+        yield _meta("process_labels", pid, 0, labels=process.label)
+        yield _meta("process_sort_index", pid, 0, sort_index=order)
         for number, lane in enumerate(process.lanes):
-            yield from _slices(process, lane, _thread(process, number), origin)
+            thread = pid * _THREADS_OF_ONE + number + 1
+            yield _meta("thread_name", pid, thread, name=lane.name[:_LONGEST_NAME])
+            yield _meta("thread_sort_index", pid, thread, sort_index=number)
+            yield from _slices(process, lane, thread, origin)
         for counter in process.counters:
             yield from _values(process, counter, origin)
 
 
-def _first(process: Process) -> int:
-    """Return the first step that a process uses."""
-    starts = [lane.start_ns for lane in process.lanes] + [counter.start_ns for counter in process.counters]
-    starts = [start for start in starts if len(start)]
-    return min((int(process.place.steps(start[:1])[0]) for start in starts), default=2**62)
+def _meta(what: str, pid: int, tid: int, **facts: object) -> dict[str, object]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": facts}
 
 
-def _thread(process: Process, number: int) -> int:
-    return process.number * _THREADS_OF_ONE + number + 1
-
-
-def _named(process: Process, order: int) -> Iterator[str]:
-    """Yield names and order of a process and its threads."""
-    pid = process.number
-    yield _meta("process_name", pid, 0, name=process.name[:_LONGEST_NAME])
-    yield _meta("process_labels", pid, 0, labels=process.label[:_LONGEST_NAME])
-    yield _meta("process_sort_index", pid, 0, sort_index=order)
-    for number, lane in enumerate(process.lanes):
-        thread = _thread(process, number)
-        yield _meta("thread_name", pid, thread, name=lane.name[:_LONGEST_NAME])
-        yield _meta("thread_sort_index", pid, thread, sort_index=number)
-
-
-def _meta(what: str, pid: int, tid: int, **facts: object) -> str:
-    return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": facts})
-
-
-def _slices(process: Process, lane: Lane, thread: int, origin: int) -> Iterator[str]:
+def _slices(process: Process, lane: Lane, thread: int, origin: int) -> Iterator[dict[str, object]]:
     start, end = process.place.steps(lane.start_ns) - origin, process.place.steps(lane.end_ns) - origin
     keep = start < end
-    heads = [
-        f'{{"ph":"X","name":{json.dumps(name[:_LONGEST_NAME])},"cat":{json.dumps(category)},'
-        f'"pid":{process.number},"tid":{thread},"ts":'
-        for name, category in zip(lane.names, lane.categories, strict=True)
-    ]
-    columns = (lane.function[keep].tolist(), start[keep].tolist(), (end - start)[keep].tolist())
-    for function, at, length in zip(*columns, strict=True):
-        yield f'{heads[function]}{_us(at)},"dur":{_us(length)}}}'
+    columns = (lane.function[keep].tolist(), start[keep].tolist(), end[keep].tolist())
+    for function, begin, until in zip(*columns, strict=True):
+        yield {
+            "ph": "X",
+            "name": lane.names[function][:_LONGEST_NAME],
+            "cat": lane.categories[function],
+            "pid": process.number,
+            "tid": thread,
+            "ts": begin / _STEPS_PER_US,
+            "dur": (until - begin) / _STEPS_PER_US,
+        }
 
 
-def _us(steps: int) -> str:
-    """Return steps as exact microseconds."""
-    whole, eighths = divmod(steps, _STEPS_PER_US)
-    return f"{whole}.{eighths * STEP_NS:03d}" if eighths else str(whole)
-
-
-def _values(process: Process, counter: Counter, origin: int) -> Iterator[str]:
+def _values(process: Process, counter: Counter, origin: int) -> Iterator[dict[str, object]]:
     steps = process.place.steps(counter.start_ns) - origin
-    name = json.dumps(counter.name[:_LONGEST_NAME])
     for at, mean, highest in zip(steps.tolist(), counter.mean.tolist(), counter.highest.tolist(), strict=True):
         if at >= 0 and math.isfinite(mean):
-            top = highest if math.isfinite(highest) else mean
-            args = f'"mean":{100 * mean:.1f},"highest":{100 * top:.1f}'
-            yield f'{{"ph":"C","name":{name},"pid":{process.number},"tid":0,"ts":{_us(at)},"args":{{{args}}}}}'
+            shares = {"mean": mean, "highest": highest if math.isfinite(highest) else mean}
+            args = {name: round(100 * share, 1) for name, share in shares.items()}
+            name = counter.name[:_LONGEST_NAME]
+            yield {
+                "ph": "C", "name": name, "pid": process.number, "tid": 0, "ts": at / _STEPS_PER_US, "args": args
+            }  # fmt: skip

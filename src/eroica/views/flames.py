@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from markupsafe import Markup
 
 from eroica.model.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import Facts, Picture, facts
+from eroica.views.svg import Picture, facts
 
 _WIDTH, _GAP, _ROW, _HEAD, _FOOT = 960.0, 16.0, 18.0, 30.0, 34.0
 #: Least width of a frame that is drawn, pixels; and frames on each side.
@@ -96,7 +97,7 @@ def draw(material: Material) -> Picture | None:
     root = build_tree(_stacks(material, culprits, peers, in_loader))
     if root is None:
         return Picture(id="flames", title=_TITLE, missing="No Python was seen on the critical path of these workers.")
-    return _Flames(material, root, culprits, peers, in_loader).picture()
+    return _picture(material, root, culprits, peers, in_loader)
 
 
 def _sides(material: Material, first: int) -> tuple[list[int], list[int]]:
@@ -133,92 +134,73 @@ def _stacks(
             yield key.stack, own, theirs
 
 
-class _Flames:
-    def __init__(
-        self, material: Material, root: Frame, culprits: Sequence[int], peers: Sequence[int], in_loader: bool
-    ) -> None:
-        self.root, self.in_loader, self.peers = root, in_loader, peers
-        self.has_culprits = bool(material.culprits)
-        self.top_ms = max(root.own_ms, root.peers_ms)
-        self.width = (_WIDTH - _GAP) / 2 if peers else _WIDTH
-        self.own_name = f"the mean of {len(culprits)} named workers"
-        if len(culprits) == 1:
-            self.own_name = clean(material.worker_name(int(material.ranks[culprits[0]])), 60)
-        self.peers_name = f"the mean of {len(peers)} peers" if len(peers) != 1 else "its only peer"
+def _picture(
+    material: Material, root: Frame, culprits: Sequence[int], peers: Sequence[int], in_loader: bool
+) -> Picture:
+    """Return drawing, table and data."""
+    own = f"the mean of {len(culprits)} named workers"
+    if len(culprits) == 1:
+        own = clean(material.worker_name(int(material.ranks[culprits[0]])), 60)
+    names = [own, f"the mean of {len(peers)} peers" if len(peers) != 1 else "its only peer"]
+    top_ms = max(root.own_ms, root.peers_ms)
+    width = (_WIDTH - _GAP) / 2 if peers else _WIDTH
+    height = _HEAD + _ROW * root.height + _FOOT
+    sides = []
+    for at, side in enumerate(("own", "peers") if peers else ("own",)):
+        x = at * (width + _GAP)
+        cls = "strong culprit-text" if side == "own" and material.culprits else "strong"
+        text = f"{svg.clip(names[at], width * 0.6)}: {svg.time(root.of(side))} an iteration"
+        sides += [
+            svg.label(x, 16, text, cls=cls),
+            *islice(_boxes(root, side, x, (width / top_ms, top_ms if peers else None)), _MOST_FRAMES),
+        ]
+    legend = svg.group(_legend(), transform=f"translate(0 {svg.number(height - 6)})")
+    title = f"Flame graphs of {names[0]} and of {names[1]}"
+    what = "time in loader processes, summed over them, idle time included"
+    if not in_loader:
+        what = "Python's own time on the critical path"
+    against = " ▲ takes longer here than on peers, ▼ shorter; both sides have the same scale." if peers else ""
+    leaves = sorted(root.leaves(), key=lambda one: -abs(one[1].own_ms - one[1].peers_ms))
+    rows = [
+        [
+            clean(frame.name),
+            clean(" › ".join(callers[-3:])),
+            svg.time(frame.own_ms),
+            svg.time(frame.peers_ms),
+            difference(frame),
+        ]
+        for callers, frame in leaves
+    ]
+    return Picture(
+        id="flames",
+        title="Python in loader processes, against peers" if in_loader else _TITLE,
+        body=svg.scrolled(svg.svg(_WIDTH, height, *sides, legend, title=title, cls="wide flames")),
+        reads=f"Callers stand above what they call; the width of a frame is {what}, each iteration.{against}",
+        facts=facts(("function", "called from", "here", "peers", "difference"), rows),
+        data={"tree": root.packed(), "top": top_ms, "names": names, "peers": len(peers), "steps": _STEPS},
+    )
 
-    def picture(self) -> Picture:
-        """Return drawing, table and data."""
-        height = _HEAD + _ROW * self.root.height + _FOOT
-        sides = [self._side("own", 0.0)]
-        if self.peers:
-            sides.append(self._side("peers", self.width + _GAP))
-        legend = svg.group(_legend(), transform=f"translate(0 {svg.number(height - 6)})")
-        title = f"Flame graphs of {self.own_name} and of {self.peers_name}"
-        return Picture(
-            id="flames",
-            title="Python in loader processes, against peers" if self.in_loader else _TITLE,
-            body=svg.tag(
-                "div", svg.svg(_WIDTH, height, *sides, legend, title=title, cls="wide flames"),
-                cls="scroll",
-            ),
-            reads=self._reads(),
-            facts=self._facts(),
-            data={
-                "tree": self.root.packed(),
-                "top": self.top_ms,
-                "names": [self.own_name, self.peers_name],
-                "peers": len(self.peers),
-                "steps": _STEPS,
-            },
-        )  # fmt: skip
 
-    def _reads(self) -> str:
-        what = (
-            "time in loader processes, summed over them, idle time included"
-            if self.in_loader
-            else "Python's own time on the critical path"
-        )
-        sides = " ▲ takes longer here than on peers, ▼ shorter; both sides have the same scale." if self.peers else ""
-        return f"Callers stand above what they call; the width of a frame is {what}, each iteration.{sides}"
+def _boxes(frame: Frame, side: str, x: float, scale: tuple[float, float | None], depth: int = 0) -> Iterator[Markup]:
+    """Yield the frames below one, the widest first.
 
-    def _side(self, side: str, x: float) -> Markup:
-        name = self.own_name if side == "own" else self.peers_name
-        cls = "strong culprit-text" if side == "own" and self.has_culprits else "strong"
-        text = f"{svg.clip(name, self.width * 0.6)}: {svg.time(self.root.of(side))} an iteration"
-        frames = list(self._frames(self.root, side, x, 0))[:_MOST_FRAMES]
-        return svg.group(svg.label(x, 16, text, cls=cls), *frames)
-
-    def _frames(self, frame: Frame, side: str, x: float, depth: int) -> Iterator[Markup]:
-        """Yield the frames below one, the widest first."""
-        at = x
-        for child in frame.children:
-            width = self.width * child.of(side) / self.top_ms
-            if width >= _LEAST_WIDTH:
-                yield self._frame(child, at, width, depth, side)
-                yield from self._frames(child, side, at, depth + 1)
-            at += width
-
-    def _frame(self, frame: Frame, x: float, width: float, depth: int, side: str) -> Markup:
-        y = _HEAD + _ROW * depth
-        against = "there are no peers"
-        if self.peers:
-            against = f"here {svg.time(frame.own_ms)}, peers {svg.time(frame.peers_ms)}, {difference(frame)}"
-        told = f"{frame.name}\n{svg.time(frame.of(side))} an iteration; {against}"
-        color = tone(frame, self.top_ms, side) if self.peers else "same"
-        box = svg.rect(x, y, max(width - 1, 0.6), _ROW - 1, svg.hint(told), cls=f"frame {color}")
-        text = _label(frame, width - 8, color)
-        label = svg.label(x + 4, y + 13, text, cls=f"frame-name on-{color}") if text else None
-        return svg.group(box, label)
-
-    def _facts(self) -> Facts:
-        """Return the innermost functions by how much they differ."""
-        leaves = sorted(self.root.leaves(), key=lambda one: -abs(one[1].own_ms - one[1].peers_ms))
-        rows = [
-            [clean(frame.name), clean(" › ".join(callers[-3:])), svg.time(frame.own_ms), svg.time(frame.peers_ms),
-             difference(frame)]
-            for callers, frame in leaves
-        ]  # fmt: skip
-        return facts(("function", "called from", "here", "peers", "difference"), rows)
+    `scale`: pixels per millisecond, and the milliseconds of the longer side; None without peers.
+    """
+    per_ms, top_ms = scale
+    for child in frame.children:
+        width = per_ms * child.of(side)
+        if width >= _LEAST_WIDTH:
+            y = _HEAD + _ROW * depth
+            against = "there are no peers"
+            if top_ms is not None:
+                against = f"here {svg.time(child.own_ms)}, peers {svg.time(child.peers_ms)}, {difference(child)}"
+            told = svg.hint(f"{child.name}\n{svg.time(child.of(side))} an iteration; {against}")
+            color = tone(child, top_ms, side) if top_ms is not None else "same"
+            text = _label(child, width - 8, color)
+            name = svg.label(x + 4, y + 13, text, cls=f"frame-name on-{color}") if text else None
+            yield svg.group(svg.rect(x, y, max(width - 1, 0.6), _ROW - 1, told, cls=f"frame {color}"), name)
+            yield from _boxes(child, side, x, scale, depth + 1)
+        x += width
 
 
 def tone(frame: Frame, top_ms: float, side: str) -> str:

@@ -15,7 +15,7 @@ import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -33,8 +33,6 @@ from eroica.views.svg import Facts, Picture, facts
 MOST_ROWS = 30
 #: Columns of the image; the browser would only average more.
 _MOST_COLUMNS = 720
-#: Workers up to which lines separate the columns, and cells carry numbers.
-_SEPARATED, _NUMBERED = 96, 12
 _WIDTH, _LEFT, _TOP, _ROW = 960.0, 236.0, 34.0, 18.0
 #: Letters in the name of a row.
 _LETTERS = 29
@@ -108,13 +106,9 @@ class _Heatmap:
 
     def picture(self) -> Picture:
         """Return drawing, table and data."""
+        body = svg.scrolled(self._drawing())
         return Picture(
-            id="heatmap",
-            title=_TITLE,
-            body=svg.tag("div", self._drawing(), cls="scroll"),
-            reads=self._reads(),
-            facts=self._facts(),
-            data=self._data(),
+            id="heatmap", title=_TITLE, body=body, reads=self._reads(), facts=self._facts(), data=self._data()
         )
 
     def _reads(self) -> str:
@@ -145,27 +139,22 @@ class _Heatmap:
 
     def _drawing(self) -> Markup:
         height = _TOP + _ROW * len(self.keys)
+        cells = levels(self._thinned(), self.top_ms)
+        size = {"x": _LEFT, "y": _TOP, "width": _WIDTH - _LEFT, "height": height - _TOP}
         return svg.svg(
             _WIDTH,
             height + 74,
-            self._images(),
-            self._separators(height),
-            self._labels(),
-            self._numbers(),
-            self._culprit_marks(height),
-            self._worker_axis(height),
-            _legend(self.top_ms, _WIDTH, height + 58),
+            *(_image(indexed_png(cells, colors), cls, size) for cls, colors in _PALETTES),
+            *self._labels(),
+            *self._marks(height),
+            *self._worker_axis(height),
+            _legend(self.top_ms, height + 58),
             title=f"Heat map of {len(self.keys)} functions on {self.workers} workers, critical time per iteration",
             cls="wide heat",
         )
 
     def _x(self, place: float) -> float:
         return _LEFT + (_WIDTH - _LEFT) * place / self.workers
-
-    def _images(self) -> Markup:
-        cells = levels(self._thinned(), self.top_ms)
-        size = {"x": _LEFT, "y": _TOP, "width": _WIDTH - _LEFT, "height": _ROW * len(self.keys)}
-        return svg.join(_image(indexed_png(cells, colors), cls, size) for cls, colors in _PALETTES)
 
     def _thinned(self) -> Floats:
         """Return [F, B]: of the workers that share a column the one farthest from the median."""
@@ -176,96 +165,53 @@ class _Heatmap:
         picked = [first + far_FW[:, first:last].argmax(axis=1) for first, last in pairwise(edges.tolist())]
         return np.take_along_axis(self.ms_FW, np.stack(picked, axis=1), axis=1)
 
-    def _separators(self, height: float) -> Markup:
-        rows = [svg.line(_LEFT, _TOP + _ROW * at, _WIDTH, _TOP + _ROW * at, cls="gap") for at in range(len(self.keys))]
-        columns = range(1, self.workers if self.workers <= _SEPARATED else 0)
-        return svg.group(*rows, *(svg.line(self._x(at), _TOP, self._x(at), height, cls="gap") for at in columns))
-
-    def _labels(self) -> Markup:
-        return svg.join(
-            svg.label(
-                _LEFT - 8,
-                _TOP + _ROW * (at + 0.5) + 4,
-                svg.clip(f"({order}) {name}" if order else name, _LEFT - 12, 12),
-                text_anchor="end",
-                cls=f"row-name {self._standing(order)}".strip(),
-            )
-            for at, (name, order) in enumerate(zip(self.names, self.orders, strict=True))
-        )
+    def _labels(self) -> Iterator[Markup]:
+        for at, (name, order) in enumerate(zip(self.names, self.orders, strict=True)):
+            y, text = _TOP + _ROW * (at + 0.5) + 4, svg.clip(f"({order}) {name}" if order else name, _LEFT - 12, 12)
+            yield svg.label(_LEFT - 8, y, text, text_anchor="end", cls=f"row-name {self._standing(order)}".strip())
 
     def _standing(self, order: int) -> str:
         """Return whether a row belongs to a cause, a symptom or neither."""
         return "" if not order else "cause" if order in self.blamed else "symptom"
 
-    def _numbers(self) -> Markup | None:
-        """Return the values of cells that have room for them."""
-        if self.workers > _NUMBERED:
-            return None
-        level_FW = levels(self.ms_FW, self.top_ms)
-        return svg.join(
-            svg.label(
-                self._x(worker + 0.5),
-                _TOP + _ROW * (row + 0.5) + 4,
-                svg.time(float(value)),
-                text_anchor="middle",
-                cls="cell-far" if level_FW[row, worker] > _LEVELS * 0.5 else "cell-near",
-            )
-            for (row, worker), value in np.ndenumerate(self.ms_FW)
-            if value > 0
-        )
-
-    def _culprit_marks(self, height: float) -> Markup:
-        """Return a diamond above and an outline around each culprit's column."""
+    def _marks(self, height: float) -> Iterator[Markup]:
+        """Yield a diamond above each culprit's column and, of few workers, an outline around it."""
         width = (_WIDTH - _LEFT) / self.workers
-        shown = self.culprits[:_MOST_MARKS]
-        outlines = [svg.rect(self._x(at), _TOP, width, height - _TOP, cls="culprit-outline") for at in shown]
-        signs = [svg.path(svg.diamond(self._x(at + 0.5), _TOP - 8, 5), cls="culprit-sign") for at in shown]
-        return svg.group(*(outlines if width >= 3 else []), *signs, self._culprit_names(shown))
-
-    def _culprit_names(self, shown: Sequence[int]) -> Markup | None:
-        if len(shown) > 3:
-            return None
-        texts, last = [], -1e9
-        for at in sorted(shown):
-            text = f"worker {self.material.ranks[at]}"
+        for at in self.culprits[:_MOST_MARKS]:
+            yield svg.path(svg.diamond(self._x(at + 0.5), _TOP - 8, 5), cls="culprit-sign")
+            if width >= 3:
+                yield svg.rect(self._x(at), _TOP, width, height - _TOP, cls="culprit-outline")
+        for at in self.culprits if len(self.culprits) == 1 else ():
             x = min(max(self._x(at + 0.5), _LEFT + 30), _WIDTH - 34)
-            if x - last > svg.text_width(text):
-                texts.append(svg.label(x, _TOP - 18, text, text_anchor="middle", cls="culprit-name"))
-                last = x
-        return svg.join(texts)
+            text = f"worker {self.material.ranks[at]}"
+            yield svg.label(x, _TOP - 18, text, text_anchor="middle", cls="culprit-name")
 
-    def _worker_axis(self, height: float) -> Markup:
-        """Return hosts as a band in two alternating shades, and ranks below."""
-        band, at = [], 0
-        for number, (host, count) in enumerate(self.hosts[:2000] if any(host for host, _ in self.hosts) else ()):
+    def _worker_axis(self, height: float) -> Iterator[Markup]:
+        """Yield hosts as a band in two alternating shades, and ranks below."""
+        at = 0
+        for number, (host, count) in enumerate(self.hosts[:_MOST_COLUMNS]):
             x, width = self._x(at), self._x(at + count) - self._x(at)
+            yield svg.rect(x, height + 3, width, 15, svg.hint(host), cls=f"host-{number % 2}")
             text = svg.clip(host, width - 6, 11)
-            box = svg.rect(x, height + 3, width, 15, svg.hint(host), cls=f"host-{number % 2}")
-            name = svg.label(x + width / 2, height + 14, text, text_anchor="middle", cls="host-name") if text else None
-            band.append(svg.group(box, name))
+            yield svg.label(x + width / 2, height + 14, text, text_anchor="middle", cls="host-name")
             at += count
-        places = sorted({round(place) for place in svg.ticks(0, self.workers - 1, 8)}) or [0]
-        ranks = [
-            svg.label(self._x(place + 0.5), height + 32, str(self.material.ranks[place]), text_anchor="middle",
-                      cls="tick-text")
-            for place in places
-        ]  # fmt: skip
-        title = svg.label(_LEFT - 8, height + 32, "worker", text_anchor="end", cls="axis-title")
-        return svg.group(*band, *ranks, title)
+        for place in sorted({round(place) for place in svg.ticks(0, self.workers - 1, 8)}):
+            text = str(self.material.ranks[place])
+            yield svg.label(self._x(place + 0.5), height + 32, text, text_anchor="middle", cls="tick-text")
+        yield svg.label(_LEFT - 8, height + 32, "worker", text_anchor="end", cls="axis-title")
 
     # --- text and data ---
 
     def _facts(self) -> Facts:
         header = ["function", "median", "highest", "on worker", "lowest", "on worker"]
-        named = [f"worker {self.material.ranks[at]}" for at in self.culprits[:3]]
-        return facts([*header, *named], [self._fact(row) for row in range(len(self.keys))])
-
-    def _fact(self, row: int) -> list[str]:
-        values_W = self.ms_FW[row]
-        high, low = int(np.nanargmax(values_W)), int(np.nanargmin(values_W))
-        ends = [(svg.time(float(values_W[at])), str(self.material.ranks[at])) for at in (high, low)]
-        own = [_time(float(values_W[at])) for at in self.culprits[:3]]
-        return [clean(self.names[row]), _time(float(self.middle_F[row])), *ends[0], *ends[1], *own]
+        header += [f"worker {self.material.ranks[at]}" for at in self.culprits[:3]]
+        rows = []
+        for name, middle, values_W in zip(self.names, self.middle_F.tolist(), self.ms_FW, strict=True):
+            places = int(np.nanargmax(values_W)), int(np.nanargmin(values_W))
+            ends = [text for at in places for text in (svg.time(float(values_W[at])), str(self.material.ranks[at]))]
+            own = [svg.time(value) if math.isfinite(value) else "–" for value in values_W[self.culprits[:3]].tolist()]
+            rows.append([clean(name), svg.time(middle), *ends, *own])
+        return facts(header, rows)
 
     def _data(self) -> dict[str, object]:
         ranks = self.material.ranks
@@ -292,10 +238,6 @@ class _Heatmap:
         }
 
 
-def _time(value: float) -> str:
-    return svg.time(value) if math.isfinite(value) else "–"
-
-
 # --- colors ---
 
 
@@ -314,18 +256,17 @@ def indexed_png(levels_HW: NDArray[np.uint8], stops: tuple[str, ...]) -> bytes:
     points = np.array([[int(stop[at : at + 2], 16) for at in (1, 3, 5)] for stop in stops], dtype=np.float64)
     at = np.linspace(0, len(stops) - 1, _LEVELS - 1)
     columns = [np.interp(at, np.arange(len(stops)), points[:, channel]) for channel in range(3)]
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
-        (b"PLTE", bytes(3) + np.round(np.stack(columns, axis=1)).astype(np.uint8).tobytes()),
-        (b"tRNS", b"\0"),
-        (b"IDAT", zlib.compress(filtered.tobytes(), 9)),
-        (b"IEND", b""),
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0),
+        b"PLTE": bytes(3) + np.round(np.stack(columns, axis=1)).astype(np.uint8).tobytes(),
+        b"tRNS": b"\0",
+        b"IDAT": zlib.compress(filtered.tobytes(), 9),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks.items()
     )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
-
-
-def _chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
 def _image(png: bytes, cls: str, size: dict[str, float]) -> Markup:
@@ -333,17 +274,16 @@ def _image(png: bytes, cls: str, size: dict[str, float]) -> Markup:
     return svg.tag("image", href=url, preserveAspectRatio="none", cls=f"pixels {cls}", **size)
 
 
-def _legend(top_ms: float, right: float, y: float) -> Markup:
-    """Return the scale of colors up to `top_ms`, with values above it."""
-    width, x = 220.0, right - 220.0
+def _legend(top_ms: float, y: float) -> Markup:
+    """Return the scale of colors up to `top_ms`, with its ends above it."""
+    size = {"x": _WIDTH - 220.0, "y": y, "width": 220.0, "height": 8.0}
     ramp = np.arange(1, _LEVELS, dtype=np.uint8)[None, :]
-    size = {"x": x, "y": y, "width": width, "height": 8.0}
-    bars = [_image(indexed_png(ramp, colors), cls, size) for cls, colors in _PALETTES]
-    texts = [svg.label(x + width * (value / top_ms) ** 0.5, y - 4, svg.time(value) if value else "0",
-                       text_anchor="end" if value == top_ms else "start" if not value else "middle", cls="tick-text")
-             for value in (0.0, top_ms / 16, top_ms / 4, top_ms)]  # fmt: skip
-    title = svg.label(x - 10, y + 8, "critical time per iteration", text_anchor="end", cls="axis-title")
-    return svg.group(*bars, *texts, title)
+    return svg.group(
+        *(_image(indexed_png(ramp, colors), cls, size) for cls, colors in _PALETTES),
+        svg.label(size["x"], y - 4, "0", text_anchor="start", cls="tick-text"),
+        svg.label(_WIDTH, y - 4, svg.time(top_ms), text_anchor="end", cls="tick-text"),
+        svg.label(size["x"] - 10, y + 8, "critical time per iteration", text_anchor="end", cls="axis-title"),
+    )
 
 
 # --- names of functions ---

@@ -11,43 +11,21 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
-from eroica.model.history import IterationHistory, Mark
+from eroica.model.history import Mark
 from eroica.model.pattern import WorkerPattern
-from eroica.model.series import decode_series, decode_together
+from eroica.model.series import decode_alike
 from eroica.model.words import milliseconds
+from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import (
-    Facts,
-    Picture,
-    Scale,
-    bottom_axis,
-    facts,
-    group,
-    hint,
-    join,
-    label,
-    left_axis,
-    line,
-    path,
-    points,
-    rect,
-    roof,
-    sign,
-    svg,
-    tag,
-    text_width,
-    ticks,
-    time,
-    times,
-)
+from eroica.views.svg import Facts, Picture, Scale, facts, label, line, path, points, rect, tag, text_width, ticks, time
 
 _ID, _TITLE = "iterations", "Iteration times"
 _WIDTH = 960.0
 #: Ticks below the plot.
 _TICKS = 7
 _PLOT, _BOTTOM, _LEFT, _RIGHT = 190.0, 44.0, 62.0, 28.0
-#: Pixels above the plot: with three lines of names, and without.
-_NAMES_TOP, _PLAIN_TOP = 62.0, 22.0
+#: Pixels above the plot for lines of names, each so many pixels high, and marks that get one.
+_TOP, _LINES, _LINE, _MOST_NAMES = 62.0, 3, 17.0, 9
 #: Steps with a hint.
 _MOST_HINTS = 160
 #: The line is cut at this multiple of the 98th percentile: one outlier (the first iteration compiles) must not flatten
@@ -96,21 +74,19 @@ def of_job(material: Material) -> Course | None:
     chosen = _thinned(np.array(history.slowest_ms))
     columns = (np.array(getattr(history, name)) for name in ("at_s", "mean_ms", "slowest_ms"))
     at_s, mean_ms, slowest_ms = (column[chosen].astype(np.float64) for column in columns)
-    notes = tuple(_history_note(history, int(at)) for at in chosen)
     return Course(
         x=at_s,
         mean_ms=mean_ms,
         high_ms=slowest_ms,
-        notes=notes,
+        notes=tuple(
+            f"iteration {history.iteration[at]:,}: mean {milliseconds(history.mean_ms[at])}, slowest: worker "
+            f"{history.slowest_worker[at]}, {milliseconds(history.slowest_ms[at])}"
+            for at in chosen.tolist()
+        ),
         is_time=True,
         marks=_own_marks(history.marks, material.window_id),
         before_ms=material.verdict.iteration.baseline_ms,
     )
-
-
-def _history_note(history: IterationHistory, at: int) -> str:
-    slowest = f"slowest: worker {history.slowest_worker[at]}, {milliseconds(history.slowest_ms[at])}"
-    return f"iteration {history.iteration[at]:,}: mean {milliseconds(history.mean_ms[at])}, {slowest}"
 
 
 def _own_marks(marks: Sequence[Mark], window_id: int) -> tuple[Mark, ...]:
@@ -150,10 +126,7 @@ def _series(patterns: Sequence[WorkerPattern]) -> tuple[NDArray[np.float64], Seq
         Microseconds, float64 [W, I], and places; None where there are none.
     """
     try:
-        together = decode_together([pattern.iteration_us for pattern in patterns], np.float32)
-        if together is not None:
-            return (together.astype(np.float64), range(len(together))) if together.size else None
-        each = [decode_series(pattern.iteration_us, np.float32) for pattern in patterns]
+        each = decode_alike([pattern.iteration_us for pattern in patterns], np.float32)
     except InputError:
         return None
     longest = max(map(len, each), default=0)
@@ -172,68 +145,50 @@ def _thinned(values: NDArray[np.float64]) -> NDArray[np.intp]:
 def draw(material: Material) -> Picture | None:
     """Draw the job's history; without one, the window's own iterations."""
     course = of_job(material) or of_window(material)
-    if course is None or len(course.x) < 2:
-        if course is not None:
-            return Picture(id=_ID, title=_title(course), missing=f"Only one was captured; {course.notes[0]}.")
-        if material.verdict.window is None or material.verdict.window.kind == "blocked":
-            return None
-        return Picture(id=_ID, title=_TITLE, missing="No iteration times were kept for this verdict.")
-    body = join((tag("div", _draw(course, material), cls="scroll"), _legend(course)))
-    return Picture(id=_ID, title=_title(course), body=body, reads=_reads(course), facts=_facts(course))
-
-
-def _title(course: Course) -> str:
-    return _TITLE if course.is_time else "Iteration times in the window"
-
-
-def _reads(course: Course) -> str:
+    if course is None and (material.verdict.window is None or material.verdict.window.kind == "blocked"):
+        return None
+    title = _TITLE if course is None or course.is_time else "Iteration times in the window"
+    if course is None:
+        return Picture(id=_ID, title=title, missing="No iteration times were kept for this verdict.")
+    if len(course.x) < 2:
+        return Picture(id=_ID, title=title, missing=f"Only one was captured; {course.notes[0]}.")
+    body = svg.join((svg.scrolled(_draw(course, title)), _legend(course)))
     before = " The dashed line is the mean iteration that the verdict compares with." if course.before_ms else ""
-    if course.is_time:
-        return (
-            "Each step is the mean iteration over all workers in a stretch of time; the thin line is the slowest "
-            f"worker. The colored bands are windows in which Eroica looked closely.{before}"
-        )
-    return (
-        "Each step is one captured iteration: its mean over all workers, and as a thin line the longest of any "
-        f"worker.{before}"
+    reads = (
+        "Each step is one captured iteration: its mean over all workers, and as a thin line the longest of any worker."
     )
+    if course.is_time:
+        reads = (
+            "Each step is the mean iteration over all workers in a stretch of time; the thin line is the slowest "
+            "worker. The colored bands are windows in which Eroica looked closely."
+        )
+    return Picture(id=_ID, title=title, body=body, reads=f"{reads}{before}", facts=_facts(course))
 
 
-def _draw(course: Course, material: Material) -> Markup:
-    end = _top(course) + _PLOT
+def _draw(course: Course, title: str) -> Markup:
+    end = _TOP + _PLOT
     low = 0.0 if course.is_time else float(course.x[0]) - 1.0
     last = max(float(course.x[-1]), *(_until(mark) for mark in course.marks), low + 1e-9)
     x = Scale(low, last, _LEFT, _WIDTH - _RIGHT)
-    highest, is_cut = _highest(course)
-    y = Scale(0.0, highest, end, _top(course))
+    values = course.high_ms[np.isfinite(course.high_ms)]
+    usual = _CUT * float(np.percentile(values, 98)) if len(values) else 0.0
+    highest = svg.roof(max(min(float(values.max(initial=0.0)), usual), course.before_ms or 0.0))
+    y = Scale(0.0, highest, end, _TOP)
     parts = [
         *_bands(course, x, end),
-        left_axis(y, _LEFT, _WIDTH - _LEFT - _RIGHT, times(ticks(0.0, highest, 4))),
-        _before(course, y),
+        svg.left_axis(y, _LEFT, _WIDTH - _LEFT - _RIGHT, [(value, time(value)) for value in ticks(0.0, highest, 4)]),
         path(points(*_steps(course.x, course.high_ms, low, x, y)), cls="high"),
         path(points(*_steps(course.x, course.mean_ms, low, x, y)), cls="line"),
         *_flags(course, x, end),
         *_hovers(course, low, x, end),
         _bottom(course, x, end),
-        label(_WIDTH - _RIGHT, _top(course) - 4, f"cut off at {time(highest)}", text_anchor="end", cls="axis-title")
-        if is_cut
-        else None,
     ]
-    return svg(_WIDTH, end + _BOTTOM, *parts, title=_spoken(course, material), cls="wide")
-
-
-def _highest(course: Course) -> tuple[float, bool]:
-    """Return the end of the time axis, and whether something is higher."""
-    values = course.high_ms[np.isfinite(course.high_ms)]
-    top = float(values.max(initial=0.0))
-    usual = float(np.percentile(values, 98)) if len(values) else top
-    room = max(min(top, _CUT * usual), course.before_ms or 0.0)
-    return roof(room), top > roof(room)
-
-
-def _top(course: Course) -> float:
-    """Return the pixel at which the plot begins."""
-    return _NAMES_TOP if course.marks else _PLAIN_TOP
+    if course.before_ms:
+        parts.append(line(_LEFT, y(course.before_ms), _WIDTH - _RIGHT, y(course.before_ms), cls="before"))
+    if values.max(initial=0.0) > highest:
+        cut = f"cut off at {time(highest)}"
+        parts.append(label(_WIDTH - _RIGHT, _TOP - 4, cut, text_anchor="end", cls="axis-title"))
+    return svg.svg(_WIDTH, end + _BOTTOM, *parts, title=f"{title}: a line of steps", cls="wide")
 
 
 def _steps(
@@ -255,40 +210,27 @@ def _bands(course: Course, x: Scale, end: float) -> Iterator[Markup]:
         if mark.kind in ("window", "baseline", "blocked"):
             left = x(mark.at_s)
             width = max(x(_until(mark)) - left, 3.0)
-            yield rect(left, _top(course), width, end - _top(course), cls=f"band-{mark.kind}")
-
-
-def _before(course: Course, y: Scale) -> Markup | None:
-    if not course.before_ms or course.before_ms > y.high:
-        return None
-    at = y(course.before_ms)
-    return line(_LEFT, at, _WIDTH - _RIGHT, at, cls="before")
+            yield rect(left, _TOP, width, end - _TOP, cls=f"band-{mark.kind}")
 
 
 def _flags(course: Course, x: Scale, end: float) -> Iterator[Markup]:
-    """Yield marks with names above the plot, in up to three lines."""
-    free = [_LEFT - 30.0, _LEFT - 30.0, _LEFT - 30.0]
-    for mark in _named(course.marks):
-        at = x(mark.at_s)
-        name = _flag_name(mark)
-        half = text_width(name) / 2 + 6
-        middle = min(max(at, half + 2), _WIDTH - half - 2)
-        row = next((row for row, taken in enumerate(free) if middle - half >= taken), None)
-        if row is None:
-            continue
-        free[row] = middle + half
-        height = _top(course) - 10 - 17 * row
-        yield group(
-            line(at, height + 4, at, end, cls=f"flag flag-{mark.kind}"),
-            label(middle, height, name, text_anchor="middle", cls=f"flag-text flag-{mark.kind}"),
-            hint(f"{name}: {mark.text}" if mark.text else name),
-        )
-
-
-def _named(marks: Sequence[Mark]) -> list[Mark]:
-    """Return the nine most important marks in order of time."""
+    """Yield the most important marks, with names above the plot that take turns over its lines."""
     worth = {"trigger": 0, "window": 1, "blocked": 1, "verdict": 2, "baseline": 3}
-    return sorted(sorted(marks, key=lambda mark: worth[mark.kind])[:9], key=lambda mark: mark.at_s)
+    chosen = sorted(course.marks, key=lambda mark: worth[mark.kind])[:_MOST_NAMES]
+    for at, mark in enumerate(sorted(chosen, key=lambda mark: mark.at_s)):
+        place, name, height = x(mark.at_s), _flag_name(mark), _TOP - 10 - _LINE * (at % _LINES)
+        half = text_width(name) / 2 + 8
+        yield svg.group(
+            line(place, height + 4, place, end, cls=f"flag flag-{mark.kind}"),
+            label(
+                min(max(place, half), _WIDTH - half),
+                height,
+                name,
+                text_anchor="middle",
+                cls=f"flag-text flag-{mark.kind}",
+            ),
+            svg.hint(f"{name}: {mark.text}" if mark.text else name),
+        )
 
 
 def _flag_name(mark: Mark) -> str:
@@ -304,61 +246,55 @@ def _hovers(course: Course, low: float, x: Scale, end: float) -> Iterator[Markup
         left = x(float(course.x[first - 1])) if first else x(low)
         worst = first + int(np.argmax(course.high_ms[first:until]))
         right = x(float(course.x[until - 1]))
-        yield rect(left, _top(course), right - left, end - _top(course), hint(course.notes[worst]), cls="hover")
+        yield rect(left, _TOP, right - left, end - _TOP, svg.hint(course.notes[worst]), cls="hover")
 
 
 def _bottom(course: Course, x: Scale, end: float) -> Markup:
     if not course.is_time:
         whole = sorted({round(value) for value in ticks(x.low, x.high, _TICKS)})
-        return bottom_axis(x, end, [(value, f"{value:,}") for value in whole], "iteration")
-    return bottom_axis(x, end, [(value, _clock(value)) for value in _clock_ticks(x.high)], "since the job's start")
+        return svg.bottom_axis(x, end, [(value, f"{value:,}") for value in whole], "iteration")
+    _, factor = _unit(x.high)
+    texts = [(factor * value, _clock(factor * value, x.high)) for value in ticks(0.0, x.high / factor, _TICKS)]
+    return svg.bottom_axis(x, end, texts, "since the job's start")
 
 
-def _clock_ticks(until_s: float) -> list[float]:
-    """Return round times: seconds, minutes, hours or days."""
-    steps = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
-    step = next((step for step in steps if until_s / step <= _TICKS), 86400 * max(1, round(until_s / 86400 / _TICKS)))
-    return [step * count for count in range(int(until_s / step) + 1)]
+def _unit(until_s: float) -> tuple[str, float]:
+    """Return the unit that suits an axis, and its seconds."""
+    units = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
+    return next(((unit, size) for unit, size in units if until_s >= 3 * size), ("s", 1.0))
 
 
-def _clock(value_s: float) -> str:
-    if not value_s:
-        return "0"
-    days, rest = divmod(round(value_s), 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, second = divmod(rest, 60)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (second, "s")]
-    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+def _clock(value_s: float, until_s: float) -> str:
+    unit, size = _unit(until_s)
+    return f"{value_s / size:.4g} {unit}" if value_s else "0"
 
 
 def _legend(course: Course) -> Markup:
     lines = [("line", "mean over workers"), ("high", "slowest worker")]
     if course.before_ms:
         lines.append(("before", f"before, {time(course.before_ms)}"))
-    bands = [
-        (kind, _SHOWN[kind])
+    kinds = {mark.kind for mark in course.marks}
+    shapes = [(line(0, 8, 16, 8, cls=cls), text) for cls, text in lines]
+    shapes += [
+        (rect(0, 2, 16, 12, cls=f"band-{kind}"), _SHOWN[kind])
         for kind in ("baseline", "window", "blocked")
-        if any(mark.kind == kind for mark in course.marks)
+        if kind in kinds
     ]
-    signs = [tag("li", sign(16, 16, line(0, 8, 16, 8, cls=cls)), text) for cls, text in lines]
-    boxes = [tag("li", sign(16, 16, rect(0, 2, 16, 12, cls=f"band-{kind}")), text) for kind, text in bands]
-    return tag("ul", *signs, *boxes, cls="legend")
-
-
-def _spoken(course: Course, material: Material) -> str:
-    now, before = material.verdict.iteration.current_ms, course.before_ms
-    facts_known = [f"now {milliseconds(now)}" if now else "", f"before {milliseconds(before)}" if before else ""]
-    return ": ".join((_title(course), ", ".join(filter(None, facts_known)) or "as a line of steps"))
+    return tag("ul", *(tag("li", svg.svg(16, 16, shape), text) for shape, text in shapes), cls="legend")
 
 
 def _facts(course: Course) -> Facts:
     """Return the marks, then the times, thinned."""
-    happened = [(_clock(mark.at_s), _flag_name(mark), mark.text) for mark in course.marks]
+    last_s = float(course.x[-1])
+    happened = [(_clock(mark.at_s, last_s), _flag_name(mark), mark.text) for mark in course.marks]
     chosen = np.unique(np.linspace(0, len(course.x) - 1, min(len(course.x), _MOST_ROWS)).astype(int))
-    times_told = [(_where(course, at), milliseconds(course.mean_ms[at]), course.notes[at]) for at in chosen.tolist()]
+    told = [
+        (
+            _clock(float(course.x[at]), last_s) if course.is_time else f"{course.x[at] - 1:,.0f}",
+            milliseconds(course.mean_ms[at]),
+            course.notes[at],
+        )
+        for at in chosen.tolist()
+    ]
     header = ("since the start" if course.is_time else "iteration", "mean, or what happened", "in words")
-    return facts(header, [*happened, *times_told])
-
-
-def _where(course: Course, at: int) -> str:
-    return _clock(float(course.x[at])) if course.is_time else f"{course.x[at] - 1:,.0f}"
+    return facts(header, [*happened, *told])

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.archive.check import read_regular
 from eroica.archive.store import SOURCES_FILE
@@ -162,7 +161,7 @@ def _whole(strand: Strand, keys: Sequence[FunctionKey], origin_ns: int) -> Lane:
     spans = strand.spans
     used, function = np.unique(spans.function, return_inverse=True)
     named = [keys[number] for number in used.tolist()]
-    shallow = _shallow(spans.start, spans.end)
+    shallow = nest(spans.start, spans.end).depth_N <= _MOST_DEPTH if len(spans.start) else slice(0)
     return Lane(
         strand.name,
         (spans.start - origin_ns).astype(np.float64)[shallow],
@@ -173,30 +172,7 @@ def _whole(strand: Strand, keys: Sequence[FunctionKey], origin_ns: int) -> Lane:
     )
 
 
-def _shallow(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which slices are not deeper than viewers draw."""
-    if not len(start):
-        return np.zeros(0, dtype=np.bool_)
-    deep: NDArray[np.bool_] = nest(start, end).depth_N <= _MOST_DEPTH
-    return deep
-
-
 # --- raw traces that were kept ---
-
-
-@dataclass(frozen=True)
-class Whereabouts:
-    """Where raw traces of a window may lie.
-
-    Attributes:
-        job: Name of the job.
-        environ: Environment that names the scratch directory.
-        sources: Global rank -> diagnosed trace file.
-    """
-
-    job: str
-    environ: Mapping[str, str]
-    sources: Mapping[int, Path]
 
 
 def read_sources(window_directory: Path) -> dict[int, Path]:
@@ -208,50 +184,39 @@ def read_sources(window_directory: Path) -> dict[int, Path]:
         return {}
 
 
-def draw_kept(pattern: WorkerPattern, where: Whereabouts, settings: Settings) -> Drawn | None:
+def draw_kept(
+    pattern: WorkerPattern, job: str, environ: Mapping[str, str], sources: Mapping[int, Path], settings: Settings
+) -> Drawn | None:
     """Return all of one worker from its raw trace; None where there is none.
+
+    Args:
+        pattern: The worker's.
+        job: Name of the job.
+        environ: Environment that names the scratch directory.
+        sources: Global rank -> diagnosed trace file.
+        settings: All tunables.
 
     Raises:
         InputError: The trace cannot be read.
     """
-    source = where.sources.get(pattern.worker.global_rank)
+    worker, source = pattern.worker, sources.get(pattern.worker.global_rank)
     if source is not None:
-        return _from_file(pattern, source, settings)
-    directory = _directory(pattern, where)
-    return _from_window(directory, settings) if directory is not None else None
-
-
-def _from_file(pattern: WorkerPattern, path: Path, settings: Settings) -> Drawn | None:
-    """Return a diagnosed file, if its size has not changed."""
-    try:
-        if not path.is_file() or path.stat().st_size != pattern.raw_bytes:
+        try:
+            if not source.is_file() or source.stat().st_size != pattern.raw_bytes:  # it has changed
+                return None
+        except (OSError, ValueError):
             return None
-    except (OSError, ValueError):
-        return None
-    staged = stage_recording(read_trace(path, settings), pattern.worker.global_rank, settings)
-    return draw_whole(staged, ())
-
-
-def _directory(pattern: WorkerPattern, where: Whereabouts) -> Path | None:
-    """Return the directory in which the agent of this host kept the worker's files."""
-    worker = pattern.worker
-    scratch = places({**where.environ, "EROICA_JOB": where.job or "job", "EROICA_HOST": worker.host or "host"}).scratch
-    directory = scratch / f"window-{pattern.window_id}" / str(worker.pid)
-    return directory if _is_same(directory / "capture.json", pattern) else None
-
-
-def _is_same(path: Path, pattern: WorkerPattern) -> bool:
-    """Return whether a capture is the pattern's: names and process ids come again."""
+        return draw_whole(stage_recording(read_trace(source, settings), worker.global_rank, settings), ())
+    scratch = places({**environ, "EROICA_JOB": job or "job", "EROICA_HOST": worker.host or "host"}).scratch
+    file = scratch / f"window-{pattern.window_id}" / str(worker.pid) / "capture.json"
     try:
-        capture = read_capture(path)
+        said = read_capture(file)
     except InputError:
-        return False
-    said = capture.worker, capture.window_id, capture.first_iteration, capture.last_iteration
-    return said == (pattern.worker, pattern.window_id, pattern.first_iteration, pattern.last_iteration)
-
-
-def _from_window(directory: Path, settings: Settings) -> Drawn:
-    kept = read_window(directory / "capture.json", directory.parent / "hardware", settings)
+        return None
+    found = said.worker, said.window_id, said.first_iteration, said.last_iteration
+    if found != (worker, pattern.window_id, pattern.first_iteration, pattern.last_iteration):  # names come again
+        return None
+    kept = read_window(file, file.parent.parent / "hardware", settings)
     staged = stage_window(kept.capture, kept.events, kept.stacks, kept.flight, hardware=kept.samples)
     drawn = draw_whole(staged, channel_series(kept.capture, kept.samples, _MOST_BINS))
     return replace(drawn, clock=(kept.capture.worker.host, kept.capture.boundaries_ns[0]))

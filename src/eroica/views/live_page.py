@@ -12,11 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
-from eroica.model.look import Ending
 from eroica.model.verdict import Verdict
-from eroica.model.words import clean, sentence, worker_list
+from eroica.model.words import clean, ending_words, sentence
+from eroica.report.phrases import who
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 if TYPE_CHECKING:
@@ -38,8 +36,7 @@ REPORT_POLICY = (
 _MOST_WINDOWS, _MOST_WORKERS = 20, 40
 _MOST_ODD = 60
 _MOST_EVIDENCE = 4
-#: Workers of a cause that names none.
-_SCOPES = {"all": "all workers", "rotating": "changing workers"}
+Event = dict[str, object]
 WorkerLetter = Literal["l", "t", "c", "v", "s", "f", "u", "e", "x"]
 #: Meaning of each letter. The page draws later ones over earlier ones.
 LETTERS: dict[WorkerLetter, str] = {
@@ -79,7 +76,7 @@ def facts(status: WorkerStatus) -> Iterator[str]:
     if status.state == "failed":  # Eroica gave up in the training process; the training itself goes on
         yield f"not watched any more, Eroica failed in it: {status.result.note or 'see the log of the worker'}"
     elif status.ended:
-        yield f"{_ending(status.ending)} at iteration {status.iteration}"
+        yield f"{ending_words(status.ending)} at iteration {status.iteration}"
         return
     else:
         yield status.state
@@ -90,171 +87,83 @@ def facts(status: WorkerStatus) -> Iterator[str]:
         yield status.result.note
 
 
-def _ending(ending: Ending | None) -> str:
-    if ending is None:
-        return "ended"
-    if ending.out_of_memory:
-        return "KILLED for want of memory"
-    words = {"signal": f"ENDED by signal {ending.number}", "exit": f"ENDED with status {ending.number}"}
-    return {"signed-off": "ended in order", **words}.get(ending.kind, "GONE, nobody saw how")
-
-
 # --- events ---
 
 
-class Now(msgspec.Struct, frozen=True, kw_only=True):
-    """Event `status`: the job in one line; `letters` counts workers by state letter (`LETTERS`)."""
+def job_now(status: JobStatus, heard: Callable[[str], bool]) -> dict[str, Event]:
+    """Return events `status`, `roster` and `workers`.
 
-    job: str
-    phase: str
-    message: str
-    iteration: int
-    mean_ms: float | None
-    best_ms: float | None
-    hosts: int
-    workers: int
-    letters: dict[str, int]
-
-
-class Roster(msgspec.Struct, frozen=True, kw_only=True):
-    """Event `roster`: hosts (name, and whether the agent reported lately) and workers (rank, index of the host)."""
-
-    hosts: tuple[str, ...]
-    heard: tuple[bool, ...]
-    rank: tuple[int, ...]
-    host: tuple[int, ...]
-
-
-class OddWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that needs attention."""
-
-    rank: int
-    host: str
-    pid: int
-    letter: str
-    words: str
-
-
-class WorkerNow(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker in full."""
-
-    letter: str
-    words: str
-    status: WorkerStatus
-
-
-class Workers(msgspec.Struct, frozen=True, kw_only=True):
-    """Event `workers`: one state letter a worker in the roster's order, and those that need attention in words."""
-
-    letters: str
-    odd: tuple[OddWorker, ...]
-
-
-class WindowNow(msgspec.Struct, frozen=True, kw_only=True):
-    """Event `window`: one window; `report` is the address of its report, "" before there is one."""
-
-    window_id: int
-    purpose: str
-    phase: str
-    first_iteration: int
-    last_iteration: int
-    verdict: str
-    summary: str
-    report: str
-
-
-class VerdictNow(msgspec.Struct, frozen=True, kw_only=True):
-    """Events `verdict` (of a window) and `final` (of the job, `window_id` 0) with the first cause."""
-
-    window_id: int
-    verdict: str
-    summary: str
-    cause: str = ""
-    workers: str = ""
-    hosts: tuple[str, ...] = ()
-    gain: float | None = None
-    confidence: float | None = None
-    evidence: tuple[str, ...] = ()
-    next_step: str = ""
-    report: str = ""
-
-
-def job_now(status: JobStatus, letters: str) -> Now:
-    """Return event `status`."""
-    return Now(
-        job=clean(status.job, 60),
-        phase=status.phase,
-        message=sentence(status.message),
-        iteration=status.iteration,
-        mean_ms=status.mean_ms,
-        best_ms=status.best_ms,
-        hosts=len(status.hosts),
-        workers=len(status.workers),
-        letters=dict(sorted(Counter(letters).items())),
-    )
-
-
-def roster(status: JobStatus, heard: Callable[[str], bool]) -> Roster:
-    """Return event `roster`."""
+    `roster` has hosts (name, and whether the agent reported lately) and workers (rank, index of host); `workers` one
+    state letter (`LETTERS`) a worker in the same order, and in words those that need attention.
+    """
     at = {host: index for index, host in enumerate(status.hosts)}
+    is_heard = [heard(host) for host in status.hosts]
     known = [each for each in status.workers if each.worker.host in at]
-    return Roster(
-        hosts=tuple(clean(host) for host in status.hosts),
-        heard=tuple(heard(host) for host in status.hosts),
-        rank=tuple(each.worker.global_rank for each in known),
-        host=tuple(at[each.worker.host] for each in known),
-    )
+    signs = [letter(each, is_heard[at[each.worker.host]]) for each in known]
+    unheard = "the agent of its host has not been heard for 10 s"
+    return {
+        "status": {
+            "job": clean(status.job, 60),
+            "phase": status.phase,
+            "message": sentence(status.message),
+            "iteration": status.iteration,
+            "mean_ms": status.mean_ms,
+            "best_ms": status.best_ms,
+            "hosts": len(status.hosts),
+            "workers": len(status.workers),
+            "letters": dict(sorted(Counter(signs).items())),
+        },
+        "roster": {
+            "hosts": [clean(host) for host in status.hosts],
+            "heard": is_heard,
+            "rank": [each.worker.global_rank for each in known],
+            "host": [at[each.worker.host] for each in known],
+        },
+        "workers": {
+            "letters": "".join(signs),
+            "odd": [
+                {
+                    "rank": each.worker.global_rank,
+                    "host": clean(each.worker.host),
+                    "pid": each.worker.pid,
+                    "letter": sign,
+                    "words": sentence(unheard if sign == "u" else ", ".join(facts(each))),
+                }
+                for each, sign in zip(known, signs, strict=True)
+                if sign in ODD
+            ][:_MOST_ODD],
+        },
+    }
 
 
-def workers_now(status: JobStatus, who: Roster) -> Workers:
-    """Return event `workers`."""
-    heard = dict(zip(status.hosts, who.heard, strict=True))
-    known = [(each, letter(each, heard[each.worker.host])) for each in status.workers if each.worker.host in heard]
-    odd = [_odd(each, sign) for each, sign in known if sign in ODD][:_MOST_ODD]
-    return Workers(letters="".join(sign for _, sign in known), odd=tuple(odd))
-
-
-def _odd(status: WorkerStatus, sign: str) -> OddWorker:
-    who = status.worker
-    words = "the agent of its host has not been heard for 10 s" if sign == "u" else ", ".join(facts(status))
-    return OddWorker(rank=who.global_rank, host=clean(who.host), pid=who.pid, letter=sign, words=sentence(words))
-
-
-def worker_now(status: WorkerStatus, heard: bool) -> WorkerNow:
+def worker_now(status: WorkerStatus, heard: bool) -> Event:
     """Return one worker in full."""
-    return WorkerNow(letter=letter(status, heard), words=sentence(", ".join(facts(status))), status=status)
+    return {"letter": letter(status, heard), "words": sentence(", ".join(facts(status))), "status": status}
 
 
-def window_now(line: WindowLine, report: str) -> WindowNow:
-    """Return event `window`."""
-    return WindowNow(
-        window_id=line.window_id,
-        purpose=line.purpose,
-        phase=line.phase,
-        first_iteration=line.first_iteration,
-        last_iteration=line.last_iteration,
-        verdict=line.verdict,
-        summary=sentence(line.summary),
-        report=report,
-    )
+def window_now(line: WindowLine, report: str) -> Event:
+    """Return event `window`: one window; `report` is the address of its report, "" before there is one."""
+    names = ("window_id", "purpose", "phase", "first_iteration", "last_iteration", "verdict")
+    return {**{name: getattr(line, name) for name in names}, "summary": sentence(line.summary), "report": report}
 
 
-def verdict_now(window_id: int, verdict: Verdict, report: str) -> VerdictNow:
-    """Return event `verdict` or `final`."""
+def verdict_now(window_id: int, verdict: Verdict, report: str) -> Event:
+    """Return event `verdict` of a window, or `final` of the job (`window_id` 0), with the first cause."""
     first = verdict.cause or next(iter(verdict.findings), None)
-    short = VerdictNow(window_id=window_id, verdict=verdict.verdict, summary=sentence(verdict.summary), report=report)
+    words = {"window_id": window_id, "verdict": verdict.verdict, "summary": sentence(verdict.summary), "report": report}
     if first is None:
-        return short
-    return msgspec.structs.replace(
-        short,
-        cause=first.cause,
-        workers=_SCOPES.get(first.scope) or worker_list(first.workers),
-        hosts=tuple(clean(host) for host in first.hosts[:8]),
-        gain=first.gain,
-        confidence=first.confidence,
-        evidence=tuple(sentence(text) for text in first.evidence[:_MOST_EVIDENCE]),
-        next_step=sentence(first.next_step),
-    )
+        return {**words, "cause": "", "workers": "", "hosts": [], "gain": None, "confidence": None, "evidence": [],
+                "next_step": ""}  # fmt: skip
+    return {
+        **words,
+        "cause": first.cause,
+        "workers": who(first),
+        "hosts": [clean(host) for host in first.hosts[:8]],
+        "gain": first.gain,
+        "confidence": first.confidence,
+        "evidence": [sentence(text) for text in first.evidence[:_MOST_EVIDENCE]],
+        "next_step": sentence(first.next_step),
+    }
 
 
 # --- the page ---

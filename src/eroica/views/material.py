@@ -6,7 +6,7 @@ Shapes: W workers (in order of global rank), F functions, R rows of all workers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved, read_blockage, read_patterns
+from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved, read_blockage, read_patterns, run_around
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
@@ -108,7 +108,10 @@ def _numbered(patterns: Sequence[WorkerPattern], keys: dict[FunctionKey, int]) -
     """Yield the function numbers of each worker's rows; new functions are added to `keys`."""
     known: dict[tuple[FunctionKey, str], int] = {}
     for pattern in patterns:
-        labels = {group.name: _group_label(group.description, len(group.ranks)) for group in pattern.process_groups}
+        labels = {  # groups that do the same for different workers are one
+            group.name: f"{len(group.ranks)} workers" if group.description in ("", "undefined") else group.description
+            for group in pattern.process_groups
+        }
         own = []
         for named in RowTable.of(pattern.functions).keys:
             which = named, labels.get(named.group, named.group)
@@ -117,11 +120,6 @@ def _numbered(patterns: Sequence[WorkerPattern], keys: dict[FunctionKey, int]) -
                 known[which] = keys.setdefault(key, len(keys))
             own.append(known[which])
         yield own
-
-
-def _group_label(description: str, size: int) -> str:
-    """Name groups that do the same for different workers alike."""
-    return description if description not in ("", "undefined") else f"{size} workers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +146,6 @@ class Material:
     name: str = ""
     window_id: int = 0
     notes: tuple[str, ...] = ()
-    _timelines: dict[int, Timeline | None] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def ranks(self) -> NDArray[np.int64]:
@@ -203,13 +200,12 @@ class Material:
             return named
         keys = self.rows.keys
         others = [
-            np.array(
-                [at for at, key in enumerate(keys) if key.phase == "input" and key.thread == "training"], dtype=np.intp
-            ),
-            np.array([at for at, key in enumerate(keys) if key.kind == finding.function.kind], dtype=np.intp),
-            *(np.array([at], dtype=np.intp) for at in range(len(keys))),
+            [at for at, key in enumerate(keys) if key.phase == "input" and key.thread == "training"],
+            [at for at, key in enumerate(keys) if key.kind == finding.function.kind],
+            *([at] for at in range(len(keys))),
         ]
-        return next((columns for columns in others if self._shows(columns, places, stated)), named)
+        arrays = (np.array(columns, dtype=np.intp) for columns in others)
+        return next((columns for columns in arrays if self._shows(columns, places, stated)), named)
 
     def _shows(self, columns: NDArray[np.intp], places: Sequence[int], beta: float) -> bool:
         """Return whether functions have this β on these workers, but for rounding."""
@@ -218,16 +214,9 @@ class Material:
 
     def timeline(self, rank: int) -> Timeline | None:
         """Return the timeline of a worker; None if it has none or its bytes are damaged."""
-        if rank not in self._timelines:
-            self._timelines[rank] = self._read_timeline(rank)
-        return self._timelines[rank]
-
-    def _read_timeline(self, rank: int) -> Timeline | None:
-        place = self.places.get(rank)
-        if place is None or not self.patterns[place].timeline:
-            return None
+        data = self.patterns[self.places[rank]].timeline
         try:
-            return decode_record(self.patterns[place].timeline, Timeline)
+            return decode_record(data, Timeline) if data else None
         except InputError:
             return None
 
@@ -239,7 +228,8 @@ class Material:
         """
         if not self.patterns:
             return None
-        column = self._first_column()
+        columns = next((found for cause in self.causes if len(found := self.functions_of(cause))), None)
+        column = None if columns is None else int(columns[0])
         culprit = next((rank for rank in self.culprits if rank in self.places), None)
         if culprit is None:
             culprit = int(self.ranks[int(np.argmax(self._weights(column)))])
@@ -260,10 +250,6 @@ class Material:
         alike = np.array(others)[likeness >= likeness.max() - 0.1]
         weights = self._weights(column)[alike]
         return int(self.ranks[alike[np.argsort(weights, kind="stable")[len(alike) // 2]]])
-
-    def _first_column(self) -> int | None:
-        columns = next((found for cause in self.causes if len(found := self.functions_of(cause))), None)
-        return None if columns is None else int(columns[0])
 
     def _weights(self, column: int | None) -> NDArray[np.float64]:
         if column is None:
@@ -290,7 +276,7 @@ def gather_saved(saved: Saved, window_id: int | None = None, verdict: Verdict | 
 
     Args:
         saved: A run, a window or a verdict.
-        window_id: Window of a run to show instead of its final verdict.
+        window_id: Window of a run to show instead of its final verdict, or its last one.
         verdict: Verdict to show instead of the saved one.
 
     Raises:
@@ -299,81 +285,35 @@ def gather_saved(saved: Saved, window_id: int | None = None, verdict: Verdict | 
     """
     if isinstance(saved, Verdict):
         return Material(verdict=verdict or saved)
-    if isinstance(saved, SavedWindow):
-        return of_window(saved, _run_around(saved), verdict)
-    if window_id is not None:
-        return of_window(saved.window(window_id), saved, verdict)
-    return of_run(saved, verdict)
-
-
-def of_run(run: SavedRun, verdict: Verdict | None = None) -> Material:
-    """Read a run's final verdict with its window; without one, the last window that has a verdict.
-
-    Raises:
-        InputError: There is no verdict in it.
-    """
-    judged = [window for window in run.windows if window.verdict is not None and window.purpose != "baseline"]
-    origin = run.origin() or (judged[-1] if judged and run.verdict is None else None)
-    verdict = verdict or run.verdict
-    if origin is not None:
-        return of_window(origin, run, verdict)
+    run = saved if isinstance(saved, SavedRun) else run_around(saved)
+    window = saved if isinstance(saved, SavedWindow) else None
+    notes: list[str] = []
+    if isinstance(saved, SavedRun) and window_id is None:
+        judged = [one for one in saved.windows if one.verdict is not None and one.purpose != "baseline"]
+        window = saved.origin() or (judged[-1] if judged and saved.verdict is None else None)
+        verdict = verdict or saved.verdict
+        notes += saved.notes if window is None else ()
+    elif isinstance(saved, SavedRun) and window_id is not None:
+        window = saved.window(window_id)
+    verdict = verdict or (window.verdict if window is not None else None)
     if verdict is None:
-        why = f": {run.notes[0]}" if run.notes else ""
-        raise InputError(f"{run.directory} holds no verdict{why}")
-    name = run.directory.resolve().name
-    return Material(verdict=verdict, history=run.history, name=name, notes=run.notes)
-
-
-def of_window(window: SavedWindow, run: SavedRun | None = None, verdict: Verdict | None = None) -> Material:
-    """Read the material of one window.
-
-    Args:
-        window: Window whose patterns or blockage are read.
-        run: Run that the window belongs to; its history is read.
-        verdict: Verdict to show instead of the saved one.
-
-    Raises:
-        InputError: There is no verdict on it.
-    """
-    verdict = verdict or window.verdict
-    if verdict is None:
-        raise InputError(f"{window.directory} holds no verdict yet")
-    asked, patterns, notes = _patterns(window)
+        raise InputError(f"{saved.directory} holds no verdict{f': {notes[0]}' if notes else ''}")
+    asked, patterns, blockage = window.window if window is not None else None, tuple[WorkerPattern, ...](), None
+    if window is not None:
+        notes += window.notes
+        try:
+            asked, patterns, left_out = read_patterns(window) if window.pattern_files else (asked, (), ())
+            notes += left_out
+            blockage = read_blockage(window) if window.has_blockage else None
+        except InputError as error:
+            notes.append(str(error))
     return Material(
         verdict=verdict,
         window=asked,
         patterns=patterns,
         history=run.history if run is not None else None,
-        blockage=_blockage(window),
-        name=(run.directory if run is not None else window.directory).resolve().name,
-        window_id=window.window_id,
-        notes=(*window.notes, *notes),
+        blockage=blockage,
+        name=(run or saved).directory.resolve().name,
+        window_id=window.window_id if window is not None else 0,
+        notes=tuple(notes),
     )
-
-
-def _patterns(window: SavedWindow) -> tuple[Window | None, tuple[WorkerPattern, ...], tuple[str, ...]]:
-    if not window.pattern_files:
-        return window.window, (), ()
-    try:
-        return read_patterns(window)
-    except InputError as error:
-        return window.window, (), (str(error),)
-
-
-def _blockage(window: SavedWindow) -> Blockage | None:
-    try:
-        return read_blockage(window) if window.has_blockage else None
-    except InputError:
-        return None
-
-
-def _run_around(window: SavedWindow) -> SavedRun | None:
-    """Return the run of a window that was named by its own path."""
-    parent = window.directory.resolve().parent
-    if parent.name != "windows":
-        return None
-    try:
-        around = open_saved(parent.parent)
-    except InputError:
-        return None
-    return around if isinstance(around, SavedRun) else None

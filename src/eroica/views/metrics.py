@@ -6,9 +6,10 @@ function, its hosts and hosts whose agents are silent, and these are short and f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -36,6 +37,14 @@ PHASES = (
     "undetermined", "ended", "other",
 )  # fmt: skip
 _OUTCOMES = ("sent", "failed", "withheld")
+#: Counters of what windows cost: name, field of `Cost`, unit and meaning.
+_COSTS = (
+    ("eroica_window_stall", "window_stall_s", "seconds", "Stall by windows, each of the worker that it held up most."),
+    ("eroica_summarize", "summarize_s", "seconds", "Summarizing windows, each on the worker that took longest."),
+    ("eroica_raw", "raw_bytes", "bytes", "What all workers recorded in windows."),
+    ("eroica_pattern", "pattern_bytes", "bytes", "What of it was sent to the collector."),
+)
+Series = Mapping[Any, float]  # by a tuple of labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,57 +98,52 @@ class _Once(Collector):
         self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Return all families."""
         scrape, run = self._scrape, _Run(self._scrape.status.job)
         yield run.info("eroica_job", "The job and the version of Eroica that watches it.", {"version": __version__})
         yield from _pace(run, scrape.status)
-        yield from _workers(run, scrape)
         yield from _agents(run, scrape)
         yield from _windows(run, scrape)
         yield from _verdict(run, scrape.verdict, scrape.verdict_at)
         yield from _blame(run, scrape.verdict.waits if scrape.verdict is not None else None)
-        yield from _cost(run, scrape.verdicts)
         yield from _ways(run, scrape.delays)
         if scrape.messages:
-            told = {outcome: scrape.messages.get(outcome, 0) for outcome in _OUTCOMES}
-            yield run.counters("eroica_webhook_messages", "Messages for the webhook, by outcome.", "result", told)
+            told = {(outcome,): scrape.messages.get(outcome, 0) for outcome in _OUTCOMES}
+            yield run.counter("eroica_webhook_messages", "Messages for the webhook, by outcome.", told, ("result",))
 
 
 class _Run:
     """Makes families whose series all carry the job's name."""
 
     def __init__(self, job: str) -> None:
-        self.name = self._name = label(job)
+        self._name = label(job)
 
-    def gauge(self, name: str, text: str, value: float | None, unit: str = "") -> Metric:
-        """One value; a family without series where there is none."""
-        family = GaugeMetricFamily(name, text, labels=["run"], unit=unit)
-        if value is not None:
-            family.add_metric([self._name], value)
-        return family
+    def gauge(
+        self, name: str, text: str, value: float | Series | None, unit: str = "", keys: tuple[str, ...] = ()
+    ) -> Metric:
+        """Return one value, or a value for each value of more labels; no series where there is none."""
+        return self._filled(GaugeMetricFamily(name, text, labels=["run", *keys], unit=unit), value)
 
-    def gauges(self, name: str, text: str, key: str, values: Mapping[str, float], unit: str = "") -> Metric:
-        """A value for each value of one more label."""
-        family = GaugeMetricFamily(name, text, labels=["run", key], unit=unit)
-        for each, value in _distinct(values):
-            family.add_metric([self._name, each], value)
-        return family
+    def counter(
+        self, name: str, text: str, value: float | Series, keys: tuple[str, ...] = (), unit: str = ""
+    ) -> Metric:
+        """Return the same of numbers that only grow."""
+        return self._filled(CounterMetricFamily(name, text, labels=["run", *keys], unit=unit), value)
 
-    def counter(self, name: str, text: str, value: float, unit: str = "") -> Metric:
-        """One number that only grows."""
-        family = CounterMetricFamily(name, text, labels=["run"], unit=unit)
-        family.add_metric([self._name], value)
-        return family
-
-    def counters(self, name: str, text: str, key: str, values: Mapping[str, float]) -> Metric:
-        """One for each value of one more label."""
-        family = CounterMetricFamily(name, text, labels=["run", key])
-        for each, value in values.items():
-            family.add_metric([self._name, each], value)
-        return family
+    def _filled(self, family: Any, value: float | Series | None) -> Metric:
+        """With clean labels; of several that look the same then, the highest value counts: no series occurs twice."""
+        shown: dict[tuple[str, ...], float] = {}
+        series = value if isinstance(value, Mapping) else {} if value is None else {(): value}
+        for names, each in series.items():
+            clipped = tuple(map(label, names))
+            shown[clipped] = max(each, shown.get(clipped, each))
+        for names, each in shown.items():
+            family.add_metric([self._name, *names], each)
+        found: Metric = family
+        return found
 
     def info(self, name: str, text: str, facts: Mapping[str, str]) -> Metric:
-        """A series that is 1, for what it carries."""
+        """Return a series that is 1, for what it carries."""
         family = InfoMetricFamily(name, text, labels=["run"])
         family.add_metric([self._name], {key: label(value) for key, value in facts.items()})
         return family
@@ -150,15 +154,6 @@ def label(text: str) -> str:
     return clean(text, LONGEST_LABEL)
 
 
-def _distinct(values: Mapping[str, float]) -> Iterable[tuple[str, float]]:
-    """With clean labels; of several that look the same then, the highest value counts: no series may occur twice."""
-    shown: dict[str, float] = {}
-    for name, value in values.items():
-        clipped = label(name)
-        shown[clipped] = max(value, shown.get(clipped, value))
-    return shown.items()
-
-
 def _pace(run: _Run, status: JobStatus) -> Iterator[Metric]:
     mean_s, best_s = (None if ms is None else ms / 1e3 for ms in (status.mean_ms, status.best_ms))
     done = max((worker.iteration for worker in status.workers), default=0)
@@ -166,48 +161,45 @@ def _pace(run: _Run, status: JobStatus) -> Iterator[Metric]:
     yield run.gauge("eroica_iteration_mean", "Mean of the recent iterations, of the slowest worker.", mean_s, "seconds")
     yield run.gauge("eroica_iteration_best", "Best such mean so far, of the slowest worker.", best_s, "seconds")
     now = status.phase if status.phase in PHASES else "other"
-    phases = {phase: float(phase == now) for phase in PHASES}
-    yield run.gauges("eroica_phase", "1 for what the job or its open window is doing now.", "phase", phases)
-
-
-def _workers(run: _Run, scrape: Scrape) -> Iterator[Metric]:
-    workers = scrape.status.workers
-    living = sum(not worker.ended for worker in workers)
-    silent = sum(worker.silent and not worker.ended for worker in workers)
-    yield run.gauge("eroica_workers_expected", "World size of the job; 0 = not known yet.", scrape.workers_expected)
-    yield run.gauge("eroica_workers_alive", "Workers whose process is there, as their agents last said.", living)
-    yield run.gauge("eroica_workers_silent", "Those that show no event for longer than their limit.", silent)
+    phases = {(phase,): float(phase == now) for phase in PHASES}
+    yield run.gauge("eroica_phase", "1 for what the job or its open window is doing now.", phases, keys=("phase",))
 
 
 def _agents(run: _Run, scrape: Scrape) -> Iterator[Metric]:
+    living = [worker for worker in scrape.status.workers if not worker.ended]
+    silent = sum(worker.silent for worker in living)
+    yield run.gauge("eroica_workers_expected", "World size of the job; 0 = not known yet.", scrape.workers_expected)
+    yield run.gauge("eroica_workers_alive", "Workers whose process is there, as their agents last said.", len(living))
+    yield run.gauge("eroica_workers_silent", "Those that show no event for longer than their limit.", silent)
     ages = scrape.report_ages_s
     overdue = {host: age for host, age in ages.items() if age > scrape.overdue_s}
     shown = dict(ages) if len(ages) <= MOST_HOSTS else overdue
     worst_first = sorted(shown, key=lambda host: (-shown[host], host))[:MOST_HOSTS]
-    listed = {host: shown[host] for host in worst_first}
     text = f"Since the agent's last report; of more than {MOST_HOSTS} hosts only those overdue."
     yield run.gauge("eroica_agents_expected", "Hosts on which a worker lives.", len(ages))
     yield run.gauge("eroica_agents_alive", "Those whose agent reported lately.", len(ages) - len(overdue))
-    yield run.gauges("eroica_agent_report_age", text, "host", listed, "seconds")
+    listed = {(host,): shown[host] for host in worst_first}
+    yield run.gauge("eroica_agent_report_age", text, listed, "seconds", ("host",))
     oldest = max(ages.values(), default=None)
     yield run.gauge("eroica_agent_report_age_max", "Of the host that was heard least recently.", oldest, "seconds")
 
 
 def _windows(run: _Run, scrape: Scrape) -> Iterator[Metric]:
-    opened = dict.fromkeys(get_args(WindowPurpose), 0)
-    for window in scrape.status.windows:
-        opened[window.purpose] += 1
-    given = dict.fromkeys(get_args(VerdictWord), 0)
-    for verdict in scrape.verdicts:
-        given[verdict.verdict] += 1
-    yield run.counters("eroica_windows", "Windows opened, by purpose.", "purpose", opened)
-    yield run.counters("eroica_verdicts", "Verdicts on windows, by word.", "verdict", given)
+    opened = Counter(window.purpose for window in scrape.status.windows)
+    given = Counter(verdict.verdict for verdict in scrape.verdicts)
+    purposes = {(purpose,): opened[purpose] for purpose in get_args(WindowPurpose)}
+    words = {(word,): given[word] for word in get_args(VerdictWord)}
+    yield run.counter("eroica_windows", "Windows opened, by purpose.", purposes, ("purpose",))
+    yield run.counter("eroica_verdicts", "Verdicts on windows, by word.", words, ("verdict",))
+    for name, field_name, unit, text in _COSTS:
+        total = sum(getattr(verdict.cost, field_name) for verdict in scrape.verdicts)
+        yield run.counter(name, text, total, unit=unit)
 
 
 def _verdict(run: _Run, verdict: Verdict | None, at: float | None) -> Iterator[Metric]:
-    words = {word: float(verdict is not None and verdict.verdict == word) for word in get_args(VerdictWord)}
+    words = {(word,): float(verdict is not None and verdict.verdict == word) for word in get_args(VerdictWord)}
     text = "1 for the word of the newest verdict that holds; all 0 before there is one."
-    yield run.gauges("eroica_verdict_state", text, "verdict", words)
+    yield run.gauge("eroica_verdict_state", text, words, keys=("verdict",))
     if verdict is None:
         return
     cause = verdict.cause
@@ -227,11 +219,11 @@ def _blame(run: _Run, waits: Waits | None) -> Iterator[Metric]:
     if waits is None:
         return
     worst_first = sorted(waits.blamed_ms, key=lambda rank: (-waits.blamed_ms[rank], rank))[:MOST_BLAMED]
-    blamed_s = {str(rank): waits.blamed_ms[rank] / 1e3 for rank in worst_first}
+    blamed_s = {(str(rank),): waits.blamed_ms[rank] / 1e3 for rank in worst_first}
     others_s = (waits.total_ms - waits.withheld_ms) / 1e3 - sum(blamed_s.values())
-    blamed_s["other"] = max(others_s, 0.0)
+    blamed_s["other",] = max(others_s, 0.0)
     text = f"Waiting of others laid at a worker, per iteration; beyond the first {MOST_BLAMED} one sum."
-    yield run.gauges("eroica_blame", text, "worker", blamed_s, "seconds")
+    yield run.gauge("eroica_blame", text, blamed_s, "seconds", ("worker",))
     withheld = "Waiting per iteration that nobody is blamed for."
     yield run.gauge("eroica_blame_withheld", withheld, waits.withheld_ms / 1e3, "seconds")
 
@@ -239,31 +231,15 @@ def _blame(run: _Run, waits: Waits | None) -> Iterator[Metric]:
 def _ways(run: _Run, delays: DelayMatrix | None) -> Iterator[Metric]:
     if delays is None:
         return
-    cells = [
-        (delay, here, there)
+    cells = {
+        (here, there): delay
         for here, row in zip(delays.hosts, delays.delay_s, strict=True)
         for there, delay in zip(delays.hosts, row, strict=True)
         if delay is not None
-    ]
-    cells.sort(key=lambda cell: -cell[0])
+    }
+    longest = dict(sorted(cells.items(), key=lambda cell: -cell[1])[:MOST_WAYS])
     text = f"How long a byte waits from host to host until it is acknowledged; the longest {MOST_WAYS} only."
-    family = GaugeMetricFamily("eroica_way_delay", text, labels=["run", "from", "to"], unit="seconds")
-    shown = {(label(here), label(there)): delay for delay, here, there in reversed(cells[:MOST_WAYS])}
-    for (here, there), delay in shown.items():
-        family.add_metric([run.name, here, there], delay)
-    yield family
+    yield run.gauge("eroica_way_delay", text, longest, "seconds", ("from", "to"))
     yield run.gauge("eroica_ways", "Pairs of hosts of which one sends the other data.", len(cells))
-    longest = max((delay for delay, _, _ in cells), default=None)
-    yield run.gauge("eroica_way_delay_max", "The longest of all of them.", longest, "seconds")
-
-
-def _cost(run: _Run, verdicts: Sequence[Verdict]) -> Iterator[Metric]:
-    costs = [verdict.cost for verdict in verdicts]
-    stall_s, summarize_s = sum(cost.window_stall_s for cost in costs), sum(cost.summarize_s for cost in costs)
-    raw, patterns = sum(cost.raw_bytes for cost in costs), sum(cost.pattern_bytes for cost in costs)
-    held_up = "Stall by windows with a verdict, each of the worker that it held up most."
-    yield run.counter("eroica_window_stall", held_up, stall_s, "seconds")
-    slowest = "Summarizing such windows, each on the worker that took longest."
-    yield run.counter("eroica_summarize", slowest, summarize_s, "seconds")
-    yield run.counter("eroica_raw", "What all workers recorded in such windows.", raw, "bytes")
-    yield run.counter("eroica_pattern", "What of it was sent to the collector.", patterns, "bytes")
+    most = max(cells.values(), default=None)
+    yield run.gauge("eroica_way_delay_max", "The longest of all of them.", most, "seconds")

@@ -13,7 +13,6 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -23,18 +22,18 @@ from markupsafe import Markup
 
 from eroica.model.shares import percent
 from eroica.model.words import clean, sentence
-from eroica.report.phrases import BREAKDOWN, breakdown_lines, describe, opening, signs_of
+from eroica.report.phrases import BREAKDOWN, breakdown_lines, describe, opening, signs_of, symptom_lines
 from eroica.views import flames, heatmap, iterations, stuck, waits
 from eroica.views.material import Material, gather
-from eroica.views.svg import Facts, Picture
+from eroica.views.svg import Picture
 from eroica.views.verdict_parts import (
+    MOST_SYMPTOMS,
     draw_coverage,
     key_facts,
     left_out,
     meter,
     pace_bars,
     shown_causes,
-    shown_symptoms,
     word_sign,
 )
 from eroica.wire.files import write_whole
@@ -51,20 +50,6 @@ PICTURES: dict[str, tuple[str, Callable[[Material], Picture | None]]] = {
 }
 _MOST_NOTES = 8
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:ms|µs|s|min|[kMGT]?B)\b))")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Shown:
-    """A picture as the template needs it, its data as JSON."""
-
-    id: str
-    nav: str
-    title: str
-    body: Markup
-    reads: str
-    facts: Facts | None
-    missing: str
-    data: Markup | None
 
 
 def build_report(material: Material) -> bytes:
@@ -94,21 +79,25 @@ def build_page(material: Material) -> str:
         verdict=verdict,
         opening=opening(verdict.verdict, verdict.summary),
         sign=word_sign(verdict.verdict),
-        pace=pace_bars(verdict),
+        pace=list(pace_bars(verdict)),
         confidence=percent(cause.confidence) if cause is not None else "",
         meter=meter(cause.confidence) if cause is not None else "",
         key=list(key_facts(material)),
         notes=_notes(material),
         causes=causes,
-        symptoms=shown_symptoms(verdict),
+        symptoms=symptom_lines(verdict)[:MOST_SYMPTOMS],
         left_out=left_out(verdict),
         considered=[
             {"title": describe(one), "decision": one.decision, "signs": list(signs_of(one))}
             for one in verdict.considered
         ],
         breakdown=(BREAKDOWN[1], *breakdown_lines(verdict)),
-        has_letters=any(one.finding.pattern is not None for one in causes),
-        pictures=[shown for name in PICTURES if (shown := _shown(name, material)) is not None],
+        has_letters=any(one.pattern is not None for one in verdict.findings if one.role == "cause"),
+        pictures=[
+            (PICTURES[name][0], picture)
+            for name in PICTURES
+            if (picture := draw_picture(name, material)) is not None
+        ],
         css=css,
         script=script,
         policy=_policy(css, script),
@@ -123,42 +112,17 @@ def _notes(material: Material) -> list[str]:
 
 
 def draw_picture(name: str, material: Material) -> Picture | None:
-    """Return one picture; if it fails, the sentence in its place."""
+    """Return one picture; if it fails, or its data are no JSON, the sentence in its place."""
     try:
-        return PICTURES[name][1](material)
+        picture = PICTURES[name][1](material)
+        as_script(picture.data if picture is not None else None)
     except Exception as error:
         log.exception("the picture %s could not be drawn", name)
-        return _failed(name, error)
-
-
-def _failed(name: str, error: Exception) -> Picture:
-    why = f"This picture could not be drawn: {type(error).__name__}. Everything else on the page is unaffected."
-    return Picture(id=name, title=PICTURES[name][0], missing=why)
-
-
-def _shown(name: str, material: Material) -> _Shown | None:
-    """Return a picture for the template; without patterns, none that only says so."""
-    picture = draw_picture(name, material)
-    if picture is None or (picture.missing and not material.patterns):
+        why = f"This picture could not be drawn: {type(error).__name__}. Everything else on the page is unaffected."
+        return Picture(id=name, title=PICTURES[name][0], missing=why)
+    if picture is None or (picture.missing and not material.patterns):  # one that only says so
         return None
-    try:
-        return _ready(name, picture)
-    except (TypeError, ValueError) as error:  # NaN is no JSON
-        log.exception("the data of the picture %s are no JSON", name)
-        return _ready(name, _failed(name, error))
-
-
-def _ready(name: str, picture: Picture) -> _Shown:
-    return _Shown(
-        id=picture.id,
-        nav=PICTURES[name][0],
-        title=picture.title,
-        body=picture.body,
-        reads=picture.reads,
-        facts=picture.facts,
-        missing=picture.missing,
-        data=None if picture.data is None else as_script(picture.data),
-    )
+    return picture
 
 
 def as_script(data: object) -> Markup:
@@ -207,5 +171,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(clean=clean, percent=percent, sentence=sentence, prose=_prose, frame=_frame)
+    environment.filters.update(
+        clean=clean, percent=percent, sentence=sentence, prose=_prose, frame=_frame, script=as_script
+    )
     return environment

@@ -42,14 +42,6 @@ class Alignment:
     unplaced: Mapping[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Written:
-    """Workers in a trace, and notes on what it shows, how well clocks fit and what is missing."""
-
-    ranks: tuple[int, ...]
-    notes: tuple[str, ...]
-
-
 def choose_workers(material: Material, asked: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the workers asked for, else the culprits, each with a peer.
 
@@ -65,26 +57,15 @@ def choose_workers(material: Material, asked: Sequence[int] = ()) -> tuple[int, 
         raise UsageError(f"--worker {unknown[0]}: this window has no pattern of it; it has {worker_list(there)}")
     if len(set(asked)) > MOST_ASKED:
         raise UsageError(f"{len(set(asked))} workers are too many for one trace; name at most {MOST_ASKED}")
-    if asked:
-        return tuple(dict.fromkeys(asked))
-    return _unasked(material)
-
-
-def _unasked(material: Material) -> tuple[int, ...]:
     culprits = [rank for rank in material.culprits if rank in material.places][: MOST_UNASKED // 2]
-    if not culprits:
-        pair = material.culprit_and_peer()
-        return tuple(rank for rank in pair or () if rank is not None)
-    chosen: dict[int, None] = {}
-    for culprit in culprits:
-        chosen[culprit] = None
-        peer = material.peer_of(culprit)
-        if peer is not None:
-            chosen.setdefault(peer)
-    return tuple(chosen)
+    pairs = [(culprit, material.peer_of(culprit)) for culprit in culprits]
+    pairs = pairs or list(filter(None, [material.culprit_and_peer()]))
+    return tuple(dict.fromkeys(asked or (rank for pair in pairs for rank in pair if rank is not None)))
 
 
-def write_perfetto(path: Path, material: Material, ranks: Sequence[int], alignment: Alignment, whole: Whole) -> Written:
+def write_perfetto(
+    path: Path, material: Material, ranks: Sequence[int], alignment: Alignment, whole: Whole
+) -> tuple[str, ...]:
     """Write the trace of some workers, from top to bottom.
 
     Args:
@@ -93,6 +74,9 @@ def write_perfetto(path: Path, material: Material, ranks: Sequence[int], alignme
         ranks: Workers, each with a pattern.
         alignment: Their clocks.
         whole: Reads the raw trace of a worker; None if it is gone. May raise InputError.
+
+    Returns:
+        Notes on what it shows, how well clocks fit and what is missing.
 
     Raises:
         InputError: None of these workers has anything to show.
@@ -103,10 +87,11 @@ def write_perfetto(path: Path, material: Material, ranks: Sequence[int], alignme
     if not drawn:
         raise InputError(f"there is nothing to draw a trace from: {notes[0] if notes else 'no worker was chosen'}")
     placed, known = _placed(drawn, alignment, notes)
-    notes[:0] = [_shown(material, drawn), _fits(drawn, known, alignment)]
+    fits, axis = _axis(drawn, known, alignment)
+    notes[:0] = [_shown(material, drawn), fits]
     processes = [_process(material, rank, one, placed[rank], rank in known) for rank, one in drawn.items()]
-    write_trace(path, processes, {**_about(material, drawn, notes), **_axis(drawn, known, alignment)})
-    return Written(tuple(drawn), tuple(notes))
+    write_trace(path, processes, {**_about(material, drawn, notes), **axis})
+    return tuple(notes)
 
 
 def _drawn(material: Material, ranks: Sequence[int], whole: Whole, notes: list[str]) -> dict[int, Drawn]:
@@ -163,53 +148,43 @@ def _by_host(one: Drawn, others: Sequence[tuple[Drawn, OnAxis]]) -> OnAxis | Non
     return None
 
 
-def _is_one_host(drawn: Mapping[int, Drawn]) -> bool:
-    """Return whether all workers use the clock of one host."""
+def _axis(drawn: Mapping[int, Drawn], known: frozenset[int], alignment: Alignment) -> tuple[str, dict[str, object]]:
+    """Return how well the clocks fit: a sentence, and facts for programs."""
     clocks = [one.clock for one in drawn.values()]
-    return len({clock[0] for clock in clocks if clock is not None}) == 1 and None not in clocks
-
-
-def _fits(drawn: Mapping[int, Drawn], known: frozenset[int], alignment: Alignment) -> str:
-    """Return a sentence on how well the clocks fit."""
-    if len(drawn) == 1:
-        return "one worker alone, by its own clock"
-    if _is_one_host(drawn):
-        return f"{worker_list(list(drawn))} ran on one host and lie on its clock"
     together = [rank for rank in drawn if rank in known]
-    if len(together) < 2:
-        return "the workers' clocks could not be brought together: compare lengths, not moments"
-    return (
+    by, uncertainty_us = f"ends of {alignment.executions} collectives", round(alignment.uncertainty_us, 3)
+    within = f"{uncertainty_us / 1e3:.3g} ms" if uncertainty_us >= 1000 else f"{uncertainty_us:.3g} µs"
+    words = (
         f"{worker_list(together)} lie on one axis by the ends of {alignment.executions:,} collectives; nine of ten "
-        f"ends agree within {_microseconds(alignment.uncertainty_us)}, so smaller differences between workers mean "
-        "nothing"
+        f"ends agree within {within}, so smaller differences between workers mean nothing"
     )
-
-
-def _microseconds(value_us: float) -> str:
-    return f"{value_us / 1e3:.3g} ms" if value_us >= 1000 else f"{value_us:.3g} µs"
+    if None not in clocks and len({clock[0] for clock in clocks if clock is not None}) == 1:
+        by, uncertainty_us = "the clock of their host", 0.0
+        words = f"{worker_list(together)} ran on one host and lie on its clock"
+    if len(together) < 2:
+        by, uncertainty_us = "nothing", 0.0
+        words = "the workers' clocks could not be brought together: compare lengths, not moments"
+    if len(drawn) == 1:
+        words = "one worker alone, by its own clock"
+    ranks = ", ".join(map(str, together))
+    return words, {"aligned_by": by, "aligned_workers": ranks, "uncertainty_us": uncertainty_us}
 
 
 def _shown(material: Material, drawn: Mapping[int, Drawn]) -> str:
     """Return a sentence on what the trace shows."""
-    whole = [rank for rank, one in drawn.items() if one.is_whole]
-    others = [rank for rank in drawn if rank not in whole]
     words = []
-    if whole:
-        words.append(f"full traces of {worker_list(whole)}, {_iterations(material, drawn, whole)}")
-    if others:
-        dropped = sum(drawn[rank].dropped for rank in others)
+    for is_whole, what in ((True, "full traces"), (False, "one iteration")):
+        ranks = [rank for rank, one in drawn.items() if one.is_whole == is_whole]
+        if not ranks:
+            continue
+        firsts = {rank: material.patterns[material.places[rank]].first_iteration for rank in ranks}
+        numbers = [firsts[rank] + at for rank in ranks for at in drawn[rank].iterations]
+        low, high = min(numbers), max(numbers)
+        span = f"iteration {low}" if low == high else f"iterations {low}–{high}"
+        dropped = sum(drawn[rank].dropped for rank in ranks)
         short = f"; the {dropped:,} shortest slices had no room" if dropped else ""
-        words.append(f"one iteration of {worker_list(others)}, {_iterations(material, drawn, others)}{short}")
+        words.append(f"{what} of {worker_list(ranks)}, {span}{short}")
     return "; ".join(words)
-
-
-def _iterations(material: Material, drawn: Mapping[int, Drawn], ranks: Sequence[int]) -> str:
-    """Return the numbers of the iterations in the job."""
-    numbers = [
-        material.patterns[material.places[rank]].first_iteration + at for rank in ranks for at in drawn[rank].iterations
-    ]
-    low, high = min(numbers), max(numbers)
-    return f"iteration {low}" if low == high else f"iterations {low}–{high}"
 
 
 # --- the file ---
@@ -240,16 +215,4 @@ def _about(material: Material, drawn: Mapping[int, Drawn], notes: Sequence[str])
         "workers": ", ".join(map(str, drawn)),
         "resolution_ns": STEP_NS,
         "notes": list(notes),
-    }
-
-
-def _axis(drawn: Mapping[int, Drawn], known: frozenset[int], alignment: Alignment) -> dict[str, object]:
-    """Return how the workers are aligned, for programs."""
-    together = [rank for rank in drawn if rank in known]
-    by_host = _is_one_host(drawn)
-    by = "the clock of their host" if by_host else f"ends of {alignment.executions} collectives"
-    return {
-        "aligned_by": by if len(together) > 1 else "nothing",
-        "aligned_workers": ", ".join(map(str, together)),
-        "uncertainty_us": 0.0 if by_host or len(together) < 2 else round(alignment.uncertainty_us, 3),
     }

@@ -65,29 +65,27 @@ def join(parts: Iterable[Markup | None]) -> Markup:
     return Markup("").join(part for part in parts if part is not None)
 
 
-def svg(width: float, height: float, *children: object, title: str, cls: str = "", **attributes: object) -> Markup:
+def svg(
+    width: float, height: float, *children: object, title: str = "", cls: str = "", stretch: bool = False
+) -> Markup:
     """Return a picture of at most `width` pixels that scales with the page; a reader hears its title.
 
-    Class "wide": the picture keeps a least width and scrolls sideways on a phone.
+    Without a title it is a small picture beside text that says the same; `stretch` fills the width of its place. Class
+    "wide": the picture keeps a least width and scrolls sideways on a phone.
     """
-    more = {"role": "img", "aria_label": title, "cls": f"picture {cls}".strip(), **attributes}
-    return _svg(width, height, *children, **more)
-
-
-def sign(width: float, height: float, *children: object, stretch: bool = False) -> Markup:
-    """Return a small picture beside text that says the same; `stretch` fills the width of its place."""
-    ratio = "none" if stretch else None
-    return _svg(width, height, *children, aria_hidden="true", preserveAspectRatio=ratio)
-
-
-def _svg(width: float, height: float, *children: object, **attributes: object) -> Markup:
-    box = f"0 0 {number(width)} {number(height)}"
-    return tag("svg", *children, viewBox=box, width=float(width), height=float(height), **attributes)
+    spoken = {"role": "img", "aria_label": title, "cls": f"picture {cls}".strip()} if title else {"aria_hidden": "true"}
+    size = {"viewBox": f"0 0 {number(width)} {number(height)}", "width": float(width), "height": float(height)}
+    return tag("svg", *children, **size, **spoken, preserveAspectRatio="none" if stretch else None)
 
 
 def group(*children: object, **attributes: object) -> Markup:
     """Return `<g>`."""
     return tag("g", *children, **attributes)
+
+
+def scrolled(drawing: Markup) -> Markup:
+    """Return a wide picture in a place that scrolls sideways on a phone."""
+    return tag("div", drawing, cls="scroll")
 
 
 def rect(x: float, y: float, width: float, height: float, *children: object, **attributes: object) -> Markup:
@@ -163,11 +161,8 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 def roof(value: float, about: int = 4) -> float:
     """Return the end of an axis from 0 with room for `value`: its next round number."""
-    if not math.isfinite(value) or value <= 0:
-        return 1.0
     steps = ticks(0.0, value, about)
-    step = steps[1] if len(steps) > 1 else value
-    return math.ceil(value / step - 1e-9) * step
+    return math.ceil(value / steps[1] - 1e-9) * steps[1] if len(steps) > 1 else 1.0
 
 
 def bottom_axis(scale: Scale, y: float, texts: Sequence[tuple[float, str]], title: str) -> Markup:
@@ -183,13 +178,6 @@ def left_axis(scale: Scale, x: float, width: float, texts: Sequence[tuple[float,
     lines = [line(x, scale(value), x + width, scale(value), cls="grid") for value, _ in texts]
     names = [label(x - 6, scale(value) + 4, text, text_anchor="end", cls="tick-text") for value, text in texts]
     return group(*lines, *names)
-
-
-def times(values_ms: Sequence[float]) -> list[tuple[float, str]]:
-    """Return ticks of times in milliseconds, all in one unit: "0", "50 ms", "1.5 s"."""
-    largest = max((abs(value) for value in values_ms), default=0.0)
-    factor, unit = (1e-3, "s") if largest >= 2000 else (1.0, "ms") if largest >= 2 else (1e3, "µs")
-    return [(value, f"{value * factor:g} {unit}" if value else "0") for value in values_ms]
 
 
 def time(value_ms: float) -> str:

@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from eroica.collector.child_processes import page_of
 from eroica.errors import InputError
 from eroica.model.words import clean, sentence
-from eroica.views.live_page import job_now, roster, verdict_now, window_now, workers_now
+from eroica.views.live_page import job_now, verdict_now, window_now
 from eroica.wire.address import page_link, read_address
 from eroica.wire.messages import WindowLine
 from eroica.wire.network import endpoint_of, is_loopback
@@ -296,12 +296,10 @@ class Telling:
         self._pace.clear()
         collector = self._collector
         status, verdicts, final = collector.status(), collector.windows.ledger.verdicts, collector.final
-        who = roster(status, lambda host: collector.windows.roll.hears(host, collector.clock()))
-        workers = workers_now(status, who)
         put, encode = self._feed.put, msgspec.json.encode
-        put("status", "status", encode(job_now(status, workers.letters)))
-        put("roster", "roster", encode(who))
-        put("workers", "workers", encode(workers))
+        heard = job_now(status, lambda host: collector.windows.roll.hears(host, collector.clock()))
+        for name, event in heard.items():
+            put(name, name, encode(event))
         due = time.monotonic() - self._ways_at >= WAYS_S
         if due and (ways := collector.sense.matrix(collector.clock())) is not None:
             self._ways_at = time.monotonic()
