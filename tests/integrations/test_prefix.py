@@ -1,4 +1,4 @@
-"""Frameworks under `eroica run` alone: an iteration is what each calls a step, two batches here; `make test-tools`."""
+"""Frameworks under `eroica run` alone: an iteration is what each calls a step; `make test-tools`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,15 @@ from typing import Any
 import pytest
 
 PROGRAMS = Path(__file__).with_name("programs")
+JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs" / "frameworks"
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 EPOCHS, BATCHES = 4, 41
+
+
+def skip_without(*packages: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"`make test-tools` has {', '.join(missing)}")
 
 
 def run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -26,6 +34,8 @@ def run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]
         "OMP_NUM_THREADS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "disabled",
+        "DS_ACCELERATOR": "cpu",
+        "ITERS": "60",
     }
     eroica = [sys.executable, "-m", "eroica", "run", "--out", str(directory / "run"), "--quiet", "--"]
     done = subprocess.run(
@@ -56,10 +66,18 @@ def run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]
 def test_an_iteration_is_a_step_of_the_framework_and_not_a_batch(
     tmp_path: Path, packages: tuple[str, ...], launcher: tuple[str, ...], program: str
 ) -> None:
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"`make test-tools` has {', '.join(missing)}")
+    skip_without(*packages)
     made, status = run(tmp_path, *launcher, str(PROGRAMS / f"{program}_accumulating.py"))
     assert made["batches"] == EPOCHS * BATCHES
     assert made["steps"] == EPOCHS * (BATCHES + 1) // 2
     assert (status["iteration"], len(status["workers"])) == (made["steps"], 2)
+
+
+@pytest.mark.jobs
+def test_workers_of_deepspeeds_launcher_are_found_and_their_steps_counted(tmp_path: Path) -> None:
+    skip_without("deepspeed")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    launcher = ("deepspeed", "--num_gpus", "2", "--master_port", port)
+    made, status = run(tmp_path, *launcher, str(JOBS / "deepspeed_mlp.py"))
+    assert (status["iteration"], len(status["workers"])) == (made["iters"], 2)

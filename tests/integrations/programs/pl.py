@@ -34,7 +34,7 @@ class Broken(CSVLogger):
 
 
 loggers = {
-    "well": lambda: [CSVLogger("out", name="csv"), TensorBoardLogger("out")],
+    "tensorboard": lambda: [CSVLogger("out", name="csv"), TensorBoardLogger("out")],
     "wandb": lambda: [WandbLogger(save_dir="out", offline=True)],
     "mlflow": lambda: [MLFlowLogger("ours")],
     "broken": lambda: [Broken("out")],
