@@ -131,18 +131,6 @@ def test_a_generation_loop_that_hangs_is_told_though_nobody_ever_stepped_an_opti
 
 
 @pytest.mark.thorough
-def test_a_prefetch_thread_on_a_full_queue_is_named_in_renamed_and_moved_code(tmp_path: Path) -> None:
-    with watched(tmp_path, "hang-queue:worker=0,from_iteration=60", 2, "--iterations", "100000") as job:
-        verdict = wait_for_verdict(tmp_path, job)
-    cause = verdict.cause
-    assert cause is not None, verdict.summary
-    assert (cause.cause, cause.workers) == ("blocked-in-user-code", (0,)), verdict.summary
-    said = " ".join((cause.function.name, *cause.function.stack, *cause.evidence, verdict.summary))
-    assert "remember" in said and "shelves.py" in said and "put" in said, said
-    assert cause.function.name.rpartition(".")[2] in ("remember", "preload", "next_caption"), cause.function
-
-
-@pytest.mark.thorough
 def test_a_worker_that_was_killed_is_named_when_the_job_has_failed(tmp_path: Path) -> None:
     unhurried = ("--monitor-interval", "5")  # before it takes the status away, which the kernel keeps till then
     fault = "dead-worker:worker=1,from_iteration=60"

@@ -20,8 +20,7 @@ from eroica.demo.injection import build_fault
 from eroica.errors import UsageError
 from support.faults import FAULTS, FaultPlan, inject, read_plans, write_training
 from support.faults.expected import EXPECTED, MIXED, culprit, demo_plan, mixed_plans
-from support.faults.hosts import Strangers
-from support.faults.quota import quota_group
+from support.faults.hosts import Strangers, quota_group
 from support.faults.rehearsal import Rehearsal
 
 torch = pytest.importorskip("torch")

@@ -23,12 +23,33 @@ class Trouble(Protocol):
         """Change the draft's times in place."""
 
 
-def _on(draft: Draft, workers: tuple[int, ...], ms: float, spread: float = 0.1) -> Floats:
-    """About `ms` in every iteration of some workers. float64 [W, I]."""
+def spend(draft: Draft, workers: tuple[int, ...], ms: float, hit_I: NDArray[np.bool_] | None = None) -> Floats:
+    """About `ms` on some workers, in all or some iterations. float64 [W, I]."""
     time_WI = np.zeros(draft.shape)
-    noise = np.exp(draft.noise.normal(0, spread, (len(workers), draft.shape[1])))
-    time_WI[list(workers)] = ms * 1e3 * noise
+    noise = np.exp(draft.noise.normal(0, 0.1, (len(workers), draft.shape[1])))
+    time_WI[list(workers)] = ms * 1e3 * noise * (1.0 if hit_I is None else hit_I)
     return time_WI
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The dataset takes `ms` more in the function that ends in `frames`, in next or in loader processes."""
+
+    frames: tuple[str, ...]
+    workers: tuple[int, ...]
+    ms: float
+    use: float = 0.03
+
+    def apply(self, draft: Draft) -> None:
+        """Longer in the dataset, and with loader processes longer in the wait for them."""
+        time_WI = spend(draft, self.workers, self.ms)
+        key = draft.loader_frame(*self.frames)
+        if not draft.plan.loader_workers:
+            draft.add(key, time_WI, 8, self.use)
+            return
+        draft.add(draft.wait_for_batch(), time_WI, 1, 0.02)
+        healthy_us = 60_000 * draft.plan.scale
+        draft.child_us[key] = np.where(time_WI > 0, (time_WI + healthy_us) * draft.plan.loader_workers * 0.95, 0.0)
 
 
 @dataclass(frozen=True)
@@ -40,15 +61,8 @@ class SlowLoader:
     frame: str = "_read_block (project/dataset.py:70)"
 
     def apply(self, draft: Draft) -> None:
-        """Longer in the dataset, and with loader processes longer in the wait for them."""
-        time_WI = _on(draft, self.workers, self.ms)
-        key = draft.loader_frame("__getitem__ (project/dataset.py:41)", self.frame)
-        if not draft.plan.loader_workers:
-            draft.add(key, time_WI, 8, 0.02)
-            return
-        draft.add(draft.wait_for_batch(), time_WI, 1, 0.02)
-        healthy_us = 60_000 * draft.plan.scale
-        draft.child_us[key] = np.where(time_WI > 0, (time_WI + healthy_us) * draft.plan.loader_workers * 0.95, 0.0)
+        """Longer in the dataset, or in the wait for it."""
+        Reads(("__getitem__ (project/dataset.py:41)", self.frame), self.workers, self.ms, 0.02).apply(draft)
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ class GarbagePauses:
         workers = tuple(range(draft.shape[0])) if self.workers is None else self.workers
         hits = draft.noise.random(draft.shape) < self.chance
         draft.add(
-            FunctionKey(kind="gc", name="garbage collection"), _on(draft, workers, self.ms) * hits, self.chance, 1.0
+            FunctionKey(kind="gc", name="garbage collection"), spend(draft, workers, self.ms) * hits, self.chance, 1.0
         )
 
 
@@ -120,7 +134,7 @@ class SlowPython:
         """A new function in front of the model's own."""
         everybody = tuple(range(draft.shape[0]))
         key = draft.forward_frame("__call__ (project/tokens.py:20)", self.frame)
-        draft.add(key, _on(draft, everybody, self.ms), 1, 1.0)
+        draft.add(key, spend(draft, everybody, self.ms), 1, 1.0)
 
 
 @dataclass(frozen=True)
@@ -133,7 +147,7 @@ class BackwardHook:
 
     def apply(self, draft: Draft) -> None:
         """A new function below the autograd engine."""
-        draft.add(draft.backward_frame(self.frame), _on(draft, self.workers, self.ms), 1, 1.0)
+        draft.add(draft.backward_frame(self.frame), spend(draft, self.workers, self.ms), 1, 1.0)
 
 
 @dataclass(frozen=True)

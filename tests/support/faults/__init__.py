@@ -5,8 +5,12 @@ from types import ModuleType
 
 from eroica import demo
 from eroica.demo import Fault, FaultPlan, Injection, plans_from_environment, read_plans
+from eroica.demo import kinds as demo_kinds
 from support.faults.copying import write_training
-from support.faults.kinds import FAULTS
+from support.faults.hosts import HOSTS
+from support.faults.loading import LOADING
+from support.faults.stalls import STALLS
+from support.faults.steps import STEPS
 
 __all__ = [
     "FAULTS",
@@ -18,6 +22,11 @@ __all__ = [
     "read_plans",
     "write_training",
 ]
+
+FAULTS: dict[str, type[Fault]] = {
+    **demo_kinds.FAULTS,
+    **{kind.name: kind for kind in (*LOADING, *STEPS, *HOSTS, *STALLS)},
+}
 
 
 def inject(

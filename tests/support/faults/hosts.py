@@ -13,9 +13,64 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from eroica.demo.fault import Fault, Place, end_program, start_program
-from support.faults.quota import QuotaGroup, quota_group
+from eroica.errors import UsageError
 
 HOUSEKEEPING_PROGRAM = Path(__file__).with_name("housekeeping.py")
+PERIOD_US = 100_000
+
+
+@dataclass(frozen=True)
+class QuotaGroup:
+    """A control group of one process.
+
+    Attributes:
+        directory: Its directory.
+        before: The directory of the group that the process belonged to.
+    """
+
+    directory: Path
+    before: Path
+
+    def enter(self, cores: float) -> None:
+        """Put this process into it, with a quota of so many cores.
+
+        Raises:
+            OSError: We may not.
+        """
+        self.directory.mkdir()
+        quota_us = max(1000, int(cores * PERIOD_US))
+        if (self.directory / "cpu.max").exists():
+            (self.directory / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+        else:
+            (self.directory / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (self.directory / "cpu.cfs_quota_us").write_text(str(quota_us))
+        (self.directory / "cgroup.procs").write_text(str(os.getpid()))
+
+    def leave(self) -> None:
+        """Put this process back and remove the group."""
+        with contextlib.suppress(OSError):
+            (self.before / "cgroup.procs").write_text(str(os.getpid()))
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
+
+
+def quota_group(name: str) -> QuotaGroup:
+    """The group called `name` below the one that limits this process's processors, version 1 or 2. Nothing is made yet.
+
+    Raises:
+        UsageError: There is no such group here, or we may not write there.
+    """
+    root = Path("/sys/fs/cgroup")
+    for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+        _, controllers, path = line.split(":", 2)
+        limits = "cpu" in controllers.split(",")
+        before = (root / "cpu" if limits else root) / path.lstrip("/")
+        offer = before / ("cpu.cfs_quota_us" if controllers else "cgroup.subtree_control")
+        if (controllers and not limits) or not offer.exists() or not os.access(before, os.W_OK):
+            continue
+        if controllers or "cpu" in offer.read_text(encoding="ascii").split():
+            return QuotaGroup(before / name, before)
+    raise UsageError("the fault cpu-quota needs a control group for processors that we may divide: run it as root")
 
 
 class Strangers:

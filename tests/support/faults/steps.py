@@ -101,6 +101,21 @@ class TinyCollectives(CalledFault):
 
 
 @dataclass
+class SlowBackward(HookedFault):
+    """A Python hook in the middle of the backward pass that visits `values` numbers one at a time."""
+
+    name: ClassVar[str] = "slow-backward"
+    resource: ClassVar[str] = "one core, interpreter lock"
+    values: float = 700_000
+
+    def start(self, model: Any, place: Place) -> None:
+        """Hook it behind the middle one of the model's leaf modules that have weights of two dimensions."""
+        if self.handle is None:
+            part = place.parts["backward"](int(self.values))
+            self.handle = _middle_layer(model).register_full_backward_hook(part.hook)
+
+
+@dataclass
 class NeedlessSync(HookedFault):
     """Gradients are exchanged after each of the backward passes of a step, though only the last one needs it."""
 
@@ -183,6 +198,12 @@ class PauseOfAll(CalledFault):
         return place.parts["break"](self.seconds)
 
 
+def _middle_layer(model: Any) -> Any:
+    """A layer whose input has a gradient: not the first one, which may be an embedding."""
+    layers = [part for part in model.modules() if not list(part.children()) and hasattr(part, "in_features")]
+    return layers[len(layers) // 2] if layers else model
+
+
 #: Faults that lie in the training's own arguments, and healthy behaviours: name, resource, what it is.
 _ARGUMENTS = (
     ("serial-collectives", "latency of collectives", "Gradients are exchanged one by one once backward is over."),
@@ -195,6 +216,7 @@ _ARGUMENTS = (
 
 
 STEPS: tuple[type[Fault], ...] = (
+    SlowBackward,
     BlockingCheckpoint,
     BlockingLog,
     MemoryCopies,
