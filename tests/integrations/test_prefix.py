@@ -55,11 +55,15 @@ def run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]
         (
             ("accelerate",),
             ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
-            "accelerated",
+            "accelerated_accumulating",
         ),
-        (("lightning",), ("python",), "pl"),
-        (("lightning",), TORCHRUN, "fabric"),
-        (("ray", "transformers"), ("python",), "ray"),  # only where all are: a dozen processes beside other jobs
+        (("lightning",), ("python",), "pl_accumulating"),
+        (("lightning",), TORCHRUN, "fabric_accumulating"),
+        (
+            ("ray", "transformers"),
+            ("python",),
+            "ray_accumulating",
+        ),  # only where all are: a dozen processes beside other jobs
     ],
     ids=["transformers", "trl", "accelerate", "lightning", "fabric", "ray"],
 )
@@ -67,7 +71,7 @@ def test_an_iteration_is_a_step_of_the_framework_and_not_a_batch(
     tmp_path: Path, packages: tuple[str, ...], launcher: tuple[str, ...], program: str
 ) -> None:
     skip_without(*packages)
-    made, status = run(tmp_path, *launcher, str(PROGRAMS / f"{program}_accumulating.py"))
+    made, status = run(tmp_path, *launcher, str(PROGRAMS / f"{program}.py"))
     assert made["batches"] == EPOCHS * BATCHES
     assert made["steps"] == EPOCHS * (BATCHES + 1) // 2
     assert (status["iteration"], len(status["workers"])) == (made["steps"], 2)

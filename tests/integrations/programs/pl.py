@@ -1,5 +1,6 @@
 """A tiny training by Lightning's Trainer that logs to TensorBoard and CSV, W&B, MLflow, or to one that is down."""
 
+import json
 import pickle
 import sys
 import time
@@ -45,4 +46,4 @@ trainer = L.Trainer(
     enable_progress_bar=False, log_every_n_steps=1,
 )  # fmt: skip
 trainer.fit(Net(), torch.utils.data.DataLoader(torch.ones(64, 4), batch_size=2))
-sys.stdout.write(f"steps {trainer.global_step}\n")
+sys.stdout.write(json.dumps({"job": "pl", "steps": trainer.global_step}) + "\n")
