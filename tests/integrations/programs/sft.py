@@ -5,6 +5,7 @@ callback reports to them.
 """
 
 import json
+import os
 import sys
 import time
 
@@ -38,8 +39,9 @@ small = LlamaConfig(
 trackers = sys.argv[1:]
 arguments = SFTConfig(
     output_dir="out", num_train_epochs=4, max_steps=20 if trackers else -1, per_device_train_batch_size=2,
-    gradient_accumulation_steps=2, max_length=8, save_strategy="no", use_cpu=True, ddp_backend="gloo", bf16=False,
-    gradient_checkpointing=False, logging_steps=5, report_to=trackers, disable_tqdm=True,
+    gradient_accumulation_steps=2, max_length=8, save_strategy="no", use_cpu=True, bf16=False,
+    gradient_checkpointing=False, ddp_backend="gloo" if "RANK" in os.environ else None, logging_steps=5,
+    report_to=trackers, disable_tqdm=True,
 )  # fmt: skip
 batches = Batches()
 trainer = SFTTrainer(
