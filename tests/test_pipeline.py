@@ -196,30 +196,6 @@ def test_a_damaged_healthy_window_costs_the_verdict_only_that_worker(
     assert verdict.cause is not None and verdict.cause.function.name == "_score_tokens", verdict.summary
 
 
-def without_trace(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
-    return [msgspec.structs.replace(pattern, has_trace=False) for pattern in patterns]
-
-
-def test_workers_that_ended_before_their_trace_are_reported_and_accuse_nobody() -> None:
-    patterns = list(synthesize(PLAN, [SlowLoader((2,), 40, "_read_block (project/dataset.py:70)")], 2))
-    window = synthesize_window(patterns)
-    whole = analyze("job", window, patterns)
-    verdict = analyze("job", window, [*without_trace(patterns[:1]), *patterns[1:]])
-    assert verdict.findings[0].cause == whole.findings[0].cause
-    assert (verdict.coverage.workers_reported, verdict.coverage.missing) == (4, ())
-    assert any(note.startswith("Worker 0 ended before it had saved a trace") for note in verdict.coverage.notes)
-
-
-def test_where_nobody_saved_a_trace_iterations_and_stacks_are_told() -> None:
-    patterns = list(synthesize(PLAN, [SlowLoader((2,), 40, "_read_block (project/dataset.py:70)")], 2))
-    verdict = analyze("job", slow_window(0.06, 0.1), without_trace(patterns), expected_workers=4)
-    assert (verdict.verdict, verdict.findings) == ("undetermined", ())
-    assert verdict.coverage.workers_reported == 4
-    assert verdict.summary.startswith("Too little to tell: the training ended before any worker had saved its trace.")
-    assert "60 ms when the job was healthy; by their stacks they spent" in verdict.summary
-    assert verdict.iteration.current_ms == pytest.approx(99, abs=5)
-
-
 REFUSED_NOTE = "The baseline window is not used, the job was not healthy then: iterations took 31 ms when it was taken."
 
 

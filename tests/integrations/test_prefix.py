@@ -57,7 +57,7 @@ def run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]
             ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
             "accelerated_accumulating",
         ),
-        (("lightning",), ("python",), "pl_accumulating"),
+        (("lightning",), ("python",), "pl"),
         (("lightning",), TORCHRUN, "fabric_accumulating"),
         (
             ("ray", "transformers"),

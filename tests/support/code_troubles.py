@@ -61,7 +61,6 @@ class Calls:
     rotates: bool = False
 
     def apply(self, draft: Draft) -> None:
-        """More of that function."""
         at = np.arange(draft.shape[1])
         hit_I = at % self.every == self.every // 2
         time_WI = spend(draft, self.workers, self.ms, hit_I)
@@ -80,7 +79,6 @@ class Copies:
     count: int = 400
 
     def apply(self, draft: Draft) -> None:
-        """More copies."""
         on_device = draft.plan.accelerator
         key = FunctionKey(
             kind="memory" if on_device else "compute",

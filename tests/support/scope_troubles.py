@@ -39,7 +39,6 @@ class WanderingHold:
     queue: float = 0.0
 
     def apply(self, draft: Draft) -> None:
-        """Longer everywhere, on those who are hit."""
         longer_WI = 1 + (self.factor - 1) * _wandering(draft, self.chance, self.at_once)
         for key in draft.time_us:
             draft.time_us[key] = draft.time_us[key] * longer_WI
@@ -56,7 +55,6 @@ class WanderingPause:
     frame: str = "save_shard (project/checkpoint.py:30)"
 
     def apply(self, draft: Draft) -> None:
-        """More of the function on those who are hit."""
         time_WI = self.ms * 1e3 * _wandering(draft, self.chance, 1)
         draft.add(draft.loop_frame(self.frame, phase="other"), time_WI, self.chance / draft.shape[0], 0.1)
 
@@ -72,7 +70,6 @@ class VariableLengths:
     spread: float
 
     def apply(self, draft: Draft) -> None:
-        """Longer or shorter, another draw in each iteration."""
         length_WI = np.exp(draft.noise.normal(0, self.spread, draft.shape))
         for key in draft.time_us:
             if key.kind == "compute" and key.phase in ("forward", "backward"):
@@ -92,7 +89,6 @@ class SlowStage:
     factor: float
 
     def apply(self, draft: Draft) -> None:
-        """Longer operators on them."""
         members = np.arange(draft.shape[0]) % draft.plan.stages == self.stage
         for key in draft.time_us:
             if key.kind == "compute":
@@ -107,7 +103,6 @@ class ExtraDuty:
     frame: str = "log_metrics (project/train.py:90)"
 
     def apply(self, draft: Draft) -> None:
-        """A function of rank 0 alone."""
         time_WI = np.zeros(draft.shape)
         time_WI[0] = self.ms * 1e3 * np.exp(draft.noise.normal(0, 0.1, draft.shape[1]))
         draft.add(draft.loop_frame(self.frame, phase="other"), time_WI, 1.0, 0.9)

@@ -41,7 +41,6 @@ class Reads:
     use: float = 0.03
 
     def apply(self, draft: Draft) -> None:
-        """Longer in the dataset, and with loader processes longer in the wait for them."""
         time_WI = spend(draft, self.workers, self.ms)
         key = draft.loader_frame(*self.frames)
         if not draft.plan.loader_workers:
@@ -61,7 +60,6 @@ class SlowLoader:
     frame: str = "_read_block (project/dataset.py:70)"
 
     def apply(self, draft: Draft) -> None:
-        """Longer in the dataset, or in the wait for it."""
         Reads(("__getitem__ (project/dataset.py:41)", self.frame), self.workers, self.ms, 0.02).apply(draft)
 
 
@@ -74,7 +72,6 @@ class GarbagePauses:
     workers: tuple[int, ...] | None = None
 
     def apply(self, draft: Draft) -> None:
-        """More collections."""
         workers = tuple(range(draft.shape[0])) if self.workers is None else self.workers
         hits = draft.noise.random(draft.shape) < self.chance
         draft.add(
@@ -91,7 +88,6 @@ class SlowCompute:
     fact: str = "stopped"
 
     def apply(self, draft: Draft) -> None:
-        """Longer everywhere, with less use of the processor."""
         members = list(self.workers)
         for key in draft.time_us:
             if not draft.plan.accelerator or key.kind == "compute":
@@ -109,7 +105,6 @@ class LargerBatches:
     workers: tuple[int, ...] = ()
 
     def apply(self, draft: Draft) -> None:
-        """Longer where data goes through."""
         members = list(self.workers) or slice(None)
         for key, time_WI in draft.time_us.items():
             if key.kind == "compute" and key.phase in ("forward", "backward"):
@@ -131,7 +126,6 @@ class SlowPython:
     frame: str = "_score_tokens (project/tokens.py:30)"
 
     def apply(self, draft: Draft) -> None:
-        """A new function in front of the model's own."""
         everybody = tuple(range(draft.shape[0]))
         key = draft.forward_frame("__call__ (project/tokens.py:20)", self.frame)
         draft.add(key, spend(draft, everybody, self.ms), 1, 1.0)
@@ -146,7 +140,6 @@ class BackwardHook:
     frame: str = "scale_grad (project/tokens.py:80)"
 
     def apply(self, draft: Draft) -> None:
-        """A new function below the autograd engine."""
         draft.add(draft.backward_frame(self.frame), spend(draft, self.workers, self.ms), 1, 1.0)
 
 
@@ -157,7 +150,6 @@ class SlowLink:
     ms: float
 
     def apply(self, draft: Draft) -> None:
-        """Longer transfers."""
         draft.transfer_us = draft.transfer_us + self.ms * 1e3
 
 
@@ -169,7 +161,6 @@ class SlowHostLink:
     ms: float
 
     def apply(self, draft: Draft) -> None:
-        """Longer transfers, and data that waits on these links."""
         draft.transfer_us = draft.transfer_us + self.ms * 1e3
         draft.link_us.update(dict.fromkeys(self.hosts, self.ms * 1e3))
 
@@ -182,7 +173,6 @@ class UnevenWork:
     share: float
 
     def apply(self, draft: Draft) -> None:
-        """More executions and in proportion more time."""
         members = list(self.workers)
         for key in draft.time_us:
             if key.kind == "compute" and key.phase in ("forward", "backward"):

@@ -108,12 +108,10 @@ class Burners(Fault):
     strangers: Strangers = field(default_factory=Strangers, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
-        """Start them."""
         for _ in range(int(self.processes)):
             self.strangers.start()
 
     def stop(self) -> None:
-        """End them."""
         self.strangers.end()
 
 
@@ -127,7 +125,6 @@ class MemoryHog(Burners):
     megabytes: float = 400
 
     def start(self, model: Any, place: Place) -> None:
-        """Start them."""
         for _ in range(int(self.processes)):
             self.strangers.start(megabytes=self.megabytes)
 
@@ -143,7 +140,6 @@ class NoisyHost(Burners):
     idle_s: float = 5.0
 
     def start(self, model: Any, place: Place) -> None:
-        """Start it."""
         for _ in range(int(self.processes)):
             self.strangers.start(busy_s=self.busy_s, idle_s=self.idle_s)
 
@@ -159,7 +155,6 @@ class PinnedCpu(Fault):
     before: frozenset[int] = field(default=frozenset(), init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
-        """Pin, then burn."""
         self.before = frozenset(os.sched_getaffinity(0))
         core = max(self.before)
         set_affinity({core})
@@ -167,7 +162,6 @@ class PinnedCpu(Fault):
             self.strangers.start(core)
 
     def stop(self) -> None:
-        """All cores again, for the worker alone."""
         self.strangers.end()
         if self.before:
             set_affinity(self.before)
@@ -181,7 +175,6 @@ class OneCore(PinnedCpu):
     burners: float = 0
 
     def start(self, model: Any, place: Place) -> None:
-        """Pin."""
         self.before = frozenset(os.sched_getaffinity(0))
         set_affinity({min(self.before)})
 
@@ -196,12 +189,10 @@ class CpuQuota(Fault):
     group: QuotaGroup | None = field(default=None, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
-        """Enter a group with a quota; everything of the process that starts later goes with it."""
         self.group = quota_group(f"quota-{os.getpid()}-{time.monotonic_ns()}")
         self.group.enter(self.cores)
 
     def stop(self) -> None:
-        """Leave it."""
         if self.group is not None:
             self.group.leave()
         self.group = None
@@ -217,7 +208,6 @@ class WrongThreads(Fault):
     before: int = field(default=0, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
-        """As if OMP_NUM_THREADS had been read again."""
         import torch
 
         self.before = torch.get_num_threads()
@@ -225,7 +215,6 @@ class WrongThreads(Fault):
         torch.set_num_threads(int(self.threads))
 
     def stop(self) -> None:
-        """As many as before."""
         import torch
 
         os.environ["OMP_NUM_THREADS"] = str(self.before)
