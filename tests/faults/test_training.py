@@ -62,11 +62,6 @@ def test_every_layout_learns_evaluates_and_saves(script: Path, layout: str, work
     assert (script.parent / "checkpoint-1.pt").exists()
 
 
-def test_a_plan_that_cannot_be_built_stops_the_job_with_the_reason(script: Path) -> None:
-    with pytest.raises(AssertionError, match="no fault is called 'slow-coffee'"):
-        train(script, "--iterations", "1", fault="slow-coffee")
-
-
 def test_many_faults_of_the_loop_at_once_change_no_loss_and_end_with_the_job(script: Path) -> None:
     plans = [
         {"name": "blocking-checkpoint", "worker": 0, "megabytes": 1, "every": 2, "from_iteration": 5},
