@@ -20,6 +20,7 @@ from eroica.archive.store import Store, write_json
 from eroica.integrations import metrics, news
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.wire.messages import JobStatus, WindowLine
+from support.watched import environment
 
 READ = news._read
 PROGRAMS = Path(__file__).with_name("programs")
@@ -63,18 +64,17 @@ def run(tmp_path: Path) -> Path:
 def train(run: Path, program: str, *arguments: str) -> str:
     """Run a program beside the run directory; what it printed."""
     (run.parent / "work").mkdir(exist_ok=True)
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("EROICA_")},
-        "EROICA_RUN_DIR": str(run),
-        "EROICA_DISABLE": "1",  # only the callback is tried: nobody writes into this directory
-        "MLFLOW_TRACKING_URI": f"file://{run.parent}/mlflow",
-        "MLFLOW_ALLOW_FILE_STORE": "true",
-        "TENSORBOARD_LOGGING_DIR": str(run.parent / "work" / "board"),
-        "WANDB_MODE": "offline",
-    }
+    variables = environment(
+        EROICA_RUN_DIR=str(run),
+        EROICA_DISABLE="1",  # only the callback is tried: nobody writes into this directory
+        MLFLOW_TRACKING_URI=f"file://{run.parent}/mlflow",
+        MLFLOW_ALLOW_FILE_STORE="true",
+        TENSORBOARD_LOGGING_DIR=str(run.parent / "work" / "board"),
+        WANDB_MODE="offline",
+    )
     command = [sys.executable, str(PROGRAMS / program), *arguments]
     done = subprocess.run(
-        command, env=environment, cwd=run.parent / "work", capture_output=True, text=True, timeout=200, check=False
+        command, env=variables, cwd=run.parent / "work", capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -234,16 +234,14 @@ def test_a_watched_loop_of_ray_takes_what_it_took() -> None:
 
 def alone(directory: Path, *command: str) -> Verdict:
     """The final verdict on a training that only its callback watches."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    environment |= {
-        "OMP_NUM_THREADS": "1",
-        "MLFLOW_TRACKING_URI": f"file://{directory}/mlflow",
-        "MLFLOW_ALLOW_FILE_STORE": "true",
-        "TENSORBOARD_LOGGING_DIR": str(directory / "board"),
-        "EROICA_JOB_END_GRACE_S": "3",
-    }
+    variables = environment(
+        MLFLOW_TRACKING_URI=f"file://{directory}/mlflow",
+        MLFLOW_ALLOW_FILE_STORE="true",
+        TENSORBOARD_LOGGING_DIR=str(directory / "board"),
+        EROICA_JOB_END_GRACE_S="3",
+    )
     done = subprocess.run(
-        command, env=environment, cwd=directory, capture_output=True, text=True, timeout=280, check=False
+        command, env=variables, cwd=directory, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     end = time.monotonic() + 60
@@ -296,8 +294,7 @@ def cluster() -> Iterator[str]:
 
 def for_ray() -> dict[str, str]:
     """Environment of a cluster and of its clients: without tokens, which are the user's."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    return {**plain, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    return environment(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
 
 
 @needs("ray", "torch", "transformers")  # only where all frameworks are: a dozen processes beside other tests' jobs

@@ -7,12 +7,13 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.watched import WatchedJob
 
 PROGRAMS = Path(__file__).with_name("programs")
 JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs" / "frameworks"
@@ -28,22 +29,12 @@ def skip_without(*packages: str) -> None:
 
 def run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a program of a framework under the prefix: what it counted itself, and Eroica's last status."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("EROICA_")},
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "OMP_NUM_THREADS": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "disabled",
-        "DS_ACCELERATOR": "cpu",
-        "ITERS": "60",
-    }
-    eroica = [sys.executable, "-m", "eroica", "run", "--out", str(directory / "run"), "--quiet", "--"]
-    done = subprocess.run(
-        [*eroica, *command], env=environment, cwd=directory, capture_output=True, text=True, timeout=220, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    made = json.loads(re.findall(r"\{\"job\": [^{}]*\}", done.stdout)[-1])
-    return made, json.loads((directory / "run" / "status.json").read_bytes())
+    variables = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DS_ACCELERATOR": "cpu", "ITERS": "60"}
+    variables |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    with WatchedJob(directory, [*command], {}, **variables) as job:
+        assert job.process.wait(220) == 0, job.said
+    made = json.loads(re.findall(r"\{\"job\": [^{}]*\}", job.said)[-1])
+    return made, job.status()
 
 
 @pytest.mark.jobs

@@ -33,14 +33,14 @@ class WatchedJob:
     """One, from entering the context; whatever is left of it is killed when it is left.
 
     Args:
-        directory: For `report`, the run directory, and `job.log`, what it says.
+        directory: Where it works; for `report`, the run directory, and `job.log`, what it says.
         command: The training.
         variables: More of the environment.
         settings: Of Eroica.
     """
 
     def __init__(self, directory: Path, command: list[str], settings: dict[str, str], **variables: str) -> None:
-        self.out, self._log = directory / "report", directory / "job.log"
+        self._directory, self.out, self._log = directory, directory / "report", directory / "job.log"
         options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         self._command = [sys.executable, "-m", "eroica", "run", "--out", str(self.out), *options, "--", *command]
         self._variables = variables
@@ -48,8 +48,9 @@ class WatchedJob:
     def __enter__(self) -> WatchedJob:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                self._command, env=environment(**self._variables), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+                self._command, env=environment(**self._variables), cwd=self._directory, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log,
+            )  # fmt: skip
         return self
 
     def __exit__(self, *_: object) -> None:
