@@ -50,7 +50,7 @@ PATIENCE_S = 150.0
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     directory = tmp_path_factory.mktemp("slurm")
-    for place in (directory, *list(directory.parents)[:3]):
+    for place in (directory, *list(directory.parents)[:2]):
         place.chmod(0o755)
     with Slurm(directory) as running:
         yield running

@@ -24,8 +24,8 @@ class CalledFault(Fault):
 
     def build(self, place: Place) -> Any:
         """The part that is called."""
-        options = [one for one in fields(self) if one.init]
-        return place.parts[self.made_of](*(type(one.default)(getattr(self, one.name)) for one in options))
+        options = [(getattr(self, one.name), one.default) for one in fields(self) if one.init]
+        return place.parts[self.made_of](*(int(value) if isinstance(usual, int) else value for value, usual in options))
 
     def start(self, model: Any, place: Place) -> None:
         """Have it called from now on."""
