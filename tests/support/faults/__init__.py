@@ -1,6 +1,5 @@
 """Real faults, injected into real jobs by worker and iteration: those of the demo and many more."""
 
-from collections.abc import Mapping
 from types import ModuleType
 
 from eroica import demo
@@ -34,11 +33,10 @@ def inject(
     worker: int | None = None,
     workers: int | None = None,
     code: ModuleType | None = None,
-    kinds: Mapping[str, type[Fault]] = FAULTS,
 ) -> Injection:
     """Prepare faults for this worker; see `eroica.demo.inject`."""
     if code is None:
         from support.faults.training import parts
 
         code = parts
-    return demo.inject(*plans, worker=worker, workers=workers, code=code, kinds=kinds)
+    return demo.inject(*plans, worker=worker, workers=workers, code=code, kinds=FAULTS)
