@@ -7,17 +7,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import psutil
 import pytest
 
 from eroica.archive.load import decode_history
+from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
+from eroica.wire.codec import decode_record
 from support.faults import write_training
+from support.watched import WatchedJob, environment, torchrun
 
 pytestmark = [pytest.mark.jobs, pytest.mark.timeout(150)]
 
@@ -37,34 +38,15 @@ RENAMED = {
 }
 
 
-def environment(**more: str) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    return {**inherited, "OMP_NUM_THREADS": "1", **more}
-
-
-def torchrun(script: Path, *arguments: str, ranks: int = 2) -> list[str]:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return [*launch, str(script), *arguments]
-
-
-def run_watched(
-    directory: Path, command: list[str], **settings: str
-) -> tuple[subprocess.CompletedProcess[str], Verdict]:
-    pairs = {**SETTINGS, **settings}
-    options = [part for name, value in pairs.items() for part in ("--set", f"{name}={value}")]
-    out = directory / "report"
-    arguments = [sys.executable, "-m", "eroica", "run", "--out", str(out), *options, "--", *command]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=140, check=False, env=environment())
-    return done, Verdict.from_json((out / "verdict.json").read_bytes())
-
-
 @pytest.mark.thorough
 def test_renamed_and_moved_code_inside_loader_children_is_named_with_its_worker(tmp_path: Path) -> None:
     script = write_training(tmp_path / "elsewhere", package="captioner", rename=RENAMED)
     fault = "slow-loader:worker=1,from_iteration=0,seconds=0.02"
-    command = torchrun(script, "--seconds", "22", "--fault", fault, "--loader-workers", "1")
-    done, verdict = run_watched(tmp_path, command)
-    assert done.returncode == 0, done.stderr[-2000:]
+    command = torchrun(script, "--seconds", "150", "--fault", fault, "--loader-workers", "1")
+    with WatchedJob(tmp_path, command, SETTINGS) as job:
+        job.await_status(lambda status: any(line["phase"] == "done" for line in status["windows"]), 120)
+        time.sleep(3)  # some seconds of the job after it, for its history
+    verdict, said = job.verdict(), job.said
     cause = verdict.cause
     assert cause is not None, verdict.summary
     assert (cause.cause, cause.workers, cause.scope) == ("slow-data-loading", (1,), "some"), verdict.summary
@@ -74,8 +56,7 @@ def test_renamed_and_moved_code_inside_loader_children_is_named_with_its_worker(
     patterns = list((tmp_path / "report" / "windows" / "1" / "patterns").glob("*.pattern"))
     assert len(patterns) == 2 and all(path.stat().st_size <= 30_000 for path in patterns)
     assert verdict.cost.trigger_to_verdict_s is not None
-    assert " ".join(done.stderr.split()).count(verdict.summary[:60]) == 1  # the sentence, once, on standard error
-    assert "SLOW" not in done.stdout
+    assert " ".join(said.split()).count(verdict.summary[:60]) == said.count("SLOW") == 1
     check_history(tmp_path / "report" / "history.json", verdict)
 
 
@@ -112,13 +93,6 @@ print("trained")
 """
 
 
-def wait_for(path: Path, seconds: float) -> dict[str, Any]:
-    end = time.monotonic() + seconds
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.1)
-    return json.loads(path.read_text())  # type: ignore[no-any-return]
-
-
 def test_one_import_is_enough_and_the_job_ends_with_a_verdict(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP)
     variables = {f"EROICA_{name.upper()}": value for name, value in SETTINGS.items()}
@@ -129,40 +103,30 @@ def test_one_import_is_enough_and_the_job_ends_with_a_verdict(tmp_path: Path) ->
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
     run = tmp_path / "eroica-report" / variables["EROICA_JOB"]
-    final = wait_for(run / "verdict.json", 60)
+    end = time.monotonic() + 60
+    while not (run / "verdict.json").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    final = json.loads((run / "verdict.json").read_text())
     assert final["verdict"] in ("slow", "undetermined", "healthy") and final["window"] is not None
     assert (run / "windows" / "1" / "patterns" / "0.pattern").exists()
 
 
 def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Path) -> None:
-    script = write_training(tmp_path / "job")
-    out = tmp_path / "report"
-    watched = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(out), "--set", "window_s=3", "--"]
-    job = subprocess.Popen(
-        [*watched, *torchrun(script, "--seconds", "150")], env=environment(), stdout=subprocess.DEVNULL
-    )
-    try:
-        end = time.monotonic() + 40
-        while time.monotonic() < end:
-            status = out / "status.json"
-            if status.exists() and json.loads(status.read_text())["iteration"] > 60:
-                break
-            time.sleep(0.2)
+    command = torchrun(write_training(tmp_path / "job"), "--seconds", "150")
+    with WatchedJob(tmp_path, command, {"window_s": "3"}) as job:
+        job.await_status(lambda status: status["iteration"] > 60)
         asked = subprocess.run(
-            [sys.executable, "-m", "eroica", "profile", "--out", str(out), "--json", str(tmp_path / "v.json")],
+            [sys.executable, "-m", "eroica", "profile", "--out", str(job.out), "--json", str(tmp_path / "v.json")],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-        verdict = Verdict.from_json((tmp_path / "v.json").read_bytes())
-        assert asked.returncode == verdict.exit_code, asked.stdout + asked.stderr
-        found = verdict.cause  # the other tests' work on the same two cores, if anything: it is nobody's fault
-        longer = verdict.iteration.current_ms >= 1.15 * (verdict.iteration.baseline_ms or float("inf"))
-        shared = found is not None and (found.cause, found.scope, longer) == ("compute-slow", "rotating", True)
-        assert found is None or found.cause in ("cpu-contention", "sibling-process") or shared, asked.stdout
-        assert verdict.window is not None and verdict.window.reason == "asked for by hand"
-    finally:
-        job.terminate()
-        job.wait(60)
-    assert job.returncode != 0  # the signal reached torchrun
+    verdict = Verdict.from_json((tmp_path / "v.json").read_bytes())
+    assert asked.returncode == verdict.exit_code, asked.stdout + asked.stderr
+    found = verdict.cause  # the other tests' work on the same two cores, if anything: it is nobody's fault
+    longer = verdict.iteration.current_ms >= 1.15 * (verdict.iteration.baseline_ms or float("inf"))
+    shared = found is not None and (found.cause, found.scope, longer) == ("compute-slow", "rotating", True)
+    assert found is None or found.cause in ("cpu-contention", "sibling-process") or shared, asked.stdout
+    assert verdict.window is not None and verdict.window.reason == "asked for by hand"
+    assert job.process.returncode != 0  # the signal reached torchrun
 
 
 LONG_WINDOW = {
@@ -174,34 +138,17 @@ LONG_WINDOW = {
 }
 
 
-def inside_a_long_window(directory: Path, then: Callable[[subprocess.Popen[bytes], Path], object]) -> Verdict:
-    """The verdict on a job of two ranks that ends, or is ended by `then`, when a window has recorded for a while."""
-    script = write_training(directory / "job")
-    out, final = directory / "report", directory / "v.json"
-    options = [part for name, value in LONG_WINDOW.items() for part in ("--set", f"{name}={value}")]
-    ours = [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(out), "--json", str(final), *options]
-    job = subprocess.Popen(
-        [*ours, "--", *torchrun(script, "--seconds", "90")],
-        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        _order_window(out)
-        seen = json.loads((out / "status.json").read_text())["iteration"]
-        _wait_for(out, lambda status: status["iteration"] > seen + 30)  # it begins a second ahead or so
-        time.sleep(1.5)
-        told = time.monotonic()
-        then(job, script)
-        job.wait(60)
-        assert time.monotonic() - told < 30.0
-    finally:
-        job.kill()
-        job.wait(60)
-    assert job.returncode != 0  # what happened to the training is seen
-    return Verdict.from_json(final.read_bytes())
-
-
 def test_a_scheduler_that_ends_the_job_inside_a_window_still_gets_its_verdict(tmp_path: Path) -> None:
-    verdict = inside_a_long_window(tmp_path, lambda job, _script: job.terminate())
+    command = torchrun(write_training(tmp_path / "job"), "--seconds", "90")
+    with WatchedJob(tmp_path, command, LONG_WINDOW) as job:
+        job.order_window()
+        seen = job.status()["iteration"]
+        job.await_status(lambda status: status["iteration"] > seen + 30)  # it begins a second ahead or so
+        time.sleep(1.5)
+        job.process.terminate()
+        job.process.wait(30)
+    assert job.process.returncode != 0  # what happened to the training is seen
+    verdict = job.verdict()
     assert verdict.coverage.workers_reported == 2, verdict.summary
     assert verdict.window is not None and verdict.window.last_iteration is not None
     assert any("the job is told to end" in note for note in verdict.coverage.notes), verdict.coverage.notes
@@ -209,42 +156,42 @@ def test_a_scheduler_that_ends_the_job_inside_a_window_still_gets_its_verdict(tm
 
 @pytest.mark.thorough
 def test_a_window_outlives_the_collector_that_ordered_it(tmp_path: Path) -> None:
-    script, out = write_training(tmp_path / "job"), tmp_path / "report"
-    options = ["--set", "window_s=4", "--set", "baseline_window=false"]
-    job = subprocess.Popen(
-        [sys.executable, "-m", "eroica", "run", "--quiet", "--out", str(out), *options, "--",
-         *torchrun(script, "--seconds", "150")],
-        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        _order_window(out)
-        (collector,) = [
-            child for child in psutil.Process(job.pid).children() if "eroica.collector" in " ".join(child.cmdline())
-        ]
+    command = torchrun(write_training(tmp_path / "job"), "--seconds", "150")
+    with WatchedJob(tmp_path, command, {"window_s": "4", "baseline_window": "false"}) as job:
+        job.order_window()
+        children = psutil.Process(job.process.pid).children()
+        (collector,) = [child for child in children if "eroica.collector" in " ".join(child.cmdline())]
         collector.kill()
-        _wait_for(out, lambda status: any(line["phase"] == "done" for line in status["windows"]))
-        status = json.loads((out / "status.json").read_text())
-    finally:
-        job.terminate()
-        job.wait(60)
-    assert [line["window_id"] for line in status["windows"]] == [1]
-    assert any("the collector was started again" in note for note in status["notes"])
-    verdict = Verdict.from_json((out / "windows" / "1" / "verdict.json").read_bytes())
+        status = job.await_status(lambda status: any(line["phase"] == "done" for line in status["windows"]))
+        assert [line["window_id"] for line in status["windows"]] == [1]
+        assert any("the collector was started again" in note for note in status["notes"])
+        verdict = job.verdict(1)
     assert verdict.coverage.workers_reported == 2 and verdict.window is not None, verdict.summary
 
 
-def _order_window(out: Path) -> None:
-    """Ask for a window once the job is in full swing, and wait until its workers have been told."""
-    _wait_for(out, lambda status: status["iteration"] > 60)
-    subprocess.run([sys.executable, "-m", "eroica", "profile", "--out", str(out), "--no-wait"], check=True)
-    _wait_for(out, lambda status: any(line["phase"] == "window" for line in status["windows"]))
-
-
-def _wait_for(out: Path, is_so: Callable[[dict[str, Any]], bool]) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        status = out / "status.json"
-        if status.exists() and is_so(json.loads(status.read_text())):
-            return
-        time.sleep(0.2)
-    raise AssertionError("it never came to that")
+@pytest.mark.long
+def test_a_busy_process_beside_a_real_job_is_in_its_patterns_and_secrets_are_not(tmp_path: Path) -> None:
+    burner, secret = tmp_path / "serve.py", "geheim-93741"
+    burner.write_text("while True: pass\n")
+    command = torchrun(write_training(tmp_path / "job"), "--seconds", "20")
+    variables = {"MY_API_KEY": secret, "TORCH_TOKEN": secret}
+    with subprocess.Popen([sys.executable, str(burner), "--key", secret], start_new_session=True) as beside:
+        try:
+            with WatchedJob(tmp_path, command, {**SETTINGS, "window_s": "2"}, **variables) as job:
+                assert job.process.wait(120) == 0
+        finally:
+            beside.kill()
+    files = sorted((job.out / "windows" / "1" / "patterns").glob("*.pattern"))
+    patterns = [decode_record(file.read_bytes(), WorkerPattern) for file in files]
+    workers = {pattern.worker.pid for pattern in patterns}
+    assert len(workers) == 2
+    for pattern in patterns:
+        found = {one.pid: one for one in pattern.neighbors}
+        assert beside.pid in found and not workers & set(found), pattern.neighbors
+        assert found[beside.pid].name.endswith("(serve.py)") and found[beside.pid].cpu_cores > 0.05
+        assert pattern.host_facts["cores_outside"] >= found[beside.pid].cpu_cores - 0.02
+        assert pattern.host_facts["cores_job"] > 0
+        assert pattern.setup["torch_threads"] == "1" and pattern.setup["env:OMP_NUM_THREADS"] == "1"
+        assert pattern.setup["loader_workers"] == "0" and "affinity" in pattern.setup
+    kept = b"".join(file.read_bytes() for file in job.out.rglob("*") if file.is_file())
+    assert secret.encode() not in kept and secret not in repr(patterns)

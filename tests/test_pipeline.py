@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import pytest
 
-from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.pattern import WorkerPattern
 from eroica.model.series import encode_series
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window, WindowPurpose
@@ -24,7 +22,6 @@ from support import (
     synthesize,
     synthesize_window,
 )
-from support.fleet import Draft
 
 PLAN = FleetPlan(seed=3)
 
@@ -72,26 +69,21 @@ def test_patterns_that_travelled_give_the_same_verdict_in_any_order() -> None:
     assert first.summary == second.summary
 
 
-def test_without_any_pattern_the_verdict_is_undetermined() -> None:
-    verdict = analyze("job", slow_window(0.06, 0.08), [], expected_workers=4)
-    assert verdict.verdict == "undetermined"
-    assert verdict.coverage.missing == (0, 1, 2, 3)
-    assert verdict.coverage.workers_reported == 0
-    assert verdict.exit_code == 4
-
-
-def test_one_iteration_is_too_little() -> None:
-    patterns = synthesize(FleetPlan(iterations=1), [SlowLoader((2,), 40)], 2)
-    verdict = analyze("job", synthesize_window(patterns), patterns)
-    assert verdict.verdict == "undetermined"
-    assert "share 1 iteration" in verdict.summary
-
-
-def test_workers_without_a_common_iteration_are_undetermined() -> None:
-    early, late = synthesize(FleetPlan(workers=2), (), 1), synthesize(FleetPlan(workers=2), (), 2)
-    verdict = analyze("job", synthesize_window(early), [early[0], late[1]])
-    assert verdict.verdict == "undetermined"
-    assert "no iteration in common" in verdict.summary
+@pytest.mark.parametrize(
+    ("patterns", "expected", "words"),
+    [
+        ([], 4, "no worker"),
+        (synthesize(FleetPlan(iterations=1), [SlowLoader((2,), 40)], 2), 4, "share 1 iteration"),
+        ([synthesize(PLAN, (), 1)[0], synthesize(PLAN, (), 2)[1]], 2, "no iteration in common"),
+        (synthesize(PLAN, (), 2)[:1], 4, "only 1 of 4 workers"),
+    ],
+    ids=["no worker", "one iteration", "none in common", "one worker"],
+)
+def test_too_little_is_undetermined_and_said(patterns: list[WorkerPattern], expected: int, words: str) -> None:
+    verdict = analyze("job", slow_window(0.06, 0.08), patterns, expected_workers=expected)
+    assert (verdict.verdict, verdict.findings, verdict.exit_code) == ("undetermined", (), 4)
+    assert words in verdict.summary, verdict.summary
+    assert verdict.coverage.workers_reported == len(patterns)
 
 
 def test_workers_that_started_late_are_compared_on_common_iterations() -> None:
@@ -100,13 +92,6 @@ def test_workers_that_started_late_are_compared_on_common_iterations() -> None:
     verdict = analyze("job", synthesize_window(patterns), [shifted, *patterns[1:]])
     assert verdict.cause is not None
     assert verdict.cause.workers == (2,)
-
-
-def test_a_quarter_of_the_job_says_nothing_about_who_is_late() -> None:
-    patterns = synthesize(PLAN, (), 2)[:1]
-    verdict = analyze("job", synthesize_window(patterns), patterns, expected_workers=4)
-    assert verdict.verdict == "undetermined"
-    assert "only 1 of 4 workers" in verdict.summary
 
 
 def test_with_the_culprit_missing_nobody_else_is_accused() -> None:
@@ -153,27 +138,6 @@ def test_collectives_that_do_not_pair_leave_the_cause() -> None:
     assert verdict.cause.workers == (2,)
 
 
-def test_one_slow_iteration_of_an_evaluation_is_nobodys_fault() -> None:
-    def stretched(pattern: WorkerPattern) -> WorkerPattern:
-        add = np.zeros(40, dtype=np.float32)
-        add[17] = 2e6 if pattern.worker.global_rank == 1 else 0.0
-        rows = list(pattern.functions)
-        at = next(n for n, row in enumerate(rows) if row.key.kind == "python" and row.key.phase == "forward")
-        rows[at] = msgspec.structs.replace(
-            rows[at], critical_s=rows[at].critical_s + float(add.sum()) / 1e6, per_iteration_us=encode_series(add)
-        )
-        iteration = np.full(40, 63e3, dtype=np.float32)
-        iteration[17] += 2e6
-        wait = np.full(40, 3e3, dtype=np.float32)
-        wait[17] += 0.0 if pattern.worker.global_rank == 1 else 2e6
-        return msgspec.structs.replace(
-            pattern, functions=tuple(rows), iteration_us=encode_series(iteration), wait_us=encode_series(wait)
-        )
-
-    patterns = [stretched(pattern) for pattern in synthesize(PLAN, (), 2)]
-    assert analyze("job", synthesize_window(patterns), patterns).verdict == "healthy"
-
-
 def test_a_single_worker_is_compared_with_its_own_past() -> None:
     plan = FleetPlan(workers=1, seed=4)
     before = synthesize(plan, (), 1)
@@ -193,28 +157,6 @@ def test_a_baseline_of_other_workers_is_left_aside_and_noted() -> None:
     verdict = analyze("job", synthesize_window(patterns), patterns, strangers)
     assert verdict.verdict == "healthy"
     assert any("shares no worker" in note for note in verdict.coverage.notes)
-
-
-def test_rows_without_room_for_a_series_count_with_their_mean() -> None:
-    patterns = [
-        msgspec.structs.replace(
-            p, functions=tuple(msgspec.structs.replace(row, per_iteration_us=b"") for row in p.functions)
-        )
-        for p in synthesize(PLAN, [SlowCompute((1,), 2.0)], 2)
-    ]
-    verdict = analyze("job", synthesize_window(patterns), patterns)
-    assert verdict.cause is not None
-    assert (verdict.cause.cause, verdict.cause.workers) == ("compute-slow", (1,))
-
-
-def test_a_thousand_workers_take_seconds() -> None:
-    plan = FleetPlan(workers=1000, iterations=16, accelerator=True, seed=5)
-    patterns = synthesize(plan, [SlowCompute((123, 456), 1.5, "throttled")], 2)
-    start = time.perf_counter()
-    verdict = analyze("job", synthesize_window(patterns), patterns)
-    assert verdict.cause is not None
-    assert (verdict.cause.cause, verdict.cause.workers) == ("compute-slow", (123, 456))
-    assert time.perf_counter() - start < 20
 
 
 def cut_short(pattern: WorkerPattern) -> WorkerPattern:
@@ -282,43 +224,9 @@ def test_a_baseline_window_that_is_not_trusted_tells_where_nothing_else_does() -
     assert verdict.window is not None and (verdict.window.compared_with, verdict.window.doubted) == (0, 1)
     notes = " ".join(verdict.coverage.notes)
     assert "may not have been healthy in the baseline window: iterations took 31 ms" in notes
-    assert "is not used" not in notes
-
-
-def test_a_verdict_against_a_doubted_window_says_nowhere_that_the_job_was_healthy_then() -> None:
-    window, patterns, before = doubted_job([SlowCompute((0, 1, 2, 3), 3.0)])
-    trusted = all_texts(analyze("job", window, patterns, before))
-    assert "when the job was healthy" in trusted or "healthy baseline window" in trusted
-    verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
-    assert verdict.window is not None and verdict.window.doubted == 1
-    assert "in the baseline window" in verdict.summary
+    assert "is not used" not in notes and "in the baseline window" in verdict.summary
     for said in ("job was healthy", "healthy window", "healthy baseline window"):
         assert said not in all_texts(verdict), said
-
-
-@dataclass(frozen=True)
-class OneOperator:
-    """All workers run one operator of the user's for `ms` in each iteration."""
-
-    name: str
-    ms: float
-
-    def apply(self, draft: Draft) -> None:
-        """Longer forward."""
-        key = FunctionKey(kind="compute", name=self.name, phase="forward")
-        draft.add(key, np.full(draft.shape, 1e3 * self.ms), 1, 0.9)
-
-
-def test_an_operator_keeps_its_name_in_a_verdict_against_a_doubted_window() -> None:
-    """Doubt belongs to the sentences that are built; it is not written over the words in them."""
-    name = "mine::healthy window"
-    before = synthesize(FleetPlan(seed=103), [OneOperator(name, 5)], 1)
-    patterns = synthesize(PLAN, [OneOperator(name, 60)], 2)
-    window = synthesize_window(patterns, "slow", before)
-    verdict = analyze("job", window, patterns, notes=[REFUSED_NOTE], doubted=before)
-    assert verdict.window is not None and verdict.window.doubted == 1, verdict.summary
-    assert verdict.cause is not None and verdict.cause.function.name == name
-    assert name in all_texts(verdict)
 
 
 def test_the_doubts_that_a_verdict_notes_can_be_told_again() -> None:
@@ -327,16 +235,6 @@ def test_the_doubts_that_a_verdict_notes_can_be_told_again() -> None:
         first = analyze("job", window, patterns, notes=notes, doubted=before)
         again = analyze("job", window, patterns, notes=why_doubted(first), doubted=before)
         assert again.coverage == first.coverage and again.summary == first.summary
-
-
-def test_a_doubted_window_is_not_asked_where_too_few_workers_reported() -> None:
-    window, patterns, before = doubted_job([SlowCompute((0, 1, 2, 3), 3.0)])
-    verdict = analyze("job", window, patterns[:1], (), 4, [REFUSED_NOTE], doubted=before)
-    assert verdict == msgspec.structs.replace(
-        analyze("job", window, patterns[:1], (), 4, [REFUSED_NOTE]), cost=verdict.cost
-    )
-    assert verdict.summary.startswith("Too little to tell: only 1 of 4 workers reported")
-    assert verdict.window is not None and (verdict.window.compared_with, verdict.window.doubted) == (0, 0)
 
 
 def test_a_doubted_window_that_names_no_cause_leaves_the_verdict_without_it() -> None:

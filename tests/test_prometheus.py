@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from eroica.archive.store import Store
@@ -202,29 +201,3 @@ def test_rules_and_dashboard_ask_only_for_what_there_is(tmp_path: Path) -> None:
     documented = (MONITORING.parent / "metrics.md").read_text()
     ours = {name for name in known if name.startswith("eroica_")}
     assert {name for name in ours if f"`{name}`" not in documented} == set()
-
-
-def test_the_dashboard_is_whole() -> None:
-    board = dashboard()
-    panels = board["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert max(x for x, _ in cells) < 24 and not cells & taken, panel["title"]
-        taken |= cells
-        assert panel["title"] and panel.get("description"), panel["id"]
-        for target in panel.get("targets", ()):
-            assert target["refId"] and "$run" in target["expr"] and target["datasource"]["uid"] == "${source}"
-    assert [variable["name"] for variable in board["templating"]["list"]] == ["source", "run"]
-    assert board["uid"] and board["schemaVersion"] >= 36 and board["id"] is None
-
-
-def test_a_report_can_be_decoded() -> None:
-    """The scene above is what agents really send."""
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report()), type=AgentReport) == report()

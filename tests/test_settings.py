@@ -23,25 +23,9 @@ def test_flags_beat_environment_beats_file_beats_default(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("nonsense", "1", "unknown setting"),
-        ("slowdown", "fast", "slowdown"),
-        ("act_most", "1.5", "act_most"),
-        ("keep_traces", "maybe", "keep_traces"),
-    ],
-)
-def test_a_wrong_value_names_itself(tmp_path: Path, name: str, value: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        load_settings({name: value}, {}, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
         ("sampler", "inisde", "one of auto, outside, inside, none"),
         ("slowdown", "nan", "a number, 0 to 1,000"),
-        ("window_s", "inf", "a number, above 0, up to 1,000,000"),
         ("window_s", 0, "above 0"),
-        ("readers", 20_000, "a whole number, 0 to 10,000"),
         ("scratch_bytes", -1, "a whole number, 0 or more"),
         ("min_gain", "3", "a number, 0 to 1"),
         ("webhook_on", "slow,fast", "any of slow, blocked, undetermined, healthy, with commas"),
@@ -60,10 +44,7 @@ def test_every_default_is_possible_and_every_number_has_limits() -> None:
     for item in fields(Settings):
         if isinstance(item.default, int | float) and not isinstance(item.default, bool):
             assert item.metadata["allowed"] is not None and allowed(item), item.name
-
-
-def test_the_ends_of_a_range_are_possible() -> None:
-    assert load_settings({"min_gain": 1, "slowdown": 0, "readers": 10_000, "webhook_on": ""}, {}).min_gain == 1.0
+        assert len(item.metadata["doc"]) > 10 and item.metadata["source"], item.name
 
 
 def test_a_process_that_went_elsewhere_reads_the_file_of_where_the_job_was_started(
@@ -83,7 +64,9 @@ def test_a_process_that_went_elsewhere_reads_the_file_of_where_the_job_was_start
     assert load_settings(environ=without).window_s == Settings().window_s
 
 
-def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+def test_an_unknown_setting_and_an_unreadable_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown setting"):
+        load_settings({"nonsense": "1"}, {}, tmp_path)
     (tmp_path / "eroica.toml").write_text("= broken")
     with pytest.raises(UsageError, match=r"eroica\.toml"):
         load_settings({}, {}, tmp_path)
@@ -93,8 +76,3 @@ def test_the_page_of_settings_is_what_the_code_makes() -> None:
     docs = Path(__file__).parents[1] / "docs"
     page = runpy.run_path(str(docs / "make_settings.py"))["settings_page"]()
     assert (docs / "settings.md").read_text() == page, "run docs/make_settings.py"
-
-
-def test_every_setting_says_what_it_is() -> None:
-    for item in fields(Settings):
-        assert len(item.metadata["doc"]) > 10 and item.metadata["source"], item.name

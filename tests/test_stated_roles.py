@@ -18,12 +18,7 @@ def test_names_with_ranks_and_ranges_of_them() -> None:
     ("text", "complaint"),
     [
         ("actor", "'actor' is no name with ranks; write names with ranks, as in"),
-        ("=0-3", "'=0-3' is no name with ranks"),
-        ("actor=", "'actor=' is no name with ranks"),
         ("actor=zero", "'zero' is no rank and no range of ranks"),
-        ("actor=1.5", "'1.5' is no rank"),
-        ("actor=0-", "'0-' is no rank"),
-        ("actor=-3", "'-3' is no rank"),
         ("actor=3-1", "the range '3-1' is not possible"),
         ("actor=0-99999999999", "the range '0-99999999999' is not possible"),
         ("a=0-3;a=5", "'a' stands there twice"),

@@ -48,12 +48,3 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     loads = re.compile(f"{scripts}|{styles}")
     for page in site.rglob("*.html"):
         assert not loads.findall(page.read_text()), page
-
-
-def test_links_of_the_built_pages_lead_to_files(site: Path) -> None:
-    for page in site.rglob("*.html"):
-        if page.name == "404.html":
-            continue
-        for target in re.findall(r"(?:href|src)=\"([^\"#?]+)", page.read_text()):
-            if not re.match(r"[a-z]+:|//", target):
-                assert (page.parent / target).exists(), f"{target} in {page.relative_to(site)}"

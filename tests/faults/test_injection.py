@@ -6,7 +6,32 @@ from typing import Any, ClassVar
 import pytest
 
 from eroica.errors import UsageError
-from support.faults import FAULTS, Fault, FaultPlan, inject
+from support.faults import FAULTS, Fault, FaultPlan, inject, plans_from_environment, read_plans
+
+
+def test_plans_are_json_or_a_short_form() -> None:
+    plan = FaultPlan("slow-loader", worker=2, from_iteration=150, options={"seconds": 0.01})
+    assert read_plans(plan.to_json()) == read_plans("slow-loader:worker=2,from_iteration=150,seconds=0.01") == (plan,)
+    found = read_plans('[{"name": "gc-pause"}, {"name": "slow-python", "until": 9}]')
+    assert [plan.name for plan in found] == ["gc-pause", "slow-python"]
+    assert plans_from_environment({"EROICA_FAULT": "none"}) == plans_from_environment({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{oops", "oops"),
+        ("[1]", "1"),
+        ('{"worker": 2}', "name"),
+        ('{"name": "slow-loader", "worker": true}', "True"),
+        ('{"name": "slow-loader", "until": 2.5}', "2.5"),
+        ('{"name": "slow-loader", "seconds": NaN}', "nan"),
+        ("slow-loader:worker=two", "two"),
+    ],
+)
+def test_a_bad_plan_is_refused_with_the_value_that_is_wrong(text: str, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        read_plans(text)
 
 
 @dataclass
@@ -32,20 +57,15 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return Recorder.log
 
 
-def test_a_fault_starts_and_stops_once_at_the_iterations_of_its_plan(log: list[str]) -> None:
-    with inject(FaultPlan("recorder", from_iteration=2, until=4, options={"size": 7}), worker=0, workers=2) as faults:
+def test_a_fault_starts_and_stops_once_at_the_iterations_of_its_plan_on_its_worker(log: list[str]) -> None:
+    plans = FaultPlan("recorder", from_iteration=2, until=4, options={"size": 7}), FaultPlan("recorder", worker=1)
+    with inject(*plans, worker=0, workers=2) as faults:
         told = []
         for iteration in range(6):
             faults.iteration(iteration, model=None)
             told.append(len(log))
     assert log == ["start 7", "stop"]
     assert told == [0, 0, 1, 1, 2, 2]
-
-
-def test_a_fault_that_still_runs_at_the_end_is_stopped(log: list[str]) -> None:
-    with inject(FaultPlan("recorder"), worker=0, workers=1) as faults:
-        faults.iteration(0, model=None)
-    assert log == ["start 1.0", "stop"]
 
 
 def test_a_fault_is_stopped_when_the_training_fails(log: list[str]) -> None:
@@ -55,27 +75,11 @@ def test_a_fault_is_stopped_when_the_training_fails(log: list[str]) -> None:
     assert log[-1] == "stop"
 
 
-def test_plans_of_other_workers_do_nothing_here(log: list[str]) -> None:
-    with inject(FaultPlan("recorder", worker=1), worker=0, workers=2) as faults:
-        faults.iteration(0, model=None)
-    assert log == []
-
-
-def test_rank_and_plan_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, log: list[str]) -> None:
-    monkeypatch.setenv("EROICA_FAULT", "recorder:worker=3,size=2")
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with inject() as faults:
-        faults.iteration(0, model=None)
-    assert log[0] == "start 2"
-
-
 @pytest.mark.parametrize(
     ("plan", "named"),
     [
         (FaultPlan("slow-coffee"), "slow-coffee.*slow-loader"),
-        (FaultPlan("slow-loader", options={"minutes": 1}), "minutes.*seconds"),
-        (FaultPlan("slow-loader", worker=9, options={"latency": 1}), "latency"),
+        (FaultPlan("slow-loader", worker=9, options={"minutes": 1}), "minutes.*seconds"),
     ],
 )
 def test_an_unknown_fault_or_option_is_refused_on_every_worker(plan: FaultPlan, named: str) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from eroica.cli.story import Story, still
+from eroica.cli.story import Story
 from eroica.model.look import Ending
 from eroica.model.worker import Worker
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
@@ -50,16 +50,13 @@ def test_the_story_tells_each_step_once_and_in_order() -> None:
     ]
 
 
-def test_a_job_is_stopped_only_for_a_verdict_on_the_fault() -> None:
+def test_a_job_is_stopped_only_for_a_verdict_on_the_fault_and_a_healthy_one_for_that_asked_for_by_hand() -> None:
     story = Story("slow-loader", from_iteration=200)
     assert not story.concluded(status(390, 75.0, (window("analysis"),)))
     assert not story.concluded(status(390, 75.0, (window("done", verdict="healthy"),)))
     assert not story.concluded(status(390, 75.0, (window("done", verdict="slow", last=199),)))
     assert not story.concluded(status(390, 75.0, (window("done", purpose="baseline"),)))
     assert story.concluded(status(390, 75.0, (window("done", verdict="slow"),)))
-
-
-def test_a_healthy_job_is_stopped_after_the_window_asked_for_by_hand() -> None:
     story = Story("none")
     assert not story.concluded(status(390, 50.0, (window("done", verdict="slow"),)))
     assert story.concluded(status(390, 50.0, (window("done", purpose="manual", verdict="healthy"),)))
@@ -101,11 +98,6 @@ def test_the_story_of_a_blocked_job_tells_how_long_nobody_has_moved() -> None:
     assert not story.concluded(status(390, 75.0, (window("done", verdict="slow"),)))
 
 
-def test_a_sentence_that_begins_with_its_verdict_says_it_once() -> None:
-    line = msgspec.structs.replace(window("done", "blocked", verdict="blocked"), summary="Blocked: because")
-    assert list(Story("hang").tell(standing(11.0, windows=(line,))))[-1] == "blocked: because"
-
-
 def test_the_story_tells_who_died_first_and_how() -> None:
     story = Story("hang", from_iteration=200)
     lines = list(story.tell(standing(0.1, death=Ending(kind="signal", number=9))))
@@ -115,11 +107,6 @@ def test_the_story_tells_who_died_first_and_how() -> None:
         line for line in Story("none").tell(standing(0.1, death=Ending(kind="signal", number=15))) if "gone" in line
     ]
     assert not [line for line in Story("none").tell(standing(0.1, death=Ending(kind="signed-off"))) if "gone" in line]
-
-
-def test_the_progress_of_a_job_that_moves_says_nothing_about_silence() -> None:
-    assert (still(standing(0.4, 9.0)), still(standing())) == ("", "")
-    assert still(standing(6.6, 9.0)) == "no worker has moved for 7 s"
 
 
 def test_what_communication_says_comes_before_the_window_that_it_has_opened() -> None:

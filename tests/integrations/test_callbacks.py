@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import json
 import os
@@ -21,6 +20,7 @@ from eroica.archive.store import Store, write_json
 from eroica.integrations import metrics, news
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.wire.messages import JobStatus, WindowLine
+from support.watched import environment
 
 READ = news._read
 PROGRAMS = Path(__file__).with_name("programs")
@@ -64,18 +64,17 @@ def run(tmp_path: Path) -> Path:
 def train(run: Path, program: str, *arguments: str) -> str:
     """Run a program beside the run directory; what it printed."""
     (run.parent / "work").mkdir(exist_ok=True)
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("EROICA_")},
-        "EROICA_RUN_DIR": str(run),
-        "EROICA_DISABLE": "1",  # only the callback is tried: nobody writes into this directory
-        "MLFLOW_TRACKING_URI": f"file://{run.parent}/mlflow",
-        "MLFLOW_ALLOW_FILE_STORE": "true",
-        "TENSORBOARD_LOGGING_DIR": str(run.parent / "work" / "board"),
-        "WANDB_MODE": "offline",
-    }
+    variables = environment(
+        EROICA_RUN_DIR=str(run),
+        EROICA_DISABLE="1",  # only the callback is tried: nobody writes into this directory
+        MLFLOW_TRACKING_URI=f"file://{run.parent}/mlflow",
+        MLFLOW_ALLOW_FILE_STORE="true",
+        TENSORBOARD_LOGGING_DIR=str(run.parent / "work" / "board"),
+        WANDB_MODE="offline",
+    )
     command = [sys.executable, str(PROGRAMS / program), *arguments]
     done = subprocess.run(
-        command, env=environment, cwd=run.parent / "work", capture_output=True, text=True, timeout=200, check=False
+        command, env=variables, cwd=run.parent / "work", capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -164,85 +163,58 @@ def test_settings_of_another_version_do_not_raise_where_a_callback_is_unpickled(
     assert companion.__getstate__() == {"settings": {}}
 
 
-@needs("transformers", "accelerate", "tensorboard")
-def test_a_transformers_trainer_reports_to_its_trackers(run: Path) -> None:
-    assert "steps 20" in train(run, "hf.py", "well", "tensorboard")
-    scalars, texts = board(run.parent / "work")
-    assert {name: scalars[f"train/{name}"] for name in KNOWN} == pytest.approx(KNOWN)
-    assert texts == [SENTENCE]
+def kept(tracker: str, run: Path) -> tuple[dict[str, object], object]:
+    """Numbers and the sentence that a tracker has kept, as the tracker itself reads them."""
+    if tracker == "tensorboard":
+        scalars, texts = board(run.parent / "work")
+        assert len(texts) == 1
+        return dict(scalars), texts[0]
+    if tracker == "wandb":
+        history, summary = offline(run.parent / "work")
+        return history, summary["eroica.verdict"]
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"file://{run.parent}/mlflow")
+    (found,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    return dict(found.data.metrics), found.data.tags["eroica.verdict"]
 
 
-@needs("transformers", "accelerate", "mlflow")
-def test_a_transformers_trainer_reports_to_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import mlflow
-
+@pytest.mark.parametrize(
+    ("program", "tracker", "prefix"),
+    [
+        *(
+            pytest.param("hf.py", tracker, "train/", marks=needs("transformers", "accelerate", tracker))
+            for tracker in ("tensorboard", "mlflow", "wandb")
+        ),
+        pytest.param("sft.py", "tensorboard", "train/", marks=needs("trl", "datasets", "tensorboard")),
+        *(
+            pytest.param("pl.py", tracker, "", marks=needs("lightning", tracker))
+            for tracker in ("tensorboard", "mlflow", "wandb")
+        ),
+    ],
+)
+def test_a_trainer_reports_numbers_and_the_sentence_to_its_trackers(
+    run: Path, monkeypatch: pytest.MonkeyPatch, program: str, tracker: str, prefix: str
+) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    assert "steps 20" in train(run, "hf.py", "well", "mlflow")
-    mlflow.set_tracking_uri(f"file://{run.parent}/mlflow")
-    (found,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
-    assert {name: found.data.metrics[name] for name in KNOWN} == pytest.approx(KNOWN)
-    assert found.data.tags["eroica.verdict"] == SENTENCE
-
-
-@needs("transformers", "accelerate", "wandb")
-def test_a_transformers_trainer_reports_to_wandb(run: Path) -> None:
-    assert "steps 20" in train(run, "hf.py", "well", "wandb")
-    history, summary = offline(run.parent / "work")
-    assert {name: history[f"train/{name}"] for name in KNOWN} == pytest.approx(KNOWN)
-    assert summary["eroica.verdict"] == SENTENCE
-
-
-@needs("trl", "datasets", "tensorboard")
-def test_a_trainer_of_trl_reports_to_its_trackers(run: Path) -> None:
-    assert "steps 20" in train(run, "sft.py")
-    scalars, texts = board(run.parent / "work")
-    assert {name: scalars[f"train/{name}"] for name in KNOWN} == pytest.approx(KNOWN)
-    assert texts == [SENTENCE]
+    assert '"steps": 20' in train(run, program, tracker)
+    numbers, sentence = kept(tracker, run)
+    assert {name: numbers[prefix + name] for name in KNOWN} == pytest.approx(KNOWN)
+    assert sentence == SENTENCE
+    for file in (run.parent / "work").rglob("metrics.csv"):  # of Lightning's second logger
+        assert "eroica/gain" in file.read_text()
 
 
 @needs("transformers", "accelerate")
 def test_a_tracker_that_fails_costs_the_callback_and_not_the_training(run: Path) -> None:
-    assert "steps 20 told 0 tried 1" in train(run, "hf.py", "broken", "none")
+    assert '"steps": 20, "batches": 40, "told": 0, "tried": 1' in train(run, "hf.py", "broken")
     (log,) = (run / "log").glob("worker-*.log")
     assert "the tracker is down" in log.read_text()
 
 
-@needs("lightning", "tensorboard")
-def test_a_lightning_trainer_reports_to_all_of_its_loggers(run: Path) -> None:
-    assert "steps 20" in train(run, "pl.py", "well")
-    scalars, texts = board(run.parent / "work")
-    assert {name: scalars[name] for name in KNOWN} == pytest.approx(KNOWN)
-    assert texts == [SENTENCE]
-    (file,) = (run.parent / "work" / "out" / "csv").rglob("metrics.csv")
-    rows = [row for row in csv.DictReader(file.read_text().splitlines()) if row.get("eroica/iteration_ms")]
-    assert {float(row["eroica/gain"]) for row in rows} == {0.38}
-
-
-@needs("lightning", "wandb")
-def test_a_lightning_trainer_reports_to_wandb(run: Path) -> None:
-    assert "steps 20" in train(run, "pl.py", "wandb")
-    history, summary = offline(run.parent / "work")
-    assert {name: history[name] for name in KNOWN} == pytest.approx(KNOWN)
-    assert summary["eroica.verdict"] == SENTENCE
-
-
-@needs("lightning", "mlflow")
-def test_a_lightning_trainer_reports_to_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow.tracking import MlflowClient
-
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    assert "steps 20" in train(run, "pl.py", "mlflow")
-    client = MlflowClient(f"file://{run.parent}/mlflow")
-    experiment = client.get_experiment_by_name("ours")
-    assert experiment is not None
-    (kept,) = client.search_runs([experiment.experiment_id])
-    assert {name: kept.data.metrics[name] for name in KNOWN} == pytest.approx(KNOWN)
-    assert kept.data.tags["eroica.verdict"] == SENTENCE
-
-
 @needs("lightning")
 def test_a_lightning_logger_that_fails_costs_nothing(run: Path) -> None:
-    assert "steps 20" in train(run, "pl.py", "broken")
+    assert '"steps": 20' in train(run, "pl.py", "broken")
 
 
 def test_a_watched_loop_of_ray_takes_what_it_took() -> None:
@@ -262,16 +234,14 @@ def test_a_watched_loop_of_ray_takes_what_it_took() -> None:
 
 def alone(directory: Path, *command: str) -> Verdict:
     """The final verdict on a training that only its callback watches."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    environment |= {
-        "OMP_NUM_THREADS": "1",
-        "MLFLOW_TRACKING_URI": f"file://{directory}/mlflow",
-        "MLFLOW_ALLOW_FILE_STORE": "true",
-        "TENSORBOARD_LOGGING_DIR": str(directory / "board"),
-        "EROICA_JOB_END_GRACE_S": "3",
-    }
+    variables = environment(
+        MLFLOW_TRACKING_URI=f"file://{directory}/mlflow",
+        MLFLOW_ALLOW_FILE_STORE="true",
+        TENSORBOARD_LOGGING_DIR=str(directory / "board"),
+        EROICA_JOB_END_GRACE_S="3",
+    )
     done = subprocess.run(
-        command, env=environment, cwd=directory, capture_output=True, text=True, timeout=280, check=False
+        command, env=variables, cwd=directory, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     end = time.monotonic() + 60
@@ -324,8 +294,7 @@ def cluster() -> Iterator[str]:
 
 def for_ray() -> dict[str, str]:
     """Environment of a cluster and of its clients: without tokens, which are the user's."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    return {**plain, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    return environment(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
 
 
 @needs("ray", "torch", "transformers")  # only where all frameworks are: a dozen processes beside other tests' jobs

@@ -1,4 +1,4 @@
-"""Frameworks under `eroica run` alone: an iteration is what each calls a step, two batches here; `make test-tools`."""
+"""Frameworks under `eroica run` alone: an iteration is what each calls a step; `make test-tools`."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.watched import WatchedJob
+
 PROGRAMS = Path(__file__).with_name("programs")
+JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs" / "frameworks"
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 EPOCHS, BATCHES = 4, 41
 
 
+def skip_without(*packages: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"`make test-tools` has {', '.join(missing)}")
+
+
 def run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a program of a framework under the prefix: what it counted itself, and Eroica's last status."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("EROICA_")},
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "OMP_NUM_THREADS": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "disabled",
-    }
-    eroica = [sys.executable, "-m", "eroica", "run", "--out", str(directory / "run"), "--quiet", "--"]
-    done = subprocess.run(
-        [*eroica, *command], env=environment, cwd=directory, capture_output=True, text=True, timeout=220, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    made = json.loads(re.findall(r"\{\"job\": [^{}]*\}", done.stdout)[-1])
-    return made, json.loads((directory / "run" / "status.json").read_bytes())
+    variables = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DS_ACCELERATOR": "cpu", "ITERS": "60"}
+    variables |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    with WatchedJob(directory, [*command], {}, **variables) as job:
+        assert job.process.wait(220) == 0, job.said
+    made = json.loads(re.findall(r"\{\"job\": [^{}]*\}", job.said)[-1])
+    return made, job.status()
 
 
 @pytest.mark.jobs
@@ -45,21 +46,33 @@ def run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]
         (
             ("accelerate",),
             ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
-            "accelerated",
+            "accelerated_accumulating",
         ),
         (("lightning",), ("python",), "pl"),
-        (("lightning",), TORCHRUN, "fabric"),
-        (("ray", "transformers"), ("python",), "ray"),  # only where all are: a dozen processes beside other jobs
+        (("lightning",), TORCHRUN, "fabric_accumulating"),
+        (
+            ("ray", "transformers"),
+            ("python",),
+            "ray_accumulating",
+        ),  # only where all are: a dozen processes beside other jobs
     ],
     ids=["transformers", "trl", "accelerate", "lightning", "fabric", "ray"],
 )
 def test_an_iteration_is_a_step_of_the_framework_and_not_a_batch(
     tmp_path: Path, packages: tuple[str, ...], launcher: tuple[str, ...], program: str
 ) -> None:
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"`make test-tools` has {', '.join(missing)}")
-    made, status = run(tmp_path, *launcher, str(PROGRAMS / f"{program}_accumulating.py"))
+    skip_without(*packages)
+    made, status = run(tmp_path, *launcher, str(PROGRAMS / f"{program}.py"))
     assert made["batches"] == EPOCHS * BATCHES
     assert made["steps"] == EPOCHS * (BATCHES + 1) // 2
     assert (status["iteration"], len(status["workers"])) == (made["steps"], 2)
+
+
+@pytest.mark.jobs
+def test_workers_of_deepspeeds_launcher_are_found_and_their_steps_counted(tmp_path: Path) -> None:
+    skip_without("deepspeed")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    launcher = ("deepspeed", "--num_gpus", "2", "--master_port", port)
+    made, status = run(tmp_path, *launcher, str(JOBS / "deepspeed_mlp.py"))
+    assert (status["iteration"], len(status["workers"])) == (made["iters"], 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.reliability import DISTURBANCES, Disturbance, Outcome, differences
-from support.reliability.comparison import steps_compared, steps_of
+from support.reliability.comparison import steps_compared
 
 HERE = (
     "agent-killed", "collector-killed-in-window", "both-stopped", "disk-full", "hostile-files", "exception",
@@ -62,44 +62,19 @@ def test_the_training_does_not_notice(tmp_path: Path, alone: Callable[[Disturban
     assert "Traceback" not in "".join(watched.said_by_eroica)
 
 
-# ---------------------------------------------------------------------- would it be noticed?
-
 SAME = Outcome(0, "0.0 0 0x1p+0 abc\n0.0 1 0x2p+0 def\nended\n", "")
-
-
-def test_runs_of_different_length_are_the_same_as_far_as_they_go() -> None:
-    longer = SAME._replace(out=SAME.out.replace("ended", "0.0 2 0x3p+0 ghi\nended"))
-    assert differences(SAME, longer) == [] == differences(longer, SAME)
-    assert steps_compared(SAME, longer) == 2
 
 
 @pytest.mark.parametrize(
     ("change", "word"),
     [
         ({"status": 1}, "exit status 1"),
-        ({"out": SAME.out.replace("0x2p+0", "0x2.1p+0")}, "step 1"),
         ({"out": SAME.out.replace("def", "dee")}, "step 1"),
         ({"out": SAME.out.replace("ended\n", "")}, "standard output"),
         ({"out": SAME.out.replace("0.0 0 ", "0.0 1 ")}, "missing"),
-        ({"out": SAME.out.replace("0.0 ", "0.1 ")}, "ranks"),
         ({"err": "a warning\n"}, "standard error"),
+        ({"err": '  File "/x/eroica/worker/hooks.py", line 3\n'}, "speaks of Eroica"),
     ],
 )
-def test_every_difference_is_found(change: dict[str, object], word: str) -> None:
+def test_every_difference_would_be_found(change: dict[str, object], word: str) -> None:
     assert word in " ".join(differences(SAME._replace(**change), SAME))  # type: ignore[arg-type]
-
-
-def test_what_eroica_says_afterwards_is_told_apart_but_not_a_trace_of_it_in_the_trainings_own_words() -> None:
-    said = SAME._replace(err="eroica: no final verdict\n")
-    assert differences(said, SAME) == [] and said.said_by_eroica == ["no final verdict"]
-    traced = SAME._replace(err='  File "/x/eroica/worker/hooks.py", line 3\n')
-    assert "speaks of Eroica" in differences(traced, SAME, exact_err=False)[0]
-
-
-def test_generations_are_told_apart() -> None:
-    assert steps_of("0.1 0 a b\n1.1 0 a b\n1.1 1 c d\n") == {(0, 1): ["a b"], (1, 1): ["a b", "c d"]}
-
-
-def test_names_are_unique_and_all_that_is_tested_exists() -> None:
-    assert len(BY_NAME) == len(DISTURBANCES)
-    assert set(HERE) <= set(BY_NAME)

@@ -52,20 +52,6 @@ def test_every_file_and_directory_of_a_job_is_its_users_alone_whatever_the_umask
 
 
 @pytest.mark.jobs
-def test_every_file_that_eroicas_processes_have_open_for_writing_is_their_users_alone(job: Job) -> None:
-    helpers = {pid for pid, command in job.processes().items() if "eroica.agent" in command or "eroica.coll" in command}
-    assert len(helpers) >= 2
-    seen = 0
-    for handle in (Path(f"/proc/{pid}/fd/{number}") for pid in helpers for number in range(64)):
-        with contextlib.suppress(FileNotFoundError):
-            facts, flags = handle.stat(), (handle.parents[1] / "fdinfo" / handle.name).read_text()
-            if stat.S_ISREG(facts.st_mode) and int(flags.split("flags:")[1].split()[0], 8) & os.O_ACCMODE:
-                seen += 1
-                assert not facts.st_mode & 0o077, handle.readlink()
-    assert seen >= 3  # two logs and the lock
-
-
-@pytest.mark.jobs
 def test_the_token_stands_in_collector_json_and_nowhere_else(job: Job) -> None:
     token = job.address.token
     assert len(token) >= 32
@@ -103,21 +89,6 @@ def test_another_user_can_neither_read_nor_change_nor_signal_anything(job: Job) 
     for pid in job.processes():
         assert "Permission" in as_neighbor(Path(f"/proc/{pid}/environ").read_bytes)
         assert "not permitted" in as_neighbor(lambda pid=pid: os.kill(pid, 0))
-
-
-@pytest.mark.jobs
-@pytest.mark.root
-@needs_root
-def test_another_user_reaches_the_port_and_gets_no_further(job: Job) -> None:
-    port = job.port
-
-    def knock() -> None:
-        for token in ("", "wrong", "é"):
-            assert say(port, request("GET", "/v1/status", token)).startswith(b"HTTP/1.1 401")
-        assert say(port, request("POST", "/v1/finish", "wrong")).startswith(b"HTTP/1.1 401")
-
-    assert as_neighbor(knock) == ""
-    job.moves_on()
 
 
 @pytest.mark.jobs
@@ -205,7 +176,7 @@ def test_in_the_end_the_job_was_watched_its_directories_are_gone_and_nothing_els
 @pytest.mark.root
 @needs_root
 def test_a_directory_that_another_user_made_first_is_not_used_and_the_job_runs_all_the_same(tmp_path: Path) -> None:
-    for above in (tmp_path, *tmp_path.parents[:3]):
+    for above in (tmp_path, *tmp_path.parents[:2]):
         above.chmod(0o755)
     memory, trap = tmp_path / "memory", tmp_path / "trap"
     for place in (memory, trap):
@@ -234,7 +205,7 @@ def test_a_directory_that_another_user_made_first_is_not_used_and_the_job_runs_a
 @needs_root
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv to start programs as another user")
 def test_jobs_of_two_users_with_one_name_in_one_place_do_not_meet(tmp_path: Path) -> None:
-    for above in (tmp_path, *tmp_path.parents[:3]):
+    for above in (tmp_path, *tmp_path.parents[:2]):
         above.chmod(0o755)
     shared = tmp_path / "shared"
     shared.mkdir()

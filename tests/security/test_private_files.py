@@ -181,9 +181,7 @@ def test_an_older_file_that_others_could_read_is_closed_before_it_is_written(tmp
     [
         zlib.compress(b"\x81\xa1z" + b"\x91" * 300_000 + b"\x01"),
         zlib.compress(b"\0" * 50_000_000),
-        zlib.compress(b"\x81\xa4note\xa2\xff\xfe"),
         zlib.compress(msgspec.msgpack.encode({"worker": {"global_rank": 1}, "functions": "x"}))[:-3],
-        b"",
         os.urandom(500),
     ],
 )

@@ -8,7 +8,6 @@ import resource
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,25 +72,18 @@ def crowd(job: Job, words: str = "", seconds: float = 3.0) -> Iterator[subproces
         assert int(out) > 2000
 
 
-@pytest.mark.parametrize("words", ["", "GET / HTTP/1.1\\r\\nHost: c\\r\\n\\r\\n", "\\x00\\x01garbage\\r\\n\\r\\n"])
-def test_a_crowd_takes_neither_descriptors_nor_log_nor_the_agents_place(words: str, job: Job) -> None:
-    before, most = log_bytes(job), 0
+@pytest.mark.parametrize("words", ["", "GET / HTTP/1.1\\r\\nHost: c\\r\\n\\r\\n"])
+def test_a_crowd_takes_neither_descriptors_nor_log_nor_the_place_of_those_with_the_token(words: str, job: Job) -> None:
+    before, most, answers = log_bytes(job), 0, []
+    asked = request("GET", "/v1/status", job.address.token)
     with crowd(job, words) as process:
         while process.poll() is None:
             most = max(most, descriptors(job))
-            time.sleep(0.02)
-    assert most < FEW - 50 and log_bytes(job) < before + 2000
-    job.moves_on()
-
-
-def test_who_has_the_token_is_heard_in_the_middle_of_a_crowd(job: Job) -> None:
-    asked = request("GET", "/v1/status", job.address.token)
-    with crowd(job):
-        answers = []
-        for _ in range(5):
             with contextlib.suppress(OSError):
                 answers.append(say(job.port, asked)[9:12])
     assert b"200" in answers
+    assert most < FEW - 50 and log_bytes(job) < before + 2000
+    job.moves_on()
 
 
 def test_only_so_many_read_the_events_however_fast_they_come(job: Job) -> None:
@@ -117,10 +109,8 @@ def unfinished(job: Job) -> bytes:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda job: say(job.port, request("GET", "/v1/jobs/%00", job.address.token)),
         lambda job: say(job.port, request("GET", "/v1/jobs/%0a%1b[2J", job.address.token)),
         lambda job: say(job.port, request("GET", f"/v1/workers/{'9' * 5000}", job.address.token)),
-        lambda job: say(job.port, request("GET", f"/v1/windows/{'9' * 900}/report", job.address.token)),
         lambda job: say(job.port, request("GET", f"/v1/jobs/{'..%2f' * 20}etc", job.address.token)),
         unfinished,
     ],

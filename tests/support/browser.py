@@ -10,11 +10,11 @@ import base64
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
@@ -40,34 +40,10 @@ _FLAGS = (
     "--hide-scrollbars",
     "--force-color-profile=srgb",
 )
-_SERIOUS = ("serious", "critical")
 _RUN_AXE = """
 const done = arguments[arguments.length - 1];
 axe.run(document, {resultTypes: ["violations"]}).then(found => done(found.violations), error => done(String(error)));
 """
-
-
-class Message(NamedTuple):
-    """One line of the page's console."""
-
-    level: str
-    text: str
-
-
-class Violation(NamedTuple):
-    """What an accessibility checker found.
-
-    Attributes:
-        rule: Its name ("color-contrast").
-        impact: "critical", "serious", "moderate" or "minor".
-        help: One clause: what should be.
-        where: CSS selectors of the elements.
-    """
-
-    rule: str
-    impact: str
-    help: str
-    where: tuple[str, ...]
 
 
 def why_no_browser() -> str:
@@ -89,7 +65,7 @@ class Browser:
         self.driver.set_script_timeout(PATIENCE_S)
         self.driver.set_page_load_timeout(PATIENCE_S)
         self._marks = count()
-        self._messages: list[Message] = []
+        self._errors: list[str] = []
         self._requests: list[str] = []
 
     def quit(self) -> None:
@@ -98,9 +74,8 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def reset(self) -> None:
-        """A blank page in a light desktop window with JavaScript and network, no cookies, nothing recorded."""
+        """A blank page in a light desktop window with JavaScript, no cookies, nothing recorded."""
         self.javascript(True)
-        self.offline(False)
         self.appearance()
         self.size(*DESKTOP)
         self.driver.get("about:blank")
@@ -114,15 +89,11 @@ class Browser:
 
     # ------------------------------------------------------------------ what the page did
 
-    def messages(self, *levels: str) -> list[Message]:
-        """What the console says since `open`: of these levels, else of all ("SEVERE", "WARNING", "INFO", …)."""
-        mark = f"{_MARK}{next(self._marks)}"
-        self.until(lambda: self._read_up_to(mark), "the console stays silent")
-        return [message for message in self._messages if not levels or message.level in levels]
-
     def errors(self) -> list[str]:
         """Errors and refused requests (content security policy, missing files) since `open`."""
-        return [message.text for message in self.messages("SEVERE")]
+        mark = f"{_MARK}{next(self._marks)}"
+        self.until(lambda: self._read_up_to(mark), "the console stays silent")
+        return list(self._errors)
 
     def requests(self) -> list[str]:
         """URLs that the page asked for since `open`, its own first; without `data:` and `blob:`, which stay inside."""
@@ -134,13 +105,14 @@ class Browser:
                 self._requests.append(event["params"]["url"])
         return [url for url in self._requests if not url.startswith(("data:", "blob:", "about:", "chrome:"))]
 
-    def axe(self) -> list[Violation]:
-        """Serious and critical violations of accessibility rules; JavaScript must be on."""
+    def axe(self) -> list[str]:
+        """Serious and critical violations of accessibility rules, and where they are; JavaScript must be on."""
         self.driver.execute_script((files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
         found = self.driver.execute_async_script(_RUN_AXE)
         if not isinstance(found, list):
             raise RuntimeError(f"axe failed: {found}")
-        return [_violation(rule) for rule in found if rule["impact"] in _SERIOUS]
+        serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+        return [f"{rule['id']}: {rule['help']} {[node['target'] for node in rule['nodes']]}" for rule in serious]
 
     # ------------------------------------------------------------------ what the page shows
 
@@ -183,34 +155,24 @@ class Browser:
 
     # ------------------------------------------------------------------ who looks at it
 
-    def size(self, width: int, height: int, scale: float = 1.0) -> None:
+    def size(self, width: int, height: int) -> None:
         """The window in CSS pixels; below 600 wide it is a phone's, with touch."""
         self._command(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
-            deviceScaleFactor=scale,
+            deviceScaleFactor=1,
             mobile=width < 600,
         )
 
-    def appearance(self, dark: bool = False, still: bool = False, forced: bool = False) -> None:
-        """What the system prefers: dark, no motion, forced colors."""
-        features = {
-            "prefers-color-scheme": "dark" if dark else "light",
-            "prefers-reduced-motion": "reduce" if still else "",
-            "forced-colors": "active" if forced else "",
-        }
-        self._command("Emulation.setEmulatedMedia", features=[{"name": k, "value": v} for k, v in features.items()])
+    def appearance(self, dark: bool = False) -> None:
+        """What the system prefers."""
+        wanted = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._command("Emulation.setEmulatedMedia", features=[wanted])
 
     def javascript(self, on: bool) -> None:
         """Whether pages opened from now on may run scripts; `script` still works, but `<noscript>` is not shown."""
         self._command("Emulation.setScriptExecutionDisabled", value=not on)
-
-    def offline(self, off: bool = True) -> None:
-        """Cut the network, loopback included; `False` mends it."""
-        self._command(
-            "Network.emulateNetworkConditions", offline=off, latency=0, downloadThroughput=-1, uploadThroughput=-1
-        )
 
     def press(self, *keys: str) -> None:
         """Keys (`selenium.webdriver.common.keys.Keys`) for whatever has the focus."""
@@ -231,14 +193,14 @@ class Browser:
         Messages reach the driver a little after the page said them; the mark comes after all of them.
         """
         self.script("console.debug(arguments[0])", mark)
-        entries = [Message(entry["level"], entry["message"]) for entry in self._log("browser")]
-        self._messages += [message for message in entries if _MARK not in message.text]
-        return any(mark in message.text for message in entries)
+        entries = self._log("browser")
+        self._errors += [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+        return any(mark in entry["message"] for entry in entries)
 
     def _forget(self) -> None:
-        self.messages()
+        self.errors()
         self.requests()
-        self._messages.clear()
+        self._errors.clear()
         self._requests.clear()
 
 
@@ -250,9 +212,3 @@ def _options(profile: str) -> ChromeOptions:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     options.add_experimental_option("perfLoggingPrefs", {"enableNetwork": True, "enablePage": False})
     return options
-
-
-def _violation(rule: dict[str, Any]) -> Violation:
-    nodes: Sequence[dict[str, Any]] = rule["nodes"]
-    where = tuple(str(node["target"][0]) for node in nodes if node["target"])
-    return Violation(rule["id"], rule["impact"], rule["help"], where)

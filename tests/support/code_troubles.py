@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey
 from support.fleet import Draft
+from support.troubles import Reads, spend
 
-Floats = NDArray[np.float64]
+__all__ = ["ARRAYS", "HTTP", "LOGGING", "SAVING", "Calls", "Copies", "Reads", "spend"]
+
 SAVING = (
     "save_state (project/train.py:90)",
     "save (torch/serialization.py:950)",
@@ -37,15 +38,6 @@ ARRAYS = (
     "load (numpy/lib/_npyio_impl.py:310)",
     "read_array (numpy/lib/_format_impl.py:780)",
 )
-IMAGES = ("__getitem__ (project/dataset.py:41)", "convert (PIL/Image.py:950)", "load (PIL/ImageFile.py:180)")
-
-
-def spend(draft: Draft, workers: tuple[int, ...], ms: float, hit_I: NDArray[np.bool_] | None = None) -> Floats:
-    """About `ms` on some workers, in all or some iterations. float64 [W, I]."""
-    time_WI = np.zeros(draft.shape)
-    noise = np.exp(draft.noise.normal(0, 0.1, (len(workers), draft.shape[1])))
-    time_WI[list(workers)] = ms * 1e3 * noise * (1.0 if hit_I is None else hit_I)
-    return time_WI
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,6 @@ class Calls:
     rotates: bool = False
 
     def apply(self, draft: Draft) -> None:
-        """More of that function."""
         at = np.arange(draft.shape[1])
         hit_I = at % self.every == self.every // 2
         time_WI = spend(draft, self.workers, self.ms, hit_I)
@@ -77,27 +68,6 @@ class Calls:
             turn_I = np.asarray(self.workers)[(at // self.every) % len(self.workers)]
             time_WI = np.where(np.arange(draft.shape[0])[:, None] == turn_I, time_WI, 0.0)
         draft.add(draft.loop_frame(*self.frames, phase="other"), time_WI, 1 / self.every, self.use)
-
-
-@dataclass(frozen=True)
-class Reads:
-    """The dataset takes `ms` more in the function that ends in `frames`, in next or in loader processes."""
-
-    frames: tuple[str, ...]
-    workers: tuple[int, ...]
-    ms: float
-    use: float = 0.03
-
-    def apply(self, draft: Draft) -> None:
-        """Longer in the dataset, and with loader processes longer in the wait for them."""
-        time_WI = spend(draft, self.workers, self.ms)
-        key = draft.loader_frame(*self.frames)
-        if not draft.plan.loader_workers:
-            draft.add(key, time_WI, 8, self.use)
-            return
-        draft.add(draft.wait_for_batch(), time_WI, 1, 0.02)
-        healthy_us = 60_000 * draft.plan.scale
-        draft.child_us[key] = np.where(time_WI > 0, (time_WI + healthy_us) * draft.plan.loader_workers * 0.95, 0.0)
 
 
 @dataclass(frozen=True)
@@ -109,7 +79,6 @@ class Copies:
     count: int = 400
 
     def apply(self, draft: Draft) -> None:
-        """More copies."""
         on_device = draft.plan.accelerator
         key = FunctionKey(
             kind="memory" if on_device else "compute",

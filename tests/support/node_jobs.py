@@ -94,19 +94,17 @@ def start_job(
     hosts: Hosts,
     directory: Path,
     *options: str,
-    workers: int = 2,
     clocks: Sequence[int] = (),
     settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
     own: Mapping[int, Mapping[str, str]] | None = None,
 ) -> list[subprocess.Popen[str]]:
-    """Start the demo's training on all hosts; it goes on until `end_job` or its iterations are used up.
+    """Start the demo's training, two workers a host; it goes on until `end_job` or its iterations are used up.
 
     Args:
         hosts: Where.
         directory: For code, output and reports; each host has a part of it.
         options: Of the training.
-        workers: Per host.
         clocks: How far each host's monotonic clock is ahead, s.
         settings: Of Eroica, on top of short windows.
         variables: More environment.
@@ -119,7 +117,7 @@ def start_job(
         place = directory / f"node{host}"
         place.mkdir(parents=True, exist_ok=True)
         more = {"ENOUGH": str(directory / "enough"), **(variables or {}), **(own or {}).get(host, {})}
-        command = watched(place, torchrun(hosts, host, workers, str(script), *options), settings or {})
+        command = watched(place, torchrun(hosts, host, 2, str(script), *options), settings or {})
         with (place / "out").open("w") as out, (place / "err").open("w") as err:
             started.append(
                 hosts.run(

@@ -29,24 +29,15 @@ CREATE TABLE OSRT_API (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass 
 """
 
 
-def write_nsight(
-    traces: Mapping[int, Trace], path: Path, first_process: int = 4000, device_of_rank: bool = True
-) -> Path:
-    """Ranks of one host as one export.
-
-    Args:
-        traces: As a profiler of PyTorch would have written them, by rank.
-        path: The database.
-        first_process: Number of rank 0's process.
-        device_of_rank: Rank r uses device r; else all use device 0.
-    """
+def write_nsight(traces: Mapping[int, Trace], path: Path) -> Path:
+    """Ranks of one host, each on its own device, as one export; `traces` as PyTorch would have written them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path)) as database:
         database.executescript(_SCHEMA)
         writer = _Writer(database)
         for rank, trace in traces.items():
             for event in trace["traceEvents"]:
-                writer.add(event, first_process + rank, rank if device_of_rank else 0)
+                writer.add(event, 4000 + rank, rank)
         writer.close()
         database.commit()
     return path

@@ -18,6 +18,7 @@ from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern,
 from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup, Worker
 
+_TRANSFER_US = 200.0
 _TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
 
@@ -271,11 +272,7 @@ def _record(key: tuple[str, str], runs: Sequence[_Run], begin: float, pairing: P
 
 
 def pipeline_programs(
-    work_us: Sequence[Sequence[float]],
-    iterations: int,
-    microbatches: int = 4,
-    transfer_us: float = 200.0,
-    reduce_us: float = 1_000.0,
+    work_us: Sequence[Sequence[float]], iterations: int, microbatches: int = 4
 ) -> tuple[list[list[Step]], list[ProcessGroup]]:
     """Programs of a data parallel job with pipelines: forward passes, then backward passes, then gradients.
 
@@ -284,8 +281,6 @@ def pipeline_programs(
             that. Ranks count stages first.
         iterations: How many.
         microbatches: Passes through the pipeline in an iteration.
-        transfer_us: Of each send.
-        reduce_us: Of the gradients' all-reduce.
 
     Returns:
         Programs and groups.
@@ -305,15 +300,15 @@ def pipeline_programs(
         link = f"pp{replica}"
         forward, backward = [], []
         if stage > 0:
-            forward.append(Step("recv", transfer_us, link, rank - 1))
-            backward.append(Step("send", transfer_us, link, rank - 1))
+            forward.append(Step("recv", _TRANSFER_US, link, rank - 1))
+            backward.append(Step("send", _TRANSFER_US, link, rank - 1))
         forward.append(Step("work", work_us[replica][stage]))
         backward.insert(0, Step("work", 2 * work_us[replica][stage]))
         if stage < stages - 1:
-            forward.append(Step("send", transfer_us, link, rank + 1))
-            backward.insert(0, Step("recv", transfer_us, link, rank + 1))
+            forward.append(Step("send", _TRANSFER_US, link, rank + 1))
+            backward.insert(0, Step("recv", _TRANSFER_US, link, rank + 1))
         once = [*forward * microbatches, *backward * microbatches]
         if len(work_us) > 1:
-            once.append(Step("all_reduce", reduce_us, f"dp{stage}"))
+            once.append(Step("all_reduce", 1_000.0, f"dp{stage}"))
         programs.append([*once, Step("work", 100.0), Step("iteration")] * iterations)
     return programs, groups

@@ -15,6 +15,7 @@ from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import ProcessGroup, Worker
 
 Floats = NDArray[np.float64]
+ITERATION_US = 20_000.0
 
 
 def recorded_collective(
@@ -49,7 +50,6 @@ def recorded_worker(
     records: Sequence[CollectiveRecord],
     *,
     iterations: int = 1,
-    iteration_us: float = 20_000.0,
     world: int = 4,
     groups: Sequence[ProcessGroup] | None = None,
     rows: Sequence[tuple[FunctionKey, float]] = (),
@@ -60,12 +60,11 @@ def recorded_worker(
         rank: Its global rank.
         records: Its collectives, critical all through.
         iterations: Recorded.
-        iteration_us: Length of each.
         world: Workers of the job.
         groups: Process groups it knows; by default the one of everybody.
         rows: Functions with their critical time in each iteration, microseconds.
     """
-    window_us = iterations * iteration_us
+    window_us = iterations * ITERATION_US
     waited_us = sum(_per_iteration(record, iterations) for record in records)
     collectives = [(_collective_key(record), _per_iteration(record, iterations)) for record in records]
     everybody = ProcessGroup(name="0", description="default_pg", ranks=tuple(range(world)), backend="nccl")
@@ -75,7 +74,7 @@ def recorded_worker(
         first_iteration=0,
         last_iteration=iterations,
         duration_s=window_us / 1e6,
-        iteration_us=encode_series(np.full(iterations, iteration_us, dtype=np.float32), exact=True),
+        iteration_us=encode_series(np.full(iterations, ITERATION_US, dtype=np.float32), exact=True),
         wait_us=encode_series(np.full(iterations, waited_us, dtype=np.float32), exact=True),
         functions=tuple(_row(key, time_us, iterations, window_us) for key, time_us in (*rows, *collectives)),
         collectives=tuple(records),

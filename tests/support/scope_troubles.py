@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-def _wandering(draft: Draft, chance: float, at_once: int) -> Floats:
-    """1 for those who are hit: with a chance in each iteration, some workers drawn anew. float64 [W, I]."""
+def _wandering(draft: Draft, chance: float = 0.8) -> Floats:
+    """1 for who is hit: with a chance in each iteration, a worker drawn anew. float64 [W, I]."""
     hit_WI = np.zeros(draft.shape)
     for iteration in np.flatnonzero(draft.noise.random(draft.shape[1]) < chance):
-        hit_WI[draft.noise.choice(draft.shape[0], size=min(at_once, draft.shape[0]), replace=False), iteration] = 1.0
+        hit_WI[draft.noise.choice(draft.shape[0], size=1, replace=False), iteration] = 1.0
     return hit_WI
 
 
@@ -28,19 +28,14 @@ class WanderingHold:
 
     Attributes:
         factor: By how much everything takes longer on the held.
-        chance: Share of the iterations.
-        at_once: How many are held.
         queue: Added to everybody's run-queue wait.
     """
 
     factor: float
-    chance: float = 0.8
-    at_once: int = 1
     queue: float = 0.0
 
     def apply(self, draft: Draft) -> None:
-        """Longer everywhere, on those who are hit."""
-        longer_WI = 1 + (self.factor - 1) * _wandering(draft, self.chance, self.at_once)
+        longer_WI = 1 + (self.factor - 1) * _wandering(draft)
         for key in draft.time_us:
             draft.time_us[key] = draft.time_us[key] * longer_WI
         for facts in draft.facts:
@@ -56,8 +51,7 @@ class WanderingPause:
     frame: str = "save_shard (project/checkpoint.py:30)"
 
     def apply(self, draft: Draft) -> None:
-        """More of the function on those who are hit."""
-        time_WI = self.ms * 1e3 * _wandering(draft, self.chance, 1)
+        time_WI = self.ms * 1e3 * _wandering(draft, self.chance)
         draft.add(draft.loop_frame(self.frame, phase="other"), time_WI, self.chance / draft.shape[0], 0.1)
 
 
@@ -72,7 +66,6 @@ class VariableLengths:
     spread: float
 
     def apply(self, draft: Draft) -> None:
-        """Longer or shorter, another draw in each iteration."""
         length_WI = np.exp(draft.noise.normal(0, self.spread, draft.shape))
         for key in draft.time_us:
             if key.kind == "compute" and key.phase in ("forward", "backward"):
@@ -92,7 +85,6 @@ class SlowStage:
     factor: float
 
     def apply(self, draft: Draft) -> None:
-        """Longer operators on them."""
         members = np.arange(draft.shape[0]) % draft.plan.stages == self.stage
         for key in draft.time_us:
             if key.kind == "compute":
@@ -107,7 +99,6 @@ class ExtraDuty:
     frame: str = "log_metrics (project/train.py:90)"
 
     def apply(self, draft: Draft) -> None:
-        """A function of rank 0 alone."""
         time_WI = np.zeros(draft.shape)
         time_WI[0] = self.ms * 1e3 * np.exp(draft.noise.normal(0, 0.1, draft.shape[1]))
         draft.add(draft.loop_frame(self.frame, phase="other"), time_WI, 1.0, 0.9)

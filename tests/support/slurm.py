@@ -13,11 +13,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue")
 _UP_S = 30.0
+NODES = 2
 #: hosts file, host name, command -> the command, in namespaces where they hold.
 _AS_NODE = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec "$@"'
 
@@ -46,18 +46,14 @@ class Slurm:
 
     Args:
         directory: For configuration, state and logs.
-        nodes: How many.
-        cpus: Of each node, as told to Slurm.
 
     Attributes:
         variables: Environment for clients.
     """
 
-    def __init__(self, directory: Path, nodes: int = 2, cpus: int = 2) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._running: list[subprocess.Popen[bytes]] = []
-        self._nodes = nodes
-        self._cpus = cpus
         self.variables = {"SLURM_CONF": str(directory / "slurm.conf")}
 
     def __enter__(self) -> Slurm:
@@ -76,14 +72,14 @@ class Slurm:
             (self._directory / name).mkdir(mode=0o755, parents=True)
         self._directory.chmod(0o755)
         socket_path = self._munge()
-        ports = free_ports(1 + self._nodes)
+        ports = free_ports(1 + NODES)
         (self._directory / "slurm.conf").write_text(self._configuration(ports, socket_path))
         (self._directory / "cgroup.conf").write_text("CgroupPlugin=autodetect\nIgnoreSystemd=yes\n")
         hosts = self._directory / "hosts"
-        names = " ".join(f"node{number}" for number in range(self._nodes))
+        names = " ".join(f"node{number}" for number in range(NODES))
         hosts.write_text(f"127.0.0.1 localhost {names} {socket.gethostname()}\n")
         self._daemon(_program("slurmctld"), "-D", "-c")
-        for number in range(self._nodes):
+        for number in range(NODES):
             name = f"node{number}"
             apart = ["unshare", "--mount", "--uts", "--propagation", "private", "sh", "-c", _AS_NODE, "sh"]
             self._daemon(*apart, str(hosts), name, _program("slurmd"), "-D", "-N", name)
@@ -138,8 +134,8 @@ class Slurm:
             "SlurmdParameters=config_overrides",
         ]
         for number, port in enumerate(ports[1:]):
-            lines.append(f"NodeName=node{number} NodeAddr=127.0.0.1 Port={port} CPUs={self._cpus} State=UNKNOWN")
-        nodes = ",".join(f"node{number}" for number in range(self._nodes))
+            lines.append(f"NodeName=node{number} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN")
+        nodes = ",".join(f"node{number}" for number in range(NODES))
         lines.append(f"PartitionName=all Nodes={nodes} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4")
         return "\n".join(lines) + "\n"
 
@@ -192,11 +188,5 @@ class Slurm:
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on now."""
     with contextlib.ExitStack() as held:
-        return list(_held_ports(held, count))
-
-
-def _held_ports(held: contextlib.ExitStack, count: int) -> Iterator[int]:
-    for _ in range(count):
-        one = held.enter_context(socket.socket())
-        one.bind(("127.0.0.1", 0))
-        yield one.getsockname()[1]
+        doors = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(one.getsockname()[1]) for one in doors]

@@ -23,12 +23,32 @@ class Trouble(Protocol):
         """Change the draft's times in place."""
 
 
-def _on(draft: Draft, workers: tuple[int, ...], ms: float, spread: float = 0.1) -> Floats:
-    """About `ms` in every iteration of some workers. float64 [W, I]."""
+def spend(draft: Draft, workers: tuple[int, ...], ms: float, hit_I: NDArray[np.bool_] | None = None) -> Floats:
+    """About `ms` on some workers, in all or some iterations. float64 [W, I]."""
     time_WI = np.zeros(draft.shape)
-    noise = np.exp(draft.noise.normal(0, spread, (len(workers), draft.shape[1])))
-    time_WI[list(workers)] = ms * 1e3 * noise
+    noise = np.exp(draft.noise.normal(0, 0.1, (len(workers), draft.shape[1])))
+    time_WI[list(workers)] = ms * 1e3 * noise * (1.0 if hit_I is None else hit_I)
     return time_WI
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The dataset takes `ms` more in the function that ends in `frames`, in next or in loader processes."""
+
+    frames: tuple[str, ...]
+    workers: tuple[int, ...]
+    ms: float
+    use: float = 0.03
+
+    def apply(self, draft: Draft) -> None:
+        time_WI = spend(draft, self.workers, self.ms)
+        key = draft.loader_frame(*self.frames)
+        if not draft.plan.loader_workers:
+            draft.add(key, time_WI, 8, self.use)
+            return
+        draft.add(draft.wait_for_batch(), time_WI, 1, 0.02)
+        healthy_us = 60_000 * draft.plan.scale
+        draft.child_us[key] = np.where(time_WI > 0, (time_WI + healthy_us) * draft.plan.loader_workers * 0.95, 0.0)
 
 
 @dataclass(frozen=True)
@@ -40,15 +60,7 @@ class SlowLoader:
     frame: str = "_read_block (project/dataset.py:70)"
 
     def apply(self, draft: Draft) -> None:
-        """Longer in the dataset, and with loader processes longer in the wait for them."""
-        time_WI = _on(draft, self.workers, self.ms)
-        key = draft.loader_frame("__getitem__ (project/dataset.py:41)", self.frame)
-        if not draft.plan.loader_workers:
-            draft.add(key, time_WI, 8, 0.02)
-            return
-        draft.add(draft.wait_for_batch(), time_WI, 1, 0.02)
-        healthy_us = 60_000 * draft.plan.scale
-        draft.child_us[key] = np.where(time_WI > 0, (time_WI + healthy_us) * draft.plan.loader_workers * 0.95, 0.0)
+        Reads(("__getitem__ (project/dataset.py:41)", self.frame), self.workers, self.ms, 0.02).apply(draft)
 
 
 @dataclass(frozen=True)
@@ -60,11 +72,10 @@ class GarbagePauses:
     workers: tuple[int, ...] | None = None
 
     def apply(self, draft: Draft) -> None:
-        """More collections."""
         workers = tuple(range(draft.shape[0])) if self.workers is None else self.workers
         hits = draft.noise.random(draft.shape) < self.chance
         draft.add(
-            FunctionKey(kind="gc", name="garbage collection"), _on(draft, workers, self.ms) * hits, self.chance, 1.0
+            FunctionKey(kind="gc", name="garbage collection"), spend(draft, workers, self.ms) * hits, self.chance, 1.0
         )
 
 
@@ -77,7 +88,6 @@ class SlowCompute:
     fact: str = "stopped"
 
     def apply(self, draft: Draft) -> None:
-        """Longer everywhere, with less use of the processor."""
         members = list(self.workers)
         for key in draft.time_us:
             if not draft.plan.accelerator or key.kind == "compute":
@@ -95,7 +105,6 @@ class LargerBatches:
     workers: tuple[int, ...] = ()
 
     def apply(self, draft: Draft) -> None:
-        """Longer where data goes through."""
         members = list(self.workers) or slice(None)
         for key, time_WI in draft.time_us.items():
             if key.kind == "compute" and key.phase in ("forward", "backward"):
@@ -117,10 +126,9 @@ class SlowPython:
     frame: str = "_score_tokens (project/tokens.py:30)"
 
     def apply(self, draft: Draft) -> None:
-        """A new function in front of the model's own."""
         everybody = tuple(range(draft.shape[0]))
         key = draft.forward_frame("__call__ (project/tokens.py:20)", self.frame)
-        draft.add(key, _on(draft, everybody, self.ms), 1, 1.0)
+        draft.add(key, spend(draft, everybody, self.ms), 1, 1.0)
 
 
 @dataclass(frozen=True)
@@ -132,8 +140,7 @@ class BackwardHook:
     frame: str = "scale_grad (project/tokens.py:80)"
 
     def apply(self, draft: Draft) -> None:
-        """A new function below the autograd engine."""
-        draft.add(draft.backward_frame(self.frame), _on(draft, self.workers, self.ms), 1, 1.0)
+        draft.add(draft.backward_frame(self.frame), spend(draft, self.workers, self.ms), 1, 1.0)
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,6 @@ class SlowLink:
     ms: float
 
     def apply(self, draft: Draft) -> None:
-        """Longer transfers."""
         draft.transfer_us = draft.transfer_us + self.ms * 1e3
 
 
@@ -155,7 +161,6 @@ class SlowHostLink:
     ms: float
 
     def apply(self, draft: Draft) -> None:
-        """Longer transfers, and data that waits on these links."""
         draft.transfer_us = draft.transfer_us + self.ms * 1e3
         draft.link_us.update(dict.fromkeys(self.hosts, self.ms * 1e3))
 
@@ -168,7 +173,6 @@ class UnevenWork:
     share: float
 
     def apply(self, draft: Draft) -> None:
-        """More executions and in proportion more time."""
         members = list(self.workers)
         for key in draft.time_us:
             if key.kind == "compute" and key.phase in ("forward", "backward"):

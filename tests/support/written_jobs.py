@@ -57,9 +57,6 @@ class WrittenJob:
         transfer_us: What the collectives of a step take when all have come.
         slow: Rank -> how many times as long it computes.
         rotating: Another rank is slow in each step, by so many times; 0 for none.
-        seldom: Rank -> how many times as long it computes in every `every`-th step.
-        every: Steps from one of those to the next; the first is the second one recorded.
-        trades: Ranks divide their compute differently between two kernels, and take equally long for both.
         held_us: Rank -> how long its host is in a Python function in each step, while the device does the first half.
         stacks: Python functions are recorded.
         jitter: Relative standard deviation of each kernel.
@@ -82,9 +79,6 @@ class WrittenJob:
     transfer_us: float = 4_600.0
     slow: Mapping[int, float] = field(default_factory=dict)
     rotating: float = 0.0
-    seldom: Mapping[int, float] = field(default_factory=dict)
-    every: int = 4
-    trades: bool = False
     held_us: Mapping[int, float] = field(default_factory=dict)
     stacks: bool = False
     jitter: float = 0.01
@@ -157,8 +151,6 @@ class WrittenJob:
 
     def _compute_us(self, random: Random, step: int, rank: int) -> float:
         factor = self.slow.get(rank, 1.0)
-        if step % self.every == 1:
-            factor *= self.seldom.get(rank, 1.0)
         if self.stages > 1 and rank // self.replicas == self.stages - 1:
             factor *= self.long_stage
         if self.rotating and (step * 7 + 3) % self.ranks == rank:
@@ -187,10 +179,6 @@ class _Recorder:
         if self._job.phases and layer == self._job.layers - 1:
             name = "autograd::engine::evaluate_function: MmBackward0"
         self._operator(name, now)
-        if self._job.trades:
-            first = length * (self.rank + 1) / (self._job.ranks + 1)
-            self._gemm("attention_kernel", now, first)
-            return self._gemm("experts_kernel", now + first, length - first)
         held = self._job.held_us.get(self.rank, 0.0) if layer == 0 else 0.0
         if not held:
             return self._gemm("gemm_kernel", now, length)
@@ -320,12 +308,6 @@ def only_steps(trace: Trace, first: int, last: int) -> Trace:
     return _with_events(trace, lambda event: begin - 1 <= event["ts"] < end)
 
 
-def renamed(trace: Trace, name: str, other: str) -> Trace:
-    """Kernels of one name under another."""
-    events = [{**event, "name": other} if event.get("name") == name else event for event in trace["traceEvents"]]
-    return {**trace, "traceEvents": events}
-
-
 def _with_events(trace: Trace, wanted: Callable[[Event], bool]) -> Trace:
     return {**trace, "traceEvents": [event for event in trace["traceEvents"] if wanted(event)]}
 
@@ -433,8 +415,8 @@ def _damaged(trace: Trace, job: WrittenJob, mishap: Mishap, random: Random) -> b
     if mishap == "other steps":
         by = random.randint(1, max(1, job.steps - 1))
         last = job.first_step + job.steps - 1
-        shifted = replace_steps(trace, job.first_step + by, last) if random.random() < 0.5 else None
-        return encoded(shifted or replace_steps(trace, job.first_step, last - by))
+        shifted = only_steps(trace, job.first_step + by, last) if random.random() < 0.5 else None
+        return encoded(shifted or only_steps(trace, job.first_step, last - by))
     ways: dict[str, Callable[[], Trace]] = {
         "cpu only": lambda: without_device(trace),
         "no kernels": lambda: without_kernels(trace),
@@ -443,11 +425,3 @@ def _damaged(trace: Trace, job: WrittenJob, mishap: Mishap, random: Random) -> b
         "no collectives": lambda: without_collectives(trace, job.kernel),
     }
     return encoded(ways[mishap]())
-
-
-replace_steps = only_steps
-
-
-def longer(job: WrittenJob, steps: int) -> WrittenJob:
-    """The same job, recorded for so many steps more."""
-    return replace(job, steps=job.steps + steps)

@@ -34,7 +34,6 @@ class WrittenWorker:
         stacks: Python functions are recorded.
         startup_us: The first call begins with so much setting up, 0 for none.
         copy_us: Each call ends with a copy of this length that the host waits for; 0 for none.
-        pause_us: From the end of a call to the next one's begin.
         jitter: Relative standard deviation of the host's times.
         seed: Of all that is random.
     """
@@ -49,14 +48,8 @@ class WrittenWorker:
     stacks: bool = False
     startup_us: float = 0.0
     copy_us: float = 0.0
-    pause_us: float = 0.0
     jitter: float = 0.01
     seed: int = 1
-
-    @property
-    def is_host_bound(self) -> bool:
-        """The device idles for most of the time because the host launches too slowly."""
-        return self.host_us > 2 * self.device_us
 
     def record(self) -> Trace:
         """What the profiler writes."""
@@ -93,7 +86,6 @@ class _Recorder:
                     begun,
                     self._now - begun - 1,
                 )
-            self._now += worker.pause_us
         if self._free > self._now:
             self._add("cuda_runtime", "cudaDeviceSynchronize", self._now, self._free - self._now)
         events = [*sorted(self._host, key=lambda one: float(one["ts"])), *self._device]

@@ -1,6 +1,6 @@
 """A training loop without torch that has one fault, in this process; prints each iteration, then "done".
 
-python blocked.py PLAN ITERATIONS [MODULE]
+python blocked.py PLAN ITERATIONS MODULE
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Handle:
 
 def main() -> None:
     model, items = Module(), [[number] * 8 for number in range(4000)]
-    code = importlib.import_module(sys.argv[3] if len(sys.argv) > 3 else "support.faults.training.parts")
+    code = importlib.import_module(sys.argv[3])
     with inject(*read_plans(sys.argv[1]), worker=0, workers=2, code=code) as faults:
         dataset = faults.dataset(items)
         for iteration in range(int(sys.argv[2])):

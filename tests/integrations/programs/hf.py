@@ -1,15 +1,16 @@
-"""A tiny training by Hugging Face's Trainer that reports to the trackers it is told, or to one that is down."""
+"""Hugging Face's Trainer steps once for two batches and evaluates after each epoch; one process says what it counted.
 
+An epoch has 41 batches: its last step has one of them. With trackers as arguments it takes 20 steps, and Eroica's
+callback reports to them; "broken" is a tracker that is down.
+"""
+
+import json
+import os
 import sys
 import time
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
-
-import eroica.integrations.news
-from eroica.integrations.transformers import EroicaCallback
-
-eroica.integrations.news.EVERY_S = 0.05
 
 
 class Net(torch.nn.Module):
@@ -21,9 +22,14 @@ class Net(torch.nn.Module):
         return {"loss": (self.layer(x) - labels).square().mean()}
 
 
-class Slow(TrainerCallback):
-    def on_step_end(self, *_args, **_more):
+class Batches(TrainerCallback):
+    count = 0
+
+    def on_substep_end(self, *_args, **_more):
+        self.count += 1
         time.sleep(0.05)
+
+    on_step_end = on_substep_end
 
 
 class Down(TrainerCallback):
@@ -38,16 +44,31 @@ class Down(TrainerCallback):
             raise RuntimeError("the tracker is down")
 
 
-data = [{"x": torch.ones(4), "labels": torch.zeros(4)}] * 40
+def samples(count):
+    return [{"x": torch.ones(4), "labels": torch.zeros(4)}] * count
+
+
+trackers = sys.argv[1:]
 arguments = TrainingArguments(
-    output_dir="out", max_steps=20, per_device_train_batch_size=2, logging_steps=5, save_strategy="no", use_cpu=True,
-    report_to=sys.argv[2].split(","), disable_tqdm=True,
+    output_dir="out", num_train_epochs=4, max_steps=20 if trackers else -1, per_device_train_batch_size=2,
+    gradient_accumulation_steps=2, eval_strategy="epoch", save_strategy="no", use_cpu=True,
+    ddp_backend="gloo" if "RANK" in os.environ else None, logging_steps=5, disable_tqdm=True,
+    report_to=[name for name in trackers if name != "broken"],
 )  # fmt: skip
-trainer = Trainer(model=Net(), args=arguments, train_dataset=data, callbacks=[Slow()])
-trainer.add_callback(EroicaCallback(trainer))
-down = Down()
-if sys.argv[1] == "broken":
+batches, down = Batches(), Down()
+trainer = Trainer(
+    model=Net(), args=arguments, train_dataset=samples(41 * 2 * 2), eval_dataset=samples(12), callbacks=[batches]
+)
+if trackers:
+    import eroica.integrations.news
+    from eroica.integrations.transformers import EroicaCallback
+
+    eroica.integrations.news.EVERY_S = 0.05
+    trainer.add_callback(EroicaCallback(trainer))
+if "broken" in trackers:
     trainer.add_callback(down)
 trainer.train()
-told = [entry for entry in trainer.state.log_history if "eroica/iteration_ms" in entry]
-sys.stdout.write(f"steps {trainer.state.global_step} told {len(told)} tried {down.tried}\n")
+if trainer.is_world_process_zero():
+    told = sum("eroica/iteration_ms" in entry for entry in trainer.state.log_history)
+    made = {"job": "hf", "steps": trainer.state.global_step, "batches": batches.count}
+    sys.stdout.write(json.dumps({**made, "told": told, "tried": down.tried}) + "\n")

@@ -13,9 +13,64 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from eroica.demo.fault import Fault, Place, end_program, start_program
-from support.faults.quota import QuotaGroup, quota_group
+from eroica.errors import UsageError
 
 HOUSEKEEPING_PROGRAM = Path(__file__).with_name("housekeeping.py")
+PERIOD_US = 100_000
+
+
+@dataclass(frozen=True)
+class QuotaGroup:
+    """A control group of one process.
+
+    Attributes:
+        directory: Its directory.
+        before: The directory of the group that the process belonged to.
+    """
+
+    directory: Path
+    before: Path
+
+    def enter(self, cores: float) -> None:
+        """Put this process into it, with a quota of so many cores.
+
+        Raises:
+            OSError: We may not.
+        """
+        self.directory.mkdir()
+        quota_us = max(1000, int(cores * PERIOD_US))
+        if (self.directory / "cpu.max").exists():
+            (self.directory / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+        else:
+            (self.directory / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (self.directory / "cpu.cfs_quota_us").write_text(str(quota_us))
+        (self.directory / "cgroup.procs").write_text(str(os.getpid()))
+
+    def leave(self) -> None:
+        """Put this process back and remove the group."""
+        with contextlib.suppress(OSError):
+            (self.before / "cgroup.procs").write_text(str(os.getpid()))
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
+
+
+def quota_group(name: str) -> QuotaGroup:
+    """The group called `name` below the one that limits this process's processors, version 1 or 2. Nothing is made yet.
+
+    Raises:
+        UsageError: There is no such group here, or we may not write there.
+    """
+    root = Path("/sys/fs/cgroup")
+    for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+        _, controllers, path = line.split(":", 2)
+        limits = "cpu" in controllers.split(",")
+        before = (root / "cpu" if limits else root) / path.lstrip("/")
+        offer = before / ("cpu.cfs_quota_us" if controllers else "cgroup.subtree_control")
+        if (controllers and not limits) or not offer.exists() or not os.access(before, os.W_OK):
+            continue
+        if controllers or "cpu" in offer.read_text(encoding="ascii").split():
+            return QuotaGroup(before / name, before)
+    raise UsageError("the fault cpu-quota needs a control group for processors that we may divide: run it as root")
 
 
 class Strangers:
@@ -53,12 +108,10 @@ class Burners(Fault):
     strangers: Strangers = field(default_factory=Strangers, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
-        """Start them."""
         for _ in range(int(self.processes)):
             self.strangers.start()
 
     def stop(self) -> None:
-        """End them."""
         self.strangers.end()
 
 
@@ -72,7 +125,6 @@ class MemoryHog(Burners):
     megabytes: float = 400
 
     def start(self, model: Any, place: Place) -> None:
-        """Start them."""
         for _ in range(int(self.processes)):
             self.strangers.start(megabytes=self.megabytes)
 
@@ -88,7 +140,6 @@ class NoisyHost(Burners):
     idle_s: float = 5.0
 
     def start(self, model: Any, place: Place) -> None:
-        """Start it."""
         for _ in range(int(self.processes)):
             self.strangers.start(busy_s=self.busy_s, idle_s=self.idle_s)
 
@@ -104,7 +155,6 @@ class PinnedCpu(Fault):
     before: frozenset[int] = field(default=frozenset(), init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
-        """Pin, then burn."""
         self.before = frozenset(os.sched_getaffinity(0))
         core = max(self.before)
         set_affinity({core})
@@ -112,7 +162,6 @@ class PinnedCpu(Fault):
             self.strangers.start(core)
 
     def stop(self) -> None:
-        """All cores again, for the worker alone."""
         self.strangers.end()
         if self.before:
             set_affinity(self.before)
@@ -126,7 +175,6 @@ class OneCore(PinnedCpu):
     burners: float = 0
 
     def start(self, model: Any, place: Place) -> None:
-        """Pin."""
         self.before = frozenset(os.sched_getaffinity(0))
         set_affinity({min(self.before)})
 
@@ -141,12 +189,10 @@ class CpuQuota(Fault):
     group: QuotaGroup | None = field(default=None, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
-        """Enter a group with a quota; everything of the process that starts later goes with it."""
         self.group = quota_group(f"quota-{os.getpid()}-{time.monotonic_ns()}")
         self.group.enter(self.cores)
 
     def stop(self) -> None:
-        """Leave it."""
         if self.group is not None:
             self.group.leave()
         self.group = None
@@ -162,7 +208,6 @@ class WrongThreads(Fault):
     before: int = field(default=0, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
-        """As if OMP_NUM_THREADS had been read again."""
         import torch
 
         self.before = torch.get_num_threads()
@@ -170,7 +215,6 @@ class WrongThreads(Fault):
         torch.set_num_threads(int(self.threads))
 
     def stop(self) -> None:
-        """As many as before."""
         import torch
 
         os.environ["OMP_NUM_THREADS"] = str(self.before)

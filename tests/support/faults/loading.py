@@ -37,11 +37,9 @@ class ManyLoaderWorkers(SteeredFault):
     steps: float = 150_000
 
     def strength(self) -> float:
-        """Turns per item."""
         return self.steps
 
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
-        """The dataset that makes its items itself."""
         return place.parts["text"](dataset, self.shared_number())
 
 
@@ -54,19 +52,15 @@ class SlowStorage(StorageFault):
     items_per_block: float = 4
 
     def orders(self) -> tuple[object, ...]:
-        """How late its other answers come."""
         return ("--other-delay-s", self.delay_s)
 
     def items(self) -> tuple[int, ...]:
-        """Items of a block."""
         return (int(self.items_per_block),)
 
     def start(self, model: Any, place: Place) -> None:
-        """Answers take longer from now on."""
         self.tell(signal.SIGUSR2)
 
     def stop(self) -> None:
-        """They come at once again."""
         self.tell(signal.SIGUSR2)
 
 
@@ -79,11 +73,9 @@ class HeavyCollate(SteeredFault):
     pairs: float = 40_000
 
     def strength(self) -> float:
-        """Turns per item."""
         return self.pairs
 
     def wrap_collate(self, collate: Any, place: Place) -> Any:
-        """A function that counts, too."""
         return place.parts["pairs"](collate, self.shared_number())
 
 
@@ -96,11 +88,9 @@ class LoadImbalance(SteeredFault):
     times: float = 4
 
     def strength(self) -> float:
-        """How often each item comes."""
         return self.times
 
     def wrap_collate(self, collate: Any, place: Place) -> Any:
-        """A function that repeats items."""
         return place.parts["growth"](collate, self.shared_number())
 
 
@@ -112,7 +102,6 @@ class WanderingLoad(LoadImbalance):
     times: float = 8
 
     def wrap_collate(self, collate: Any, place: Place) -> Any:
-        """A function that repeats items when it is this worker's turn."""
         return place.parts["growth"](collate, self.shared_number(), place.worker, place.workers)
 
 
@@ -126,7 +115,6 @@ class BatchRamp(LoadImbalance):
     every: float = 150
 
     def wrap_collate(self, collate: Any, place: Place) -> Any:
-        """A function that repeats items more and more often."""
         return place.parts["growth"](collate, self.shared_number(), every=int(self.every))
 
 
@@ -138,11 +126,9 @@ class ChangingLength(SteeredFault):
     shortest: float = 0.5
 
     def strength(self) -> float:
-        """The shortest length as a share of the longest."""
         return self.shortest
 
     def wrap_collate(self, collate: Any, place: Place) -> Any:
-        """A function that cuts."""
         return place.parts["lengths"](collate, self.shared_number())
 
 

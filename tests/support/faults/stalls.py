@@ -29,7 +29,6 @@ class HangQueue(Fault):
     datasets: list[Any] = field(default_factory=list, init=False, repr=False)
 
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
-        """The dataset with its prefetch thread."""
         if self.pause is None:
             self.pause = multiprocessing.get_context("spawn").RawValue(ctypes.c_double, 0.0)
         self.datasets.append(place.parts["ahead"](dataset, self.pause))
@@ -41,7 +40,6 @@ class HangQueue(Fault):
             self.pause.value = self.seconds or math.inf
 
     def close(self) -> None:
-        """End the thread of this process."""
         for dataset in self.datasets:
             dataset.close()
 
@@ -55,7 +53,6 @@ class HangLock(HookedFault):
     seconds: float = 0.0
 
     def build(self, place: Place) -> Any:
-        """The counting, and the thread that gets in its way."""
         part = place.parts["statistics"](self.seconds)
         part.write_once()
         return part
@@ -70,7 +67,6 @@ class HangInterpreterLock(HookedFault):
     seconds: float = 0.0
 
     def build(self, place: Place) -> Any:
-        """The native call; what it will wait for is taken away."""
         part = place.parts["native"](self.seconds)
         part.forget_table()
         return part
@@ -125,11 +121,9 @@ class HangStorage(StorageFault):
     seconds: float = 0.0
 
     def orders(self) -> tuple[object, ...]:
-        """How long it is silent."""
         return ("--silent-s", self.seconds)
 
     def start(self, model: Any, place: Place) -> None:
-        """It answers no more."""
         self.tell(signal.SIGUSR1)
 
 
@@ -142,7 +136,6 @@ class DeadWorker(Fault):
     number: float = float(signal.SIGKILL)
 
     def start(self, model: Any, place: Place) -> None:
-        """Now."""
         os.kill(os.getpid(), int(self.number))
 
 
@@ -156,11 +149,9 @@ class StoppedWorker(Fault):
     helper: Any = field(default=None, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
-        """Start the program; it stops this process once."""
         self.helper = start_program(THROTTLE_PROGRAM, os.getpid(), 0, 1000 * self.seconds or math.inf, 1)
 
     def stop(self) -> None:
-        """End the program: the process runs."""
         end_program(self.helper)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from eroica.demo.fault import Fault, HookedFault, Place, end_program, start_program
@@ -13,14 +13,19 @@ from support.faults.stalls import STORAGE_PROGRAM
 
 @dataclass
 class CalledFault(Fault):
-    """Base of faults that the training calls after each step."""
+    """Base of faults whose part, `made_of` of `Place.parts`, the training calls after each step.
 
+    The part is given the fault's options, each as a number of the default's type.
+    """
+
+    made_of: ClassVar[str]
     part: Any = field(default=None, init=False, repr=False)
     callbacks: list[Any] = field(default_factory=list, init=False, repr=False)
 
     def build(self, place: Place) -> Any:
         """The part that is called."""
-        raise NotImplementedError
+        options = [(getattr(self, one.name), one.default) for one in fields(self) if one.init]
+        return place.parts[self.made_of](*(int(value) if isinstance(usual, int) else value for value, usual in options))
 
     def start(self, model: Any, place: Place) -> None:
         """Have it called from now on."""
@@ -43,13 +48,10 @@ class BlockingCheckpoint(CalledFault):
     """The worker writes `megabytes` of state in every `every`-th step and waits until they are on disk."""
 
     name: ClassVar[str] = "blocking-checkpoint"
+    made_of: ClassVar[str] = "state"
     resource: ClassVar[str] = "disk"
-    megabytes: float = 150
-    every: float = 5
-
-    def build(self, place: Place) -> Any:
-        """What writes."""
-        return place.parts["state"](self.megabytes, max(1, int(self.every)))
+    megabytes: float = 150.0
+    every: int = 5
 
 
 @dataclass
@@ -62,12 +64,10 @@ class BlockingLog(CalledFault):
     server: Any = field(default=None, init=False, repr=False)
 
     def build(self, place: Place) -> Any:
-        """What logs, behind its server."""
         self.server = start_program(STORAGE_PROGRAM, os.getpid(), "--delay-s", self.delay_s, stdout=subprocess.PIPE)
         return place.parts["log"](int(self.server.stdout.readline()))
 
     def stop(self) -> None:
-        """No log, no server."""
         super().stop()
         end_program(self.server)
         self.server = None
@@ -78,13 +78,10 @@ class MemoryCopies(CalledFault):
     """The worker copies a buffer of `megabytes` `copies` times in each step."""
 
     name: ClassVar[str] = "memory-copies"
+    made_of: ClassVar[str] = "copies"
     resource: ClassVar[str] = "memory bandwidth"
-    megabytes: float = 48
-    copies: float = 4
-
-    def build(self, place: Place) -> Any:
-        """What copies."""
-        return place.parts["copies"](self.megabytes, int(self.copies))
+    megabytes: float = 48.0
+    copies: int = 4
 
 
 @dataclass
@@ -92,12 +89,24 @@ class TinyCollectives(CalledFault):
     """All workers add `tensors` numbers up in each step, each in a collective of its own. Needs all of them."""
 
     name: ClassVar[str] = "tiny-collectives"
+    made_of: ClassVar[str] = "norms"
     resource: ClassVar[str] = "latency of collectives"
-    tensors: float = 80
+    tensors: int = 80
 
-    def build(self, place: Place) -> Any:
-        """What reduces."""
-        return place.parts["norms"](int(self.tensors))
+
+@dataclass
+class SlowBackward(HookedFault):
+    """A Python hook in the middle of the backward pass that visits `values` numbers one at a time."""
+
+    name: ClassVar[str] = "slow-backward"
+    resource: ClassVar[str] = "one core, interpreter lock"
+    values: float = 700_000
+
+    def start(self, model: Any, place: Place) -> None:
+        """Hook it behind the middle one of the model's leaf modules that have weights of two dimensions."""
+        if self.handle is None:
+            part = place.parts["backward"](int(self.values))
+            self.handle = _middle_layer(model).register_full_backward_hook(part.hook)
 
 
 @dataclass
@@ -108,7 +117,6 @@ class NeedlessSync(HookedFault):
     resource: ClassVar[str] = "latency of collectives"
 
     def start(self, model: Any, place: Place) -> None:
-        """Hook what asks for it in front of the wrapper's forward pass."""
         if self.handle is None:
             self.handle = model.register_forward_pre_hook(place.parts["exchange"]())
 
@@ -118,19 +126,14 @@ class BusyThread(CalledFault):
     """A second thread of the worker computes in Python without a pause: the training thread has to share the lock."""
 
     name: ClassVar[str] = "busy-thread"
+    made_of: ClassVar[str] = "thread"
     resource: ClassVar[str] = "interpreter lock"
 
-    def build(self, place: Place) -> Any:
-        """The thread; being called does nothing, so nobody calls it."""
-        return place.parts["thread"]()
-
     def start(self, model: Any, place: Place) -> None:
-        """Let it run from now on."""
         if self.part is None:
             self.part = self.build(place)
 
     def stop(self) -> None:
-        """Let it end."""
         if self.part is not None:
             self.part.close()
         self.part = None
@@ -144,11 +147,9 @@ class AnomalyMode(Fault):
     resource: ClassVar[str] = "one core, interpreter lock"
 
     def start(self, model: Any, place: Place) -> None:
-        """On."""
         self._set(True)
 
     def stop(self) -> None:
-        """Off."""
         self._set(False)
 
     @staticmethod
@@ -163,12 +164,9 @@ class WarmUp(CalledFault):
     """Healthy: the first `steps` iterations take longer, less and less so, on all workers."""
 
     name: ClassVar[str] = "warm-up"
-    steps: float = 80
-    tries: float = 200
-
-    def build(self, place: Place) -> Any:
-        """What tries kernels."""
-        return place.parts["tuning"](int(self.steps), int(self.tries))
+    made_of: ClassVar[str] = "tuning"
+    steps: int = 80
+    tries: int = 200
 
 
 @dataclass
@@ -176,11 +174,14 @@ class PauseOfAll(CalledFault):
     """Healthy: all workers stop once, for `seconds`, and go on."""
 
     name: ClassVar[str] = "pause-of-all"
-    seconds: float = 4
+    made_of: ClassVar[str] = "break"
+    seconds: float = 4.0
 
-    def build(self, place: Place) -> Any:
-        """What takes a break."""
-        return place.parts["break"](self.seconds)
+
+def _middle_layer(model: Any) -> Any:
+    """A layer whose input has a gradient: not the first one, which may be an embedding."""
+    layers = [part for part in model.modules() if not list(part.children()) and hasattr(part, "in_features")]
+    return layers[len(layers) // 2] if layers else model
 
 
 #: Faults that lie in the training's own arguments, and healthy behaviours: name, resource, what it is.
@@ -195,6 +196,7 @@ _ARGUMENTS = (
 
 
 STEPS: tuple[type[Fault], ...] = (
+    SlowBackward,
     BlockingCheckpoint,
     BlockingLog,
     MemoryCopies,

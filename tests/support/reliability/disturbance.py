@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from support.reliability import acts, preparation
+from support.reliability import acts
 from support.reliability.comparison import Outcome
 from support.reliability.trial import Reference, Trial, attempt
 
@@ -42,7 +42,7 @@ class Disturbance(NamedTuple):
     ranks: int = 1
     options: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    prepare: Callable[[Path], preparation.Preparation] = preparation.unprepared
+    prepare: Callable[[Path], acts.Preparation] = acts.unprepared
     alike: Callable[[Reference], object] | None = None
     exact_err: bool = True
     root: bool = False
@@ -102,12 +102,12 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance("both-killed-for-good", "SIGKILL to agent and collector each time that they come back", acts.kill_all),
     Disturbance("both-stopped", "SIGSTOP to agent and collector inside a window", acts.stop_both),
     Disturbance("disk-full", "run and scratch directory on a file system that fills up before the first window",
-                acts.fill_disk, prepare=preparation.small_disk, root=True),
+                acts.fill_disk, prepare=acts.small_disk, root=True),
     Disturbance("memory-full", "runtime directory on a file system that is full from the start",
-                acts.unregistered, prepare=preparation.full_memory, root=True),
+                acts.unregistered, prepare=acts.full_memory, root=True),
     Disturbance("scratch-unwritable", "the scratch directory cannot be made: a file is in its place",
-                acts.window_fails, prepare=preparation.scratch_in_the_way),
-    Disturbance("no-py-spy", "py-spy not installed", acts.a_window, prepare=preparation.without_py_spy),
+                acts.window_fails, prepare=acts.scratch_in_the_way),
+    Disturbance("no-py-spy", "py-spy not installed", acts.a_window, prepare=acts.without_py_spy),
     Disturbance("files-removed", "beat file, FIFO, lock, runtime and scratch directory removed inside a window",
                 acts.remove_runtime),
     Disturbance("memory-truncated", "beat file and shared memory cut to nothing, through every path there is",

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .model import LanguageModel, ModelSize, next_token_loss
+from eroica.demo.training.model import LanguageModel, ModelSize, next_token_loss
 
 
 class Layout(Protocol):

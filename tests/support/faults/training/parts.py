@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import tokens
+from eroica.demo.training import tokens
+
 from .batching import CountedBatches, CutBatches, GrownBatches
 from .bookkeeping import TokenHasher, TokenStatistics
 from .reading import StoredTokens, TokensAhead

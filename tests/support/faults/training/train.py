@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from eroica.demo.training import loop
+from eroica.demo.training.data import RandomTokens, make_loader
 from support.faults import inject, plans_from_environment, read_plans
 
-from . import loop, parts
-from .data import RandomTokens, make_loader
+from . import parts
 from .layouts import Layout, make_layout
 
 

@@ -1,1 +1,0 @@
-../../../../src/eroica/demo/training/loop.py
