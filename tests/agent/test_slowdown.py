@@ -354,7 +354,7 @@ def test_a_slowdown_after_the_first_look_at_a_device_is_noticed_as_ever() -> Non
     assert trigger.baseline_s == pytest.approx(0.034, rel=0.01)
 
 
-@pytest.mark.parametrize(("iteration_s", "steady_after"), [(0.1, 60), (0.25, 60), (1.0, 25), (5.0, 25)])
+@pytest.mark.parametrize(("iteration_s", "steady_after"), [(0.1, 60), (0.25, 60), (1.0, 15), (5.0, 15)])
 def test_a_job_of_long_iterations_is_steady_before_sixty_of_them(iteration_s: float, steady_after: int) -> None:
     slowdown = Slowdown(Settings())
     seen = 0

@@ -527,6 +527,20 @@ def test_the_baseline_window_is_taken_once_and_handed_to_later_analyses() -> Non
     assert len(work.baseline) == 2 and work.window.window_id == 2 and work.counts
 
 
+def test_a_baseline_window_that_has_not_opened_gives_way_to_a_trigger() -> None:
+    """What it would show is what the trigger asks about."""
+    fleet = Fleet(Windows("j", Settings(baseline_window_s=1.0, window_s=1.0)))
+    for rank in (0, 1):
+        fleet.change(rank, steady=True)
+    fleet.step(1)
+    assert fleet.windows.window is not None and fleet.windows.window.purpose == "baseline"
+    slower = WorkerTrigger(count=1, reason="50 % longer", baseline_s=0.1, current_s=0.15)
+    fleet.change(0, trigger=slower, steady=False)
+    fleet.step(1)
+    assert [line.phase for line in fleet.windows.status().windows] == ["given up", "probe"]
+    assert fleet.windows.window.purpose == "slow"
+
+
 def test_a_request_during_the_baseline_window_is_told_the_window_that_it_will_get() -> None:
     fleet = Fleet(Windows("j", Settings(baseline_window_s=1.0, window_s=1.0)))
     for rank in (0, 1):

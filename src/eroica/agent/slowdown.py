@@ -100,7 +100,9 @@ class Slowdown:
     @property
     def current_s(self) -> float | None:
         """Mean of the last iterations without their slowest, seconds; None before there are enough."""
-        if len(self._recent) < _FEWEST:
+        count = len(self._recent)
+        is_long = count >= _LEAST_BEFORE_BASELINE and sum(self._recent) >= _FEWEST * _QUICK_S
+        if count < _FEWEST and not is_long:
             return None
         return trimmed_mean(self._recent, self._settings.one_off_fraction)
 

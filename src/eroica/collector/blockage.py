@@ -281,17 +281,17 @@ class Blockages:
 
     @property
     def _held(self) -> frozenset[int]:
-        """Windows of standstills whose verdict holds."""
+        """Return the windows of standstills whose verdict holds."""
         return self._ledger.judged("done", purpose="blocked")
 
     @property
     def _blocked(self) -> frozenset[int]:
-        """Those of them whose cause is known."""
+        """Return those of them whose cause is known."""
         return frozenset(one for one in self._held if self._ledger.verdicts[one].verdict == "blocked")
 
     @property
     def _failed_with(self) -> int:
-        """Exit status of a command that failed by itself; else 0."""
+        """Return the exit status of a command that failed by itself; else 0."""
         status, asked_to_end = self._ended or (None, False)
         return 0 if asked_to_end else status or 0
 

@@ -291,7 +291,7 @@ class Capturing:
         probes = {**current.first_probes, **current.probes()}
         training = span.in_training(self._roll)
         if not probes or not training:
-            return self._give_up(current, current.why_not_probed())
+            return self.give_up(current, current.why_not_probed())
         iteration_s = span.slowest_s(training)
         shortest_s = min(status.current_s or 0.0 for status in training)
         events = max(1, *(self._events(current, rank, probe, shortest_s) for rank, probe in probes.items()))
@@ -308,7 +308,7 @@ class Capturing:
             self._probe(now, current, training)
             return "going on"
         if objection := span.objection(length, events, self._settings):
-            self._give_up(current, objection)
+            self.give_up(current, objection)
             return "too large"
         if not current.operators:
             current.notes.append(f"operators are not recorded: one iteration makes {self._too_many:,} trace events")
@@ -331,7 +331,8 @@ class Capturing:
         current.deadline = now + patience.until_open_s(lead, iteration_s) + 10 * iteration_s + 10.0
         self._give("probe", current.window)
 
-    def _give_up(self, current: Underway, why: str) -> Outcome:
+    def give_up(self, current: Underway, why: str) -> Outcome:
+        """Cancel the window that is underway, and say why."""
         self._ledger.note(f"window {current.window.window_id} was given up: {why}")
         self._ledger.show(current.window, "given up", None, why)
         self._ledger.unseen = why

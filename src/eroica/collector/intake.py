@@ -102,7 +102,7 @@ def _bounds(
 
 
 def _cleaner(name: str, kind: inspect.Type) -> Callable[[Any], Any] | None:
-    """What cleans a field of this name and type; None where its type is a bound already."""
+    """Return what cleans a field of this name and type; None where its type is a bound already."""
     if isinstance(kind, inspect.StrType):
         return partial(clean_text, limit=_LETTERS.get(name, _NAME))
     if isinstance(kind, inspect.StructType):

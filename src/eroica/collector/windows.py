@@ -189,6 +189,9 @@ class Windows:
     def tick(self, now: float) -> list[Analyze]:
         """Time passed; call at least once a second."""
         current = self._capturing.current
+        if current is not None and self._gives_way(now, current):
+            self._capturing.give_up(current, "the job became slower before it opened")
+            current = None
         if current is None:
             self._maybe_open(now)
             return []
@@ -196,6 +199,11 @@ class Windows:
         if outcome in ("given up", "too large"):
             self._opening.given_up(now, in_vain=outcome == "too large")
         return self._analyze(current) if outcome == "ready" else []
+
+    def _gives_way(self, now: float, current: Underway) -> bool:
+        """Return whether a baseline window that has not opened yet would show what a trigger asks about."""
+        is_ahead = current.phase == "probe" and current.window.purpose == "baseline"
+        return is_ahead and self._opening.is_called(now, self.roll)
 
     # ------------------------------------------------------------------ views
 

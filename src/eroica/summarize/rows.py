@@ -37,7 +37,7 @@ ONLINE_GRAIN_NS = 8_000
 
 
 class Tally:
-    """What a window shows, added up.
+    """Add up what a window shows.
 
     Args:
         edges_ns: Boundaries of the iterations, wall clock. int64 [I + 1].

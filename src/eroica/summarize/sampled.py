@@ -57,7 +57,7 @@ class ThreadSamples(NamedTuple):
     kind: NDArray[np.int8]
 
     def count_in(self, window: tuple[int, int]) -> int:
-        """How many lie in a window."""
+        """Count the samples in a window."""
         return int(((self.time_ns >= window[0]) & (self.time_ns < window[1])).sum())
 
 
