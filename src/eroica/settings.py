@@ -79,7 +79,6 @@ SECONDS = Numbers(0, 1_000_000)
 LENGTH_S = Numbers(0, 1_000_000, above=True)
 #: Iterations, events, executions, peers.
 COUNT = Numbers(1, 1_000_000_000)
-FACTOR = Numbers(0, 1_000_000)
 
 
 def _setting(

@@ -65,7 +65,6 @@ class _WirePattern(WorkerPattern, frozen=True, kw_only=True):
 
 _DECODER = msgspec.msgpack.Decoder(_WirePattern)
 _KEY_DECODER = msgspec.msgpack.Decoder(FunctionKey)
-_GROUP_DECODER = msgspec.msgpack.Decoder(_WireGroup)
 
 
 class _Keys(dict[bytes, FunctionKey]):
@@ -136,24 +135,6 @@ def unpack_pattern(text: bytes) -> WorkerPattern:
     values["functions"] = _table(rows) if isinstance(rows, WireTable) else tuple(map(_with_kept_key, rows))
     values["process_groups"] = groups
     return WorkerPattern(**values)
-
-
-def key_of(text: bytes) -> FunctionKey:
-    """The function whose MessagePack this is; equal ones are one object.
-
-    Raises:
-        ValueError: It is none.
-    """
-    return _KEYS[text]
-
-
-def groups_of(texts: Sequence[bytes]) -> tuple[ProcessGroup, ...]:
-    """Process groups whose MessagePack as `packed_group` these are; equal ones are one object.
-
-    Raises:
-        ValueError: One is none, or they name too many ranks, or ranks that no job has.
-    """
-    return _groups(tuple(map(_GROUP_DECODER.decode, texts)))
 
 
 def _groups(groups: tuple[_WireGroup, ...]) -> tuple[ProcessGroup, ...]:

@@ -36,8 +36,6 @@ _GIT_S = 5.0
 #: A command waits so long for an earlier run's patterns to be packed.
 _CLOSING_S = 2.0
 _ASK_S = 5.0
-#: While more bytes than this wait to be handed over, patterns stay in the run directory.
-_SPOOL_BYTES = 1_000_000_000
 
 
 @dataclass
