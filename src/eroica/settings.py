@@ -107,7 +107,10 @@ class Settings:
 
     # --- slow trigger ---
     slowdown: float = _setting(
-        0.05, "Fraction above the best mean that counts as slower.", Numbers(0, 1000), "EROICA 4.1"
+        0.05,
+        "Rise over the best stretch that is to be noticed; 1.3 times as much is allowed.",
+        Numbers(0, 1000),
+        "EROICA 4.1",
     )
     one_off_fraction: float = _setting(
         0.04, "Slowest iterations left out of each mean (evaluation, checkpoint).", Numbers(0, 0.9)
@@ -227,7 +230,12 @@ class Settings:
         0.01, "A function must hold more than this fraction of the window.", SHARE, "EROICA eq. 11"
     )
     expected_python: float = _setting(0.01, "Highest expected beta of a Python function.", SHARE, "EROICA 4.3")
-    expected_collective: float = _setting(0.30, "Highest expected beta of a collective.", SHARE, "EROICA 4.3")
+    expected_collective: float = _setting(
+        0.30,
+        "Highest expected beta of a collective; for the record (equation 11), not for causes.",
+        SHARE,
+        "EROICA 4.3",
+    )
     expected_memory: float = _setting(0.05, "Highest expected beta of memory operations (the paper is silent).", SHARE)
     expected_host: float = _setting(
         0.40, "Highest share of a recorded iteration in which the device may wait for the host.", SHARE

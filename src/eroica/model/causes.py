@@ -218,7 +218,7 @@ CATALOG: dict[str, CatalogEntry] = {
     ),
     "sibling-process": CatalogEntry(
         title="Other processes beside the job",
-        meaning="Processes that do not belong to the job take cores, memory or device time that its workers lack.",
+        meaning="Processes that do not belong to the job take cores or device time that its workers lack.",
         next_step=(
             "Stop the named processes or move them to another host; if they must stay, keep them apart from the "
             "workers (taskset, CPU sets, a cgroup with a CPU limit, another device). Where it is another virtual "
