@@ -300,6 +300,9 @@ class Settings:
     fleet_plain_http: bool = _setting(
         False, "Report to http://, too, where that leaves the host: the token travels in clear."
     )
+    fleet_report_s: float = _setting(
+        30.0, "Pause between two reports of iteration times; verdicts go at once, s.", LENGTH_S
+    )
     fleet_patience_s: float = _setting(
         600.0, "How long reports that could not be handed over are tried again after the job's end, s.", SECONDS
     )

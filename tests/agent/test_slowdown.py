@@ -362,3 +362,9 @@ def test_a_job_of_long_iterations_is_steady_before_sixty_of_them(iteration_s: fl
         seen += 1
         slowdown.observe(10 + seen, iteration_s)
     assert steady_after <= seen <= steady_after + 5
+
+
+def test_whatever_share_of_the_slowest_is_left_out_one_iteration_of_a_block_counts() -> None:
+    slowdown = Slowdown(Settings(one_off_fraction=0.9))
+    found = [slowdown.observe(at, 0.6 if at < 200 else 1.2) for at in range(1, 300)]
+    assert any(found[200:]) and not any(found[:199])

@@ -99,8 +99,8 @@ class Job:
     async def verdict(self, window_id: int) -> str:
         """What is said of a window."""
         for _ in range(100):
-            if window_id in self.collector.windows.verdicts:
-                return self.collector.windows.verdicts[window_id].summary
+            if window_id in self.collector.windows.ledger.verdicts:
+                return self.collector.windows.ledger.verdicts[window_id].summary
             await asyncio.sleep(0.02)
         raise AssertionError(f"window {window_id} has no verdict")
 
@@ -141,7 +141,7 @@ def deliver_of(job: Job) -> Callable[[WorkerPattern], Awaitable[str]]:
 def test_a_pattern_with_numbers_that_are_none_is_refused(tmp_path: Path) -> None:
     async def script(job: Job) -> None:
         window_id = await job.open(100)
-        odd = msgspec.structs.replace(pattern(0, window_id), channels={"cpu": float("nan")}, duration_s=-1.0)
+        odd = msgspec.structs.replace(pattern(0, window_id), host_facts={"cpu": float("nan")}, duration_s=-1.0)
         assert await job.links[0].deliver(encode_record(odd)) == "refused"
 
     with_job(tmp_path, script)

@@ -16,10 +16,11 @@ from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store
 from eroica.collector import arrivals, service
 from eroica.collector.arrivals import Arrivals, head_in, heads_in
+from eroica.collector.baseline import disturbance
 from eroica.collector.resume import read_history
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
-from eroica.model.pattern import WorkerPattern
+from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.settings import Settings
@@ -172,3 +173,12 @@ def test_a_large_job_ticks_more_seldom_than_its_collector_looks_round(
         assert len(ticks) <= 1
 
     with_job(tmp_path, script)
+
+
+def test_a_head_tells_whether_others_disturbed_its_window_and_that_a_device_was_traced() -> None:
+    facts = {"cores_outside": 30.0, "run_queue_wait": 0.5, "cpu_count": 32.0, "load": 40.0}
+    beside = tuple(Neighbor(name=f"other{at}", pid=at, cpu_cores=float(at)) for at in range(1, 9))
+    whole = msgspec.structs.replace(pattern(0), host_facts=facts, neighbors=beside, has_accelerator=True)
+    head = head_in(encode_record(whole))
+    assert disturbance([head]) == disturbance([whole]) != "" and head.has_accelerator
+    assert len(head.neighbors) < len(beside) and head.host_facts.keys() < facts.keys()

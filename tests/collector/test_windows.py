@@ -40,6 +40,7 @@ class Fleet:
         self.events = self.events_without_operators = events
         self.duration_s = 0.0
         self.deaf: set[int] = set()
+        self.taken: dict[int, OrderMessage] = {}
         self.statuses = {
             rank: WorkerStatus(
                 worker=Worker(global_rank=rank, pid=100 + rank, world_size=ranks, host="h"),
@@ -70,6 +71,11 @@ class Fleet:
         order, status = self.windows.order, self.statuses[rank]
         if order is None or order.kind == "cancel" or rank in self.deaf:
             return
+        self.taken.setdefault(rank, order)
+        if self.taken[rank].window_id != order.window_id and status.iteration < self.taken[rank].last_iteration:
+            self.change(rank, result=msgspec.structs.replace(self.result(order, 0, 0.0), status="skipped", note="busy"))
+            return
+        self.taken[rank] = order
         answer = (order.window_id, order.kind, order.first_iteration)
         answered = (status.result.window_id, status.result.kind, status.result.first_iteration) == answer
         if status.iteration >= order.last_iteration and not answered:
@@ -537,8 +543,10 @@ def test_a_baseline_window_that_has_not_opened_gives_way_to_a_trigger() -> None:
     slower = WorkerTrigger(count=1, reason="50 % longer", baseline_s=0.1, current_s=0.15)
     fleet.change(0, trigger=slower, steady=False)
     fleet.step(1)
-    assert [line.phase for line in fleet.windows.status().windows] == ["given up", "probe"]
-    assert fleet.windows.window.purpose == "slow"
+    assert [(line.phase, line.purpose) for line in fleet.windows.status().windows] == [("probe", "slow")]
+    fleet.step(100)
+    fleet.deliver(0, 1)
+    assert [(work.window.purpose, work.counts) for work in fleet.work] == [("slow", True)]
 
 
 def test_a_request_during_the_baseline_window_is_told_the_window_that_it_will_get() -> None:

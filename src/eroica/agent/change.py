@@ -165,7 +165,7 @@ class Change:
         """Make the block of the row, whose iterations took so long in all."""
         recent = list(islice(reversed(self._blocks), _LEVEL - 1))
         count, ordered = len(self._row), sorted(self._row)
-        slow = max(1, math.ceil(self._one_off * count))
+        slow = min(max(1, math.ceil(self._one_off * count)), count - 1)
         kept_s, slowest_s = math.fsum(ordered[:-slow]) / (count - slow), math.fsum(ordered[-slow:]) / slow
         pause_s = min([slowest_s, *(block.slowest_s for block in recent)]) - _SCATTERED * kept_s
         mean_s = kept_s + max(pause_s, 0.0) * slow / count

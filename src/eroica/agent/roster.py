@@ -151,10 +151,19 @@ class LocalWorker:
         self.silence.poll(
             self._clock(),
             (now.iteration, now.last_event_ns),
-            self.iteration_s,
+            self.iteration_s or self._first_mean_s(now.iteration),
             learning=self._state == "learning",
             over=self._state in ("failed", "finished"),
         )
+
+    def _first_mean_s(self, iteration: int) -> float | None:
+        """Return the mean of the few iterations before a median is known, seconds; None before the first."""
+        known = [
+            duration
+            for duration in self.reader.durations(max(self._learned_at, iteration - _A_FEW), iteration)
+            if duration > 0
+        ]
+        return sum(known) * 1e-9 / len(known) if known else None
 
     @property
     def iteration(self) -> int:

@@ -15,7 +15,7 @@ from eroica.archive.load import open_window, read_contents
 from eroica.archive.store import Store
 from eroica.collector.intake import clean_pattern
 from eroica.errors import InputError
-from eroica.model.pattern import WorkerPattern
+from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.wire.codec import decode_record
 from eroica.wire.files import write_whole
 
@@ -23,6 +23,8 @@ from eroica.wire.files import write_whole
 FEW_WORKERS = 256
 #: Workers left out whose reason is told; the rest is a number.
 _NAMED = 20
+#: What heads carry of a worker's host, so that a baseline window is known to be disturbed: facts, and processes.
+_FACTS, _PROCESSES = ("cores_outside", "run_queue_wait", "cpu_count"), 3
 
 
 class Arrivals:
@@ -140,6 +142,11 @@ def _there(content: bytes | str) -> bytes:
     return content
 
 
+def heaviest(neighbors: Iterable[Neighbor]) -> list[Neighbor]:
+    """Return the few processes beside the job that use most cores."""
+    return sorted(neighbors, key=lambda each: -each.cpu_cores)[:_PROCESSES]
+
+
 def head_in(content: bytes) -> WorkerPattern:
     """Take the head from what came of a worker, which is checked to its end: no rows, and little else.
 
@@ -157,6 +164,9 @@ def head_in(content: bytes) -> WorkerPattern:
         iteration_us=pattern.iteration_us,
         wait_us=b"",
         functions=(),
+        has_accelerator=pattern.has_accelerator,
+        host_facts={name: pattern.host_facts[name] for name in _FACTS if name in pattern.host_facts},
+        neighbors=tuple(heaviest(pattern.neighbors)),
     )
 
 

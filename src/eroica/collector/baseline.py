@@ -9,6 +9,7 @@ from statistics import median
 
 import numpy as np
 
+from eroica.collector.arrivals import heaviest
 from eroica.collector.resume import History
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
@@ -33,7 +34,6 @@ _LOOKED_AT = 64
 _NEAR_BEST = 1.05
 #: Others disturb workers that wait for a core for this share of the time, by cores and by a share of the host's cores.
 _WAITED, _CORES, _CORES_SHARE = 0.1, 0.2, 0.1
-_NAMED = 3
 #: Iterations of the mean that workers report.
 _IN_A_MEAN = 50
 
@@ -85,6 +85,11 @@ class Baseline:
         """A window is opened for it; the last try counts as done, whatever comes of it."""
         self._tries += 1
         self._done = self._tries >= _TRIES
+
+    def gave_way(self) -> None:
+        """It became the window for a trigger before it opened: that was no try."""
+        self._tries -= 1
+        self.distrust()
 
     def taken(self, patterns: Iterable[WorkerPattern], iteration_s: float | None) -> None:
         """The window is over.
@@ -246,8 +251,7 @@ def disturbance(patterns: Sequence[WorkerPattern]) -> str:
         least = max(_CORES, _CORES_SHARE * facts.get("cpu_count", 0.0))
         if waited < _WAITED or cores < least or cores <= worst:
             continue
-        heaviest = sorted(one.neighbors, key=lambda each: -each.cpu_cores)[:_NAMED]
-        names = ", ".join(dict.fromkeys(each.name for each in heaviest if each.cpu_cores >= _CORES))
+        names = ", ".join(dict.fromkeys(each.name for each in heaviest(one.neighbors) if each.cpu_cores >= _CORES))
         who = f"other processes ({names})" if names else "other processes"
         of = f" of {facts['cpu_count']:.0f}" if "cpu_count" in facts else ""
         worst, told = cores, f"{who} used {cores:.1f}{of} cores of {one.worker.host} when it was taken"

@@ -108,6 +108,17 @@ class Underway:
         }
         return f"window {window.window_id}: {words[self.phase]}"
 
+    def serve(self, wanted: Wanted) -> None:
+        """Go on for another purpose: the probe that runs is the same for any."""
+        self.wanted = wanted
+        self.window = msgspec.structs.replace(
+            self.window,
+            purpose=wanted.purpose,
+            reason=wanted.reason,
+            baseline_iteration_s=wanted.baseline_s or self.window.baseline_iteration_s,
+            since=wanted.since,
+        )
+
     def expects(self, pattern: WorkerPattern) -> bool:
         """The pattern is of this window and of a worker in it."""
         return pattern.window_id == self.window.window_id and pattern.worker.global_rank in self.ranks
@@ -291,7 +302,7 @@ class Capturing:
         probes = {**current.first_probes, **current.probes()}
         training = span.in_training(self._roll)
         if not probes or not training:
-            return self.give_up(current, current.why_not_probed())
+            return self._give_up(current, current.why_not_probed())
         iteration_s = span.slowest_s(training)
         shortest_s = min(status.current_s or 0.0 for status in training)
         events = max(1, *(self._events(current, rank, probe, shortest_s) for rank, probe in probes.items()))
@@ -308,7 +319,7 @@ class Capturing:
             self._probe(now, current, training)
             return "going on"
         if objection := span.objection(length, events, self._settings):
-            self.give_up(current, objection)
+            self._give_up(current, objection)
             return "too large"
         if not current.operators:
             current.notes.append(f"operators are not recorded: one iteration makes {self._too_many:,} trace events")
@@ -331,8 +342,7 @@ class Capturing:
         current.deadline = now + patience.until_open_s(lead, iteration_s) + 10 * iteration_s + 10.0
         self._give("probe", current.window)
 
-    def give_up(self, current: Underway, why: str) -> Outcome:
-        """Cancel the window that is underway, and say why."""
+    def _give_up(self, current: Underway, why: str) -> Outcome:
         self._ledger.note(f"window {current.window.window_id} was given up: {why}")
         self._ledger.show(current.window, "given up", None, why)
         self._ledger.unseen = why

@@ -50,8 +50,6 @@ _USUAL, _USUAL_S = 1.08, 10.0
 _HANG_OPERATIONS = 5.0
 #: A pause counts as survived by so much: the next one may be a little longer.
 _PAUSE_FACTOR = 1.5
-#: ...and for so many usual operations.
-_HANG_OPERATIONS = 5.0
 #: An agent that has not reported for so long while the job hangs may be cut off.
 _LATE_S, _UNHEARD_S = 1.3, 2.2
 #: Who uses so much of a core, or moves so many bytes a second, while all wait for it, is at work.

@@ -143,13 +143,6 @@ class Opening:
         self._whole = whole
         return replace(whole, seconds=look_s)
 
-    def is_called(self, now: float, workers: Iterable[WorkerStatus]) -> bool:
-        """Return whether a trigger waits for a window, and none was judged a moment ago."""
-        return now >= self.quiet_until and any(not one.ended and self._is_unanswered(one) for one in workers)
-
-    def _is_unanswered(self, status: WorkerStatus) -> bool:
-        return status.trigger is not None and self._triggers_seen.get(key_of(status)) != status.trigger.count
-
     def _is_news(self, now: float, trigger: WorkerTrigger) -> bool:
         is_rested = now >= self._known_at + min(_LEAST_PAUSE_S, self._settings.cooldown_s)
         return is_rested and trigger.kind == "slow" and trigger.current_s >= _FAR_SLOWER * self._known_s
@@ -158,9 +151,11 @@ class Opening:
         """New triggers of the living, from now on answered."""
         fresh = []
         for status in workers:
-            if status.trigger is not None and not status.ended and self._is_unanswered(status):
-                self._triggers_seen[key_of(status)] = status.trigger.count
-                fresh.append(status.trigger)
+            trigger, key = status.trigger, key_of(status)
+            if trigger is None or status.ended or self._triggers_seen.get(key) == trigger.count:
+                continue
+            self._triggers_seen[key] = trigger.count
+            fresh.append(trigger)
         return fresh
 
     def suspect(self, reason: str) -> None:

@@ -37,9 +37,6 @@ from eroica.wire.messages import (
     WorkerStatus,
 )
 
-#: A job whose baseline window already shows a cause of this gain is looked at again, for longer.
-_EARLY_GAIN = 0.1
-
 
 @dataclass(frozen=True)
 class Analyze:
@@ -189,9 +186,8 @@ class Windows:
     def tick(self, now: float) -> list[Analyze]:
         """Time passed; call at least once a second."""
         current = self._capturing.current
-        if current is not None and self._gives_way(now, current):
-            self._capturing.give_up(current, "the job became slower before it opened")
-            current = None
+        if current is not None and current.phase == "probe" and current.window.purpose == "baseline":
+            self._give_way(now, current)
         if current is None:
             self._maybe_open(now)
             return []
@@ -200,10 +196,13 @@ class Windows:
             self._opening.given_up(now, in_vain=outcome == "too large")
         return self._analyze(current) if outcome == "ready" else []
 
-    def _gives_way(self, now: float, current: Underway) -> bool:
-        """Return whether a baseline window that has not opened yet would show what a trigger asks about."""
-        is_ahead = current.phase == "probe" and current.window.purpose == "baseline"
-        return is_ahead and self._opening.is_called(now, self.roll)
+    def _give_way(self, now: float, current: Underway) -> None:
+        """Let a baseline window that has not opened yet become the one for a trigger: it would show the same."""
+        wanted = self._opening.next_trigger(now, self.roll)
+        if wanted is not None:
+            current.serve(wanted)
+            self._baseline.gave_way()
+            self.ledger.show(current.window, "probe")
 
     # ------------------------------------------------------------------ views
 

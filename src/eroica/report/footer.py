@@ -67,6 +67,12 @@ def footer(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0)
         left = room - used - (cell_len(link) + len(_BETWEEN) if narrow < 0 else 0)
         if left >= (min(cell_len(verdict.text), _LEAST_OF_A_VERDICT) if narrow < _NARROWEST else -len(_BETWEEN)):
             break
+    over = -len(_BETWEEN) - left
+    for at in range(len(facts) - 1, -1, -1):  # too wide in its narrowest form
+        if over > 0:
+            text, has = facts[at].text, cell_len(facts[at].text)
+            facts[at] = Piece(shorten(text, has - over), facts[at].style)
+            over -= has - cell_len(facts[at].text)
     if verdict.text and left > 1:
         facts.append(Piece(shorten(verdict.text, left), verdict.style))
     pieces = [Piece(" eroica ", "title"), Piece(" ", "plain")]

@@ -29,7 +29,7 @@ class WorkerTrigger(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     count: int
-    kind: Literal["slow", "expected"] = "slow"
+    kind: Literal["slow", "expected", "seldom"] = "slow"  # the last one from agents of 0.1.0 only
     reason: str
     baseline_s: float | None
     current_s: float

@@ -28,8 +28,6 @@ from eroica.wire.messages import ProfileRequest
 log = logging.getLogger("eroica.fleet")
 
 _POLL_S = 1.0
-#: Pause between two reports of iteration times, seconds; verdicts go at once.
-_REPORT_S = 30.0
 #: After this the collector is taken for gone, and not for one that is just being started again.
 _GONE_S = 10.0
 _GIT_S = 5.0
@@ -191,7 +189,7 @@ class Reporter:
             if not sent.ok:
                 return
             if beat is not None and sent.beat:
-                self._next_beat = self._clock() + _REPORT_S
+                self._next_beat = self._clock() + self._settings.fleet_report_s
                 self._spool.taken(beat, seen.signature)
             due = False
 
