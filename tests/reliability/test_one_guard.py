@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import eroica.worker
+from eroica.settings import Settings
 from eroica.wire.beat import FAILED, ORDER_FAILED, WINDOW, BeatReader, BeatWriter, Order
 from eroica.worker import attach, import_watch
 from eroica.worker.answering import Answering
@@ -109,7 +110,7 @@ def profiler(guest: Guest, tmp_path: Path) -> Iterator[Profiler]:
     guest._beats = BeatWriter.create(tmp_path, {})
     guest._capturer = Capturer(
         {}, guest._answer, SimpleNamespace(exists=True, taken=False, used=True), guest._in_background, guest.guard.run,
-        guest._settings, make_tracer=lambda **_: one,
+        Settings(), make_tracer=lambda **_: one,
     )  # type: ignore[arg-type]  # fmt: skip
     guest._capturer.take(Order(5, WINDOW, 0, 10, 13, 0, 0, str(tmp_path)), 9)
     pass_boundaries(guest, 9, 10)
