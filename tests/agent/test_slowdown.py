@@ -368,3 +368,21 @@ def test_whatever_share_of_the_slowest_is_left_out_one_iteration_of_a_block_coun
     slowdown = Slowdown(Settings(one_off_fraction=0.9))
     found = [slowdown.observe(at, 0.6 if at < 200 else 1.2) for at in range(1, 300)]
     assert any(found[200:]) and not any(found[:199])
+
+
+@pytest.mark.parametrize(
+    ("every", "before", "times", "within_s"), [(50, 1.0, 30.0, 60.0), (5, 1.0, 1.5, 150.0), (300, 30.0, 120.0, 450.0)]
+)
+def test_long_iterations_far_apart_are_noticed_once_they_cost_more_than_they_used_to(
+    every: int, before: float, times: float, within_s: float
+) -> None:
+    """A checkpoint that takes 3 s now; every fifth iteration half as long again; 3 s that become 12."""
+    slowdown, onset, took_s = Slowdown(Settings()), 3000, 0.0
+    rng = random.Random(every)
+    for at in range(1, 9000):
+        duration_s = 0.1 * rng.lognormvariate(0, 0.03) * ((times if at > onset else before) if at % every == 0 else 1.0)
+        found = slowdown.observe(at, duration_s)
+        took_s += duration_s if at > onset else 0.0
+        if found is not None:
+            break
+    assert found is not None and at > onset and took_s <= within_s

@@ -9,6 +9,8 @@ independent nor normal:
 
 - Durations are looked at in blocks of a second, the slowest of each block left out: a checkpoint is no change. One in
   each of five blocks in a row is: what is certainly no scatter of the shortest of the five counts.
+- They are also looked at in long blocks, by their mean over their median: so much do long iterations far apart cost,
+  however fast the others are.
 - The sum counts only while the middle block since it began is beyond the allowance, and the last one is.
 - A block adds a bounded part, so that none can ask alone.
 - Scatter is measured between neighboring blocks: a slow growth is none of it.
@@ -28,6 +30,8 @@ from eroica.settings import Settings
 #: Seconds of iterations in a block, and iterations of it at least.
 _BLOCK_S = 1.0
 _LEAST_IN_BLOCK = 2
+#: The same for long blocks.
+_LONG_S, _LEAST_IN_LONG = 15.0, 50
 #: Iterations that are several times as long as known end a block of so many of them, of the least if it is that long.
 _ENOUGH_IN_BLOCK = 3
 _LONG_BLOCK_S = 3.0
@@ -100,13 +104,16 @@ class Change:
 
     Args:
         settings: `slowdown`, `one_off_fraction`.
+        is_long: Blocks are long, and only what single long iterations cost counts.
 
     Attributes:
         best_s: Mean iteration of the best stretch so far, seconds; infinite before there is one.
         level_s: Median of some blocks in a row that have just been completed, seconds; else None.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, is_long: bool = False) -> None:
+        self._is_long, self._usual_s = is_long, 0.0
+        self._block_s, self._least = (_LONG_S, _LEAST_IN_LONG) if is_long else (_BLOCK_S, _LEAST_IN_BLOCK)
         self.best_s = math.inf
         self.level_s: float | None = None
         self._seen = 0
@@ -143,7 +150,7 @@ class Change:
         self._row_s += duration_s
         self._row.append(max(duration_s / _WINDOWS_COST, self.best_s) if beside_window else duration_s)
         total_s = self._row_s
-        if len(self._row) < _LEAST_IN_BLOCK or total_s < _BLOCK_S:
+        if len(self._row) < self._least or total_s < self._block_s:
             return None
         if len(self._row) < _ENOUGH_IN_BLOCK and self.best_s < _BLOCK_S / 2 and total_s < _LONG_BLOCK_S:
             return None
@@ -165,6 +172,10 @@ class Change:
         """Make the block of the row, whose iterations took so long in all."""
         recent = list(islice(reversed(self._blocks), _LEVEL - 1))
         count, ordered = len(self._row), sorted(self._row)
+        if self._is_long:
+            self._usual_s = self._usual_s or median(ordered)
+            mean_s = self._usual_s * math.fsum(ordered) / count / median(ordered)
+            return _Block(mean_s, count, total_s, median([*(block.mean_s for block in recent), mean_s]), 0.0)
         slow = min(max(1, math.ceil(self._one_off * count)), count - 1)
         kept_s, slowest_s = math.fsum(ordered[:-slow]) / (count - slow), math.fsum(ordered[-slow:]) / slow
         pause_s = min([slowest_s, *(block.slowest_s for block in recent)]) - _SCATTERED * kept_s

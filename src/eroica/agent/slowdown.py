@@ -89,7 +89,7 @@ class Slowdown:
     def _begin(self) -> None:
         """Nothing is known of the past."""
         self._recent: deque[float] = deque(maxlen=_IN_A_MEAN)
-        self._change = Change(self._settings)
+        self._change, self._long = Change(self._settings), Change(self._settings, is_long=True)
 
     @property
     def baseline_s(self) -> float | None:
@@ -114,12 +114,18 @@ class Slowdown:
         """
         after = self._settings.baseline_after_iterations
         some = self._seen >= min(after, max(_LEAST_BEFORE_BASELINE, after * _QUICK_S / (self.current_s or _QUICK_S)))
-        return some and self.baseline_s is not None and self.current_s is not None and not self._change.is_likely
+        return (
+            some
+            and self.baseline_s is not None
+            and self.current_s is not None
+            and not (self._change.is_likely or self._long.is_likely)
+        )
 
     def absolve(self) -> None:
         """A window found nothing wrong: ask for more before asking again."""
         self._margin = min(self._margin * _BACKOFF, _LARGEST_MARGIN)
         self._change.absolve()
+        self._long.absolve()
 
     def observe(self, iteration: int, duration_s: float) -> Trigger | None:
         """Take in one completed iteration.
@@ -163,16 +169,18 @@ class Slowdown:
             self._recent.extend(known)
             for one in known:
                 self._change.observe(one, self._margin)
+                self._long.observe(one, self._margin)
 
     def _judge(self, duration_s: float, beside_window: bool = False) -> Trigger | None:
-        rise = self._change.observe(duration_s, self._margin, beside_window)
+        by_block = [(one, one.observe(duration_s, self._margin, beside_window)) for one in (self._change, self._long)]
+        change, rise = next((pair for pair in by_block if pair[1] is not None), (self._change, None))
         if rise is None:
             return None
         reason = (
             f"iterations have taken {percent(rise.current_s / rise.best_s - 1.0)} longer than at their best for "
             f"{rise.since_s:.0f} s"
         )
-        return Trigger("slow", rise.best_s, rise.current_s, reason, self._change.lasted)
+        return Trigger("slow", rise.best_s, rise.current_s, reason, change.lasted)
 
     def _judge_expected(self) -> Trigger | None:
         """Compare with what the user expects."""
