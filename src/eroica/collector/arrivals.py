@@ -1,4 +1,4 @@
-"""Keep patterns as they come until their window is judged: on disk, in one file a window, and decoded only then.
+"""Keep patterns as they come until their window is judged: on disk, in one file a window.
 
 The state machines need of a pattern whose it is and how long its iterations took: its head. A window of few workers
 ends as a file for each of them; one of many keeps its one file.

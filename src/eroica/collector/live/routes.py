@@ -1,6 +1,6 @@
 """The live page, its events, and the JSON interface to open a window: routes of the collector for people's browsers.
 
-`visitors` says who may see them, `telling` what readers of the events are told.
+`access` says who may see them, `telling` what readers of the events are told.
 """
 
 from __future__ import annotations
