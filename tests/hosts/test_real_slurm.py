@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from eroica.model.verdict import Verdict
+from support.fixtures import let_others_in
 from support.slurm import Slurm, why_no_slurm
 
 pytestmark = [
@@ -48,8 +49,7 @@ PATIENCE_S = 150.0
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     directory = tmp_path_factory.mktemp("slurm")
-    for place in (directory, *list(directory.parents)[:2]):
-        place.chmod(0o755)
+    let_others_in(directory)
     with Slurm(directory) as running:
         yield running
 

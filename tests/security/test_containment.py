@@ -18,6 +18,7 @@ from neighbors import EROICA, NEIGHBOR, Job, as_neighbor, environment, request, 
 
 from eroica.wire.address import read_address
 from eroica.wire.beat import FILE_BYTES, MAGIC, BeatWriter
+from support.fixtures import let_others_in
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
@@ -176,8 +177,7 @@ def test_in_the_end_the_job_was_watched_its_directories_are_gone_and_nothing_els
 @pytest.mark.root
 @needs_root
 def test_a_directory_that_another_user_made_first_is_not_used_and_the_job_runs_all_the_same(tmp_path: Path) -> None:
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
+    let_others_in(tmp_path)
     memory, trap = tmp_path / "memory", tmp_path / "trap"
     for place in (memory, trap):
         place.mkdir()
@@ -205,8 +205,7 @@ def test_a_directory_that_another_user_made_first_is_not_used_and_the_job_runs_a
 @needs_root
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv to start programs as another user")
 def test_jobs_of_two_users_with_one_name_in_one_place_do_not_meet(tmp_path: Path) -> None:
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
+    let_others_in(tmp_path)
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)

@@ -11,6 +11,7 @@ import pytest
 from neighbors import EROICA, as_neighbor, environment
 
 from eroica.wire.places import without_others_links
+from support.fixtures import let_others_in
 
 pytestmark = [
     pytest.mark.root,
@@ -20,8 +21,7 @@ pytestmark = [
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
+    let_others_in(tmp_path)
     place = tmp_path / "shared"
     place.mkdir()
     place.chmod(0o1777)

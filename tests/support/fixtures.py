@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,14 @@ def browser(chromium: Browser) -> Browser:
     """The same one as if it had just been started."""
     chromium.reset()
     return chromium
+
+
+def let_others_in(directory: Path) -> None:
+    """Let other users into a directory of a test's and those above it, below the one for temporary files."""
+    top = Path(tempfile.gettempdir())
+    for one in (directory, *directory.parents):
+        if top in one.parents:
+            one.chmod(0o755)
 
 
 def mark_thorough(items: list[pytest.Item], names: Path) -> None:
