@@ -77,6 +77,7 @@ def submit(slurm: Slurm, directory: Path, script: str) -> str:
     end = time.monotonic() + 90
     while steady_workers(directory) < 2 and time.monotonic() < end:
         time.sleep(0.5)
+    time.sleep(8)  # some hundred iterations more: fewer tell nothing of a worker
     return job
 
 
@@ -99,7 +100,6 @@ def await_end(slurm: Slurm, job: str, directory: Path) -> str:
 )
 def test_a_batch_script_is_watched_on_both_nodes_and_speaks_once(slurm: Slurm, tmp_path: Path, script: str) -> None:
     job = submit(slurm, tmp_path, script)
-    time.sleep(8)  # some hundred iterations more: fewer tell nothing of a worker
     (tmp_path / "enough").touch()
     state = await_end(slurm, job, tmp_path)
     out = (tmp_path / "out").read_text()
