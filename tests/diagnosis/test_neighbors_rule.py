@@ -153,7 +153,6 @@ def test_processes_that_cannot_be_seen_count_by_what_the_cores_did(seed: int) ->
     assert "cannot be seen" in verdict.summary
 
 
-@seeds
 def test_many_of_one_name_are_named_together_and_small_ones_only_counted() -> None:
     workers = [Neighbor(name="python (train.py)", pid=pid, cpu_cores=0.5) for pid in (12, 11, 13)]
     assert name_use(workers, 1.6, 4) == "python (train.py) (pids 11, 12 and 13) use 1.5 of 4 cores"
