@@ -381,8 +381,11 @@ def test_long_iterations_far_apart_are_noticed_once_they_cost_more_than_they_use
     rng = random.Random(every)
     for at in range(1, 9000):
         duration_s = 0.1 * rng.lognormvariate(0, 0.03) * ((times if at > onset else before) if at % every == 0 else 1.0)
+        duration_s *= 3.0 if at < 200 else 1.0
         found = slowdown.observe(at, duration_s)
         took_s += duration_s if at > onset else 0.0
         if found is not None:
             break
     assert found is not None and at > onset and took_s <= within_s
+    usual_s = 0.1 * (1 + (before - 1) / every)
+    assert found.baseline_s == pytest.approx(usual_s, rel=0.1), "though the job began three times as slowly"

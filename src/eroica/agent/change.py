@@ -71,7 +71,7 @@ class Rise(NamedTuple):
     """A change for the worse.
 
     Attributes:
-        best_s: Mean iteration of the job's best stretch, seconds.
+        best_s: Mean iteration of the job's best stretch, seconds; in long blocks, what it would be at the present pace.
         current_s: Median of the blocks since the change began, seconds.
         since_s: For how long, seconds.
     """
@@ -112,7 +112,8 @@ class Change:
     """
 
     def __init__(self, settings: Settings, is_long: bool = False) -> None:
-        self._is_long, self._usual_s = is_long, 0.0
+        self._is_long = is_long
+        self._usual_s = self._now_s = 0.0  # median iteration of the first long block, and of the last
         self._block_s, self._least = (_LONG_S, _LEAST_IN_LONG) if is_long else (_BLOCK_S, _LEAST_IN_BLOCK)
         self.best_s = math.inf
         self.level_s: float | None = None
@@ -173,8 +174,9 @@ class Change:
         recent = list(islice(reversed(self._blocks), _LEVEL - 1))
         count, ordered = len(self._row), sorted(self._row)
         if self._is_long:
-            self._usual_s = self._usual_s or median(ordered)
-            mean_s = self._usual_s * math.fsum(ordered) / count / median(ordered)
+            self._now_s = median(ordered)
+            self._usual_s = self._usual_s or self._now_s
+            mean_s = self._usual_s * math.fsum(ordered) / count / self._now_s
             return _Block(mean_s, count, total_s, median([*(block.mean_s for block in recent), mean_s]), 0.0)
         slow = min(max(1, math.ceil(self._one_off * count)), count - 1)
         kept_s, slowest_s = math.fsum(ordered[:-slow]) / (count - slow), math.fsum(ordered[-slow:]) / slow
@@ -221,7 +223,8 @@ class Change:
             return None
         self._lost_s = 1e-9  # asks again after as much more, and the sum still counts as begun
         self._harmful = self._since
-        return Rise(self.best_s, current_s, since_s)
+        pace = self._now_s / self._usual_s if self._is_long else 1.0
+        return Rise(pace * self.best_s, pace * current_s, since_s)
 
     def _scatter(self, stride: int) -> float:
         """Scatter of means of so many blocks, a fraction, from differences of neighbors: growth is none of it."""

@@ -330,7 +330,8 @@ class HostWindow:
 
 #: Iterations that a baseline needs, and that must be longer after it: fewer may be anything.
 _LEAST_BEFORE, _LEAST_AFTER = 8, 4
-#: So many times as long; the share of either side that may lie beyond the middle between both.
+#: A rise inside a baseline window: by this factor; at most this share of the iterations before it may be as long as
+#: those after it, and the other way round.
 _TIMES = 1.3
 _ASTRAY = 0.2
 #: Workers see a change in the same iteration or in the one before: who waits for whom differs.

@@ -330,7 +330,7 @@ def read_contents(paths: Sequence[Path]) -> Iterator[tuple[str, bytes | str]]:
 
 
 def _tried(read: Callable[[], Record]) -> Record | str:
-    """What was read, or why not, to follow a name in a sentence."""
+    """Return what was read; else the reason as the end of a sentence that begins with a file's name."""
     try:
         return read()
     except OSError as error:

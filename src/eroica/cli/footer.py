@@ -248,7 +248,7 @@ class BottomLine:
 
 
 def removal(row: int) -> str:
-    """What undoes `BottomLine.show` in a terminal of `row` rows."""
+    """Return the bytes that undo `BottomLine.show` in a terminal of `row` rows."""
     return f"\x1b7\x1b[r\x1b[{row};1H\x1b[m\x1b[2K\x1b8"
 
 

@@ -193,7 +193,7 @@ def say_page(console: Console, run: Path, settings: Settings) -> None:
 
 
 def find_page(run: Path, patience_s: float = _PAGE_S) -> Path | None:
-    """The page of a run's final verdict, as soon as it is drawn; None if it does not come in so many seconds."""
+    """Wait for the page of a run's final verdict; None if it is not drawn within `patience_s` seconds."""
     page, verdict, end = run / PAGE_FILE, run / "verdict.json", time.monotonic() + patience_s
     while time.monotonic() < end:
         try:

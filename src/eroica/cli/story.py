@@ -38,7 +38,7 @@ class Story:
                 yield line
 
     def _lines(self, status: JobStatus) -> Iterator[tuple[str, str]]:
-        """What the status says, each line with a key."""
+        """Yield the lines that a status gives, each with a key: a line is told once for each key."""
         if status.iteration > 0:
             yield "training", "training"
         if status.mean_ms:
