@@ -92,7 +92,7 @@ def run(name: str, seed: int, directory: Path) -> dict[str, Any]:
             replace(
                 case,
                 directory=directory / plan.name,
-                plans=(replace(plan, from_iteration=ALONE_FROM),),
+                injected=(replace(plan, from_iteration=ALONE_FROM),),
                 job=job.arguments if plan.name == job.in_arguments else job.calm,
             )
         )
@@ -100,7 +100,7 @@ def run(name: str, seed: int, directory: Path) -> dict[str, Any]:
     }
     healthy_ms = 0.0
     if job.onset < MIDDLE:
-        healthy_ms = pace_of(replace(case, directory=directory / "calm", plans=(), job=job.calm))
+        healthy_ms = pace_of(replace(case, directory=directory / "calm", injected=(), job=job.calm))
         case = replace(case, expected_iteration_s=healthy_ms / 1e3)
     case.directory.mkdir()
     watch(case, job.onset, WINDOWS, blocks=False)

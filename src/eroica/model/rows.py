@@ -135,19 +135,22 @@ class RowsOfAll(_MadeRows):
     Attributes:
         tables: One per worker.
         starts: Place of each worker's first row among all, and after the last worker's the number of rows. intp [W+1].
+        ends: `RowTable.ends` of all. int64 [R].
     """
 
-    __slots__ = ("starts", "tables")
+    __slots__ = ("ends", "starts", "tables")
 
     def __init__(self, tables: Sequence[RowTable]) -> None:
         self.tables = tables
         self.starts = np.concatenate([[0], np.cumsum([len(table) for table in tables])]).astype(np.intp)
+        self.ends = np.concatenate([np.empty(0, np.int64), *(table.ends for table in tables)])
 
     def series(self, places: NDArray[np.integer[Any]]) -> list[bytes]:
         """`per_iteration_us` of the rows at these places. [A]."""
         workers = np.searchsorted(self.starts, places, side="right") - 1
-        own = places - self.starts[workers]
-        return [self.tables[worker].series_of(at) for worker, at in zip(workers.tolist(), own.tolist(), strict=True)]
+        begins = np.where(places > self.starts[workers], self.ends[places - 1], 0)
+        bounds = zip(workers.tolist(), begins.tolist(), self.ends[places].tolist(), strict=True)
+        return [self.tables[worker].series[begin:end] for worker, begin, end in bounds]
 
     def __len__(self) -> int:
         return int(self.starts[-1])

@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from zlib_ng import zlib_ng
 
 from eroica.errors import InputError
+
+#: As `zlib`, and it decodes in two thirds of the time; its types are not stated.
+_ng: Any = zlib_ng
 
 _MAX_BYTES = 16_000_000
 #: Deflate makes at most 1,032 bytes of one.
@@ -98,13 +102,14 @@ def _unpacked(data: bytes) -> bytes:
     """Bytes of one series, within bounds."""
     if len(data) <= _CANNOT_BE_TOO_LONG:  # in half the time
         try:
-            return zlib.decompress(data)
-        except zlib.error as error:
+            plain: bytes = _ng.decompress(data)
+            return plain
+        except _ng.error as error:
             raise InputError(f"these {len(data)} bytes are no series: {error}") from error
-    unpacker = zlib.decompressobj()
+    unpacker = _ng.decompressobj()
     try:
         plain = unpacker.decompress(data, _MAX_BYTES)
-    except zlib.error as error:
+    except _ng.error as error:
         raise InputError(f"these {len(data)} bytes are no series: {error}") from error
     if unpacker.unconsumed_tail or not unpacker.eof:
         raise InputError(f"these {len(data)} bytes are no series")
