@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from eroica.diagnosis.recordings import recorded_probability
-from eroica.diagnosis.selection import Cause, Weighed, growth_of
+from eroica.diagnosis.selection import Cause, Weighed, growth_of, settle_gains
 from eroica.diagnosis.view import View
 from eroica.model.shares import percent
 
@@ -76,15 +76,19 @@ def _model() -> dict[str, tuple[float, float, float]]:
 
 
 def admit(view: View, causes: Sequence[Cause]) -> tuple[list[Cause], list[Weighed]]:
-    """Return the causes with their probabilities, and what is withheld because none is probable enough.
+    """Return the causes with their probabilities, and those withheld because they are not probable enough.
 
     A recording is short, and the corpus holds none: its causes are never withheld.
     """
     known = [msgspec.structs.replace(one, probability=probability(view, one)) for one in causes]
-    if view.is_trace or any(one.probability >= LEAST for one in known):
+    if view.is_trace:
         return known, []
     why = "its probability is {}, and causes are named from {} on"
-    return [], [Weighed(cause=one, decision=why.format(percent(one.probability), percent(LEAST))) for one in known]
+    withheld = [one for one in known if one.probability < LEAST]
+    named = settle_gains(view, [one for one in known if one.probability >= LEAST])
+    return named, [
+        Weighed(cause=one, decision=why.format(percent(one.probability), percent(LEAST))) for one in withheld
+    ]
 
 
 def probability(view: View, cause: Cause) -> float:

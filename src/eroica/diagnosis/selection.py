@@ -39,8 +39,6 @@ _SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
 _BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
 #: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
 _LENIENT = 1 / 3
-#: Share of all gains from which a cause leads.
-_LEADS = 0.8
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -85,7 +83,7 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     helpers = sorted(find_helpers(view), key=lambda one: -(one.gain or 0.0))[:1]
     blocks = _settled(view, [*helpers, *find_lock_holders(view), *find_blocks(view)])
     named = [one for block in blocks if (one := _named(view, block)) is not None]
-    ranked = _weighed(view, named)
+    ranked = _weighed(view, _joined(named))
     causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
     few = f"{view.iterations} iterations are too few to be sure of it"
     weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
@@ -167,6 +165,27 @@ def _by_caller(block: Block) -> Block:
     if label_of(block, True) not in more_work or facts.caller_usual_us > facts.caller_us / 3:
         return block
     return msgspec.structs.replace(block, cell="python", focus=msgspec.structs.replace(caller, functions=block.rows))
+
+
+def _joined(named: Sequence[Cause]) -> list[Cause]:
+    """Join causes that name the same function on the same workers: its own frames, and the operators that it calls."""
+    kept: dict[object, Cause] = {}
+    for one in sorted(named, key=lambda one: -one.block.excess_us):
+        block = one.block
+        same = (one.cause, block.focus.label, block.workers, block.scope, block.reference, block.gain is None)
+        first = kept.get(same)
+        if first is None or block.gain is not None or not set(block.rows).isdisjoint(first.block.rows):
+            kept[same if first is None else one] = one
+            continue
+        both = msgspec.structs.replace(
+            first.block,
+            rows=(*first.block.rows, *block.rows),
+            removed_us=first.block.removed_us + block.removed_us,
+            mean_us=first.block.mean_us + block.mean_us,
+            reference_us=first.block.reference_us + block.reference_us,
+        )
+        kept[same] = msgspec.structs.replace(first, block=both)
+    return list(kept.values())
 
 
 def _weighed(view: View, named: Sequence[Cause]) -> list[Cause]:
@@ -265,7 +284,7 @@ def growth_of(view: View) -> tuple[float, float]:
 
 
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """Give the first cause the growth of the iteration as its gain, if it accounts for most of that and leads.
+    """Give the first cause the growth that no other accounts for as its gain, if it accounts for half of it.
 
     The replay knows nothing of what hangs on a cause: stages that wait in turn, threads that find their cores cold.
     """
@@ -282,10 +301,9 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     ]
     kept = [one for one in rest if one.gain >= least_gain(view, one.block) or not _is_longer_everywhere(one)]
     others = sum(one.gain for one in kept)
-    rivals = sum(one.gain for one in kept if not _is_longer_everywhere(one))
     share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
-    is_minor = seen < MOST * max(inside, growth / 2)
-    if is_known or first.gain >= share or is_minor or first.gain < _LEADS * (first.gain + rivals):
+    is_minor = seen < HALF * max(inside, growth / 2)
+    if is_known or first.gain >= share or is_minor:
         return [first, *kept]
     return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]
 
