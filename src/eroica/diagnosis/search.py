@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -66,6 +67,8 @@ _MANY_MORE_CALLS = 1.5
 #: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
 _SHARED = 0.25
 _Cells = dict[Cell, list[int]]
+#: An excess, µs, whose it is, and its rows.
+_Found = tuple[float, Outliers, tuple[int, ...]]
 
 
 def find_blocks(view: View) -> list[Block]:
@@ -163,14 +166,15 @@ def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Outliers) ->
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     """Yield blocks of Python: under each frame, of those that hold nearly the same excess the deepest."""
-    groups: dict[tuple[Reference, bool], list[tuple[float, Outliers, tuple[int, ...]]]] = defaultdict(list)
+    groups: dict[tuple[Reference, bool], list[_Found]] = defaultdict(list)
     limit = view.settings.expected_python if view.fleet.has_accelerator else None
     for cell in dict.fromkeys([tuple(rows), *rows_by_frame(view.fleet.keys, rows)]):
         for late in find_outliers(view, cell, limit=limit, sources=(*SOURCES, "slowdown")):
             amount = float(late.removed_us.sum())
             groups[late.reference, late.agreement is None].append((amount, late, cell))
+    every = sorted(chain.from_iterable(groups.values()), key=lambda one: -one[0])
     for found in groups.values():
-        left, taken = sorted(found, key=lambda one: -one[0]), 0
+        left, taken = sorted((one for one in found if not _is_apart(one, every)), key=lambda one: -one[0]), 0
         while left and taken < _MOST_BLOCKS:
             amount, most, around = left[0]
             same = [one for one in left if one[0] >= HOLDS * amount and one[1].workers == most.workers]
@@ -180,6 +184,15 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
                 yield block
             used, accused, taken = {*around, *cell}, {*most.workers}, taken + 1
             left = [one for one in left if used.isdisjoint(one[2]) or accused.isdisjoint(one[1].workers)]
+
+
+def _is_apart(whole: _Found, found: Sequence[_Found]) -> bool:
+    """Return True if blocks under a frame, each of other workers, hold its excess: each worker has its own trouble."""
+    held, left = 0.0, {*whole[1].workers}
+    for amount, late, cell in found:
+        if left >= {*late.workers} < {*whole[1].workers} and {*cell} < {*whole[2]}:
+            held, left = held + amount, left - {*late.workers}
+    return held >= HOLDS * whole[0]
 
 
 def _now_and_then(view: View, rows: list[int]) -> list[Block]:
