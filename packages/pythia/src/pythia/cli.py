@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import sys
@@ -49,7 +50,6 @@ def serve(config: Path, dry_run: bool, log_level: str) -> None:
     from pythia.page import live
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     settings = read_settings(config)
     if dry_run:
         settings = msgspec.structs.replace(settings, dry_run=True)
@@ -57,6 +57,7 @@ def serve(config: Path, dry_run: bool, log_level: str) -> None:
     if not port.isdigit():
         raise BadConfig(f"listen: {settings.listen!r} must be HOST:PORT")
     gateway = Gateway(settings)
+    gc.freeze()  # the collector need not walk through all modules while requests wait
     uvicorn.run(
         app(gateway, live(gateway)), host=host.strip("[]"), port=int(port), log_level="warning", access_log=False,
         server_header=False, date_header=False, timeout_graceful_shutdown=30,

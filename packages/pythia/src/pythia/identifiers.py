@@ -31,7 +31,7 @@ def members(body: bytes) -> dict[str, msgspec.Raw] | None:
         return None
 
 
-def find(fields: Mapping[str, msgspec.Raw], headers: Mapping[str, str]) -> Identifiers | None:
+def find(fields: Mapping[str, msgspec.Raw], headers: Mapping[bytes, bytes]) -> Identifiers | None:
     """Return the identifiers of a request; None if it has none.
 
     Args:
@@ -56,10 +56,11 @@ def find(fields: Mapping[str, msgspec.Raw], headers: Mapping[str, str]) -> Ident
         found["final"] = metadata.final
     else:
         names = ("workflow_type_id", "workflow_id", "agent_id")
-        found = {name: headers[header] for name, header in zip(names, HEADERS, strict=True) if header in headers}
+        given = {name: headers.get(header.encode()) for name, header in zip(names, HEADERS, strict=True)}
+        found = {name: value.decode("utf-8", "replace") for name, value in given.items() if value is not None}
         if not found:
             return None
-        found["final"] = headers.get(FINAL_HEADER, "").lower() in ("1", "true")
+        found["final"] = headers.get(FINAL_HEADER.encode(), b"").lower() in (b"1", b"true")
     try:
         return msgspec.convert(found, Identifiers)
     except msgspec.ValidationError as error:

@@ -364,15 +364,23 @@ class Profiles:
         other.known = {key: _unpack(copy.deepcopy(_pack(key, profile))) for key, profile in self.known.items()}
         return other
 
+    def encode(self) -> bytes:
+        """Return everything that was learned; open runs are not part of it."""
+        return msgspec.msgpack.encode(_Stored(VERSION, self.salt, [_pack(k, p) for k, p in self.known.items()]))
+
     def save(self, path: Path) -> None:
-        """Write everything that was learned to one file, atomically; open runs are not part of it."""
-        stored = _Stored(VERSION, self.salt, [_pack(key, profile) for key, profile in self.known.items()])
+        """Write everything that was learned to one file."""
+        self.write(self.encode(), path)
+
+    @staticmethod
+    def write(data: bytes, path: Path) -> None:
+        """Write a file that only its owner can read, atomically."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.msgpack.encode(stored))
+                file.write(data)
             temporary.replace(path)
         except OSError as error:
             temporary.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -105,6 +105,7 @@ class Job:
         chain: Hashes of the prompt's prefixes (prefix-aware routing).
         replica: Name of the replica that serves it; empty while it waits.
         alpha: Miss probability of `bound`.
+        dispatched, first_byte: When it was sent, and when its answer began; negative before.
     """
 
     number: int
@@ -129,5 +130,5 @@ class Job:
     replica: str = ""
     alpha: float = 0.0
     dispatched: float = -1.0
+    first_byte: float = -1.0
     admitted_tokens: int = 0
-    tags: dict[str, str] = field(default_factory=dict)

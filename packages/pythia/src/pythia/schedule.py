@@ -43,6 +43,7 @@ class Replica:
     kv_tokens: int = 0
     kind: str = "openai"
     state: str = "ready"
+    url: str = ""
     active: dict[int, Job] = field(default_factory=dict)
     reserved: int = 0
     alpha: float = 0.0
@@ -175,10 +176,6 @@ class Scheduler:
         replica = self.replicas.get(job.replica)
         if replica is not None:
             replica.release(job)
-
-    def hopeless(self, job: Job, waits_s: float) -> bool:
-        """Return whether a first step should be refused because it would wait beyond the limit."""
-        return job.first and self.settings.refuse_beyond_limit and waits_s > self.settings.limit_s
 
     def take(self, now: float) -> list[tuple[Job, Replica]]:
         """Return the requests to send now, with their replicas."""
