@@ -11,6 +11,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 State = tuple[str, int]
 START: State = ("", 0)
 END: State = ("", -1)
@@ -30,7 +32,7 @@ def states(roles: Sequence[str]) -> list[State]:
     return found
 
 
-class Automaton:
+class Automaton(msgspec.Struct, dict=True):
     """Counts of steps between states, and of the work that followed each.
 
     Attributes:
@@ -38,32 +40,26 @@ class Automaton:
         after: Per state: visits, output tokens and requests that followed (this step excluded), summed up.
     """
 
-    __slots__ = ("_forecasts", "after", "edges")
+    edges: dict[State, dict[State, float]] = {}
+    after: dict[State, list[float]] = {}
 
-    def __init__(self) -> None:
-        self.edges: dict[State, dict[State, float]] = {}
-        self.after: dict[State, list[float]] = {}
+    def __post_init__(self) -> None:
         self._forecasts: dict[tuple[State, int], dict[str, tuple[float, float]]] = {}
 
-    @property
-    def runs(self) -> float:
-        """Number of learned runs."""
-        return self.after[START][0] if START in self.after else 0.0
-
-    def learn(self, path: Sequence[tuple[str, int]], weight: float = 1.0) -> None:
+    def learn(self, path: Sequence[tuple[str, int]]) -> None:
         """Add one finished run: its roles in order of arrival, with their output tokens."""
         trail = [START, *states([role for role, _ in path]), END]
         remaining, steps = sum(tokens for _, tokens in path), len(path)
         for i, (state, following) in enumerate(itertools.pairwise(trail)):
             counts = self.edges.setdefault(state, {})
-            counts[following] = counts.get(following, 0.0) + weight
+            counts[following] = counts.get(following, 0.0) + 1
             if i:
                 remaining -= path[i - 1][1]
                 steps -= 1
             sums = self.after.setdefault(state, [0.0, 0.0, 0.0])
-            sums[0] += weight
-            sums[1] += weight * remaining
-            sums[2] += weight * steps
+            sums[0] += 1
+            sums[1] += remaining
+            sums[2] += steps
         self._forecasts.clear()
 
     def known(self, state: State) -> State | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import os
 import secrets
 from array import array
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from pythia.bounds import Lengths
 from pythia.drift import Drift, Trust
 from pythia.errors import BadFile
 from pythia.records import Identifiers, Prediction, Step
-from pythia.templates import Pieces, Template
+from pythia.templates import Template
 
 #: Finished runs below which a workflow type is served reactively. Ours; the paper does not say how much is little.
 ENOUGH_RUNS = 20
@@ -40,7 +39,7 @@ CUT, MOST_LOST = 0.05, 0.02
 PACE_STEPS = 3.0
 #: Tenant of what an operator learned from a log (`pythia profile build`); it serves tenants with little history.
 SHARED = "*"
-VERSION = 1
+VERSION = 2
 
 
 class Run:
@@ -68,26 +67,37 @@ class Run:
         return (role, self.trails.get(role, 0) + 1)
 
 
-class Profile:
-    """What is known of one workflow type."""
+class Profile(msgspec.Struct, dict=True):
+    """What is known of one workflow type; the file keeps it as it is.
 
-    def __init__(self) -> None:
-        self.automaton = Automaton()
-        self.lengths: dict[str, Lengths] = {}
-        self.prompts: dict[str, list[float]] = {}
-        self.models: dict[str, str] = {}
-        self.templates: dict[str, Template] = {}
-        self.paths: Counter[tuple[str, ...]] = Counter()
-        self.recent: list[list[tuple[str, int]]] = []
-        self.totals: list[int] = []
-        self.drift, self.trust = Drift(), Trust()
-        self.runs = 0
-        self.changes = 0
-        self.change = ""
-        self.matched = self.looked = 0
-        self.beyond: dict[str, list[int]] = {}
+    Attributes:
+        models: Model that each role asked for lately.
+        paths: How often each path was taken.
+        recent, totals: Latest runs as (role, output tokens), and output tokens of the latest runs.
+        runs: Learned runs since the last change.
+        changes, change: Number of noticed changes, and the reason of the latest.
+        matched, looked: Runs that the expression accepted, and all that were compared with it.
+        beyond: Per role: answers with a 1 % bound, answers beyond it, and the latest such bound and answer.
+    """
+
+    automaton: Automaton = msgspec.field(default_factory=Automaton)
+    lengths: dict[str, Lengths] = {}
+    models: dict[str, str] = {}
+    templates: dict[str, Template] = {}
+    paths: dict[tuple[str, ...], int] = {}
+    recent: list[list[tuple[str, int]]] = []
+    totals: list[int] = []
+    drift: Drift = msgspec.field(default_factory=Drift)
+    trust: Trust = msgspec.field(default_factory=Trust)
+    runs: int = 0
+    changes: int = 0
+    change: str = ""
+    matched: int = 0
+    looked: int = 0
+    beyond: dict[str, list[int]] = {}
+
+    def __post_init__(self) -> None:
         self._expression: pathregex.Node | None = None
-        self._text = ""
         self._limits: tuple[float, float, float] | None = None
 
     @property
@@ -100,13 +110,12 @@ class Profile:
         """The bounded regular expression; None while history is thin."""
         if self._expression is None and not self.thin:
             self._expression = pathregex.learn(pathregex.above_cut(self.paths, CUT, MOST_LOST))
-            self._text = str(self._expression)
         return self._expression
 
     @property
     def text(self) -> str:
-        """The expression in the usual notation."""
-        return self._text if self.expression is not None else ""
+        """The expression in the usual notation; empty while history is thin."""
+        return str(self.expression or "")
 
     def expected(self, role: str) -> float:
         """Expected output length of a role."""
@@ -145,6 +154,14 @@ class Profile:
             ordinary=ordinary,
         )
 
+    def renewed(self, reason: str) -> Profile:
+        """Return what is kept after a change: the latest runs, models and templates."""
+        new = Profile(models=self.models, templates=self.templates)
+        new.changes, new.change = self.changes + 1, reason
+        for path in self.recent[-AFTER_CHANGE:]:
+            new._add(path)
+        return new
+
     def learn(self, path: list[tuple[str, int]], hoped: list[tuple[str, float, float]]) -> str:
         """Add a finished run; return why the workflow counts as changed, or an empty text."""
         roles = tuple(role for role, _ in path)
@@ -152,8 +169,6 @@ class Profile:
             return ""
         reason = self._judge(roles, path, hoped) if not self.thin else ""
         self._add(path)
-        if reason:
-            self._start_again(reason)
         return reason
 
     def _judge(self, roles: tuple[str, ...], path: list[tuple[str, int]], hoped: list[tuple[str, float, float]]) -> str:
@@ -190,7 +205,7 @@ class Profile:
         for role, tokens in path:
             self.lengths.setdefault(role, Lengths()).add(tokens)
         if roles in self.paths or len(self.paths) < MOST_PATHS:
-            self.paths[roles] += 1
+            self.paths[roles] = self.paths.get(roles, 0) + 1
             if self.paths[roles] == 1:
                 self._expression = None
         self.recent = [*self.recent, path][-RECENT:]
@@ -198,15 +213,6 @@ class Profile:
         self.runs += 1
         if self.runs % 16 == 0:
             self._limits = None
-
-    def _start_again(self, reason: str) -> None:
-        kept = self.recent[-AFTER_CHANGE:]
-        new = Profile()
-        new.templates, new.prompts, new.models = self.templates, self.prompts, self.models
-        new.changes, new.change = self.changes + 1, reason
-        for path in kept:
-            new._add(path)
-        self.__dict__ = new.__dict__
 
 
 class Profiles:
@@ -272,10 +278,7 @@ class Profiles:
         elif place < len(run.tokens):
             run.tokens[place] = step.output_tokens
             profile = self._profile(run.type_key)
-            if profile is not None and (step.agent_id in profile.prompts or len(profile.prompts) < MOST_ROLES):
-                sums = profile.prompts.setdefault(step.agent_id, [0.0, 0.0])
-                sums[0] += 1
-                sums[1] += step.prompt_tokens
+            if profile is not None and (step.agent_id in profile.models or len(profile.models) < MOST_ROLES):
                 profile.models[step.agent_id] = step.model
                 if step.pieces:
                     template = profile.templates.setdefault(step.agent_id, Template())
@@ -324,6 +327,7 @@ class Profiles:
             self.finished += 1
             reason = profile.learn(list(zip(run.roles, run.tokens, strict=True)), run.hoped)
             if reason:
+                self.known[run.type_key] = profile.renewed(reason)
                 self.changes = [*self.changes, (run.type_key[1], reason)][-100:]
 
     def _profile(self, key: tuple[str, str]) -> Profile | None:
@@ -360,13 +364,22 @@ class Profiles:
 
     def copy(self) -> Profiles:
         """Return an independent copy of what was learned."""
-        other = Profiles(self.idle_s, self.salt)
-        other.known = {key: _unpack(copy.deepcopy(_pack(key, profile))) for key, profile in self.known.items()}
-        return other
+        return self._decoded(self.encode(), self.idle_s)
 
     def encode(self) -> bytes:
         """Return everything that was learned; open runs are not part of it."""
-        return msgspec.msgpack.encode(_Stored(VERSION, self.salt, [_pack(k, p) for k, p in self.known.items()]))
+        stored = _Stored(VERSION, self.salt, self.known)
+        return msgspec.msgpack.encode(stored, enc_hook=lambda lengths: (lengths.seen, lengths.values.tobytes()))
+
+    @classmethod
+    def _decoded(cls, data: bytes, idle_s: float) -> Profiles:
+        version = msgspec.msgpack.decode(data, type=_Version).version
+        if version != VERSION:
+            raise ValueError(f"version {version}, this program reads {VERSION}")
+        stored = msgspec.msgpack.decode(data, type=_Stored, dec_hook=lambda _, x: Lengths(array("I", x[1]), x[0]))
+        profiles = cls(idle_s, stored.salt)
+        profiles.known = stored.profiles
+        return profiles
 
     def save(self, path: Path) -> None:
         """Write everything that was learned to one file."""
@@ -390,86 +403,22 @@ class Profiles:
     def load(cls, path: Path, idle_s: float = 120.0) -> Profiles:
         """Read a file that `save` wrote; a file that does not exist gives empty profiles."""
         try:
-            stored = msgspec.msgpack.decode(path.read_bytes(), type=_Stored)
+            return cls._decoded(path.read_bytes(), idle_s)
         except FileNotFoundError:
             return cls(idle_s)
         except OSError as error:
             raise BadFile(path, f"cannot be read ({error.strerror})") from error
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
             raise BadFile(path, f"is no profile file ({error}); move it away to start anew") from error
-        if stored.version != VERSION:
-            raise BadFile(
-                path, f"has version {stored.version}, this program reads {VERSION}; move it away to start anew"
-            )
-        profiles = cls(idle_s, stored.salt)
-        for one in stored.profiles:
-            profiles.known[one.tenant, one.type] = _unpack(one)
-        return profiles
 
 
-class _StoredProfile(msgspec.Struct, array_like=True):
-    tenant: str
-    type: str
-    edges: list[tuple[str, int, str, int, float]]
-    after: list[tuple[str, int, float, float, float]]
-    lengths: dict[str, tuple[int, bytes]]
-    prompts: dict[str, list[float]]
-    models: dict[str, str]
-    templates: dict[str, Template]
-    paths: list[tuple[tuple[str, ...], int]]
-    recent: list[list[tuple[str, int]]]
-    totals: list[int]
-    drift: Drift
-    trust: Trust
-    runs: int
-    changes: int
-    change: str
-    matched: int
-    looked: int
-    beyond: dict[str, list[int]]
-
-
-class _Stored(msgspec.Struct):
+class _Version(msgspec.Struct):
     version: int
+
+
+class _Stored(_Version):
     salt: bytes
-    profiles: list[_StoredProfile]
-
-
-def _pack(key: tuple[str, str], p: Profile) -> _StoredProfile:
-    edges = [(*state, *to, count) for state, counts in p.automaton.edges.items() for to, count in counts.items()]
-    after = [(*state, sums[0], sums[1], sums[2]) for state, sums in p.automaton.after.items()]
-    lengths = {role: (one.seen, one.values.tobytes()) for role, one in p.lengths.items()}
-    return _StoredProfile(
-        *key, edges, after, lengths, p.prompts, p.models, p.templates, list(p.paths.items()), p.recent, p.totals,
-        p.drift, p.trust, p.runs, p.changes, p.change, p.matched, p.looked, p.beyond,
-    )  # fmt: skip
-
-
-def _unpack(stored: _StoredProfile) -> Profile:
-    p = Profile()
-    for role, visits, to_role, to_visits, count in stored.edges:
-        p.automaton.edges.setdefault((role, visits), {})[to_role, to_visits] = count
-    p.automaton.after = {(role, visits): list(sums) for role, visits, *sums in stored.after}
-    for role, (seen, data) in stored.lengths.items():
-        p.lengths[role] = Lengths(array("I", data), seen)
-    p.paths = Counter(dict(stored.paths))
-    for name in (
-        "prompts",
-        "models",
-        "templates",
-        "recent",
-        "totals",
-        "drift",
-        "trust",
-        "runs",
-        "changes",
-        "change",
-        "matched",
-        "looked",
-        "beyond",
-    ):
-        setattr(p, name, getattr(stored, name))
-    return p
+    profiles: dict[tuple[str, str], Profile]
 
 
 def read_log(path: Path) -> Iterator[Step]:
@@ -489,6 +438,3 @@ def read_log(path: Path) -> Iterator[Step]:
                         raise BadFile(path, f"is no completed request ({error})", row=row) from error
     except OSError as error:
         raise BadFile(path, f"cannot be read ({error.strerror})") from error
-
-
-__all__ = ["ENOUGH_RUNS", "Pieces", "Profile", "Profiles", "Run", "read_log"]

@@ -59,10 +59,8 @@ def read_tracelab(path: Path, *, apart_s: float = 1.0, most_tool_s: float = 60.0
         rounds.sort(key=lambda r: r.round_index)
         stages = []
         for one in rounds[:MOST_ROUNDS]:
-            waits = [
-                t.tool_internal_latency_ms if t.tool_internal_latency_ms is not None else t.tool_wall_latency_ms
-                for t in one.tools or ()
-            ]
+            times = ((t.tool_internal_latency_ms, t.tool_wall_latency_ms) for t in one.tools or ())
+            waits = [wall if internal is None else internal for internal, wall in times]
             tool_s = min(most_tool_s, max((w for w in waits if w), default=0.0) / 1000)
             history, new = max(0, one.prefix_tokens or 0), max(1, one.newly_append_tokens or 0)
             stages.append((PlannedStep("agent", 0, history, new, max(1, one.output_tokens or 0), tool_s),))
@@ -91,20 +89,18 @@ def read_steps(path: Path) -> list[Plan]:
         steps.sort(key=lambda s: s.time_s)
         groups: list[list[Step]] = []
         for step in steps:
-            if groups and step.time_s < max(s.time_s + s.duration_s for s in groups[-1]):
-                groups[-1].append(step)
-            else:
-                groups.append([step])
+            if not groups or step.time_s >= max(s.time_s + s.duration_s for s in groups[-1]):
+                groups.append([])
+            groups[-1].append(step)
         stages = []
         for group, after in zip(groups, [*groups[1:], None], strict=True):
             end = max(s.time_s + s.duration_s for s in group)
             tool_s = max(0.0, after[0].time_s - end) if after else 0.0
-            stages.append(
-                tuple(
-                    PlannedStep(s.agent_id, 0, 0, max(1, s.prompt_tokens), max(1, s.output_tokens), tool_s, s.model)
-                    for s in group
-                )
+            planned = (
+                PlannedStep(s.agent_id, 0, 0, max(1, s.prompt_tokens), max(1, s.output_tokens), tool_s, s.model)
+                for s in group
             )
+            stages.append(tuple(planned))
         plans.append(Plan(steps[0].workflow_type_id, f"r{i}", steps[0].time_s - origin, tuple(stages)))
     return sorted(plans, key=lambda p: p.arrival_s)
 

@@ -105,6 +105,7 @@ class Job:
         chain: Hashes of the prompt's prefixes (prefix-aware routing).
         replica: Name of the replica that serves it; empty while it waits.
         alpha: Miss probability of `bound`.
+        place: Its place among those that wait, smallest first.
         dispatched, first_byte: When it was sent, and when its answer began; negative before.
     """
 
@@ -131,4 +132,5 @@ class Job:
     alpha: float = 0.0
     dispatched: float = -1.0
     first_byte: float = -1.0
+    place: tuple[float, ...] = ()
     admitted_tokens: int = 0

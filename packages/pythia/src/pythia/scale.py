@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from pythia.schedule import Scheduler
+from pythia.schedule import Replica, Scheduler
 from pythia.settings import Settings
 
 #: Seconds that requests must have waited before reactive scaling starts a replica.
@@ -25,19 +25,17 @@ class Action:
     reason: str = ""
 
 
-@dataclass
-class Fleet:
-    """What the scaler remembers: since when each replica has not been needed."""
-
-    unneeded: dict[str, float] = field(default_factory=dict)
-    names: itertools.count[int] = field(default_factory=itertools.count)
-
-
 class Scaler:
-    """Decides about the replicas of all models that have `launch`."""
+    """Decides about the replicas of all models that have `launch`.
 
-    def __init__(self, settings: Settings, fleet: Fleet | None = None) -> None:
-        self.settings, self.fleet = settings, fleet or Fleet()
+    Attributes:
+        unneeded: Since when each replica has not been needed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.unneeded: dict[str, float] = {}
+        self._names = itertools.count()
 
     def wanted(self, scheduler: Scheduler, model: str, projected: Mapping[str, float], now: float) -> tuple[int, str]:
         """Return how many replicas a model should have, and why."""
@@ -72,23 +70,23 @@ class Scaler:
                 if draining:
                     draining.pop().state = "ready"  # it was about to go
                 elif len(mine) < described.launch.most:
-                    name = f"{model or 'replica'}-started-{next(self.fleet.names)}"
+                    name = f"{model or 'replica'}-started-{next(self._names)}"
                     actions.append(Action("start", model, name, reason))
             self._shrink(live, number, model, now, actions)
             for replica in mine:
                 if replica.state == "draining" and not replica.active:
-                    self.fleet.unneeded.pop(replica.name, None)
+                    self.unneeded.pop(replica.name, None)
                     actions.append(Action("stop", model, replica.name, "drained"))
         return actions
 
-    def _shrink(self, live: list, number: int, model: str, now: float, actions: list[Action]) -> None:  # type: ignore[type-arg]
+    def _shrink(self, live: list[Replica], number: int, model: str, now: float, actions: list[Action]) -> None:
         """Drain replicas that have not been needed for long enough, the emptiest first."""
         patience = self.settings.keep_alive_s if self.settings.policy.scale == "reactive" else self.settings.cool_s
         started = sorted((r for r in live if "-started-" in r.name), key=lambda r: (len(r.active), r.name))
         surplus = {r.name for r in started[: max(0, len(live) - number)]}
         for replica in started:
             if replica.name not in surplus:
-                self.fleet.unneeded.pop(replica.name, None)
-            elif now - self.fleet.unneeded.setdefault(replica.name, now) >= patience and replica.state == "ready":
+                self.unneeded.pop(replica.name, None)
+            elif now - self.unneeded.setdefault(replica.name, now) >= patience and replica.state == "ready":
                 replica.state = "draining"
                 actions.append(Action("drain", model, replica.name, f"{number} of {len(live)} needed"))

@@ -6,15 +6,18 @@ and go), dispatches come out of `take`.
 
 from __future__ import annotations
 
-import heapq
+import bisect
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pythia.records import Job
 from pythia.settings import Policy, Settings
 
+K = TypeVar("K")
+V = TypeVar("V")
 #: Waiting requests that may be passed over because no replica has room for them, before the queue waits for room.
 MOST_PASSED = 8
 #: Share of the limit after which a waiting first step goes first, so that it still meets the limit.
@@ -51,9 +54,8 @@ class Replica:
 
     def size(self, job: Job) -> int:
         """Return the tokens that a job adds at most; a role's prefix counts once while a request of the role runs."""
-        shared = (
-            job.prefix if any(j.role_group == job.role_group for j in self.active.values()) and job.role_group else 0
-        )
+        running = job.role_group and any(j.role_group == job.role_group for j in self.active.values())
+        shared = job.prefix if running else 0
         return max(0, job.prompt - shared) + job.bound
 
     def fits(self, job: Job, epsilon: float) -> bool:
@@ -86,16 +88,20 @@ class Replica:
         self.alpha += job.alpha
         for key, tokens in ((job.role_group, job.prefix), (job.group, job.prompt), *((c, 1) for c in job.chain)):
             if key:
-                self.warm[key] = tokens
-                self.warm.move_to_end(key)
-        while len(self.warm) > MOST_WARM:
-            self.warm.popitem(last=False)
+                _remember(self.warm, key, tokens)
 
     def release(self, job: Job) -> None:
         """Forget a job that has ended."""
         if self.active.pop(job.number, None) is not None:
             self.reserved -= job.admitted_tokens
             self.alpha -= job.alpha if self.active else self.alpha
+
+
+def _remember(store: OrderedDict[K, V], key: K, value: V) -> None:
+    store[key] = value
+    store.move_to_end(key)
+    if len(store) > MOST_WARM:
+        store.popitem(last=False)
 
 
 def completion(remaining: float, unit: float) -> float:
@@ -119,7 +125,7 @@ class Scheduler:
         self.policy, self.settings = policy, settings
         self.replicas: dict[str, Replica] = {}
         self.waiting: dict[int, Job] = {}
-        self.queues: dict[str, list[tuple[tuple[float, ...], int]]] = {}
+        self.queues: dict[str, list[tuple[tuple[float, ...], int]]] = {}  # sorted by `key`
         self.firsts: dict[str, deque[int]] = {}
         self.homes: OrderedDict[str, str] = OrderedDict()
         self.unit = 1.0
@@ -159,17 +165,23 @@ class Scheduler:
     def submit(self, job: Job) -> None:
         """Put a request into its queue."""
         self.waiting[job.number] = job
-        queue = self.queues.setdefault(job.model, [])
-        heapq.heappush(queue, (self.key(job), job.number))
+        job.place = self.key(job)
+        bisect.insort(self.queues.setdefault(job.model, []), (job.place, job.number))
         if job.first:
             self.firsts.setdefault(job.model, deque()).append(job.number)
-        rate = 0.02
-        self.unit += rate * ((job.expected or self.unit) - self.unit) if self.unit > 1 else max(job.expected - 1, 0)
+        self.unit += 0.02 * ((job.expected or self.unit) - self.unit) if self.unit > 1 else max(job.expected - 1, 0)
 
     def cancel(self, job: Job) -> None:
         """Take a request back, whether it waits or runs."""
-        if self.waiting.pop(job.number, None) is None:
+        if job.number in self.waiting:
+            self._leave(job)
+        else:
             self.finish(job)
+
+    def _leave(self, job: Job) -> None:
+        del self.waiting[job.number]
+        queue = self.queues[job.model]
+        del queue[bisect.bisect_left(queue, (job.place, job.number))]
 
     def finish(self, job: Job) -> None:
         """Register that a dispatched request has ended, in whatever way."""
@@ -183,12 +195,12 @@ class Scheduler:
         for model in list(self.queues):
             while self._any_free(model) and (pair := self._next(model, now)) is not None:
                 job, replica = pair
-                del self.waiting[job.number]
+                self._leave(job)
                 job.dispatched = now
                 if job.first:
                     self.worst_wait = max(self.worst_wait, now - job.arrived)
                 replica.admit(job)
-                self._settle(job, replica)
+                _remember(self.homes, job.session, replica.name)
                 found.append(pair)
         return found
 
@@ -210,24 +222,14 @@ class Scheduler:
             if now - job.arrived >= URGENT * self.settings.limit_s:
                 replica = self.choose(job)
                 return (job, replica) if replica else None
-        queue = self.queues[model]
-        passed: list[tuple[tuple[float, ...], int]] = []
-        found = None
-        while queue and len(passed) <= MOST_PASSED:
-            entry = heapq.heappop(queue)
-            waiting = self.waiting.get(entry[1])
-            if waiting is None:
-                continue
-            replica = self.choose(waiting)
+        for _, number in self.queues[model][: MOST_PASSED + 1]:
+            job = self.waiting[number]
+            replica = self.choose(job)
             if replica is not None:
-                found = waiting, replica
-                break
-            passed.append(entry)
-            if now - waiting.arrived >= URGENT * self.settings.limit_s:
+                return job, replica
+            if now - job.arrived >= URGENT * self.settings.limit_s:
                 break  # room that becomes free is kept for it
-        for entry in passed:
-            heapq.heappush(queue, entry)
-        return found
+        return None
 
     def choose(self, job: Job) -> Replica | None:
         """Return the replica for a request; None if it must wait."""
@@ -236,16 +238,7 @@ class Scheduler:
             ready = [r for r in ready if r.fits(job, self.settings.epsilon if self.policy.route == "pythia" else 2.0)]
         if not ready:
             return None
-        chosen = _ROUTES[self.policy.route](self, job, ready)
-        if chosen is None or chosen in ready:
-            return chosen
-        return None
-
-    def _settle(self, job: Job, replica: Replica) -> None:
-        self.homes[job.session] = replica.name
-        self.homes.move_to_end(job.session)
-        if len(self.homes) > MOST_WARM:
-            self.homes.popitem(last=False)
+        return _ROUTES[self.policy.route](self, job, ready)
 
 
 def _least(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
@@ -259,7 +252,7 @@ def _round_robin(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replic
 def _sticky(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica | None:
     home = scheduler.replicas.get(scheduler.homes.get(job.session, ""))
     if home is not None and home.state == "ready" and home.model == job.model:
-        return home
+        return home if home in ready else None
     return _least(scheduler, job, ready)
 
 
