@@ -202,7 +202,7 @@ def test_little_history_and_unknown_roles_are_served_reactively():
     profiles = Profiles()
     feed(profiles, runs("coding", 10, 1))
     _, _, thin = profiles.begin(Identifiers("w", "x", "planner"), "", 1e6, 0.01)
-    assert (thin.trusted, thin.bound, thin.path) == (False, None, "")
+    assert (thin.trusted, thin.bound, thin.on_path) == (False, None, False)
     feed(profiles, runs("coding", 40, 2), origin=1e7)
     _, _, known = profiles.begin(Identifiers("w", "y", "planner"), "", 1e8, 0.1)
     assert known.trusted

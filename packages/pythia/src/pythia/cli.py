@@ -60,7 +60,7 @@ def serve(config: Path, dry_run: bool, log_level: str) -> None:
     gc.freeze()  # the collector need not walk through all modules while requests wait
     uvicorn.run(
         app(gateway, live(gateway)), host=host.strip("[]"), port=int(port), log_level="warning", access_log=False,
-        server_header=False, date_header=False, timeout_graceful_shutdown=30,
+        server_header=False, date_header=False, timeout_keep_alive=60, timeout_graceful_shutdown=30,
     )  # fmt: skip
 
 

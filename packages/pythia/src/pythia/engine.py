@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pythia import continuous
+from pythia.disconnects import Disconnected, while_client_stays
 from pythia.errors import MissingExtra
 
 try:
@@ -131,15 +132,14 @@ class Server:
             usage = bool((asked.get("stream_options") or {}).get("include_usage"))
             return StreamingResponse(self._events(outputs, usage, len(tokens)), media_type="text/event-stream")
         last: list[int] = []
-        async with contextlib.aclosing(outputs):
-            gone = asyncio.create_task(_until_gone(request))
-            try:
-                async for tokens_so_far in _while_there(outputs, gone):
+        try:
+            async with while_client_stays(request.receive), contextlib.aclosing(outputs):
+                async for tokens_so_far in outputs:
                     last = tokens_so_far
-            except RuntimeError as error:
-                return _error(500, str(error))
-            finally:
-                gone.cancel()
+        except RuntimeError as error:
+            return _error(500, str(error))
+        except Disconnected:
+            return Response(status_code=499)  # nobody reads it
         message = {"role": "assistant", "content": self.tokenizer.decode(last)}
         body = self._frame("chat.completion", {"message": message, "finish_reason": "length"})
         return JSONResponse({**body, "usage": _usage(len(tokens), len(last))})
@@ -221,26 +221,6 @@ class Server:
             Route("/pythia/stats", self.stats),
         ]
         return Starlette(routes=routes, lifespan=lifespan)
-
-
-async def _until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _while_there(outputs: AsyncGenerator[list[int]], gone: asyncio.Task[None]) -> AsyncIterator[list[int]]:
-    """Yield as long as the client is there."""
-    while True:
-        step = asyncio.ensure_future(anext(outputs))
-        await asyncio.wait({step, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not step.done():
-            step.cancel()
-            await asyncio.gather(step, return_exceptions=True)
-            return
-        try:
-            yield step.result()
-        except StopAsyncIteration:
-            return
 
 
 def _event(data: dict[str, Any]) -> bytes:

@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from yarl import URL
 
 from pythia import identifiers, templates
 from pythia.answers import CHARS, Answer, Counts, chain, member, prompt_texts
+from pythia.disconnects import Disconnected, Receive, while_client_stays
 from pythia.dispatcher import Arrival, Dispatcher
 from pythia.errors import BadRequest, EngineError, PythiaError
 from pythia.metrics import Metrics
@@ -37,7 +39,6 @@ from pythia.settings import Replica as ReplicaSettings
 
 log = logging.getLogger("pythia")
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 #: Paths whose requests are scheduled; everything else goes straight to a replica.
@@ -60,16 +61,24 @@ TICK_S = 0.5
 SAVE_S = 30.0
 
 
-class _Disconnected(Exception):  # an event, not an error
-    """The client has gone."""
-
-
 class _Refused(Exception):
     """An answer that the gateway gives itself."""
 
     def __init__(self, status: int, message: str, kind: str, retry_s: float | None = None) -> None:
         super().__init__(message)
         self.status, self.kind, self.retry_s = status, kind, retry_s
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """A request on its way; `fields` are the members of its body, if it is a scheduled one in JSON."""
+
+    scope: Scope
+    body: bytes
+    fields: dict[str, msgspec.Raw]
+    generating: bool
+    job: Job
+    arrival: Arrival | None
 
 
 class Gateway:
@@ -227,7 +236,7 @@ class Gateway:
                 await self._serve(scope, receive, send)
             except BadRequest as error:
                 raise _Refused(400, str(error), "invalid_request_error") from error
-        except _Disconnected:
+        except Disconnected:
             self.metrics.requests.labels("gone").inc()
         except _Refused as refused:
             told = {"message": str(refused), "type": refused.kind, "code": refused.status}
@@ -261,14 +270,14 @@ class Gateway:
             job.chain = chain(body)
         if self.settings.dry_run:
             self._would(job, arrival)
+        x = _Exchange(scope, body, fields, generating, job, arrival)
         step: Step | None = None
         try:
-            async with _while_client_stays(receive):
-                answer = await self._forward(scope, send, body, fields, job, arrival, generating)
+            async with while_client_stays(receive):
+                answer = await self._forward(x, send)
             if answer is not None:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-                if generating and answer.status < 300:
-                    step = await self._read(answer, body, fields, job, arrival)
+                step = await self._read(answer, x) if generating and answer.status < 300 else None
         finally:
             if arrival is not None:
                 self._depart(arrival, step)
@@ -290,7 +299,7 @@ class Gateway:
         while more and size <= most:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise _Disconnected
+                raise Disconnected
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             more = message.get("more_body", False)
@@ -329,26 +338,23 @@ class Gateway:
         ahead = sum(j.first for j in self.scheduler.waiting.values() if j.model == job.model)
         return ahead * self.dispatcher.retention.step_s / slots if slots else 0.0
 
-    async def _forward(
-        self, scope: Scope, send: Send, body: bytes, fields: dict[str, msgspec.Raw], job: Job,
-        arrival: Arrival | None, generating: bool,
-    ) -> Answer | None:  # fmt: skip
+    async def _forward(self, x: _Exchange, send: Send) -> Answer | None:
         """Send a request to a replica and pass its answer on; another replica is tried if one cannot be reached.
 
         Returns:
             The answer, if it was complete.
         """
         for attempt in range(1, TRIES + 1):
-            replica = await self._place(job, generating)
-            if arrival is not None:
-                self.prefetch(arrival)
+            replica = await self._place(x.job, x.generating)
+            if x.arrival is not None:
+                self.prefetch(x.arrival)
             try:
-                async with self._request(scope, body, fields, replica, job, arrival) as response:
-                    return await self._pass(response, send, job)
+                async with self._request(x, replica) as response:
+                    return await self._pass(response, send, x.job)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 replica.state = "sick"
                 log.warning("replica %s cannot be reached (%s)", replica.name, type(error).__name__)
-                self.scheduler.finish(job)
+                self.scheduler.finish(x.job)
                 if attempt == TRIES:
                     raise _Refused(502, "the engine cannot be reached", "engine_unavailable", 2) from error
             except TimeoutError as error:
@@ -360,17 +366,17 @@ class Gateway:
         return None
 
     def _request(
-        self, scope: Scope, body: bytes, fields: dict[str, msgspec.Raw], replica: Replica, job: Job,
-        arrival: Arrival | None,
-    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:  # fmt: skip
-        if fields and arrival is not None:
+        self, x: _Exchange, replica: Replica
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        body, scope = x.body, x.scope
+        if x.fields and x.arrival is not None:
             add: dict[str, object] = {}
             if not self.settings.dry_run:
-                score = self.scheduler.score(job)
-                add = hints(replica.kind, score, arrival.prediction, job, fields, self._name)
-            remove = (identifiers.MEMBER,) if self.settings.strip and identifiers.MEMBER in fields else ()
+                score = self.scheduler.score(x.job)
+                add = hints(replica.kind, score, x.arrival.prediction, x.job, x.fields, self._name)
+            remove = (identifiers.MEMBER,) if self.settings.strip and identifiers.MEMBER in x.fields else ()
             if add or remove:
-                body = identifiers.rewrite(fields, remove, add)
+                body = identifiers.rewrite(x.fields, remove, add)
             if add:
                 self.metrics.hints.labels(replica.kind).inc()
         named = b",".join(v for k, v in scope["headers"] if k == b"connection").lower()
@@ -406,17 +412,16 @@ class Gateway:
             return None
         return answer
 
-    async def _read(
-        self, answer: Answer, body: bytes, fields: dict[str, msgspec.Raw], job: Job, arrival: Arrival | None
-    ) -> Step | None:
+    async def _read(self, answer: Answer, x: _Exchange) -> Step | None:
         """Count an answer's tokens; return the completed step of a run, if it is one."""
-        arguments = answer, fields if arrival is not None and self.settings.templates else {}
-        long = len(body) + answer.size > LONG
+        job, arrival = x.job, x.arrival
+        arguments = answer, x.fields if arrival is not None and self.settings.templates else {}
+        long = len(x.body) + answer.size > LONG
         counts, *found = await asyncio.to_thread(self._look, *arguments) if long else self._look(*arguments)
         prompt = counts.prompt or job.prompt
-        model = member(fields, "model", str) or ""
+        model = member(x.fields, "model", str) or ""
         if counts.prompt and (model in self.chars or len(self.chars) < 256):
-            ratio = len(body) / counts.prompt
+            ratio = len(x.body) / counts.prompt
             self.chars[model] = self.chars.get(model, ratio) * 0.9 + ratio * 0.1
         self.metrics.prompt.inc(prompt)
         self.metrics.cached.inc(counts.cached)
@@ -565,34 +570,6 @@ class Gateway:
             "needed_runs_for_bound": math.ceil(1 / self.settings.alpha(slots)) - 1,
             "loads": list(self.loads), "steps": list(self.history),
         }  # fmt: skip
-
-
-@contextlib.asynccontextmanager
-async def _while_client_stays(receive: Receive) -> AsyncIterator[None]:
-    """Cancel what runs inside and raise `_Disconnected` once the client has gone."""
-    task = asyncio.current_task()
-    assert task is not None
-    inside, gone = True, False
-
-    async def watch() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        if inside:
-            gone = True
-            task.cancel()
-
-    watching = asyncio.create_task(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        task.uncancel()
-        raise _Disconnected from None
-    finally:
-        inside = False
-        watching.cancel()
 
 
 def app(

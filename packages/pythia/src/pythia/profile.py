@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from pythia import pathregex
-from pythia.automaton import END, START, Automaton, State
+from pythia.automaton import START, Automaton, State
 from pythia.bounds import Lengths
 from pythia.drift import Drift, Trust
 from pythia.errors import BadFile
@@ -135,24 +135,16 @@ class Profile(msgspec.Struct, dict=True):
         """Predict the step that a run takes now."""
         state = self.automaton.known(run.visit(role))
         ordinary = self.automaton.remaining(START)[0]
+        own = self.expected(role)
+        bound = self.lengths[role].bound(alpha) if role in self.lengths and not self.thin else None
         if self.thin or state is None or len(run.roles) >= MOST_STEPS:
-            bound = self.lengths[role].bound(alpha) if role in self.lengths and not self.thin else None
-            return Prediction(self.expected(role), bound, ordinary, 0.0, "", 0.0, "", False, False, ordinary)
+            return Prediction(own, bound, ordinary, remaining=ordinary)
         tokens, steps = self.automaton.remaining(state)
         following, probability = self.automaton.successors(state)[0]
-        own, pace = self.expected(role), self.pace(run)
+        pace, trusted = self.pace(run), self.trust.earned or self.trust.steps < 10
         return Prediction(
-            expected=own * pace,
-            bound=self.lengths[role].bound(alpha) if role in self.lengths else None,
-            remaining=(own + tokens) * pace,
-            steps=1 + steps,
-            next_role="" if following == END else following[0],
-            next_probability=probability,
-            path=self.text,
-            on_path=True,
-            trusted=self.trust.earned or self.trust.steps < 10,
-            ordinary=ordinary,
-        )
+            own * pace, bound, ordinary, (own + tokens) * pace, 1 + steps, following[0], probability, True, trusted
+        )  # fmt: skip
 
     def renewed(self, reason: str) -> Profile:
         """Return what is kept after a change: the latest runs, models and templates."""
@@ -244,10 +236,7 @@ class Profiles:
         """Register a request that arrives now; return its run, its place in it, and what is expected."""
         run = self._run(ids, tenant, now)
         profile = self.of(run)
-        if profile is None:
-            prediction = Prediction(0.0, None, 0.0, 0.0, "", 0.0, "", False, False, 0.0)
-        else:
-            prediction = profile.predict(run, ids.agent_id, alpha)
+        prediction = profile.predict(run, ids.agent_id, alpha) if profile else Prediction()
         place = len(run.roles)
         if place < MOST_STEPS:
             hoped = prediction.remaining if prediction.on_path else 0.0

@@ -56,31 +56,29 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What the profile expects of one request.
+    """What the profile expects of one request; the defaults are what is said without history.
 
     Attributes:
         expected: Expected output length in tokens.
         bound: Upper bound of the output length that fails with at most the asked probability; None if history is thin.
+        ordinary: Expected output tokens of a whole run; a run of unknown length counts as this.
         remaining: Expected output tokens of the run from this request on, this one included.
         steps: Expected requests of the run from this one on, this one included.
         next_role: The likeliest next role; empty if the run is expected to end.
         next_probability: Its probability.
-        path: The workflow's regular expression.
         on_path: Whether the profile has seen this step at this place.
         trusted: Whether recent predictions of this workflow type have proved right.
-        ordinary: Expected output tokens of a whole run; a run of unknown length counts as this.
     """
 
-    expected: float
-    bound: int | None
-    remaining: float
-    steps: float
-    next_role: str
-    next_probability: float
-    path: str
-    on_path: bool
-    trusted: bool
-    ordinary: float
+    expected: float = 0.0
+    bound: int | None = None
+    ordinary: float = 0.0
+    remaining: float = 0.0
+    steps: float = 0.0
+    next_role: str = ""
+    next_probability: float = 0.0
+    on_path: bool = False
+    trusted: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -105,12 +105,20 @@ class _Replica:
         self.batch: list[_Sequence] = []
         self.cache: dict[str, _Entry] = {}
         self.cached = 0
-        self.private = 0
         self.version = 0
         self.start = self.length = 0.0
         self.turns = 0
         self.chunk = 0
         self.preemptions = 0
+
+    @property
+    def private(self) -> int:
+        """Tokens that belong to one running sequence each."""
+        return sum(s.private for s in self.batch)
+
+    @property
+    def free(self) -> int:
+        return self.engine.kv_tokens - self.private - self.cached
 
     def add(self, sequence: _Sequence, now: float) -> None:
         self.queue.append(sequence)
@@ -142,15 +150,13 @@ class _Replica:
         if prefilling is not None:
             self.chunk = max(1, min(prefilling.prefill, e.batch_tokens - len(decoding)))
             turns = min(turns, max(1, prefilling.prefill // self.chunk))
-        free = e.kv_tokens - self.private - self.cached
-        if decoding and free < len(decoding) * turns:
-            self.evict(len(decoding) * turns - free, now)
-            free = e.kv_tokens - self.private - self.cached
-            if free < len(decoding):
+        if decoding and self.free < len(decoding) * turns:
+            self.evict(len(decoding) * turns - self.free, now)
+            if self.free < len(decoding):
                 self.preempt(now)
                 self.begin(now, admit=not self.batch)
                 return
-            turns = max(1, min(turns, free // len(decoding)))
+            turns = max(1, min(turns, self.free // len(decoding)))
         self.turns, self.start = turns, now
         self.length = e.fixed_s + e.sequence_s * len(decoding) + e.prefill_s * self.chunk
         self.schedule()
@@ -171,7 +177,6 @@ class _Replica:
             sequence.first_s = now
         sequence.left -= count
         sequence.private += count
-        self.private += count
         if sequence.left <= 0:
             self.finish(sequence, now)
 
@@ -186,8 +191,8 @@ class _Replica:
             generated = step.output - sequence.left
             private = step.history + step.new + generated
             needed = private + step.prefix - hit - history
-            self.evict(self.private + self.cached + needed - e.kv_tokens, now, {job.group, job.role_group})
-            if self.private + self.cached + needed > e.kv_tokens and self.batch:
+            self.evict(needed - self.free, now, {job.group, job.role_group})
+            if needed > self.free and self.batch:
                 return
             self.queue.popleft()
             if history and own is not None:
@@ -198,7 +203,6 @@ class _Replica:
                 self.cached += step.prefix - role.tokens
                 role.tokens, role.used = step.prefix, now
             sequence.private = private
-            self.private += private
             sequence.hit = hit + history
             sequence.prefill = max(1, step.prompt + generated - sequence.hit)
             self.batch.append(sequence)
@@ -207,12 +211,11 @@ class _Replica:
     def finish(self, sequence: _Sequence, now: float) -> None:
         job, step = sequence.arrival.job, sequence.step
         self.batch.remove(sequence)
-        self.private -= sequence.private
         if job.group:
             old = self.cache.pop(job.group, None)
             self.cached -= old.tokens if old else 0
             tokens = step.history + step.new + step.output
-            if self.private + self.cached + tokens <= self.engine.kv_tokens:
+            if tokens <= self.free:
                 self.cache[job.group] = _Entry(tokens, now, pinned=now + TTL_S)
                 self.cached += tokens
         self.world.finished(sequence, now)
@@ -226,7 +229,6 @@ class _Replica:
         if len(self.batch) == 1:
             victim.left = 1  # it does not fit at all: cut short
         self.batch.remove(victim)
-        self.private -= victim.private
         victim.preempted += 1
         self.preemptions += 1
         self.queue.appendleft(victim)
@@ -253,22 +255,18 @@ class _Replica:
         """Compute a role's prefix while the engine idles; a request that arrives meanwhile cancels it."""
         entry = self.cache.get(group)
         missing = tokens - (entry.tokens if entry else 0)
-        free = self.engine.kv_tokens - self.private - self.cached
-        if missing <= 0 or self.batch or (free < missing and not self._worse(group, missing - free, now)):
+        worth = self.world.dispatcher.retention.value(group, now)
+        less = sum(c.tokens for g, c in self.cache.items() if self.world.value(g, c, now)[0] < worth)
+        if missing <= 0 or self.batch or missing > self.free + less:
             return
         version = self.version
         done = now + self.engine.fixed_s + missing * self.engine.prefill_s
         self.world.push(done, lambda t: self._prefetched(group, tokens, t) if self.version == version else None)
 
-    def _worse(self, group: str, tokens: int, now: float) -> bool:
-        """Return whether so many cached tokens are worth less than a prefix."""
-        worth = self.world.dispatcher.retention.value(group, now)
-        return tokens <= sum(c.tokens for g, c in self.cache.items() if self.world.value(g, c, now)[0] < worth)
-
     def _prefetched(self, group: str, tokens: int, now: float) -> None:
         entry = self.cache.setdefault(group, _Entry(0, now))
         missing = tokens - entry.tokens
-        self.evict(missing - (self.engine.kv_tokens - self.private - self.cached), now, {group})
+        self.evict(missing - self.free, now, {group})
         entry.tokens, entry.used = tokens, now
         self.cached += missing
         self.world.result.prefetched += missing
