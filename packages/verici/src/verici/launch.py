@@ -29,9 +29,8 @@ FILES = Files(
 def learn_jobs(folder: Path, table: Path | None = None) -> Model:
     """Return what the past jobs of a folder teach; jobs are in the order of their names, or of the table's rows."""
     results = read_table(table) if table else {}
-    places = {
-        place.name: place for place in sorted(folder.iterdir()) if not place.name.startswith(".") and place != table
-    }
+    visible = [place for place in sorted(folder.iterdir()) if not place.name.startswith(".") and place != table]
+    places = {place.name: place for place in visible}
     names = [name for name in results if name in places] + [name for name in places if name not in results]
     history = _history([(name, places[name]) for name in names])
     failed = {name: found for name in names if (found := results.get(name, _result(places[name]))) is not None}
