@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pythia import pathregex
-from pythia.automaton import END, Automaton
-from pythia.bounds import Lengths, rank
 from pythia.errors import BadFile
+from pythia.estimates import END, Automaton, Lengths, rank
 from pythia.profile import Profiles, read_log
 from pythia.records import Identifiers, Step
 from pythia.templates import Template, pieces

@@ -3,13 +3,69 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pythia.profile import Profile, Profiles, Run
 from pythia.records import Identifiers, Job, Prediction, Step
-from pythia.retention import Retention
 from pythia.schedule import Scheduler
 from pythia.settings import Settings
+
+#: Seconds over which recent uses are averaged.
+WINDOW_S = 60.0
+#: Runs, and prefixes with a rate, that are remembered.
+MOST = 20_000
+
+
+class Retention:
+    """Values of cached prefixes, from where the running workflows are expected to go.
+
+    A value is the expected uses per step ahead: the sum over running workflows of expected visits divided by distance,
+    plus, for a role's shared prefix, the rate of its recent uses, which runs that have not begun yet will need.
+    """
+
+    def __init__(self) -> None:
+        self._wanted: OrderedDict[str, dict[str, float]] = OrderedDict()
+        self._sums: dict[str, float] = {}
+        self._uses: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self.step_s = 1.0
+
+    def use(self, group: str, now: float) -> None:
+        """Register that a request uses a role's shared prefix."""
+        level, then = self._uses.pop(group, (0.0, now))
+        self._uses[group] = level * math.exp((then - now) / WINDOW_S) + 1.0, now
+        if len(self._uses) > MOST:
+            self._uses.popitem(last=False)
+
+    def want(self, run: str, wanted: Mapping[str, float]) -> set[str]:
+        """Replace what one run is expected to use; return the prefixes whose value changed."""
+        before = self._wanted.pop(run, {})
+        for group, value in before.items():
+            left = self._sums[group] - value
+            if left > 1e-9:
+                self._sums[group] = left
+            else:
+                del self._sums[group]
+        for group, value in wanted.items():
+            self._sums[group] = self._sums.get(group, 0.0) + value
+        if wanted:
+            self._wanted[run] = dict(wanted)
+        if len(self._wanted) > MOST:
+            self.want(next(iter(self._wanted)), {})
+        return {g for g in {*before, *wanted} if abs(before.get(g, 0.0) - wanted.get(g, 0.0)) > 1e-6}
+
+    def wanted(self, group: str) -> float:
+        """Return what running workflows are expected to use of a prefix per step ahead."""
+        return self._sums.get(group, 0.0)
+
+    def value(self, group: str, now: float) -> float:
+        """Return the expected uses of a prefix per step ahead."""
+        level, then = self._uses.get(group, (0.0, now))
+        rate = level * math.exp((then - now) / WINDOW_S) / WINDOW_S
+        return self._sums.get(group, 0.0) + rate * self.step_s
+
 
 #: Steps ahead that are looked at for prefixes and for replicas that will be kept busy.
 AHEAD = 8

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pythia import continuous
-from pythia.disconnects import Disconnected, while_client_stays
+from pythia.bodies import Disconnected, while_client_stays
 from pythia.errors import MissingExtra
 
 try:

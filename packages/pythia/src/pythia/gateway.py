@@ -23,17 +23,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from yarl import URL
 
-from pythia import identifiers, templates
-from pythia.answers import CHARS, Answer, Counts, chain, member, prompt_texts
-from pythia.disconnects import Disconnected, Receive, while_client_stays
+from pythia import bodies, templates
+from pythia.bodies import CHARS, Answer, Counts, Disconnected, Receive, chain, member, prompt_texts, while_client_stays
 from pythia.dispatcher import Arrival, Dispatcher
 from pythia.errors import BadRequest, EngineError, PythiaError
 from pythia.metrics import Metrics
 from pythia.profile import Profiles
 from pythia.records import Job, Step
 from pythia.replicas import Processes, hints, probe
-from pythia.scale import Action, Scaler
-from pythia.schedule import Replica, Scheduler
+from pythia.schedule import Action, Replica, Scaler, Scheduler
 from pythia.settings import REACTIVE, Policy, Settings
 from pythia.settings import Replica as ReplicaSettings
 
@@ -105,7 +103,7 @@ class Gateway:
         self.log_file = Path(settings.log).open("ab", buffering=0) if settings.log else None  # noqa: SIM115
         self.dropped = HOP_BY_HOP | {b"content-length", b"host"}
         if settings.strip:
-            self.dropped |= {name.encode() for name in (*identifiers.HEADERS, identifiers.FINAL_HEADER)}
+            self.dropped |= {name.encode() for name in (*bodies.HEADERS, bodies.FINAL_HEADER)}
         for model, described in settings.models.items():
             for replica in described.replicas:
                 self._add(replica.url.rstrip("/"), model, replica)
@@ -255,8 +253,8 @@ class Gateway:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         generating = scope["method"] == "POST" and scope["path"].rstrip("/") in GENERATING
         body = await self._body(receive, headers)
-        fields = (identifiers.members(body) or {}) if generating and b"content-encoding" not in headers else {}
-        ids = identifiers.find(fields, headers) if generating else None
+        fields = (bodies.members(body) or {}) if generating and b"content-encoding" not in headers else {}
+        ids = bodies.find(fields, headers) if generating else None
         model = member(fields, "model", str) or ""
         prompt = round(len(body) / self.chars.get(model, CHARS)) if generating else 0
         limits = (member(fields, n, int) for n in ("max_completion_tokens", "max_tokens", "max_output_tokens"))
@@ -374,9 +372,9 @@ class Gateway:
             if not self.settings.dry_run:
                 score = self.scheduler.score(x.job)
                 add = hints(replica.kind, score, x.arrival.prediction, x.job, x.fields, self._name)
-            remove = (identifiers.MEMBER,) if self.settings.strip and identifiers.MEMBER in x.fields else ()
+            remove = (bodies.MEMBER,) if self.settings.strip and bodies.MEMBER in x.fields else ()
             if add or remove:
-                body = identifiers.rewrite(x.fields, remove, add)
+                body = bodies.rewrite(x.fields, remove, add)
             if add:
                 self.metrics.hints.labels(replica.kind).inc()
         named = b",".join(v for k, v in scope["headers"] if k == b"connection").lower()

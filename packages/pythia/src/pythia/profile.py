@@ -15,10 +15,8 @@ import msgspec
 import numpy as np
 
 from pythia import pathregex
-from pythia.automaton import START, Automaton, State
-from pythia.bounds import Lengths
-from pythia.drift import Drift, Trust
 from pythia.errors import BadFile
+from pythia.estimates import START, Automaton, Drift, Lengths, State, Trust
 from pythia.records import Identifiers, Prediction, Step
 from pythia.templates import Template
 

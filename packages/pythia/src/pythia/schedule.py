@@ -1,17 +1,18 @@
-"""Which waiting request goes to which replica, and when: a state machine without clock or sockets.
+"""Which waiting request goes to which replica and when, and when replicas start and stop: without clock or sockets.
 
-The gateway and the simulator drive the same `Scheduler`. Events go in (`submit`, `finish`, `cancel`, replicas that come
-and go), dispatches come out of `take`.
+The gateway and the simulator drive the same `Scheduler` and `Scaler`. Events go in (`submit`, `finish`, `cancel`,
+replicas that come and go), dispatches come out of `take`, starts and stops out of `decide`.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pythia.records import Job
 from pythia.settings import Policy, Settings
@@ -274,3 +275,84 @@ _ROUTES: dict[str, Callable[[Scheduler, Job, list[Replica]], Replica | None]] = 
     "prefix": _prefix,
     "pythia": _pythia,
 }
+
+
+#: Seconds that requests must have waited before reactive scaling starts a replica.
+REACTIVE_WAIT_S = 1.0
+
+
+@dataclass(frozen=True)
+class Action:
+    """Start, drain or stop one replica."""
+
+    kind: Literal["start", "drain", "stop"]
+    model: str
+    name: str
+    reason: str = ""
+
+
+class Scaler:
+    """Decides about the replicas of all models that have `launch`.
+
+    Attributes:
+        unneeded: Since when each replica has not been needed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.unneeded: dict[str, float] = {}
+        self._names = itertools.count()
+
+    def wanted(self, scheduler: Scheduler, model: str, projected: Mapping[str, float], now: float) -> tuple[int, str]:
+        """Return how many replicas a model should have, and why."""
+        settings = self.settings
+        launch = settings.models[model].launch
+        assert launch is not None
+        slots = max(launch.replica.slots, 1)
+        active = sum(len(r.active) for r in scheduler.replicas.values() if r.model == model)
+        waiting = [job for job in scheduler.waiting.values() if job.model == model]
+        have = sum(r.model == model and r.state in ("ready", "starting") for r in scheduler.replicas.values())
+        if settings.policy.scale == "reactive":
+            late = [job for job in waiting if now - job.arrived >= REACTIVE_WAIT_S]
+            number = math.ceil((active + len(waiting)) / slots) if late or not waiting else have
+            reason = f"{len(late)} requests have waited"
+        else:
+            coming = projected.get(model, 0.0)
+            number = math.ceil((active + len(waiting) + coming) / slots - 1e-9)
+            reason = f"{active} running, {len(waiting)} waiting, {coming:.1f} expected"
+        return min(max(number, launch.least), launch.most), reason
+
+    def decide(self, scheduler: Scheduler, projected: Mapping[str, float], now: float) -> list[Action]:
+        """Return what to do now. Replicas that were configured by URL are never stopped."""
+        actions: list[Action] = []
+        for model, described in self.settings.models.items():
+            if described.launch is None:
+                continue
+            mine = [r for r in scheduler.replicas.values() if r.model == model]
+            live = [r for r in mine if r.state in ("ready", "starting")]
+            number, reason = self.wanted(scheduler, model, projected, now)
+            draining = [r for r in mine if r.state == "draining"]
+            for _ in range(number - len(live)):
+                if draining:
+                    draining.pop().state = "ready"  # it was about to go
+                elif len(mine) < described.launch.most:
+                    name = f"{model or 'replica'}-started-{next(self._names)}"
+                    actions.append(Action("start", model, name, reason))
+            self._shrink(live, number, model, now, actions)
+            for replica in mine:
+                if replica.state == "draining" and not replica.active:
+                    self.unneeded.pop(replica.name, None)
+                    actions.append(Action("stop", model, replica.name, "drained"))
+        return actions
+
+    def _shrink(self, live: list[Replica], number: int, model: str, now: float, actions: list[Action]) -> None:
+        """Drain replicas that have not been needed for long enough, the emptiest first."""
+        patience = self.settings.keep_alive_s if self.settings.policy.scale == "reactive" else self.settings.cool_s
+        started = sorted((r for r in live if "-started-" in r.name), key=lambda r: (len(r.active), r.name))
+        surplus = {r.name for r in started[: max(0, len(live) - number)]}
+        for replica in started:
+            if replica.name not in surplus:
+                self.unneeded.pop(replica.name, None)
+            elif now - self.unneeded.setdefault(replica.name, now) >= patience and replica.state == "ready":
+                replica.state = "draining"
+                actions.append(Action("drain", model, replica.name, f"{number} of {len(live)} needed"))

@@ -25,8 +25,7 @@ from pythia.dispatcher import Arrival, Dispatcher
 from pythia.errors import BadFile
 from pythia.profile import Profiles
 from pythia.records import Identifiers, Step
-from pythia.scale import Scaler
-from pythia.schedule import Replica
+from pythia.schedule import Replica, Scaler
 from pythia.settings import REACTIVE, Launch, Model, Policy, Settings
 from pythia.settings import Replica as ReplicaSettings
 from pythia.workflow import Plan, PlannedStep, Workflow, arrivals, mean_work
