@@ -87,12 +87,8 @@ class Automaton(msgspec.Struct, dict=True):
             state: Where the run is.
             horizon: Steps to look ahead.
         """
-        key = (state, horizon)
-        if key not in self._forecasts:
-            self._forecasts[key] = self._walk(state, horizon)
-        return self._forecasts[key]
-
-    def _walk(self, state: State, horizon: int) -> dict[str, tuple[float, float]]:
+        if (state, horizon) in self._forecasts:
+            return self._forecasts[state, horizon]
         spread: dict[State, float] = {state: 1.0}
         visits: dict[str, float] = {}
         weighted: dict[str, float] = {}
@@ -110,7 +106,9 @@ class Automaton(msgspec.Struct, dict=True):
             spread = following
             if not spread:
                 break
-        return {role: (mass, weighted[role] / min(1.0, mass)) for role, mass in visits.items()}
+        found = {role: (mass, weighted[role] / min(1.0, mass)) for role, mass in visits.items()}
+        self._forecasts[state, horizon] = found
+        return found
 
     def likelihood(self, roles: Sequence[str]) -> float:
         """Return the mean log-probability of the steps of a path, its end included."""

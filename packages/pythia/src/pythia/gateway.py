@@ -46,6 +46,8 @@ HOP_BY_HOP = {
     b"connection", b"expect", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
     b"trailer", b"transfer-encoding", b"upgrade",
 }  # fmt: skip
+#: Headers of a request that are not passed on.
+DROPPED = HOP_BY_HOP | {b"content-length", b"host", *(n.encode() for n in (*bodies.HEADERS, bodies.FINAL_HEADER))}
 #: Headers that the HTTP client would add by itself.
 OWN_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 #: Seconds for which an idle connection to an engine is used again. Servers close idle ones after 1 s and more; a
@@ -101,9 +103,6 @@ class Gateway:
         self.started = time.monotonic()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.log_file = Path(settings.log).open("ab", buffering=0) if settings.log else None  # noqa: SIM115
-        self.dropped = HOP_BY_HOP | {b"content-length", b"host"}
-        if settings.strip:
-            self.dropped |= {name.encode() for name in (*bodies.HEADERS, bodies.FINAL_HEADER)}
         for model, described in settings.models.items():
             for replica in described.replicas:
                 self._add(replica.url.rstrip("/"), model, replica)
@@ -275,6 +274,8 @@ class Gateway:
                 answer = await self._forward(x, send)
             if answer is not None:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
+                self.scheduler.finish(job)  # its slot is free while the answer is read
+                self.pump()
                 step = await self._read(answer, x) if generating and answer.status < 300 else None
         finally:
             if arrival is not None:
@@ -316,10 +317,13 @@ class Gateway:
             return min(mine, key=lambda r: (r.state != "ready", len(r.active)))
         if len(self.scheduler.waiting) >= self.settings.most_waiting:
             raise _Refused(503, "too many requests wait (most_waiting)", "overloaded", 5)
-        waits_s = self._first_wait_s(job)
-        if waits_s > self.settings.limit_s:
-            message = f"a first step would wait {waits_s:.0f} s, the limit is {self.settings.limit_s:g} s"
-            raise _Refused(429, message, "overloaded", waits_s - self.settings.limit_s)
+        if job.first and self.settings.refuse_beyond_limit:
+            slots = sum(r.slots for r in self.scheduler.ready(job.model))
+            ahead = sum(j.first for j in self.scheduler.waiting.values() if j.model == job.model)
+            waits_s = ahead * self.dispatcher.retention.step_s / slots if slots else 0.0
+            if waits_s > self.settings.limit_s:
+                message = f"a first step would wait {waits_s:.0f} s, the limit is {self.settings.limit_s:g} s"
+                raise _Refused(429, message, "overloaded", waits_s - self.settings.limit_s)
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         self.futures[job.number] = future
         self.scheduler.submit(job)
@@ -327,14 +331,6 @@ class Gateway:
         replica = await future
         self.metrics.wait.observe(self.now - job.arrived)
         return replica
-
-    def _first_wait_s(self, job: Job) -> float:
-        """Return how long a first step would wait behind those that wait already; 0 if it is not to be refused."""
-        if not job.first or not self.settings.refuse_beyond_limit:
-            return 0.0
-        slots = sum(r.slots for r in self.scheduler.ready(job.model))
-        ahead = sum(j.first for j in self.scheduler.waiting.values() if j.model == job.model)
-        return ahead * self.dispatcher.retention.step_s / slots if slots else 0.0
 
     async def _forward(self, x: _Exchange, send: Send) -> Answer | None:
         """Send a request to a replica and pass its answer on; another replica is tried if one cannot be reached.
@@ -372,13 +368,13 @@ class Gateway:
             if not self.settings.dry_run:
                 score = self.scheduler.score(x.job)
                 add = hints(replica.kind, score, x.arrival.prediction, x.job, x.fields, self._name)
-            remove = (bodies.MEMBER,) if self.settings.strip and bodies.MEMBER in x.fields else ()
+            remove = (bodies.MEMBER,) if bodies.MEMBER in x.fields else ()
             if add or remove:
                 body = bodies.rewrite(x.fields, remove, add)
             if add:
                 self.metrics.hints.labels(replica.kind).inc()
         named = b",".join(v for k, v in scope["headers"] if k == b"connection").lower()
-        drop = self.dropped | {name.strip() for name in named.split(b",")}
+        drop = DROPPED | {name.strip() for name in named.split(b",")}
         try:
             headers = [(k.decode(), v.decode()) for k, v in scope["headers"] if k not in drop]
             query = b"?" + scope["query_string"] if scope["query_string"] else b""
@@ -413,7 +409,7 @@ class Gateway:
     async def _read(self, answer: Answer, x: _Exchange) -> Step | None:
         """Count an answer's tokens; return the completed step of a run, if it is one."""
         job, arrival = x.job, x.arrival
-        arguments = answer, x.fields if arrival is not None and self.settings.templates else {}
+        arguments = answer, x.fields if arrival is not None else {}
         long = len(x.body) + answer.size > LONG
         counts, *found = await asyncio.to_thread(self._look, *arguments) if long else self._look(*arguments)
         prompt = counts.prompt or job.prompt

@@ -17,7 +17,7 @@ import numpy as np
 from pythia import pathregex
 from pythia.errors import BadFile
 from pythia.estimates import START, Automaton, Drift, Lengths, State, Trust
-from pythia.records import Identifiers, Prediction, Step
+from pythia.records import Identifiers, Prediction, Step, read_rows
 from pythia.templates import Template
 
 #: Finished runs below which a workflow type is served reactively. Ours; the paper does not say how much is little.
@@ -226,13 +226,15 @@ class Profiles:
         """Return the salted hash of an API key; empty for requests without one."""
         return hashlib.blake2b(key, digest_size=8, key=self.salt).hexdigest() if key else ""
 
-    def run_key(self, ids: Identifiers, tenant: str) -> str:
-        """Return the key of a run. Runs of two tenants or workflow types never meet."""
-        return "\0".join((tenant, ids.workflow_type_id, ids.workflow_id))
-
     def begin(self, ids: Identifiers, tenant: str, now: float, alpha: float) -> tuple[Run, int, Prediction]:
         """Register a request that arrives now; return its run, its place in it, and what is expected."""
-        run = self._run(ids, tenant, now)
+        key = "\0".join((tenant, ids.workflow_type_id, ids.workflow_id))  # runs of two tenants or types never meet
+        run = self.open.get(key)
+        if run is None:
+            while len(self.open) >= MOST_OPEN:
+                self.open.popitem(last=False)
+            run = self.open[key] = Run(key, (tenant, ids.workflow_type_id), now)
+        self.open.move_to_end(key)
         profile = self.of(run)
         prediction = profile.predict(run, ids.agent_id, alpha) if profile else Prediction()
         place = len(run.roles)
@@ -294,16 +296,6 @@ class Profiles:
                 finished.append(run)
                 self._finish(run)
         return finished
-
-    def _run(self, ids: Identifiers, tenant: str, now: float) -> Run:
-        key = self.run_key(ids, tenant)
-        run = self.open.get(key)
-        if run is None:
-            while len(self.open) >= MOST_OPEN:
-                self.open.popitem(last=False)
-            run = self.open[key] = Run(key, (tenant, ids.workflow_type_id), now)
-        self.open.move_to_end(key)
-        return run
 
     def _finish(self, run: Run) -> None:
         self.open.pop(run.key, None)
@@ -414,14 +406,4 @@ def read_log(path: Path) -> Iterator[Step]:
     Raises:
         BadFile: The file or one of its lines is malformed.
     """
-    decoder = msgspec.json.Decoder(Step)
-    try:
-        with path.open("rb") as file:
-            for row, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        yield decoder.decode(line)
-                    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                        raise BadFile(path, f"is no completed request ({error})", row=row) from error
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})") from error
+    return read_rows(path, Step, "completed request")

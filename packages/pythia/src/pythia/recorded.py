@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from pythia.errors import BadFile
 from pythia.profile import read_log
-from pythia.records import Step
+from pythia.records import Step, read_rows
 from pythia.workflow import Plan, PlannedStep
 
 #: Rounds of one session that are replayed at most.
@@ -47,12 +46,7 @@ def read_tracelab(path: Path, *, apart_s: float = 1.0, most_tool_s: float = 60.0
         BadFile: The file or a line is malformed.
     """
     sessions: dict[tuple[str, str, str], list[_Round]] = {}
-    decoder = msgspec.json.Decoder(_Round)
-    for row, line in _lines(path):
-        try:
-            one = decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFile(path, f"is no TraceLab round ({error})", row=row) from error
+    for one in read_rows(path, _Round, "TraceLab round"):
         sessions.setdefault((one.project or "", one.session_file or "", one.session_id), []).append(one)
     plans = []
     for i, rounds in enumerate(sessions.values()):
@@ -66,16 +60,6 @@ def read_tracelab(path: Path, *, apart_s: float = 1.0, most_tool_s: float = 60.0
             stages.append((PlannedStep("agent", 0, history, new, max(1, one.output_tokens or 0), tool_s),))
         plans.append(Plan(rounds[0].provider or "recorded", f"s{i}", i * apart_s, tuple(stages)))
     return plans
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as file:
-            for row, line in enumerate(file, 1):
-                if line.strip():
-                    yield row, line
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})") from error
 
 
 def read_steps(path: Path) -> list[Plan]:
@@ -107,6 +91,7 @@ def read_steps(path: Path) -> list[Plan]:
 
 def read_recording(path: Path) -> list[Plan]:
     """Read either format, by the members of the first line."""
-    for _, line in _lines(path):
-        return read_tracelab(path) if b'"round_index"' in line else read_steps(path)
-    raise BadFile(path, "is empty; give TraceLab rounds or a log that `pythia serve` wrote")
+    first = next(read_rows(path, dict, "recorded request"), None)
+    if first is None:
+        raise BadFile(path, "is empty; give TraceLab rounds or a log that `pythia serve` wrote")
+    return read_tracelab(path) if "round_index" in first else read_steps(path)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import msgspec
+
+from pythia.errors import BadFile
+
+T = TypeVar("T")
 
 #: Longest identifier that is accepted, in characters. Metrics, the page and the profile file stay bounded by it.
 LONGEST_IDENTIFIER = 128
@@ -132,3 +138,22 @@ class Job:
     first_byte: float = -1.0
     place: tuple[float, ...] = ()
     admitted_tokens: int = 0
+
+
+def read_rows(path: Path, kind: type[T], what: str) -> Iterator[T]:
+    """Read JSON objects of a kind, one a line.
+
+    Raises:
+        BadFile: The file cannot be read, or a line is no such object; `what` says what it should be.
+    """
+    decoder = msgspec.json.Decoder(kind)
+    try:
+        with path.open("rb") as file:
+            for row, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        yield decoder.decode(line)
+                    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                        raise BadFile(path, f"is no {what} ({error})", row=row) from error
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})") from error

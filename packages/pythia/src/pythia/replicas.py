@@ -19,8 +19,6 @@ from pythia.schedule import Replica
 from pythia.settings import Launch
 
 log = logging.getLogger("pythia")
-#: Seconds between two looks at a replica that does not answer.
-PROBE_S = 1.0
 #: Seconds that a process gets between SIGTERM and SIGKILL.
 GRACE_S = 10.0
 

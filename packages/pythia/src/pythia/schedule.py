@@ -73,14 +73,6 @@ class Replica:
             return 1 - sum(j.prompt + j.expected for j in self.active.values()) / self.kv_tokens
         return -len(self.active) / (self.slots or 1)
 
-    def warmth(self, job: Job) -> int:
-        """Return the tokens of a job's prompt that it probably has in its cache."""
-        return self.warm.get(job.group, self.warm.get(job.role_group, 0))
-
-    def longest_prefix(self, job: Job) -> int:
-        """Return how many of the prompt's leading pieces it has computed (prefix-aware routing)."""
-        return next((i for i in range(len(job.chain), 0, -1) if job.chain[i - 1] in self.warm), 0)
-
     def admit(self, job: Job) -> None:
         """Count a job that is sent to it."""
         job.replica, job.admitted_tokens = self.name, self.size(job)
@@ -258,14 +250,18 @@ def _sticky(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica | N
 
 
 def _prefix(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
-    return min(ready, key=lambda r: (-r.longest_prefix(job), len(r.active), r.name))
+    def known(replica: Replica) -> int:
+        """Return how many of the prompt's leading pieces a replica has computed."""
+        return next((i for i in range(len(job.chain), 0, -1) if job.chain[i - 1] in replica.warm), 0)
+
+    return min(ready, key=lambda r: (-known(r), len(r.active), r.name))
 
 
 def _pythia(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
     rooms = {r.name: r.headroom() for r in ready}
     best = max(rooms.values())
     tied = [r for r in ready if rooms[r.name] >= best - TIE]
-    return min(tied, key=lambda r: (-r.warmth(job), -rooms[r.name], r.name))
+    return min(tied, key=lambda r: (-r.warm.get(job.group, r.warm.get(job.role_group, 0)), -rooms[r.name], r.name))
 
 
 _ROUTES: dict[str, Callable[[Scheduler, Job, list[Replica]], Replica | None]] = {

@@ -105,8 +105,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         horizon: Steps that the autoscaler looks ahead.
         cool_s: Seconds that a replica must be unneeded before it drains.
         keep_alive_s: The same for `scale: reactive`.
-        templates: Whether prompt templates are learned (salted hashes of lines).
-        strip: Whether identifiers are removed before an engine sees the request.
     """
 
     models: dict[str, Model]
@@ -130,8 +128,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     horizon: Annotated[int, msgspec.Meta(ge=1, le=32)] = 2
     cool_s: Positive = 10.0
     keep_alive_s: Positive = 300.0
-    templates: bool = True
-    strip: bool = True
 
     def alpha(self, slots: int) -> float:
         """Return the miss probability of one request's bound: ε, split over all that may run at once."""

@@ -205,7 +205,9 @@ class _Replica:
             sequence.hit = hit + history
             sequence.prefill = max(1, step.prompt + generated - sequence.hit)
             self.batch.append(sequence)
-            self.world.admitted(sequence)
+            if not sequence.preempted:
+                self.world.result.hit += sequence.hit
+                self.world.result.prompt += step.prompt
 
     def finish(self, sequence: _Sequence, now: float) -> None:
         job, step = sequence.arrival.job, sequence.step
@@ -259,16 +261,18 @@ class _Replica:
         if missing <= 0 or self.batch or missing > self.free + less:
             return
         version = self.version
-        done = now + self.engine.fixed_s + missing * self.engine.prefill_s
-        self.world.push(done, lambda t: self._prefetched(group, tokens, t) if self.version == version else None)
 
-    def _prefetched(self, group: str, tokens: int, now: float) -> None:
-        entry = self.cache.setdefault(group, _Entry(0, now))
-        missing = tokens - entry.tokens
-        self.evict(missing - self.free, now, {group})
-        entry.tokens, entry.used = tokens, now
-        self.cached += missing
-        self.world.result.prefetched += missing
+        def end(at: float) -> None:
+            if self.version != version:
+                return
+            entry = self.cache.setdefault(group, _Entry(0, at))
+            missing = tokens - entry.tokens
+            self.evict(missing - self.free, at, {group})
+            entry.tokens, entry.used = tokens, at
+            self.cached += missing
+            self.world.result.prefetched += missing
+
+        self.world.push(now + self.engine.fixed_s + missing * self.engine.prefill_s, end)
 
 
 @dataclass
@@ -376,12 +380,6 @@ class _World:
                 uses.popleft()
             return (-uses[0] if uses else -math.inf), entry.used
         return 0.0, entry.used
-
-    def admitted(self, sequence: _Sequence) -> None:
-        """Count the prompt of a sequence that a replica begins."""
-        if not sequence.preempted:
-            self.result.hit += sequence.hit
-            self.result.prompt += sequence.step.prompt
 
     def finished(self, sequence: _Sequence, now: float) -> None:
         """Count a finished request, and go on with its run."""

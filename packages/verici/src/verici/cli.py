@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from verici.errors import BadInput, NotEnoughHistory, RepositoryError, VeriCIError
+from verici.errors import NotEnoughHistory, VeriCIError
 
 if TYPE_CHECKING:
     from verici.check import Report
@@ -32,9 +32,7 @@ class _Main(click.Group):
             return super().invoke(ctx)
         except VeriCIError as error:
             click.echo(f"verici: {error}", err=True)
-            ctx.exit(
-                4 if isinstance(error, NotEnoughHistory) else 2 if isinstance(error, (BadInput, RepositoryError)) else 1
-            )
+            ctx.exit(error.status)
         except KeyboardInterrupt:
             click.echo("verici: interrupted", err=True)
             ctx.exit(130)
@@ -102,10 +100,8 @@ class _Read:
         for note in self.history.notes:
             click.echo(f"verici: {note}", err=True)
         if unmatched:
-            why = "force-pushed, squashed, or older than the commits read"
-            click.echo(
-                f"verici: {unmatched} of {len(self.labels)} labels name no commit of this history ({why})", err=True
-            )
+            why = "name no commit of this history (force-pushed, squashed, or older than the commits read)"
+            click.echo(f"verici: {unmatched} of {len(self.labels)} labels {why}", err=True)
 
 
 @main.command()
@@ -121,9 +117,7 @@ def learn(**options: Any) -> None:
     _say_learned(found, read.model, "builds", f"at least {FEWEST_BUILDS} and {FEWEST_FAILED} are needed")
     unknown = sum(label.kind == "unknown" for label in read.labels.values())
     if unknown:
-        click.echo(
-            f"{unknown} failures among the labels are of unknown kind: some may be failed tests (--only-known-kinds)"
-        )
+        click.echo(f"{unknown} labels are failures of unknown kind: some may be failed tests (--only-known-kinds)")
 
 
 def _say_learned(found: Model, path: Path, what: str, need: str) -> None:
@@ -302,9 +296,8 @@ def label(repo: Path, labels: Path | None, span: str, **options: Any) -> None:
 
     repository = _repository(repo)
     limits = Limits(options["seconds"], options["memory"] << 20, options["processes"], options["disk"] << 20)
-    plan = Plan(
-        options["command"], options["tests"], limits, not options["no_sandbox"], options["network"], options["env"]
-    )
+    sandbox, network = not options["no_sandbox"], options["network"]
+    plan = Plan(options["command"], options["tests"], limits, sandbox, network, options["env"])
     known = load(labels or repository.state / "labels.csv")
     built = {name for name, one in known.items() if one.source == "build"}
 

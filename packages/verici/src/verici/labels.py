@@ -169,7 +169,7 @@ def travis(text: str, jobs: Jobs) -> list[Run]:
     """Read TravisTorrent's columns, or a table with build_id, commit and status."""
     outcomes = {"passed": (PASS, "ok"), "failed": (PASS, "test"), "errored": (FAIL, "config")}
     runs = []
-    for row in _table(text):
+    for row in table_of(text):
         commit, status = row.get("git_trigger_commit") or row.get("commit"), row.get("tr_status") or row.get("status")
         number = row.get("tr_build_id") or row.get("build_id") or ""
         if not commit or not status:
@@ -191,7 +191,7 @@ _PLAIN = {
 def plain(text: str, jobs: Jobs) -> list[Run]:
     """Read a table with the columns commit and result, and kind, time and detail if there are any."""
     runs = []
-    for number, row in enumerate(_table(text), 2):
+    for number, row in enumerate(table_of(text), 2):
         commit, result, kind = row.get("commit", ""), row.get("result", "").lower(), row.get("kind", "")
         if not commit or result not in _PLAIN or kind not in ("", *_SEVERITY):
             known = ", ".join(sorted(_PLAIN))
@@ -204,11 +204,10 @@ def plain(text: str, jobs: Jobs) -> list[Run]:
     return runs
 
 
-def _table(text: str) -> list[dict[str, str]]:
+def table_of(text: str) -> list[dict[str, str]]:
+    """Return the rows of a table with a head, without blanks around cells."""
     rows = csv.DictReader(io.StringIO(text.lstrip("\ufeff")))
-    return [
-        {(name or "").strip(): value.strip() for name, value in row.items() if isinstance(value, str)} for row in rows
-    ]
+    return [{(n or "").strip(): value.strip() for n, value in row.items() if isinstance(value, str)} for row in rows]
 
 
 READERS: dict[str, Callable[[str, Jobs], list[Run]]] = {
@@ -218,11 +217,12 @@ READERS: dict[str, Callable[[str, Jobs], list[Run]]] = {
 
 def read_export(path: Path, service: str, jobs: Path | None = None) -> list[Label]:
     """Return the labels of a service's export; `jobs` is a folder of ID.json files."""
-    details = {one.stem: _read(one) for one in sorted(jobs.glob("*.json"))} if jobs else {}
-    return reduce_runs(READERS[service](_read(path), details), service)
+    details = {one.stem: read_text(one) for one in sorted(jobs.glob("*.json"))} if jobs else {}
+    return reduce_runs(READERS[service](read_text(path), details), service)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a file from the caller."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -231,7 +231,7 @@ def _read(path: Path) -> str:
 
 def load(path: Path) -> dict[str, Label]:
     """Return the kept labels by commit; none if there is no file."""
-    rows = _table(_read(path)) if path.exists() else []
+    rows = table_of(read_text(path)) if path.exists() else []
     return {row["commit"]: Label(**{name: row.get(name, "") for name in _FIELDS}) for row in rows if row.get("commit")}
 
 

@@ -140,9 +140,8 @@ def _of_line(
             numbers.append((line[: token.start()], pure.group(1).replace("_", "")))
             continue
         words += [part for part in re.split(r"[-_.+]+", _NUMBER.sub("-", text)) if part]
-        numbers += [
-            ("", found.replace("-", ".") if found.count("-") == 2 else found) for found in _NUMBER.findall(text)
-        ]
+        glued = _NUMBER.findall(text)
+        numbers += [("", found.replace("-", ".") if found.count("-") == 2 else found) for found in glued]
     if pinned:
         numbers.append(("", pinned.group(1)))
     own = " ".join(words)
