@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pythia.bounds import Lengths
+from pythia.estimates import Lengths
 from pythia.pathregex import accepts
 from pythia.profile import Profiles
 from pythia.records import Identifiers, Step

@@ -160,7 +160,7 @@ def cache_part(seeds: int, out: list) -> None:
         rate = tokens_per_s(mixture, engine, 1, 120)
         plans = {s: loaded(mixture, engine, 1, 0.7, 400, s, rate) for s in range(seeds)}
         print(f"\nKV cache of {tokens} tokens")
-        for cache in ("none", "lru", "ttl", "kvflow", "pythia", "belady"):
+        for cache in ("lru", "ttl", "kvflow", "pythia", "belady"):
             policy = Policy("session", "least", True, cache, cache == "pythia")  # type: ignore[arg-type]
             rows = [measured(one, policy, engine, 1, profiles) for one in plans.values()]
             record = {

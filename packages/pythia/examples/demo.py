@@ -126,7 +126,7 @@ def capacity(urls: list[str], mixture: list[tuple[Workflow, float]], runs: int) 
     async def both() -> list[Outcome]:
         return await asyncio.gather(
             *(
-                drive(plans[i :: len(urls)], url, "tiny", identifiers="none", variant="capacity")
+                drive(plans[i :: len(urls)], url, "tiny", identifiers=False, variant="capacity")
                 for i, url in enumerate(urls)
             )
         )

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from pythia.agents import drive
 from pythia.cli import main
 from pythia.errors import BadConfig, BadFile, EngineError
+from pythia.page import Bar, View, render
 from pythia.recorded import read_recording
 from pythia.settings import read_settings
 from pythia.workflow import arrivals, read_workflow
@@ -57,8 +58,7 @@ def test_profile_build_and_show(tmp_path):
     assert "line 1" in call("profile", "build", tmp_path / "bad", "-o", file, status=1)
 
 
-def test_simulate_prints_a_table_and_a_page(tmp_path):
-    page = tmp_path / "page.html"
+def test_simulate_prints_a_table():
     out = call(
         "simulate",
         "support",
@@ -73,13 +73,17 @@ def test_simulate_prints_a_table_and_a_page(tmp_path):
         "fcfs+least",
         "--policy",
         "pythia",
-        "--html",
-        page,
     )
     assert out.count("\n") == 4
-    assert page.read_text().count("<svg") == 6
     assert "must be among" in call("simulate", "support", "--policy", "x", status=1)
     assert "number" in call("simulate", "support=x", status=1)
+
+
+def test_before_and_after_stand_in_one_picture():
+    views = [View(name, [Bar("r1", "lead", "a", 0.0, 1.0, 2.0)], [(1.0, 2.0, 0.5, 1.0)]) for name in ("before", "<b>")]
+    page = render(views, "summary", [["policy", "mean"], ["fcfs", "2.0 s"]])
+    assert page.count("<svg") == 6
+    assert "&lt;b&gt;" in page
 
 
 @pytest.mark.parametrize(
@@ -126,9 +130,9 @@ def test_workflows_run_as_real_agents_and_their_log_is_replayed(tmp_path):
         recorded = read_recording(tmp_path / "log.jsonl")
         assert sorted(len(p.steps) for p in recorded) == sorted(len(p.steps) for p in plans)
         async with Stub(complete) as stub:
-            again = await drive(recorded[:3], stub.url, "m", identifiers="headers")
+            again = await drive(recorded[:3], stub.url, "m", key="k")
             assert again.failed == 0
-            assert stub.seen[0].header("x-agent-id") in ("triage", "lead")
+            assert json.loads(stub.seen[0].body)["app_metadata"]["agent_id"] in ("triage", "lead")
 
     asyncio.run(asyncio.wait_for(go(), 90))
 

@@ -124,7 +124,7 @@ def test_agents_on_real_engines_that_start_die_and_drain(tmp_path):
                 async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
                     chunks = answer.aiter_raw()
                     await anext(chunks)
-                    made.processes.running[name][0].kill()
+                    made.processes.running[name].kill()
                     with pytest.raises(httpx.HTTPError):
                         while chunk := await anext(chunks):
                             assert b"[DONE]" not in chunk

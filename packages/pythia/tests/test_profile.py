@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pythia import pathregex
-from pythia.automaton import END, Automaton
-from pythia.bounds import Lengths, rank
 from pythia.errors import BadFile
+from pythia.estimates import END, Automaton, Lengths, rank
 from pythia.profile import Profiles, read_log
 from pythia.records import Identifiers, Step
 from pythia.templates import Template, pieces
@@ -202,7 +201,7 @@ def test_little_history_and_unknown_roles_are_served_reactively():
     profiles = Profiles()
     feed(profiles, runs("coding", 10, 1))
     _, _, thin = profiles.begin(Identifiers("w", "x", "planner"), "", 1e6, 0.01)
-    assert (thin.trusted, thin.bound, thin.path) == (False, None, "")
+    assert (thin.trusted, thin.bound, thin.on_path) == (False, None, False)
     feed(profiles, runs("coding", 40, 2), origin=1e7)
     _, _, known = profiles.begin(Identifiers("w", "y", "planner"), "", 1e8, 0.1)
     assert known.trusted

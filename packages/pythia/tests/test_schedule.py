@@ -6,12 +6,10 @@ import random
 
 import pytest
 
-from pythia.dispatcher import Dispatcher
+from pythia.dispatcher import Dispatcher, Retention
 from pythia.profile import Profiles
 from pythia.records import Identifiers, Job, Step
-from pythia.retention import Retention
-from pythia.scale import Scaler
-from pythia.schedule import Replica, Scheduler, completion
+from pythia.schedule import Replica, Scaler, Scheduler, completion
 from pythia.settings import REACTIVE, Launch, Model, Policy, Settings
 from pythia.settings import Replica as Described
 from pythia.simulation import POLICIES, Engine, loaded, settings_for, simulate, trained

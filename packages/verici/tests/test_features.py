@@ -90,6 +90,20 @@ def test_pairs_compare_joined_versions_with_equal_values_elsewhere() -> None:
     assert [False, False, True, False] in found.truth_NP[:, differ].T.tolist()
 
 
+def test_pairs_compare_lines_that_a_file_repeats() -> None:
+    commits, constants = [], {}
+    for number, (one, other) in enumerate((("1.0.0", "1.0.0"), ("1.2.0", "1.2.0"), ("1.3.0", "1.2.0"))):
+        blobs = {
+            "a.lock": (Constant(1, "ver", 0, "7.7.7"), Constant(2, "ver", 1, one)),
+            "b.rb": (Constant(1, "x", 0, other),),
+        }
+        constants |= {f"{path} {number}": found for path, found in blobs.items()}
+        commits.append(Commit(str(number), (), number, {path: f"{path} {number}" for path in blobs}))
+    found = candidates(History(tuple(commits), constants))
+    keys = {Key("a.lock", "ver", 1), Key("b.rb", "x", 0)}
+    assert any(p.kind == "differ" and set(p.keys) == keys for ps in found.predicates for p in ps)
+
+
 def test_products_of_launch_files() -> None:
     rows = [
         {"job.yaml": {"tp": tp, "pp": "2", "world": world}}

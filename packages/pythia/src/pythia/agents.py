@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -78,134 +78,110 @@ def words(name: str, length: int) -> str:
     return "\n".join(text[i : i + LINE - 1] for i in range(0, length, LINE))[:length]
 
 
-class Agents:
+class _Agents:
     """Runs plans against one server."""
 
-    def __init__(self, url: str, model: str, *, identifiers: str = "body", key: str = "", variant: str = "") -> None:
+    def __init__(self, url: str, model: str, identifiers: bool, key: str, variant: str) -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, keepalive_expiry=0.5)
         self.client = httpx.AsyncClient(base_url=url, headers=headers, timeout=600.0, limits=limits, trust_env=False)
         self.model, self.identifiers, self.variant = model, identifiers, variant
         self.records: list[Record] = []
-        self.began = 0.0
+        self.began = time.perf_counter()
         self.late_s = 0.0
-
-    async def drive(self, plans: Sequence[Plan]) -> Outcome:
-        """Start each run at its time, whatever the others do (open loop), and wait for all."""
-        async with self.client:
-            self.began = time.perf_counter()
-            ends = await asyncio.gather(*(self._run(plan) for plan in plans))
-        times = {p.name: end - p.arrival_s for p, end in zip(plans, ends, strict=True) if end is not None}
-        return Outcome(times, len(plans) - len(times), self.records, self.late_s)
 
     @property
     def now(self) -> float:
         """Seconds since the start."""
         return time.perf_counter() - self.began
 
-    async def _run(self, plan: Plan) -> float | None:
+    async def run(self, plan: Plan) -> float | None:
+        """Run a plan from its arrival on; return when it ended, or None if a request failed."""
         await asyncio.sleep(max(0.0, plan.arrival_s - self.now))
         self.late_s = max(self.late_s, self.now - plan.arrival_s)
         memory: dict[str, list[dict[str, str]]] = {}
         answers: list[str] = []
         place = 0
         for stage in plan.stages:
-            last = stage is plan.stages[-1]
-            steps = [
-                self._step(plan, step, place + i, memory, answers, last and i == len(stage) - 1, len(stage) > 1)
-                for i, step in enumerate(stage)
-            ]
+            final = stage is plan.stages[-1]
+            steps = []
+            for i, step in enumerate(stage):
+                asked = "\n".join([*answers, words(f"{plan.name}/{place}", step.new)])[: step.new]
+                own = memory.setdefault(step.role, []) if len(stage) == 1 and step.history else []
+                if step.history and not own:  # recorded sessions begin with what they had already
+                    own.append({"role": "user", "content": words(f"{plan.name}/before", step.history)})
+                ids = {"workflow_type_id": plan.workflow_type, "workflow_id": plan.name, "agent_id": step.role}
+                metadata = {**ids, "final": final and i == len(stage) - 1}
+                steps.append(self._step(step, place, metadata, [*own, {"role": "user", "content": asked}]))
+                place += 1
             found = await asyncio.gather(*steps)
-            place += len(stage)
-            if any(text is None for text in found):
+            if any(memories is None for memories in found):
                 return None
-            answers = [text for text in found if text is not None]
+            answers = [memories[-1]["content"] for memories in found if memories]
+            if len(stage) == 1 and found[0]:
+                memory[stage[0].role] = found[0]
         return self.now
 
     async def _step(
-        self,
-        plan: Plan,
-        step: PlannedStep,
-        place: int,
-        memory: dict[str, list[dict[str, str]]],
-        answers: list[str],
-        final: bool,
-        together: bool,
-    ) -> str | None:
-        before = [] if together or not step.history else memory.get(step.role, [])
-        read = "\n".join(answers)
-        asked = (
-            words(f"{plan.name}/{place}", step.new)
-            if not read
-            else (read + "\n" + words(f"{plan.name}/{place}", step.new))[: step.new]
-        )
-        start = (
-            [{"role": "system", "content": words(f"{self.variant}{plan.workflow_type}/{step.role}", step.prefix)}]
-            if step.prefix
-            else []
-        )
-        if step.history and not before:  # recorded sessions begin with what they had already
-            before = [{"role": "user", "content": words(f"{plan.name}/before", step.history)}]
-        messages = [*start, *before, {"role": "user", "content": asked}]
-        body: dict[str, object] = {
-            "model": step.model or self.model,
-            "messages": messages,
-            "max_tokens": step.output,
-            "stream": True,
-        }
-        ids = {"workflow_type_id": plan.workflow_type, "workflow_id": plan.name, "agent_id": step.role}
-        headers = {}
-        if self.identifiers == "body":
-            body["app_metadata"] = {**ids, "final": final}
-        elif self.identifiers == "headers":
-            headers = {f"x-{k.replace('_', '-')}": v for k, v in ids.items()} | {"x-workflow-final": str(final).lower()}
-        sent, first, text, error, count = self.now, 0.0, "", "", 0
+        self, step: PlannedStep, place: int, metadata: dict[str, Any], messages: list[dict[str, str]]
+    ) -> list[dict[str, str]] | None:
+        """Send a request and let its tool run; return the messages with the answer, or None if it failed."""
+        start = words(f"{self.variant}{metadata['workflow_type_id']}/{step.role}", step.prefix)
+        sent = [{"role": "system", "content": start}, *messages] if start else messages
+        body: dict[str, object] = {"model": step.model or self.model, "messages": sent, "max_tokens": step.output}
+        body["stream"] = True
+        if self.identifiers:
+            body["app_metadata"] = metadata
+        began, first, error = self.now, 0.0, ""
+        pieces: list[str] = []
         try:
-            async with self.client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+            async with self.client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 if answer.status_code != 200:
                     raise ValueError(f"{answer.status_code}: {(await answer.aread())[:200].decode('utf-8', 'replace')}")
                 async for line in answer.aiter_lines():
                     if not line.startswith("data: ") or line == "data: [DONE]":
                         continue
                     event = json.loads(line[6:])
-                    error = event.get("error", {}).get("message", "") if "error" in event else error
-                    for choice in event.get("choices", []):
-                        text += choice.get("delta", {}).get("content") or ""
-                        count += bool(choice.get("delta", {}).get("content"))
-                        first = first or (self.now if count else 0.0)
+                    if "error" in event:
+                        raise ValueError(event["error"].get("message", ""))
+                    found = [choice.get("delta", {}).get("content") for choice in event.get("choices", [])]
+                    pieces += [text for text in found if text]
+                    first = first or (self.now if pieces else 0.0)
         except (httpx.HTTPError, ValueError) as problem:
             error = f"{type(problem).__name__}: {problem}"
-        ended = self.now
-        prompt = sum(len(m["content"]) + 1 for m in messages)
-        self.records.append(
-            Record(plan.workflow_type, plan.name, step.role, place, sent, first or ended, ended, prompt, count, error)
-        )
+        ended, prompt = self.now, sum(len(m["content"]) + 1 for m in sent)
+        names = metadata["workflow_type_id"], metadata["workflow_id"], step.role
+        self.records.append(Record(*names, place, began, first or ended, ended, prompt, len(pieces), error))
         if error:
             return None
-        if not together:
-            memory[step.role] = [*before, messages[-1], {"role": "assistant", "content": text}]
         await asyncio.sleep(step.tool_s)
-        return text
+        return [*messages, {"role": "assistant", "content": "".join(pieces)}]
 
 
 async def drive(
-    plans: Sequence[Plan], url: str, model: str, *, identifiers: str = "body", key: str = "", variant: str = ""
+    plans: Sequence[Plan], url: str, model: str, *, identifiers: bool = True, key: str = "", variant: str = ""
 ) -> Outcome:
-    """Run plans against a server; another `variant` gives other texts, which no cache knows.
+    """Run plans against a server, each from its time on, whatever the others do (open loop).
+
+    Args:
+        plans: The runs.
+        url: Gateway or engine.
+        model: Model of the steps that name none.
+        identifiers: Whether requests carry them, in `app_metadata`.
+        key: API key.
+        variant: Another one gives other texts, which no cache knows.
 
     Raises:
         EngineError: The server cannot be reached.
     """
-    async with httpx.AsyncClient(trust_env=False) as client:
+    agents = _Agents(url, model, identifiers, key, variant)
+    async with agents.client:
         try:
-            await client.get(url + "/v1/models", timeout=10.0)
+            await agents.client.get("/v1/models", timeout=10.0)
         except httpx.HTTPError as error:
-            raise EngineError(
-                f"{url} cannot be reached ({type(error).__name__}); is `pythia serve` running there?"
-            ) from error
-    return await Agents(url, model, identifiers=identifiers, key=key, variant=variant).drive(plans)
-
-
-def write_records(records: Sequence[Record], path: Path) -> None:
-    """Write one JSON object a line."""
-    path.write_bytes(b"".join(msgspec.json.encode(r) + b"\n" for r in records))
+            problem = f"{url} cannot be reached ({type(error).__name__}); is `pythia serve` running there?"
+            raise EngineError(problem) from error
+        agents.began = time.perf_counter()
+        ends = await asyncio.gather(*(agents.run(plan) for plan in plans))
+    times = {p.name: end - p.arrival_s for p, end in zip(plans, ends, strict=True) if end is not None}
+    return Outcome(times, len(plans) - len(times), agents.records, agents.late_s)

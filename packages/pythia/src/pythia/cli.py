@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import sys
@@ -49,7 +50,6 @@ def serve(config: Path, dry_run: bool, log_level: str) -> None:
     from pythia.page import live
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     settings = read_settings(config)
     if dry_run:
         settings = msgspec.structs.replace(settings, dry_run=True)
@@ -57,9 +57,10 @@ def serve(config: Path, dry_run: bool, log_level: str) -> None:
     if not port.isdigit():
         raise BadConfig(f"listen: {settings.listen!r} must be HOST:PORT")
     gateway = Gateway(settings)
+    gc.freeze()  # the collector need not walk through all modules while requests wait
     uvicorn.run(
         app(gateway, live(gateway)), host=host.strip("[]"), port=int(port), log_level="warning", access_log=False,
-        server_header=False, date_header=False, timeout_graceful_shutdown=30,
+        server_header=False, date_header=False, timeout_keep_alive=60, timeout_graceful_shutdown=30,
     )  # fmt: skip
 
 
@@ -144,11 +145,7 @@ def _sending(command: F) -> F:
     for option in (
         click.option("--url", required=True, help="Gateway or engine, e.g. http://127.0.0.1:8080."),
         click.option("--model", default="", help="Model name in the requests."),
-        click.option(
-            "--identifiers", type=click.Choice(["body", "headers", "none"]), default="body", show_default=True
-        ),
         click.option("--key", envvar="OPENAI_API_KEY", default="", help="API key."),
-        click.option("--records", type=click.Path(path_type=Path), help="Write one line per request."),
     ):
         command = option(command)
     return command
@@ -169,22 +166,13 @@ def run(workflows: tuple[str, ...], rate: float, seconds: float, seed: int, **se
 
 @main.command()
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.option("--sessions", type=int, default=0, help="Only the first so many.")
-@click.option("--speed", type=float, default=1.0, show_default=True, help="Factor on arrivals and tool times.")
+@click.option("--sessions", type=int, help="Only the first so many.")
 @_sending
-def replay(recording: Path, sessions: int, speed: float, **sending: Any) -> None:
+def replay(recording: Path, sessions: int | None, **sending: Any) -> None:
     """Replay a RECORDING: TraceLab rounds (JSONL), or a log that `pythia serve` wrote."""
     from pythia.recorded import read_recording
 
-    if speed <= 0:
-        raise BadConfig(f"--speed must be above 0, not {speed}")
-    plans = [_faster(plan, speed) for plan in read_recording(recording)]
-    _drive(plans[:sessions] if sessions else plans, **sending)
-
-
-def _faster(plan: Plan, speed: float) -> Plan:
-    stages = tuple(tuple(msgspec.structs.replace(s, tool_s=s.tool_s / speed) for s in stage) for stage in plan.stages)
-    return msgspec.structs.replace(plan, arrival_s=plan.arrival_s / speed, stages=stages)
+    _drive(read_recording(recording)[:sessions], **sending)
 
 
 def mixture(names: tuple[str, ...]) -> list[tuple[Any, float]]:
@@ -204,12 +192,10 @@ def mixture(names: tuple[str, ...]) -> list[tuple[Any, float]]:
     return found
 
 
-def _drive(plans: list[Plan], url: str, model: str, identifiers: str, key: str, records: Path | None) -> None:
-    from pythia.agents import drive, write_records
+def _drive(plans: list[Plan], url: str, model: str, key: str) -> None:
+    from pythia.agents import drive
 
-    outcome = asyncio.run(drive(plans, url.rstrip("/"), model, identifiers=identifiers, key=key))
-    if records:
-        write_records(outcome.records, records)
+    outcome = asyncio.run(drive(plans, url.rstrip("/"), model, key=key))
     times = f"completion mean {outcome.mean_s:.2f} s, P95 {outcome.quantile(0.95):.2f} s"
     click.echo(f"{len(outcome.jct_s)} runs, {outcome.failed} failed; {times}")
     click.echo(f"first token of later steps {outcome.later_ttft_s():.3f} s; sender late by {outcome.late_s:.3f} s")
@@ -229,34 +215,26 @@ def _drive(plans: list[Plan], url: str, model: str, identifiers: str, key: str, 
 @click.option("--policy", "names", multiple=True, help="Policies to compare; default all.")
 @click.option("--train", type=int, default=400, show_default=True, help="Runs that the profiles have seen before.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page of the first and the last policy.")
-def simulate(workflows: tuple[str, ...], names: tuple[str, ...], html: Path | None, **options: Any) -> None:
+def simulate(workflows: tuple[str, ...], names: tuple[str, ...], **options: Any) -> None:
     """Compare policies on a simulated fleet."""
     from pythia import simulation as sim
-    from pythia.page import Bar, View, render
 
     load, seconds, replicas, seed = (options[name] for name in ("load", "seconds", "replicas", "seed"))
     engine = sim.read_engine(options["engine"]) if options["engine"] else sim.Engine()
     mixed = mixture(workflows)
-    if [name for name in names if name not in sim.POLICIES] or load <= 0 or seconds <= 0 or replicas < 1:
+    if set(names) - set(sim.POLICIES) or load <= 0 or seconds <= 0 or replicas < 1:
         raise BadConfig(f"--policy must be among {', '.join(sim.POLICIES)}; --load, --seconds, --replicas above 0")
     profiles = sim.trained(mixed, engine, options["train"])
     plans = sim.loaded(mixed, engine, replicas, load, seconds, seed)
     click.echo(f"{len(plans)} runs, load {load:g}, {replicas} replicas of {engine.slots} slots")
     click.echo(f"{'policy':<14}  mean s   P95 s  mean ×  P95 ×  hits  TTFT 2+  preempted  first waits")
-    results = []
+    base: sim.Result | None = None
     for name in names or sim.POLICIES:
         r = sim.simulate(plans, sim.POLICIES[name], engine, profiles=profiles.copy(), models={"": replicas})
-        results.append((name, r))
-        base = results[0][1]
+        base = base or r
         gains = f"{base.mean_s / r.mean_s:>8.2f}{base.p95_s / r.p95_s:>7.2f}"
         rest = f"{r.hit_share:>6.2f}{r.later_ttft_s():>9.3f}{r.preemptions:>11}{max(r.waits_first_s, default=0):>13.1f}"
         click.echo(f"{name:<14}{r.mean_s:>8.2f}{r.p95_s:>8.2f}{gains}{rest}")
-    if html:
-        shown = [results[0], results[-1]] if len(results) > 1 else results
-        views = [View(name, [Bar(b[0], b[1], b[2], b[3], b[5], b[6]) for b in r.bars], r.load) for name, r in shown]
-        summary = f"Simulated: {len(plans)} runs at load {load:g} on {replicas} replicas."
-        html.write_text(render(views, summary), encoding="utf-8")
 
 
 @main.command()

@@ -11,13 +11,14 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import scheduler as schedulers
 from transformers.generation.continuous_batching.cache_allocators.cache_allocator import BlockLedger
 
+T = TypeVar("T")
 #: Share of free blocks below which cached blocks are evicted.
 MARGIN = 0.1
 #: Requests, roles and values that are remembered.
@@ -29,58 +30,50 @@ class Board:
     """What the server tells the scheduler, and what the scheduler counts.
 
     Attributes:
-        priority: Priority of each request; lower goes first, as in vLLM.
-        role, group: Names of the prefixes that a request's blocks belong to.
+        requests: Of each request: its priority (lower goes first, as in vLLM), and the names of the prefixes that its
+            blocks belong to (role, group).
         prefix: Per role: the tokens that its latest two prompts have in common at their beginning.
         values: Worth of cached prefixes; the least goes first. Empty: least recently used.
         hits: Prompt tokens of a request that were found in the cache.
         iterations: (decoding requests, prefilled tokens, cached tokens, seconds) of the latest iterations.
     """
 
-    priority: dict[str, int] = field(default_factory=dict)
-    role: dict[str, str] = field(default_factory=dict)
-    group: dict[str, str] = field(default_factory=dict)
+    requests: OrderedDict[str, tuple[int, str, str]] = field(default_factory=OrderedDict)
     prefix: OrderedDict[str, list[int]] = field(default_factory=OrderedDict)
     last: OrderedDict[str, list[int]] = field(default_factory=OrderedDict)
     values: OrderedDict[str, float] = field(default_factory=OrderedDict)
-    hits: dict[str, int] = field(default_factory=dict)
+    hits: OrderedDict[str, int] = field(default_factory=OrderedDict)
     preempted: int = 0
     evicted: int = 0
     iterations: deque[tuple[int, int, int, float]] = field(default_factory=lambda: deque(maxlen=20_000))
 
     def arrive(self, request: str, tokens: list[int], priority: int, role: str, group: str) -> None:
         """Register a request before it is added."""
-        self.priority[request] = priority
-        self.role[request], self.group[request] = role, group
+        _keep(self.requests, request, (priority, role, group), MOST)
         if role:
             before = self.last.get(role)
             if before is not None:
-                same = next(
-                    (i for i, (a, b) in enumerate(zip(before, tokens, strict=False)) if a != b),
-                    min(len(before), len(tokens)),
-                )
-                known = self.prefix.get(role)
-                self.prefix[role] = tokens[:same] if known is None or same else known
-                self.prefix.move_to_end(role)
-            self.last[role] = tokens
-            self.last.move_to_end(role)
-            for store in (self.prefix, self.last):
-                while len(store) > MOST // 20:
-                    store.popitem(last=False)
-
-    def leave(self, request: str) -> int:
-        """Forget a request; return how many of its prompt tokens were found in the cache."""
-        for store in (self.priority, self.role, self.group):
-            store.pop(request, None)
-        return self.hits.pop(request, 0)
+                pairs = enumerate(zip(before, tokens, strict=False))
+                same = next((i for i, (a, b) in pairs if a != b), min(len(before), len(tokens)))
+                _keep(self.prefix, role, tokens[:same] or self.prefix.get(role, []), MOST // 20)
+            _keep(self.last, role, tokens, MOST // 20)
 
     def set_values(self, values: dict[str, float]) -> None:
         """Take new values of prefixes."""
         for name, value in values.items():
-            self.values[name] = value
-            self.values.move_to_end(name)
-        while len(self.values) > MOST:
-            self.values.popitem(last=False)
+            _keep(self.values, name, value, MOST)
+
+    def urgency(self, request: str) -> int:
+        """Return the priority of a request."""
+        return self.requests.get(request, (0, "", ""))[0]
+
+
+def _keep(store: OrderedDict[str, T], key: str, value: T, most: int) -> None:
+    """Store a value; beyond `most` the oldest ones go."""
+    store[key] = value
+    store.move_to_end(key)
+    while len(store) > most:
+        store.popitem(last=False)
 
 
 class _Ledger(BlockLedger):  # type: ignore[misc]
@@ -121,7 +114,7 @@ def scheduler_class(board: Board) -> type:
 
             def searching(request_id: str, prompt_ids: list[int]) -> int:
                 found = int(search(request_id, prompt_ids))
-                board.hits[request_id] = max(board.hits.get(request_id, 0), found)
+                _keep(board.hits, request_id, max(board.hits.get(request_id, 0), found), MOST)
                 return found
 
             cache.search_prefix_match = searching
@@ -134,7 +127,7 @@ def scheduler_class(board: Board) -> type:
         def _freeing(allocator: Any) -> Callable[..., None]:
             def free_blocks(request_id: str, no_cache: bool = False) -> None:
                 table = allocator.block_table.pop(request_id, [])
-                role, group = board.role.get(request_id, ""), board.group.get(request_id, "")
+                _, role, group = board.requests.get(request_id, (0, "", ""))
                 shared = len(board.prefix.get(role, ())) // allocator.tokens_per_page
                 names = allocator.ledger.names
                 freed = []
@@ -154,7 +147,7 @@ def scheduler_class(board: Board) -> type:
         def _get_waiting_candidates(self) -> list[Any]:
             free = self.max_requests_per_batch - len(self.active_requests)
             waiting = super()._get_waiting_candidates()
-            waiting.sort(key=lambda state: board.priority.get(state.request_id, 0))
+            waiting.sort(key=lambda state: board.urgency(state.request_id))
             return list(waiting[: max(0, free)])
 
         def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
@@ -163,7 +156,7 @@ def scheduler_class(board: Board) -> type:
             if then:
                 board.iterations.append((decoding, prefilled, cached, now - then))
             found = super().schedule_batch(token_budget, cache_budget)
-            self.starved_requests.sort(key=lambda pair: board.priority.get(pair[0].request_id, 0))
+            self.starved_requests.sort(key=lambda pair: board.urgency(pair[0].request_id))
             batch = found[0] or []
             decoding = sum(f.query_length == 1 for f in batch)
             cached = sum(f.state.current_len() for f in batch)

@@ -3,14 +3,69 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pythia.automaton import State
 from pythia.profile import Profile, Profiles, Run
 from pythia.records import Identifiers, Job, Prediction, Step
-from pythia.retention import Retention
 from pythia.schedule import Scheduler
 from pythia.settings import Settings
+
+#: Seconds over which recent uses are averaged.
+WINDOW_S = 60.0
+#: Runs, and prefixes with a rate, that are remembered.
+MOST = 20_000
+
+
+class Retention:
+    """Values of cached prefixes, from where the running workflows are expected to go.
+
+    A value is the expected uses per step ahead: the sum over running workflows of expected visits divided by distance,
+    plus, for a role's shared prefix, the rate of its recent uses, which runs that have not begun yet will need.
+    """
+
+    def __init__(self) -> None:
+        self._wanted: OrderedDict[str, dict[str, float]] = OrderedDict()
+        self._sums: dict[str, float] = {}
+        self._uses: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self.step_s = 1.0
+
+    def use(self, group: str, now: float) -> None:
+        """Register that a request uses a role's shared prefix."""
+        level, then = self._uses.pop(group, (0.0, now))
+        self._uses[group] = level * math.exp((then - now) / WINDOW_S) + 1.0, now
+        if len(self._uses) > MOST:
+            self._uses.popitem(last=False)
+
+    def want(self, run: str, wanted: Mapping[str, float]) -> set[str]:
+        """Replace what one run is expected to use; return the prefixes whose value changed."""
+        before = self._wanted.pop(run, {})
+        for group, value in before.items():
+            left = self._sums[group] - value
+            if left > 1e-9:
+                self._sums[group] = left
+            else:
+                del self._sums[group]
+        for group, value in wanted.items():
+            self._sums[group] = self._sums.get(group, 0.0) + value
+        if wanted:
+            self._wanted[run] = dict(wanted)
+        if len(self._wanted) > MOST:
+            self.want(next(iter(self._wanted)), {})
+        return {g for g in {*before, *wanted} if abs(before.get(g, 0.0) - wanted.get(g, 0.0)) > 1e-6}
+
+    def wanted(self, group: str) -> float:
+        """Return what running workflows are expected to use of a prefix per step ahead."""
+        return self._sums.get(group, 0.0)
+
+    def value(self, group: str, now: float) -> float:
+        """Return the expected uses of a prefix per step ahead."""
+        level, then = self._uses.get(group, (0.0, now))
+        rate = level * math.exp((then - now) / WINDOW_S) / WINDOW_S
+        return self._sums.get(group, 0.0) + rate * self.step_s
+
 
 #: Steps ahead that are looked at for prefixes and for replicas that will be kept busy.
 AHEAD = 8
@@ -50,7 +105,7 @@ class Dispatcher:
         """Return the job of a request without identifiers: a run of its own, of usual length."""
         number = next(self._numbers)
         return Job(
-            number, f"#{number}", now, now, prompt, self._bound(None, most, prompt, model), remaining=self.usual_run,
+            number, f"#{number}", now, now, prompt, self._bound(None, most), remaining=self.usual_run,
             expected=0.0, model=model,
         )  # fmt: skip
 
@@ -70,7 +125,7 @@ class Dispatcher:
         profile = self.profiles.of(run)
         if prediction.ordinary:
             self.usual_run += 0.02 * (prediction.ordinary - self.usual_run) if self.usual_run else prediction.ordinary
-        bound = self._bound(prediction.bound, most, prompt, model)
+        bound = self._bound(prediction.bound, most)
         role_group = "\0".join((*run.type_key, ids.agent_id, model))
         job = Job(
             next(self._numbers), run.key, now, run.started_s, prompt, bound,
@@ -84,7 +139,7 @@ class Dispatcher:
         if profile is not None and place:
             job.prefix = int(self.prefix(profile, ids.agent_id, prompt))
         if prediction.trusted and profile is not None and self.settings.w_unblock:
-            job.unblock = self._unblock(profile, (ids.agent_id, run.trails.get(ids.agent_id, 1)), model)
+            job.unblock = self._unblock(profile, run, ids.agent_id, model)
         self.retention.use(role_group, now)
         return Arrival(ids, tenant, run, place, prediction, job)
 
@@ -94,20 +149,21 @@ class Dispatcher:
         template = profile.templates.get(role)
         return template.constant_share * prompt if template else 0.0
 
-    def _bound(self, predicted: int | None, most: int | None, prompt: int, model: str) -> int:
+    def _bound(self, predicted: int | None, most: int | None) -> int:
         """Return the output bound that is counted: the predicted one, `max_tokens`, or what is assumed."""
         bounds = [b for b in (predicted, most) if b is not None]
         return min(bounds) if bounds else self.settings.assumed_output
 
-    def _unblock(self, profile: Profile, state: State, own: str) -> float:
+    def _ahead(self, run: Run, role: str, horizon: int) -> dict[str, tuple[float, float]]:
+        """Return, per role, the expected visits after the run's latest step of a role, and their distance."""
+        profile = self.profiles.of(run)
+        state = profile.automaton.known((role, run.trails.get(role, 1))) if profile else None
+        return profile.automaton.forecast(state, horizon) if profile and state else {}
+
+    def _unblock(self, profile: Profile, run: Run, role: str, own: str) -> float:
         """Return how soon this run brings work to other models whose replicas are about to be idle, 0 to 1."""
-        known = profile.automaton.known(state)
-        if known is None:
-            return 0.0
         idle = {model for model in set(profile.models.values()) - {own} if self._idle(model)}
-        if not idle:
-            return 0.0
-        ahead = profile.automaton.forecast(known, AHEAD)
+        ahead = self._ahead(run, role, AHEAD) if idle else {}
         return min(1.0, sum(min(1.0, v) / d for r, (v, d) in ahead.items() if profile.models.get(r, "") in idle))
 
     def _idle(self, model: str) -> bool:
@@ -121,29 +177,26 @@ class Dispatcher:
         profile = self.profiles.of(arrival.run)
         if profile is None or not arrival.prediction.trusted:
             return {}
-        role = arrival.ids.agent_id
-        state = profile.automaton.known((role, arrival.run.trails.get(role, 1)))
-        if state is None:
-            return {}
         values: dict[str, float] = {}
-        for following, (visits, distance) in profile.automaton.forecast(state, AHEAD).items():
-            model = profile.models.get(following, arrival.job.model)
-            group = "\0".join((*arrival.run.type_key, following, model))
+        for following, (visits, distance) in self._ahead(arrival.run, arrival.ids.agent_id, AHEAD).items():
+            group = self._group(arrival, profile, following)
             values[group] = visits / distance
             if following in arrival.run.trails:
                 values[f"{group}\0{arrival.run.key}"] = visits / distance
         return values
 
+    @staticmethod
+    def _group(arrival: Arrival, profile: Profile, role: str) -> str:
+        """Return the key of the prefix that all runs of a role share."""
+        return "\0".join((*arrival.run.type_key, role, profile.models.get(role, arrival.job.model)))
+
     def next_prefix(self, arrival: Arrival) -> tuple[str, str] | None:
         """Return (prefix, model) of the role that probably comes next, if it is another one."""
-        p = arrival.prediction
-        if not p.trusted or not p.next_role or p.next_probability < LIKELY or p.next_role == arrival.ids.agent_id:
+        p, profile = arrival.prediction, self.profiles.of(arrival.run)
+        unlikely = not p.next_role or p.next_probability < LIKELY or p.next_role == arrival.ids.agent_id
+        if profile is None or not p.trusted or unlikely:
             return None
-        profile = self.profiles.of(arrival.run)
-        if profile is None:
-            return None
-        model = profile.models.get(p.next_role, arrival.job.model)
-        return "\0".join((*arrival.run.type_key, p.next_role, model)), model
+        return self._group(arrival, profile, p.next_role), profile.models.get(p.next_role, arrival.job.model)
 
     def depart(self, arrival: Arrival, step: Step | None, now: float) -> set[str]:
         """Register the end of a request; return the prefixes whose value changed.
@@ -174,10 +227,7 @@ class Dispatcher:
             profile = self.profiles.of(run)
             if profile is None or profile.thin or not profile.trust.earned or not run.roles:
                 continue
-            state = profile.automaton.known((run.roles[-1], run.trails[run.roles[-1]]))
-            if state is None:
-                continue
-            for role, (visits, _) in profile.automaton.forecast(state, self.settings.horizon).items():
+            for role, (visits, _) in self._ahead(run, run.roles[-1], self.settings.horizon).items():
                 model = profile.models.get(role, "")
                 loads[model] = loads.get(model, 0.0) + visits
         return loads

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pythia import continuous
+from pythia.bodies import Disconnected, while_client_stays
 from pythia.errors import MissingExtra
 
 try:
@@ -61,9 +62,7 @@ def make_model(folder: Path, hidden: int = 128, layers: int = 4, seed: int = 0) 
 class Server:
     """One engine and its HTTP endpoints."""
 
-    def __init__(
-        self, model: str, *, slots: int, kv_tokens: int, batch_tokens: int = 256, name: str = "", threads: int = 1
-    ) -> None:
+    def __init__(self, model: str, *, slots: int, kv_tokens: int, batch_tokens: int = 256) -> None:
         torch.set_num_threads(1)  # several engines share a host
         self.tokenizer = AutoTokenizer.from_pretrained(model)
         self.model = AutoModelForCausalLM.from_pretrained(model)
@@ -77,14 +76,8 @@ class Server:
         )
         self.prefetching: set[str] = set()
         self.running = 0
-        self.counts = {
-            "requests": 0,
-            "prompt_tokens": 0,
-            "cached_tokens": 0,
-            "output_tokens": 0,
-            "prefetched_tokens": 0,
-            "cancelled": 0,
-        }
+        names = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "prefetched_tokens", "cancelled")
+        self.counts = dict.fromkeys(names, 0)
 
     async def generate(
         self, tokens: list[int], most: int, priority: int, role: str, group: str
@@ -118,16 +111,13 @@ class Server:
             self.counts["requests"] += 1
             self.counts["prompt_tokens"] += len(tokens)
             self.counts["output_tokens"] += output
-            self.counts["cached_tokens"] += self.board.hits.get(request, 0)
+            self.counts["cached_tokens"] += self.board.hits.pop(request, 0)
 
     async def chat(self, request: Request) -> Response:
-        """Answer POST /v1/chat/completions and /v1/completions."""
+        """Answer POST /v1/chat/completions."""
         try:
             asked = json.loads(await request.body())
-            if request.url.path.endswith("/chat/completions"):
-                text = self.tokenizer.apply_chat_template(asked["messages"], tokenize=False)
-            else:
-                text = asked["prompt"]
+            text = self.tokenizer.apply_chat_template(asked["messages"], tokenize=False)
             tokens = self.tokenizer.encode(text, add_special_tokens=False)
             most = int(asked.get("max_completion_tokens") or asked.get("max_tokens") or 16)
             extra = asked.get("pythia") or {}
@@ -137,63 +127,44 @@ class Server:
         limit = int(self.kv_tokens * 0.9)
         if not tokens or most < 1 or len(tokens) + most > limit:
             return _error(400, f"{len(tokens)} prompt and {most} output tokens; at most {limit} in all")
-        chat = request.url.path.endswith("/chat/completions")
         outputs = self.generate(tokens, most, *hint)
         if asked.get("stream"):
             usage = bool((asked.get("stream_options") or {}).get("include_usage"))
-            return StreamingResponse(self._events(outputs, chat, usage, len(tokens)), media_type="text/event-stream")
+            return StreamingResponse(self._events(outputs, usage, len(tokens)), media_type="text/event-stream")
         last: list[int] = []
-        async with contextlib.aclosing(outputs):
-            gone = asyncio.create_task(_until_gone(request))
-            try:
-                async for tokens_so_far in _while_there(outputs, gone):
+        try:
+            async with while_client_stays(request.receive), contextlib.aclosing(outputs):
+                async for tokens_so_far in outputs:
                     last = tokens_so_far
-            except RuntimeError as error:
-                return _error(500, str(error))
-            finally:
-                gone.cancel()
-        body = self._frame(chat, self.tokenizer.decode(last), "length", whole=True)
-        body["usage"] = self._usage(len(tokens), len(last))
-        return JSONResponse(body)
+        except RuntimeError as error:
+            return _error(500, str(error))
+        except Disconnected:
+            return Response(status_code=499)  # nobody reads it
+        message = {"role": "assistant", "content": self.tokenizer.decode(last)}
+        body = self._frame("chat.completion", {"message": message, "finish_reason": "length"})
+        return JSONResponse({**body, "usage": _usage(len(tokens), len(last))})
 
-    def _usage(self, prompt: int, output: int) -> dict[str, Any]:
-        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    def _frame(self, kind: str, choice: dict[str, Any]) -> dict[str, Any]:
+        head = {"id": uuid.uuid4().hex, "object": kind, "created": int(time.time()), "model": self.name}
+        return {**head, "choices": [{"index": 0, **choice}]}
 
-    def _frame(self, chat: bool, text: str, reason: str | None, *, whole: bool = False) -> dict[str, Any]:
-        part: dict[str, Any] = {"index": 0, "finish_reason": reason}
-        if not chat:
-            part["text"] = text
-        elif whole:
-            part["message"] = {"role": "assistant", "content": text}
-        else:
-            part["delta"] = {"content": text}
-        kind = ("chat.completion" if whole else "chat.completion.chunk") if chat else "text_completion"
-        return {
-            "id": uuid.uuid4().hex,
-            "object": kind,
-            "created": int(time.time()),
-            "model": self.name,
-            "choices": [part],
-        }
-
-    async def _events(
-        self, outputs: AsyncGenerator[list[int]], chat: bool, usage: bool, prompt: int
-    ) -> AsyncIterator[bytes]:
-        said, count = "", 0
+    async def _events(self, outputs: AsyncGenerator[list[int]], usage: bool, prompt: int) -> AsyncIterator[bytes]:
+        kind, said, count = "chat.completion.chunk", "", 0
         async with contextlib.aclosing(outputs):
             try:
                 async for tokens in outputs:
                     text = self.tokenizer.decode(tokens)
                     if len(tokens) > count:
                         count = len(tokens)
-                        yield b"data: " + json.dumps(self._frame(chat, text[len(said) :], None)).encode() + b"\n\n"
+                        choice = {"delta": {"content": text[len(said) :]}, "finish_reason": None}
+                        yield _event(self._frame(kind, choice))
                         said = text
             except RuntimeError as error:
-                yield b"data: " + json.dumps({"error": {"message": str(error)}}).encode() + b"\n\n"
+                yield _event({"error": {"message": str(error)}})
                 return
-        yield b"data: " + json.dumps(self._frame(chat, "", "length")).encode() + b"\n\n"
+        yield _event(self._frame(kind, {"delta": {}, "finish_reason": "length"}))
         if usage:
-            yield b"data: " + json.dumps({"choices": [], "usage": self._usage(prompt, count)}).encode() + b"\n\n"
+            yield _event({"choices": [], "usage": _usage(prompt, count)})
         yield b"data: [DONE]\n\n"
 
     async def hints(self, request: Request) -> Response:
@@ -221,16 +192,11 @@ class Server:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(results.get(), 10)
         self.prefetching.discard(request)
-        self.counts["prefetched_tokens"] += len(tokens) - self.board.leave(request)
+        self.counts["prefetched_tokens"] += len(tokens) - self.board.hits.pop(request, 0)
 
     async def stats(self, request: Request) -> Response:
         """Answer GET /pythia/stats; ?iterations=1 adds what each iteration took."""
-        found: dict[str, Any] = {
-            **self.counts,
-            "preempted": self.board.preempted,
-            "evicted_blocks": self.board.evicted,
-            "running": self.running,
-        }
+        found: dict[str, Any] = {**self.counts, "preempted": self.board.preempted, "evicted_blocks": self.board.evicted}
         if request.query_params.get("iterations"):
             found["iterations"] = list(self.board.iterations)
         return JSONResponse(found)
@@ -249,7 +215,6 @@ class Server:
 
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
-            Route("/v1/completions", self.chat, methods=["POST"]),
             Route("/v1/models", self.models),
             Route("/health", self.models),
             Route("/pythia/hints", self.hints, methods=["POST"]),
@@ -258,24 +223,12 @@ class Server:
         return Starlette(routes=routes, lifespan=lifespan)
 
 
-async def _until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
-async def _while_there(outputs: AsyncGenerator[list[int]], gone: asyncio.Task[None]) -> AsyncIterator[list[int]]:
-    """Yield as long as the client is there."""
-    while True:
-        step = asyncio.ensure_future(anext(outputs))
-        await asyncio.wait({step, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not step.done():
-            step.cancel()
-            await asyncio.gather(step, return_exceptions=True)
-            return
-        try:
-            yield step.result()
-        except StopAsyncIteration:
-            return
+def _usage(prompt: int, output: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
 
 def _error(status: int, message: str) -> JSONResponse:

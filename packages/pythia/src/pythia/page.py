@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -43,36 +43,33 @@ class View:
     loads: Sequence[tuple[float, float, float, float]] = ()
 
 
-@dataclass
-class _Key:
-    colours: dict[str, str] = field(default_factory=dict)
-
-    def __getitem__(self, role: str) -> str:
-        return self.colours.setdefault(role, COLOURS[len(self.colours) % len(COLOURS)])
-
-
 def render(
-    views: Sequence[View],
-    summary: str,
-    table: Sequence[Sequence[str]] = (),
-    replicas: Sequence[dict[str, Any]] = (),
+    views: Sequence[View], summary: str, table: Sequence[Sequence[str]] = (), replicas: Sequence[dict[str, Any]] = (),
     refresh: int = 0,
-) -> str:
-    """Return the page. All views share one axis of time, so that before and after can be compared."""
-    key = _Key()
-    end = max((bar.ended for view in views for bar in view.bars), default=1.0)
-    start = min((bar.arrived for view in views for bar in view.bars), default=0.0)
-    drawn = [_draw(view, key, start, max(end - start, 1e-9)) for view in views]
+) -> str:  # fmt: skip
+    """Return the page. All views share one axis of time, so that before and after can be compared.
+
+    Args:
+        views: Pictures, one below the other.
+        summary: Text above them.
+        table: Rows of cells, the first one with the headings.
+        replicas: What `Gateway.snapshot` says of each.
+        refresh: Seconds after which a browser loads the page again; 0 for never.
+    """
+    bars = [bar for view in views for bar in view.bars]
+    roles = sorted({bar.role for bar in bars})
+    colours = {role: COLOURS[i % len(COLOURS)] for i, role in enumerate(roles)}
+    start = min((bar.arrived for bar in bars), default=0.0)
+    span = max((bar.ended for bar in bars), default=start + 1.0) - start or 1.0
+    drawn = [_draw(view, colours, start, span) for view in views]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(
-        (resources.files("pythia") / "data" / "page.html.j2").read_text(encoding="utf-8")
-    )
-    return template.render(
-        views=drawn, key=sorted(key.colours.items()), summary=summary, table=table, replicas=replicas, refresh=refresh
+    source = (resources.files("pythia") / "data" / "page.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(source).render(
+        views=drawn, key=colours.items(), summary=summary, table=table, replicas=replicas, refresh=refresh
     )
 
 
-def _draw(view: View, key: _Key, start: float, span: float) -> dict[str, Any]:
+def _draw(view: View, colours: Mapping[str, str], start: float, span: float) -> dict[str, Any]:
     runs: dict[str, list[Bar]] = {}
     for bar in sorted(view.bars, key=lambda b: b.arrived):
         runs.setdefault(bar.run, []).append(bar)
@@ -89,7 +86,7 @@ def _draw(view: View, key: _Key, start: float, span: float) -> dict[str, Any]:
         for bar, lane in placed:
             times = f"{bar.first - bar.arrived:.2f} s to the first token, {bar.ended - bar.arrived:.2f} s"
             title = f"{bar.run} {bar.role} on {bar.replica}: {times}"
-            for a, b, fill in ((bar.arrived, bar.first, "#9995"), (bar.first, bar.ended, key[bar.role])):
+            for a, b, fill in ((bar.arrived, bar.first, "#9995"), (bar.first, bar.ended, colours[bar.role])):
                 x, width = (a - start) / span * WIDTH, (b - a) / span * WIDTH
                 bars.append({"x": round(x, 2), "y": round(row * ROW + lane * height, 2), "w": round(max(width, 0.4), 2),
                              "h": round(height, 2), "fill": fill, "title": title})  # fmt: skip
@@ -156,14 +153,13 @@ def automaton_svg(profile: Profile) -> str:
         (x1, y1), (x2, y2) = place[a], place[b]
         share = data["share"]
         if a == b:
-            path = f"M{x1 - 14},{y1 - 15} C{x1 - 34},{y1 - 52} {x1 + 34},{y1 - 52} {x1 + 14},{y1 - 15}"
-            label = x1, y1 - 46
+            path, label = f"M{x1 - 14},{y1 - 15} c-20,-37 48,-37 28,0", (x1, y1 - 46)
         else:
-            bend = 0 if x2 - x1 == 150 and y1 == y2 else (-34 if x2 > x1 else 34)
-            side = 52 if x2 > x1 else -52 if x2 < x1 else 0
-            middle = (x1 + x2) // 2, (y1 + y2) // 2
-            path = f"M{x1 + side},{y1} Q{middle[0]},{middle[1] + 1.6 * bend} {x2 - side},{y2}"
-            label = middle[0], middle[1] + bend - 4
+            bend = 0 if (x2 - x1, y2 - y1) == (150, 0) else -34 if x2 > x1 else 34
+            side = 52 * ((x2 > x1) - (x2 < x1))
+            middle = (x1 + x2) // 2, (y1 + y2) // 2 + bend
+            path = f"M{x1 + side},{y1} Q{middle[0]},{middle[1] + 0.6 * bend} {x2 - side},{y2}"
+            label = middle[0], middle[1] - 4
         thick = f"{0.6 + 2 * share:.1f}"
         parts.append(f'<path d="{path}" fill="none" stroke="#555" stroke-width="{thick}" marker-end="url(#a)"/>')
         parts.append(f'<text x="{label[0]}" y="{label[1]}" text-anchor="middle" fill="#555">{share:.0%}</text>')
@@ -171,6 +167,3 @@ def automaton_svg(profile: Profile) -> str:
         box = f'x="{x - 52}" y="{y - 15}" width="104" height="30" rx="8" fill="#e8eefc" stroke="#4269d0"'
         parts.append(f'<rect {box}/><text x="{x}" y="{y + 4}" text-anchor="middle">{html.escape(name[:16])}</text>')
     return "".join([*parts, "</svg>"])
-
-
-__all__ = ["Bar", "View", "automaton_svg", "live", "render"]

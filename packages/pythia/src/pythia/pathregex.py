@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -52,7 +52,7 @@ def learn(paths: Sequence[Path]) -> Node:
     return _sequence([tuple(p) for p in paths])
 
 
-def above_cut(paths: Counter[Path], cut: float, most_lost: float) -> list[Path]:
+def above_cut(paths: Mapping[Path, int], cut: float, most_lost: float) -> list[Path]:
     """Return the paths that use no rare step, as long as few runs are lost by that.
 
     Args:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import os
 import secrets
 from array import array
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,12 +15,10 @@ import msgspec
 import numpy as np
 
 from pythia import pathregex
-from pythia.automaton import END, START, Automaton, State
-from pythia.bounds import Lengths
-from pythia.drift import Drift, Trust
 from pythia.errors import BadFile
-from pythia.records import Identifiers, Prediction, Step
-from pythia.templates import Pieces, Template
+from pythia.estimates import START, Automaton, Drift, Lengths, State, Trust
+from pythia.records import Identifiers, Prediction, Step, read_rows
+from pythia.templates import Template
 
 #: Finished runs below which a workflow type is served reactively. Ours; the paper does not say how much is little.
 ENOUGH_RUNS = 20
@@ -40,7 +37,7 @@ CUT, MOST_LOST = 0.05, 0.02
 PACE_STEPS = 3.0
 #: Tenant of what an operator learned from a log (`pythia profile build`); it serves tenants with little history.
 SHARED = "*"
-VERSION = 1
+VERSION = 2
 
 
 class Run:
@@ -68,26 +65,37 @@ class Run:
         return (role, self.trails.get(role, 0) + 1)
 
 
-class Profile:
-    """What is known of one workflow type."""
+class Profile(msgspec.Struct, dict=True):
+    """What is known of one workflow type; the file keeps it as it is.
 
-    def __init__(self) -> None:
-        self.automaton = Automaton()
-        self.lengths: dict[str, Lengths] = {}
-        self.prompts: dict[str, list[float]] = {}
-        self.models: dict[str, str] = {}
-        self.templates: dict[str, Template] = {}
-        self.paths: Counter[tuple[str, ...]] = Counter()
-        self.recent: list[list[tuple[str, int]]] = []
-        self.totals: list[int] = []
-        self.drift, self.trust = Drift(), Trust()
-        self.runs = 0
-        self.changes = 0
-        self.change = ""
-        self.matched = self.looked = 0
-        self.beyond: dict[str, list[int]] = {}
+    Attributes:
+        models: Model that each role asked for lately.
+        paths: How often each path was taken.
+        recent, totals: Latest runs as (role, output tokens), and output tokens of the latest runs.
+        runs: Learned runs since the last change.
+        changes, change: Number of noticed changes, and the reason of the latest.
+        matched, looked: Runs that the expression accepted, and all that were compared with it.
+        beyond: Per role: answers with a 1 % bound, answers beyond it, and the latest such bound and answer.
+    """
+
+    automaton: Automaton = msgspec.field(default_factory=Automaton)
+    lengths: dict[str, Lengths] = {}
+    models: dict[str, str] = {}
+    templates: dict[str, Template] = {}
+    paths: dict[tuple[str, ...], int] = {}
+    recent: list[list[tuple[str, int]]] = []
+    totals: list[int] = []
+    drift: Drift = msgspec.field(default_factory=Drift)
+    trust: Trust = msgspec.field(default_factory=Trust)
+    runs: int = 0
+    changes: int = 0
+    change: str = ""
+    matched: int = 0
+    looked: int = 0
+    beyond: dict[str, list[int]] = {}
+
+    def __post_init__(self) -> None:
         self._expression: pathregex.Node | None = None
-        self._text = ""
         self._limits: tuple[float, float, float] | None = None
 
     @property
@@ -100,13 +108,12 @@ class Profile:
         """The bounded regular expression; None while history is thin."""
         if self._expression is None and not self.thin:
             self._expression = pathregex.learn(pathregex.above_cut(self.paths, CUT, MOST_LOST))
-            self._text = str(self._expression)
         return self._expression
 
     @property
     def text(self) -> str:
-        """The expression in the usual notation."""
-        return self._text if self.expression is not None else ""
+        """The expression in the usual notation; empty while history is thin."""
+        return str(self.expression or "")
 
     def expected(self, role: str) -> float:
         """Expected output length of a role."""
@@ -126,24 +133,24 @@ class Profile:
         """Predict the step that a run takes now."""
         state = self.automaton.known(run.visit(role))
         ordinary = self.automaton.remaining(START)[0]
+        own = self.expected(role)
+        bound = self.lengths[role].bound(alpha) if role in self.lengths and not self.thin else None
         if self.thin or state is None or len(run.roles) >= MOST_STEPS:
-            bound = self.lengths[role].bound(alpha) if role in self.lengths and not self.thin else None
-            return Prediction(self.expected(role), bound, ordinary, 0.0, "", 0.0, "", False, False, ordinary)
+            return Prediction(own, bound, ordinary, remaining=ordinary)
         tokens, steps = self.automaton.remaining(state)
         following, probability = self.automaton.successors(state)[0]
-        own, pace = self.expected(role), self.pace(run)
+        pace, trusted = self.pace(run), self.trust.earned or self.trust.steps < 10
         return Prediction(
-            expected=own * pace,
-            bound=self.lengths[role].bound(alpha) if role in self.lengths else None,
-            remaining=(own + tokens) * pace,
-            steps=1 + steps,
-            next_role="" if following == END else following[0],
-            next_probability=probability,
-            path=self.text,
-            on_path=True,
-            trusted=self.trust.earned or self.trust.steps < 10,
-            ordinary=ordinary,
-        )
+            own * pace, bound, ordinary, (own + tokens) * pace, 1 + steps, following[0], probability, True, trusted
+        )  # fmt: skip
+
+    def renewed(self, reason: str) -> Profile:
+        """Return what is kept after a change: the latest runs, models and templates."""
+        new = Profile(models=self.models, templates=self.templates)
+        new.changes, new.change = self.changes + 1, reason
+        for path in self.recent[-AFTER_CHANGE:]:
+            new._add(path)
+        return new
 
     def learn(self, path: list[tuple[str, int]], hoped: list[tuple[str, float, float]]) -> str:
         """Add a finished run; return why the workflow counts as changed, or an empty text."""
@@ -152,8 +159,6 @@ class Profile:
             return ""
         reason = self._judge(roles, path, hoped) if not self.thin else ""
         self._add(path)
-        if reason:
-            self._start_again(reason)
         return reason
 
     def _judge(self, roles: tuple[str, ...], path: list[tuple[str, int]], hoped: list[tuple[str, float, float]]) -> str:
@@ -190,7 +195,7 @@ class Profile:
         for role, tokens in path:
             self.lengths.setdefault(role, Lengths()).add(tokens)
         if roles in self.paths or len(self.paths) < MOST_PATHS:
-            self.paths[roles] += 1
+            self.paths[roles] = self.paths.get(roles, 0) + 1
             if self.paths[roles] == 1:
                 self._expression = None
         self.recent = [*self.recent, path][-RECENT:]
@@ -198,15 +203,6 @@ class Profile:
         self.runs += 1
         if self.runs % 16 == 0:
             self._limits = None
-
-    def _start_again(self, reason: str) -> None:
-        kept = self.recent[-AFTER_CHANGE:]
-        new = Profile()
-        new.templates, new.prompts, new.models = self.templates, self.prompts, self.models
-        new.changes, new.change = self.changes + 1, reason
-        for path in kept:
-            new._add(path)
-        self.__dict__ = new.__dict__
 
 
 class Profiles:
@@ -230,18 +226,17 @@ class Profiles:
         """Return the salted hash of an API key; empty for requests without one."""
         return hashlib.blake2b(key, digest_size=8, key=self.salt).hexdigest() if key else ""
 
-    def run_key(self, ids: Identifiers, tenant: str) -> str:
-        """Return the key of a run. Runs of two tenants or workflow types never meet."""
-        return "\0".join((tenant, ids.workflow_type_id, ids.workflow_id))
-
     def begin(self, ids: Identifiers, tenant: str, now: float, alpha: float) -> tuple[Run, int, Prediction]:
         """Register a request that arrives now; return its run, its place in it, and what is expected."""
-        run = self._run(ids, tenant, now)
+        key = "\0".join((tenant, ids.workflow_type_id, ids.workflow_id))  # runs of two tenants or types never meet
+        run = self.open.get(key)
+        if run is None:
+            while len(self.open) >= MOST_OPEN:
+                self.open.popitem(last=False)
+            run = self.open[key] = Run(key, (tenant, ids.workflow_type_id), now)
+        self.open.move_to_end(key)
         profile = self.of(run)
-        if profile is None:
-            prediction = Prediction(0.0, None, 0.0, 0.0, "", 0.0, "", False, False, 0.0)
-        else:
-            prediction = profile.predict(run, ids.agent_id, alpha)
+        prediction = profile.predict(run, ids.agent_id, alpha) if profile else Prediction()
         place = len(run.roles)
         if place < MOST_STEPS:
             hoped = prediction.remaining if prediction.on_path else 0.0
@@ -272,10 +267,7 @@ class Profiles:
         elif place < len(run.tokens):
             run.tokens[place] = step.output_tokens
             profile = self._profile(run.type_key)
-            if profile is not None and (step.agent_id in profile.prompts or len(profile.prompts) < MOST_ROLES):
-                sums = profile.prompts.setdefault(step.agent_id, [0.0, 0.0])
-                sums[0] += 1
-                sums[1] += step.prompt_tokens
+            if profile is not None and (step.agent_id in profile.models or len(profile.models) < MOST_ROLES):
                 profile.models[step.agent_id] = step.model
                 if step.pieces:
                     template = profile.templates.setdefault(step.agent_id, Template())
@@ -305,16 +297,6 @@ class Profiles:
                 self._finish(run)
         return finished
 
-    def _run(self, ids: Identifiers, tenant: str, now: float) -> Run:
-        key = self.run_key(ids, tenant)
-        run = self.open.get(key)
-        if run is None:
-            while len(self.open) >= MOST_OPEN:
-                self.open.popitem(last=False)
-            run = self.open[key] = Run(key, (tenant, ids.workflow_type_id), now)
-        self.open.move_to_end(key)
-        return run
-
     def _finish(self, run: Run) -> None:
         self.open.pop(run.key, None)
         if run.aborted or not run.roles or min(run.tokens) < 0 or len(run.roles) >= MOST_STEPS:
@@ -324,6 +306,7 @@ class Profiles:
             self.finished += 1
             reason = profile.learn(list(zip(run.roles, run.tokens, strict=True)), run.hoped)
             if reason:
+                self.known[run.type_key] = profile.renewed(reason)
                 self.changes = [*self.changes, (run.type_key[1], reason)][-100:]
 
     def _profile(self, key: tuple[str, str]) -> Profile | None:
@@ -360,19 +343,36 @@ class Profiles:
 
     def copy(self) -> Profiles:
         """Return an independent copy of what was learned."""
-        other = Profiles(self.idle_s, self.salt)
-        other.known = {key: _unpack(copy.deepcopy(_pack(key, profile))) for key, profile in self.known.items()}
-        return other
+        return self._decoded(self.encode(), self.idle_s)
+
+    def encode(self) -> bytes:
+        """Return everything that was learned; open runs are not part of it."""
+        stored = _Stored(VERSION, self.salt, self.known)
+        return msgspec.msgpack.encode(stored, enc_hook=lambda lengths: (lengths.seen, lengths.values.tobytes()))
+
+    @classmethod
+    def _decoded(cls, data: bytes, idle_s: float) -> Profiles:
+        version = msgspec.msgpack.decode(data, type=_Version).version
+        if version != VERSION:
+            raise ValueError(f"version {version}, this program reads {VERSION}")
+        stored = msgspec.msgpack.decode(data, type=_Stored, dec_hook=lambda _, x: Lengths(array("I", x[1]), x[0]))
+        profiles = cls(idle_s, stored.salt)
+        profiles.known = stored.profiles
+        return profiles
 
     def save(self, path: Path) -> None:
-        """Write everything that was learned to one file, atomically; open runs are not part of it."""
-        stored = _Stored(VERSION, self.salt, [_pack(key, profile) for key, profile in self.known.items()])
+        """Write everything that was learned to one file."""
+        self.write(self.encode(), path)
+
+    @staticmethod
+    def write(data: bytes, path: Path) -> None:
+        """Write a file that only its owner can read, atomically."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.msgpack.encode(stored))
+                file.write(data)
             temporary.replace(path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
@@ -382,86 +382,22 @@ class Profiles:
     def load(cls, path: Path, idle_s: float = 120.0) -> Profiles:
         """Read a file that `save` wrote; a file that does not exist gives empty profiles."""
         try:
-            stored = msgspec.msgpack.decode(path.read_bytes(), type=_Stored)
+            return cls._decoded(path.read_bytes(), idle_s)
         except FileNotFoundError:
             return cls(idle_s)
         except OSError as error:
             raise BadFile(path, f"cannot be read ({error.strerror})") from error
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
             raise BadFile(path, f"is no profile file ({error}); move it away to start anew") from error
-        if stored.version != VERSION:
-            raise BadFile(
-                path, f"has version {stored.version}, this program reads {VERSION}; move it away to start anew"
-            )
-        profiles = cls(idle_s, stored.salt)
-        for one in stored.profiles:
-            profiles.known[one.tenant, one.type] = _unpack(one)
-        return profiles
 
 
-class _StoredProfile(msgspec.Struct, array_like=True):
-    tenant: str
-    type: str
-    edges: list[tuple[str, int, str, int, float]]
-    after: list[tuple[str, int, float, float, float]]
-    lengths: dict[str, tuple[int, bytes]]
-    prompts: dict[str, list[float]]
-    models: dict[str, str]
-    templates: dict[str, Template]
-    paths: list[tuple[tuple[str, ...], int]]
-    recent: list[list[tuple[str, int]]]
-    totals: list[int]
-    drift: Drift
-    trust: Trust
-    runs: int
-    changes: int
-    change: str
-    matched: int
-    looked: int
-    beyond: dict[str, list[int]]
-
-
-class _Stored(msgspec.Struct):
+class _Version(msgspec.Struct):
     version: int
+
+
+class _Stored(_Version):
     salt: bytes
-    profiles: list[_StoredProfile]
-
-
-def _pack(key: tuple[str, str], p: Profile) -> _StoredProfile:
-    edges = [(*state, *to, count) for state, counts in p.automaton.edges.items() for to, count in counts.items()]
-    after = [(*state, sums[0], sums[1], sums[2]) for state, sums in p.automaton.after.items()]
-    lengths = {role: (one.seen, one.values.tobytes()) for role, one in p.lengths.items()}
-    return _StoredProfile(
-        *key, edges, after, lengths, p.prompts, p.models, p.templates, list(p.paths.items()), p.recent, p.totals,
-        p.drift, p.trust, p.runs, p.changes, p.change, p.matched, p.looked, p.beyond,
-    )  # fmt: skip
-
-
-def _unpack(stored: _StoredProfile) -> Profile:
-    p = Profile()
-    for role, visits, to_role, to_visits, count in stored.edges:
-        p.automaton.edges.setdefault((role, visits), {})[to_role, to_visits] = count
-    p.automaton.after = {(role, visits): list(sums) for role, visits, *sums in stored.after}
-    for role, (seen, data) in stored.lengths.items():
-        p.lengths[role] = Lengths(array("I", data), seen)
-    p.paths = Counter(dict(stored.paths))
-    for name in (
-        "prompts",
-        "models",
-        "templates",
-        "recent",
-        "totals",
-        "drift",
-        "trust",
-        "runs",
-        "changes",
-        "change",
-        "matched",
-        "looked",
-        "beyond",
-    ):
-        setattr(p, name, getattr(stored, name))
-    return p
+    profiles: dict[tuple[str, str], Profile]
 
 
 def read_log(path: Path) -> Iterator[Step]:
@@ -470,17 +406,4 @@ def read_log(path: Path) -> Iterator[Step]:
     Raises:
         BadFile: The file or one of its lines is malformed.
     """
-    decoder = msgspec.json.Decoder(Step)
-    try:
-        with path.open("rb") as file:
-            for row, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        yield decoder.decode(line)
-                    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                        raise BadFile(path, f"is no completed request ({error})", row=row) from error
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})") from error
-
-
-__all__ = ["ENOUGH_RUNS", "Pieces", "Profile", "Profiles", "Run", "read_log"]
+    return read_rows(path, Step, "completed request")

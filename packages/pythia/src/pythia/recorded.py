@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from pythia.errors import BadFile
 from pythia.profile import read_log
-from pythia.records import Step
+from pythia.records import Step, read_rows
 from pythia.workflow import Plan, PlannedStep
 
 #: Rounds of one session that are replayed at most.
@@ -47,37 +46,20 @@ def read_tracelab(path: Path, *, apart_s: float = 1.0, most_tool_s: float = 60.0
         BadFile: The file or a line is malformed.
     """
     sessions: dict[tuple[str, str, str], list[_Round]] = {}
-    decoder = msgspec.json.Decoder(_Round)
-    for row, line in _lines(path):
-        try:
-            one = decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFile(path, f"is no TraceLab round ({error})", row=row) from error
+    for one in read_rows(path, _Round, "TraceLab round"):
         sessions.setdefault((one.project or "", one.session_file or "", one.session_id), []).append(one)
     plans = []
     for i, rounds in enumerate(sessions.values()):
         rounds.sort(key=lambda r: r.round_index)
         stages = []
         for one in rounds[:MOST_ROUNDS]:
-            waits = [
-                t.tool_internal_latency_ms if t.tool_internal_latency_ms is not None else t.tool_wall_latency_ms
-                for t in one.tools or ()
-            ]
+            times = ((t.tool_internal_latency_ms, t.tool_wall_latency_ms) for t in one.tools or ())
+            waits = [wall if internal is None else internal for internal, wall in times]
             tool_s = min(most_tool_s, max((w for w in waits if w), default=0.0) / 1000)
             history, new = max(0, one.prefix_tokens or 0), max(1, one.newly_append_tokens or 0)
             stages.append((PlannedStep("agent", 0, history, new, max(1, one.output_tokens or 0), tool_s),))
         plans.append(Plan(rounds[0].provider or "recorded", f"s{i}", i * apart_s, tuple(stages)))
     return plans
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as file:
-            for row, line in enumerate(file, 1):
-                if line.strip():
-                    yield row, line
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})") from error
 
 
 def read_steps(path: Path) -> list[Plan]:
@@ -91,26 +73,25 @@ def read_steps(path: Path) -> list[Plan]:
         steps.sort(key=lambda s: s.time_s)
         groups: list[list[Step]] = []
         for step in steps:
-            if groups and step.time_s < max(s.time_s + s.duration_s for s in groups[-1]):
-                groups[-1].append(step)
-            else:
-                groups.append([step])
+            if not groups or step.time_s >= max(s.time_s + s.duration_s for s in groups[-1]):
+                groups.append([])
+            groups[-1].append(step)
         stages = []
         for group, after in zip(groups, [*groups[1:], None], strict=True):
             end = max(s.time_s + s.duration_s for s in group)
             tool_s = max(0.0, after[0].time_s - end) if after else 0.0
-            stages.append(
-                tuple(
-                    PlannedStep(s.agent_id, 0, 0, max(1, s.prompt_tokens), max(1, s.output_tokens), tool_s, s.model)
-                    for s in group
-                )
+            planned = (
+                PlannedStep(s.agent_id, 0, 0, max(1, s.prompt_tokens), max(1, s.output_tokens), tool_s, s.model)
+                for s in group
             )
+            stages.append(tuple(planned))
         plans.append(Plan(steps[0].workflow_type_id, f"r{i}", steps[0].time_s - origin, tuple(stages)))
     return sorted(plans, key=lambda p: p.arrival_s)
 
 
 def read_recording(path: Path) -> list[Plan]:
     """Read either format, by the members of the first line."""
-    for _, line in _lines(path):
-        return read_tracelab(path) if b'"round_index"' in line else read_steps(path)
-    raise BadFile(path, "is empty; give TraceLab rounds or a log that `pythia serve` wrote")
+    first = next(read_rows(path, dict, "recorded request"), None)
+    if first is None:
+        raise BadFile(path, "is empty; give TraceLab rounds or a log that `pythia serve` wrote")
+    return read_tracelab(path) if "round_index" in first else read_steps(path)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import msgspec
+
+from pythia.errors import BadFile
+
+T = TypeVar("T")
 
 #: Longest identifier that is accepted, in characters. Metrics, the page and the profile file stay bounded by it.
 LONGEST_IDENTIFIER = 128
@@ -56,31 +62,29 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What the profile expects of one request.
+    """What the profile expects of one request; the defaults are what is said without history.
 
     Attributes:
         expected: Expected output length in tokens.
         bound: Upper bound of the output length that fails with at most the asked probability; None if history is thin.
+        ordinary: Expected output tokens of a whole run; a run of unknown length counts as this.
         remaining: Expected output tokens of the run from this request on, this one included.
         steps: Expected requests of the run from this one on, this one included.
         next_role: The likeliest next role; empty if the run is expected to end.
         next_probability: Its probability.
-        path: The workflow's regular expression.
         on_path: Whether the profile has seen this step at this place.
         trusted: Whether recent predictions of this workflow type have proved right.
-        ordinary: Expected output tokens of a whole run; a run of unknown length counts as this.
     """
 
-    expected: float
-    bound: int | None
-    remaining: float
-    steps: float
-    next_role: str
-    next_probability: float
-    path: str
-    on_path: bool
-    trusted: bool
-    ordinary: float
+    expected: float = 0.0
+    bound: int | None = None
+    ordinary: float = 0.0
+    remaining: float = 0.0
+    steps: float = 0.0
+    next_role: str = ""
+    next_probability: float = 0.0
+    on_path: bool = False
+    trusted: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +109,8 @@ class Job:
         chain: Hashes of the prompt's prefixes (prefix-aware routing).
         replica: Name of the replica that serves it; empty while it waits.
         alpha: Miss probability of `bound`.
+        place: Its place among those that wait, smallest first.
+        dispatched, first_byte: When it was sent, and when its answer began; negative before.
     """
 
     number: int
@@ -129,5 +135,25 @@ class Job:
     replica: str = ""
     alpha: float = 0.0
     dispatched: float = -1.0
+    first_byte: float = -1.0
+    place: tuple[float, ...] = ()
     admitted_tokens: int = 0
-    tags: dict[str, str] = field(default_factory=dict)
+
+
+def read_rows(path: Path, kind: type[T], what: str) -> Iterator[T]:
+    """Read JSON objects of a kind, one a line.
+
+    Raises:
+        BadFile: The file cannot be read, or a line is no such object; `what` says what it should be.
+    """
+    decoder = msgspec.json.Decoder(kind)
+    try:
+        with path.open("rb") as file:
+            for row, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        yield decoder.decode(line)
+                    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                        raise BadFile(path, f"is no {what} ({error})", row=row) from error
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})") from error

@@ -9,9 +9,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-import httpx
+import aiohttp
 
 from pythia.errors import EngineError
 from pythia.records import Job, Prediction
@@ -19,13 +19,13 @@ from pythia.schedule import Replica
 from pythia.settings import Launch
 
 log = logging.getLogger("pythia")
-#: Seconds between two looks at a replica that does not answer.
-PROBE_S = 1.0
 #: Seconds that a process gets between SIGTERM and SIGKILL.
 GRACE_S = 10.0
 
 
-def hints(kind: str, score: float, prediction: Prediction, job: Job, fields: Mapping[str, object]) -> dict[str, object]:
+def hints(
+    kind: str, score: float, prediction: Prediction, job: Job, fields: Mapping[str, object], name: Callable[[str], str]
+) -> dict[str, object]:
     """Return what is added to a request's body, in the names of the engine.
 
     A client's own fields win: nothing is added that the body already has.
@@ -36,10 +36,9 @@ def hints(kind: str, score: float, prediction: Prediction, job: Job, fields: Map
         prediction: What is expected.
         job: The request.
         fields: Members of the body.
+        name: Gives the name under which an engine knows a prefix.
     """
     urgency = round(1000 * score)
-    if kind == "vllm":
-        return {} if "priority" in fields else {"priority": -urgency}  # vLLM serves lower values first
     if kind == "dynamo" and "nvext" not in fields:
         agent = {
             "priority": urgency,  # Dynamo serves higher values first
@@ -47,10 +46,12 @@ def hints(kind: str, score: float, prediction: Prediction, job: Job, fields: Map
             "speculative_prefill": prediction.next_probability >= 0.5 and bool(prediction.next_role),
         }
         return {"nvext": {"agent_hints": agent}}
+    added: dict[str, object] = {}
+    if kind in ("vllm", "pythia") and "priority" not in fields:
+        added["priority"] = -urgency  # vLLM serves lower values first, and so does our engine
     if kind == "pythia":
-        own = {"priority": fields.get("priority", -urgency)} if "priority" not in fields else {}
-        return {**own, "pythia": {"role": job.tags.get("role", ""), "group": job.tags.get("group", "")}}
-    return {}
+        added["pythia"] = {"role": name(job.role_group), "group": name(job.group)}
+    return added
 
 
 def free_port() -> int:
@@ -63,11 +64,10 @@ def free_port() -> int:
 class Processes:
     """Engines that the gateway starts itself."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self.client = client
-        self.running: dict[str, tuple[asyncio.subprocess.Process, str]] = {}
+    def __init__(self) -> None:
+        self.running: dict[str, asyncio.subprocess.Process] = {}
 
-    async def start(self, name: str, launch: Launch) -> str:
+    async def start(self, name: str, launch: Launch, client: aiohttp.ClientSession) -> str:
         """Start an engine and return its URL once it answers.
 
         Raises:
@@ -80,7 +80,7 @@ class Processes:
         except OSError as error:
             raise EngineError(f"cannot start {command[0]!r} ({error.strerror}); check launch.command") from error
         url = f"http://127.0.0.1:{port}"
-        self.running[name] = process, url
+        self.running[name] = process
         deadline = time.monotonic() + launch.start_s
         while time.monotonic() < deadline:
             if process.returncode is not None:
@@ -88,7 +88,7 @@ class Processes:
                 raise EngineError(
                     f"{name}: the command ended with status {process.returncode}; run it by hand: {command}"
                 )
-            if await healthy(self.client, url):
+            if await healthy(client, url):
                 return url
             await asyncio.sleep(0.1)
         await self.stop(name)
@@ -96,18 +96,16 @@ class Processes:
 
     def ended(self, starting: set[str]) -> list[str]:
         """Forget the engines that have ended by themselves after their start; return their names."""
-        done = [name for name, (process, _) in self.running.items() if process.returncode is not None]
-        names = [name for name in done if name not in starting]
+        names = [n for n, process in self.running.items() if process.returncode is not None and n not in starting]
         for name in names:
             del self.running[name]
         return names
 
     async def stop(self, name: str) -> None:
         """End an engine that has been drained."""
-        found = self.running.pop(name, None)
-        if found is None:
+        process = self.running.pop(name, None)
+        if process is None:
             return
-        process, _ = found
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
@@ -122,21 +120,21 @@ class Processes:
         await asyncio.gather(*(self.stop(name) for name in list(self.running)))
 
 
-async def healthy(client: httpx.AsyncClient, url: str) -> bool:
+async def healthy(client: aiohttp.ClientSession, url: str) -> bool:
     """Return whether an engine answers a GET of /health or /v1/models."""
     for path in ("/health", "/v1/models"):
         try:
-            answer = await client.get(url + path, timeout=2.0)
-        except httpx.HTTPError:
+            async with client.get(url + path, timeout=aiohttp.ClientTimeout(2.0)) as answer:
+                if answer.status == 200:
+                    return True
+        except (aiohttp.ClientError, TimeoutError):
             return False
-        if answer.status_code == 200:
-            return True
     return False
 
 
-async def probe(replicas: Callable[[], list[Replica]], client: httpx.AsyncClient) -> None:
+async def probe(replicas: Sequence[Replica], client: aiohttp.ClientSession) -> None:
     """Bring replicas back that have been out of reach."""
-    for replica in replicas():
-        if replica.state == "sick" and await healthy(client, replica.name):
+    for replica in replicas:
+        if replica.state == "sick" and await healthy(client, replica.url):
             replica.state = "ready"
             log.warning("replica %s answers again", replica.name)

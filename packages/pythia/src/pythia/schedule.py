@@ -1,20 +1,24 @@
-"""Which waiting request goes to which replica, and when: a state machine without clock or sockets.
+"""Which waiting request goes to which replica and when, and when replicas start and stop: without clock or sockets.
 
-The gateway and the simulator drive the same `Scheduler`. Events go in (`submit`, `finish`, `cancel`, replicas that come
-and go), dispatches come out of `take`.
+The gateway and the simulator drive the same `Scheduler` and `Scaler`. Events go in (`submit`, `finish`, `cancel`,
+replicas that come and go), dispatches come out of `take`, starts and stops out of `decide`.
 """
 
 from __future__ import annotations
 
-import heapq
+import bisect
 import itertools
+import math
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
 from pythia.records import Job
 from pythia.settings import Policy, Settings
 
+K = TypeVar("K")
+V = TypeVar("V")
 #: Waiting requests that may be passed over because no replica has room for them, before the queue waits for room.
 MOST_PASSED = 8
 #: Share of the limit after which a waiting first step goes first, so that it still meets the limit.
@@ -43,6 +47,7 @@ class Replica:
     kv_tokens: int = 0
     kind: str = "openai"
     state: str = "ready"
+    url: str = ""
     active: dict[int, Job] = field(default_factory=dict)
     reserved: int = 0
     alpha: float = 0.0
@@ -50,9 +55,8 @@ class Replica:
 
     def size(self, job: Job) -> int:
         """Return the tokens that a job adds at most; a role's prefix counts once while a request of the role runs."""
-        shared = (
-            job.prefix if any(j.role_group == job.role_group for j in self.active.values()) and job.role_group else 0
-        )
+        running = job.role_group and any(j.role_group == job.role_group for j in self.active.values())
+        shared = job.prefix if running else 0
         return max(0, job.prompt - shared) + job.bound
 
     def fits(self, job: Job, epsilon: float) -> bool:
@@ -69,14 +73,6 @@ class Replica:
             return 1 - sum(j.prompt + j.expected for j in self.active.values()) / self.kv_tokens
         return -len(self.active) / (self.slots or 1)
 
-    def warmth(self, job: Job) -> int:
-        """Return the tokens of a job's prompt that it probably has in its cache."""
-        return self.warm.get(job.group, self.warm.get(job.role_group, 0))
-
-    def longest_prefix(self, job: Job) -> int:
-        """Return how many of the prompt's leading pieces it has computed (prefix-aware routing)."""
-        return next((i for i in range(len(job.chain), 0, -1) if job.chain[i - 1] in self.warm), 0)
-
     def admit(self, job: Job) -> None:
         """Count a job that is sent to it."""
         job.replica, job.admitted_tokens = self.name, self.size(job)
@@ -85,16 +81,20 @@ class Replica:
         self.alpha += job.alpha
         for key, tokens in ((job.role_group, job.prefix), (job.group, job.prompt), *((c, 1) for c in job.chain)):
             if key:
-                self.warm[key] = tokens
-                self.warm.move_to_end(key)
-        while len(self.warm) > MOST_WARM:
-            self.warm.popitem(last=False)
+                _remember(self.warm, key, tokens)
 
     def release(self, job: Job) -> None:
         """Forget a job that has ended."""
         if self.active.pop(job.number, None) is not None:
             self.reserved -= job.admitted_tokens
             self.alpha -= job.alpha if self.active else self.alpha
+
+
+def _remember(store: OrderedDict[K, V], key: K, value: V) -> None:
+    store[key] = value
+    store.move_to_end(key)
+    if len(store) > MOST_WARM:
+        store.popitem(last=False)
 
 
 def completion(remaining: float, unit: float) -> float:
@@ -118,7 +118,7 @@ class Scheduler:
         self.policy, self.settings = policy, settings
         self.replicas: dict[str, Replica] = {}
         self.waiting: dict[int, Job] = {}
-        self.queues: dict[str, list[tuple[tuple[float, ...], int]]] = {}
+        self.queues: dict[str, list[tuple[tuple[float, ...], int]]] = {}  # sorted by `key`
         self.firsts: dict[str, deque[int]] = {}
         self.homes: OrderedDict[str, str] = OrderedDict()
         self.unit = 1.0
@@ -158,17 +158,23 @@ class Scheduler:
     def submit(self, job: Job) -> None:
         """Put a request into its queue."""
         self.waiting[job.number] = job
-        queue = self.queues.setdefault(job.model, [])
-        heapq.heappush(queue, (self.key(job), job.number))
+        job.place = self.key(job)
+        bisect.insort(self.queues.setdefault(job.model, []), (job.place, job.number))
         if job.first:
             self.firsts.setdefault(job.model, deque()).append(job.number)
-        rate = 0.02
-        self.unit += rate * ((job.expected or self.unit) - self.unit) if self.unit > 1 else max(job.expected - 1, 0)
+        self.unit += 0.02 * ((job.expected or self.unit) - self.unit) if self.unit > 1 else max(job.expected - 1, 0)
 
     def cancel(self, job: Job) -> None:
         """Take a request back, whether it waits or runs."""
-        if self.waiting.pop(job.number, None) is None:
+        if job.number in self.waiting:
+            self._leave(job)
+        else:
             self.finish(job)
+
+    def _leave(self, job: Job) -> None:
+        del self.waiting[job.number]
+        queue = self.queues[job.model]
+        del queue[bisect.bisect_left(queue, (job.place, job.number))]
 
     def finish(self, job: Job) -> None:
         """Register that a dispatched request has ended, in whatever way."""
@@ -176,22 +182,18 @@ class Scheduler:
         if replica is not None:
             replica.release(job)
 
-    def hopeless(self, job: Job, waits_s: float) -> bool:
-        """Return whether a first step should be refused because it would wait beyond the limit."""
-        return job.first and self.settings.refuse_beyond_limit and waits_s > self.settings.limit_s
-
     def take(self, now: float) -> list[tuple[Job, Replica]]:
         """Return the requests to send now, with their replicas."""
         found: list[tuple[Job, Replica]] = []
         for model in list(self.queues):
             while self._any_free(model) and (pair := self._next(model, now)) is not None:
                 job, replica = pair
-                del self.waiting[job.number]
+                self._leave(job)
                 job.dispatched = now
                 if job.first:
                     self.worst_wait = max(self.worst_wait, now - job.arrived)
                 replica.admit(job)
-                self._settle(job, replica)
+                _remember(self.homes, job.session, replica.name)
                 found.append(pair)
         return found
 
@@ -213,24 +215,14 @@ class Scheduler:
             if now - job.arrived >= URGENT * self.settings.limit_s:
                 replica = self.choose(job)
                 return (job, replica) if replica else None
-        queue = self.queues[model]
-        passed: list[tuple[tuple[float, ...], int]] = []
-        found = None
-        while queue and len(passed) <= MOST_PASSED:
-            entry = heapq.heappop(queue)
-            waiting = self.waiting.get(entry[1])
-            if waiting is None:
-                continue
-            replica = self.choose(waiting)
+        for _, number in self.queues[model][: MOST_PASSED + 1]:
+            job = self.waiting[number]
+            replica = self.choose(job)
             if replica is not None:
-                found = waiting, replica
-                break
-            passed.append(entry)
-            if now - waiting.arrived >= URGENT * self.settings.limit_s:
+                return job, replica
+            if now - job.arrived >= URGENT * self.settings.limit_s:
                 break  # room that becomes free is kept for it
-        for entry in passed:
-            heapq.heappush(queue, entry)
-        return found
+        return None
 
     def choose(self, job: Job) -> Replica | None:
         """Return the replica for a request; None if it must wait."""
@@ -239,16 +231,7 @@ class Scheduler:
             ready = [r for r in ready if r.fits(job, self.settings.epsilon if self.policy.route == "pythia" else 2.0)]
         if not ready:
             return None
-        chosen = _ROUTES[self.policy.route](self, job, ready)
-        if chosen is None or chosen in ready:
-            return chosen
-        return None
-
-    def _settle(self, job: Job, replica: Replica) -> None:
-        self.homes[job.session] = replica.name
-        self.homes.move_to_end(job.session)
-        if len(self.homes) > MOST_WARM:
-            self.homes.popitem(last=False)
+        return _ROUTES[self.policy.route](self, job, ready)
 
 
 def _least(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
@@ -262,19 +245,23 @@ def _round_robin(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replic
 def _sticky(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica | None:
     home = scheduler.replicas.get(scheduler.homes.get(job.session, ""))
     if home is not None and home.state == "ready" and home.model == job.model:
-        return home
+        return home if home in ready else None
     return _least(scheduler, job, ready)
 
 
 def _prefix(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
-    return min(ready, key=lambda r: (-r.longest_prefix(job), len(r.active), r.name))
+    def known(replica: Replica) -> int:
+        """Return how many of the prompt's leading pieces a replica has computed."""
+        return next((i for i in range(len(job.chain), 0, -1) if job.chain[i - 1] in replica.warm), 0)
+
+    return min(ready, key=lambda r: (-known(r), len(r.active), r.name))
 
 
 def _pythia(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
     rooms = {r.name: r.headroom() for r in ready}
     best = max(rooms.values())
     tied = [r for r in ready if rooms[r.name] >= best - TIE]
-    return min(tied, key=lambda r: (-r.warmth(job), -rooms[r.name], r.name))
+    return min(tied, key=lambda r: (-r.warm.get(job.group, r.warm.get(job.role_group, 0)), -rooms[r.name], r.name))
 
 
 _ROUTES: dict[str, Callable[[Scheduler, Job, list[Replica]], Replica | None]] = {
@@ -284,3 +271,84 @@ _ROUTES: dict[str, Callable[[Scheduler, Job, list[Replica]], Replica | None]] = 
     "prefix": _prefix,
     "pythia": _pythia,
 }
+
+
+#: Seconds that requests must have waited before reactive scaling starts a replica.
+REACTIVE_WAIT_S = 1.0
+
+
+@dataclass(frozen=True)
+class Action:
+    """Start, drain or stop one replica."""
+
+    kind: Literal["start", "drain", "stop"]
+    model: str
+    name: str
+    reason: str = ""
+
+
+class Scaler:
+    """Decides about the replicas of all models that have `launch`.
+
+    Attributes:
+        unneeded: Since when each replica has not been needed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.unneeded: dict[str, float] = {}
+        self._names = itertools.count()
+
+    def wanted(self, scheduler: Scheduler, model: str, projected: Mapping[str, float], now: float) -> tuple[int, str]:
+        """Return how many replicas a model should have, and why."""
+        settings = self.settings
+        launch = settings.models[model].launch
+        assert launch is not None
+        slots = max(launch.replica.slots, 1)
+        active = sum(len(r.active) for r in scheduler.replicas.values() if r.model == model)
+        waiting = [job for job in scheduler.waiting.values() if job.model == model]
+        have = sum(r.model == model and r.state in ("ready", "starting") for r in scheduler.replicas.values())
+        if settings.policy.scale == "reactive":
+            late = [job for job in waiting if now - job.arrived >= REACTIVE_WAIT_S]
+            number = math.ceil((active + len(waiting)) / slots) if late or not waiting else have
+            reason = f"{len(late)} requests have waited"
+        else:
+            coming = projected.get(model, 0.0)
+            number = math.ceil((active + len(waiting) + coming) / slots - 1e-9)
+            reason = f"{active} running, {len(waiting)} waiting, {coming:.1f} expected"
+        return min(max(number, launch.least), launch.most), reason
+
+    def decide(self, scheduler: Scheduler, projected: Mapping[str, float], now: float) -> list[Action]:
+        """Return what to do now. Replicas that were configured by URL are never stopped."""
+        actions: list[Action] = []
+        for model, described in self.settings.models.items():
+            if described.launch is None:
+                continue
+            mine = [r for r in scheduler.replicas.values() if r.model == model]
+            live = [r for r in mine if r.state in ("ready", "starting")]
+            number, reason = self.wanted(scheduler, model, projected, now)
+            draining = [r for r in mine if r.state == "draining"]
+            for _ in range(number - len(live)):
+                if draining:
+                    draining.pop().state = "ready"  # it was about to go
+                elif len(mine) < described.launch.most:
+                    name = f"{model or 'replica'}-started-{next(self._names)}"
+                    actions.append(Action("start", model, name, reason))
+            self._shrink(live, number, model, now, actions)
+            for replica in mine:
+                if replica.state == "draining" and not replica.active:
+                    self.unneeded.pop(replica.name, None)
+                    actions.append(Action("stop", model, replica.name, "drained"))
+        return actions
+
+    def _shrink(self, live: list[Replica], number: int, model: str, now: float, actions: list[Action]) -> None:
+        """Drain replicas that have not been needed for long enough, the emptiest first."""
+        patience = self.settings.keep_alive_s if self.settings.policy.scale == "reactive" else self.settings.cool_s
+        started = sorted((r for r in live if "-started-" in r.name), key=lambda r: (len(r.active), r.name))
+        surplus = {r.name for r in started[: max(0, len(live) - number)]}
+        for replica in started:
+            if replica.name not in surplus:
+                self.unneeded.pop(replica.name, None)
+            elif now - self.unneeded.setdefault(replica.name, now) >= patience and replica.state == "ready":
+                replica.state = "draining"
+                actions.append(Action("drain", model, replica.name, f"{number} of {len(live)} needed"))

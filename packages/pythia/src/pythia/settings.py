@@ -12,7 +12,7 @@ from pythia.errors import BadConfig
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Order = Literal["fcfs", "session", "las", "pythia", "oracle"]
 Route = Literal["least", "round_robin", "sticky", "prefix", "pythia"]
-Cache = Literal["lru", "ttl", "kvflow", "pythia", "belady", "none"]
+Cache = Literal["lru", "ttl", "kvflow", "pythia", "belady"]
 Scale = Literal["off", "reactive", "pythia"]
 
 
@@ -24,7 +24,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             prediction. `oracle` exists in the simulator only.
         route: Choice of the replica.
         hold: Whether requests wait in the gateway until a replica has a free slot.
-        cache: Which cached prefixes are kept. `lru` and `none` send no hints. `ttl`, `kvflow` and `belady` exist in the
+        cache: Which cached prefixes are kept. `lru` sends no hints. `ttl`, `kvflow` and `belady` exist in the
             simulator only.
         prefetch: Whether predicted prefixes are computed while an engine is idle.
         scale: Whether replicas are started and stopped.
@@ -105,8 +105,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         horizon: Steps that the autoscaler looks ahead.
         cool_s: Seconds that a replica must be unneeded before it drains.
         keep_alive_s: The same for `scale: reactive`.
-        templates: Whether prompt templates are learned (salted hashes of lines).
-        strip: Whether identifiers are removed before an engine sees the request.
     """
 
     models: dict[str, Model]
@@ -130,8 +128,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     horizon: Annotated[int, msgspec.Meta(ge=1, le=32)] = 2
     cool_s: Positive = 10.0
     keep_alive_s: Positive = 300.0
-    templates: bool = True
-    strip: bool = True
 
     def alpha(self, slots: int) -> float:
         """Return the miss probability of one request's bound: ε, split over all that may run at once."""

@@ -1,7 +1,7 @@
 """A discrete-event simulation of replicas behind the gateway's own dispatcher.
 
 Replicas run iterations: all decoding sequences get one token, and prompts are prefilled in chunks beside them. An
-iteration takes a fixed time, a time per decoding sequence, per prefilled token and per token in the KV cache. Between
+iteration takes a fixed time, a time per decoding sequence and per prefilled token. Between
 two events the batch does not change, so many iterations are taken in one leap. Everything that decides (profiles,
 order, routing, retention, scaling) is the code that the gateway runs.
 """
@@ -13,7 +13,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,8 +25,7 @@ from pythia.dispatcher import Arrival, Dispatcher
 from pythia.errors import BadFile
 from pythia.profile import Profiles
 from pythia.records import Identifiers, Step
-from pythia.scale import Fleet, Scaler
-from pythia.schedule import Replica
+from pythia.schedule import Replica, Scaler
 from pythia.settings import REACTIVE, Launch, Model, Policy, Settings
 from pythia.settings import Replica as ReplicaSettings
 from pythia.workflow import Plan, PlannedStep, Workflow, arrivals, mean_work
@@ -43,27 +42,23 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fixed_s: An iteration by itself.
         sequence_s: Per decoding sequence of an iteration.
         prefill_s: Per prefilled token.
-        kv_s: Per token in the KV cache of the batch.
         batch_tokens: Tokens of one iteration at most.
         slots: Sequences at once.
         kv_tokens: Tokens of the KV cache.
         start_s: Time from starting a replica to its first answer.
-        overhead_s: Per request, outside of the iterations.
     """
 
     fixed_s: float = 0.02
     sequence_s: float = 0.0005
     prefill_s: float = 0.00005
-    kv_s: float = 0.0
     batch_tokens: int = 512
     slots: int = 8
     kv_tokens: int = 16_384
     start_s: float = 15.0
-    overhead_s: float = 0.0
 
 
 def read_engine(path: Path) -> Engine:
-    """Read an engine's YAML file (`benchmarks/calibration.py` writes one)."""
+    """Read an engine's YAML file."""
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=Engine)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -88,7 +83,6 @@ class _Sequence:
 class _Entry:
     tokens: int
     used: float
-    users: int = 0
     pinned: float = 0.0
 
 
@@ -104,18 +98,26 @@ class _Live:
 class _Replica:
     """One engine: a queue, a batch and a cache of prefixes."""
 
-    def __init__(self, engine: Engine, world: _World, name: str) -> None:
-        self.engine, self.world, self.name = engine, world, name
+    def __init__(self, engine: Engine, world: _World) -> None:
+        self.engine, self.world = engine, world
         self.queue: deque[_Sequence] = deque()
         self.batch: list[_Sequence] = []
         self.cache: dict[str, _Entry] = {}
         self.cached = 0
-        self.private = 0
         self.version = 0
         self.start = self.length = 0.0
         self.turns = 0
         self.chunk = 0
-        self.preemptions = self.overflows = 0
+        self.preemptions = 0
+
+    @property
+    def private(self) -> int:
+        """Tokens that belong to one running sequence each."""
+        return sum(s.private for s in self.batch)
+
+    @property
+    def free(self) -> int:
+        return self.engine.kv_tokens - self.private - self.cached
 
     def add(self, sequence: _Sequence, now: float) -> None:
         self.queue.append(sequence)
@@ -147,20 +149,15 @@ class _Replica:
         if prefilling is not None:
             self.chunk = max(1, min(prefilling.prefill, e.batch_tokens - len(decoding)))
             turns = min(turns, max(1, prefilling.prefill // self.chunk))
-        free = e.kv_tokens - self.private - self.cached
-        if decoding and free < len(decoding) * turns:
-            self.evict(len(decoding) * turns - free, now)
-            free = e.kv_tokens - self.private - self.cached
-            if free < len(decoding):
+        if decoding and self.free < len(decoding) * turns:
+            self.evict(len(decoding) * turns - self.free, now)
+            if self.free < len(decoding):
                 self.preempt(now)
                 self.begin(now, admit=not self.batch)
                 return
-            turns = max(1, min(turns, free // len(decoding)))
+            turns = max(1, min(turns, self.free // len(decoding)))
         self.turns, self.start = turns, now
-        kv = self.private + sum(
-            self.cache[g].tokens for g in {s.arrival.job.role_group for s in self.batch} if g in self.cache
-        )
-        self.length = e.fixed_s + e.sequence_s * len(decoding) + e.prefill_s * self.chunk + e.kv_s * kv
+        self.length = e.fixed_s + e.sequence_s * len(decoding) + e.prefill_s * self.chunk
         self.schedule()
 
     def iterate(self, now: float) -> None:
@@ -179,7 +176,6 @@ class _Replica:
             sequence.first_s = now
         sequence.left -= count
         sequence.private += count
-        self.private += count
         if sequence.left <= 0:
             self.finish(sequence, now)
 
@@ -189,51 +185,41 @@ class _Replica:
             sequence = self.queue[0]
             step, job = sequence.step, sequence.arrival.job
             role, own = self.cache.get(job.role_group), self.cache.get(job.group)
-            sharing = self.world.policy.cache != "none"
-            hit = min(role.tokens, step.prefix) if role and sharing else 0
-            whole = hit == step.prefix
-            history = min(own.tokens, step.history) if own and sharing and whole else 0
+            hit = min(role.tokens, step.prefix) if role else 0
+            history = min(own.tokens, step.history) if own and hit == step.prefix else 0
             generated = step.output - sequence.left
-            private = step.history + step.new + generated + (0 if sharing else step.prefix)
-            needed = private + (step.prefix - hit if sharing else 0) - history
-            self.pin(job.role_group, +1)
-            if self.private + self.cached + needed > e.kv_tokens:
-                self.evict(self.private + self.cached + needed - e.kv_tokens, now, spare=job.group)
-            if self.private + self.cached + needed > e.kv_tokens and self.batch:
-                self.pin(job.role_group, -1)
+            private = step.history + step.new + generated
+            needed = private + step.prefix - hit - history
+            self.evict(needed - self.free, now, {job.group, job.role_group})
+            if needed > self.free and self.batch:
                 return
             self.queue.popleft()
             if history and own is not None:
                 self.cached -= own.tokens
                 del self.cache[job.group]
-            if sharing and job.role_group:
-                role = self.cache.setdefault(job.role_group, _Entry(0, now, 1))
+            if job.role_group:
+                role = self.cache.setdefault(job.role_group, _Entry(0, now))
                 self.cached += step.prefix - role.tokens
                 role.tokens, role.used = step.prefix, now
             sequence.private = private
-            self.private += private
             sequence.hit = hit + history
             sequence.prefill = max(1, step.prompt + generated - sequence.hit)
             self.batch.append(sequence)
-            self.world.admitted(sequence)
-
-    def pin(self, group: str, by: int) -> None:
-        if group in self.cache:
-            self.cache[group].users += by
+            if not sequence.preempted:
+                self.world.result.hit += sequence.hit
+                self.world.result.prompt += step.prompt
 
     def finish(self, sequence: _Sequence, now: float) -> None:
         job, step = sequence.arrival.job, sequence.step
         self.batch.remove(sequence)
-        self.private -= sequence.private
-        self.pin(job.role_group, -1)
-        if self.world.policy.cache != "none" and job.group:
+        if job.group:
             old = self.cache.pop(job.group, None)
             self.cached -= old.tokens if old else 0
             tokens = step.history + step.new + step.output
-            if self.private + self.cached + tokens <= self.engine.kv_tokens:
+            if tokens <= self.free:
                 self.cache[job.group] = _Entry(tokens, now, pinned=now + TTL_S)
                 self.cached += tokens
-        self.world.finished(sequence, self, now)
+        self.world.finished(sequence, now)
 
     def preempt(self, now: float) -> None:
         """Put one sequence back into the queue; its tokens are computed again later."""
@@ -241,24 +227,20 @@ class _Replica:
             victim = max(self.batch, key=lambda s: (self.world.dispatcher.scheduler.key(s.arrival.job), s.arrived))
         else:
             victim = self.batch[-1]
-        self.overflows += 1
         if len(self.batch) == 1:
             victim.left = 1  # it does not fit at all: cut short
         self.batch.remove(victim)
-        self.private -= victim.private
-        self.pin(victim.arrival.job.role_group, -1)
         victim.preempted += 1
         self.preemptions += 1
         self.queue.appendleft(victim)
 
-    def evict(self, tokens: int, now: float, spare: str = "") -> None:
-        """Drop cached prefixes, least valuable first, until so many tokens are free."""
+    def evict(self, tokens: int, now: float, spare: Set[str] = frozenset()) -> None:
+        """Drop cached prefixes that nothing in the batch uses, least valuable first, until so many tokens are free."""
         if tokens <= 0:
             return
         tokens += self.engine.kv_tokens // 32  # some at once, so that not every iteration has to choose
-        free = [
-            (self.world.value(g, entry, now), g) for g, entry in self.cache.items() if not entry.users and g != spare
-        ]
+        used = spare | {s.arrival.job.role_group for s in self.batch}
+        free = [(self.world.value(g, entry, now), g) for g, entry in self.cache.items() if g not in used]
         for _, group in sorted(free):
             if tokens <= 0:
                 return
@@ -274,25 +256,23 @@ class _Replica:
         """Compute a role's prefix while the engine idles; a request that arrives meanwhile cancels it."""
         entry = self.cache.get(group)
         missing = tokens - (entry.tokens if entry else 0)
-        free = self.engine.kv_tokens - self.private - self.cached
-        if missing <= 0 or self.batch or (free < missing and not self._worse(group, missing - free, now)):
+        worth = self.world.dispatcher.retention.value(group, now)
+        less = sum(c.tokens for g, c in self.cache.items() if self.world.value(g, c, now)[0] < worth)
+        if missing <= 0 or self.batch or missing > self.free + less:
             return
         version = self.version
-        done = now + self.engine.fixed_s + missing * self.engine.prefill_s
-        self.world.push(done, lambda t: self._prefetched(group, tokens, t) if self.version == version else None)
 
-    def _worse(self, group: str, tokens: int, now: float) -> bool:
-        """Return whether so many cached tokens are worth less than a prefix."""
-        worth = self.world.dispatcher.retention.value(group, now)
-        return tokens <= sum(c.tokens for g, c in self.cache.items() if self.world.value(g, c, now)[0] < worth)
+        def end(at: float) -> None:
+            if self.version != version:
+                return
+            entry = self.cache.setdefault(group, _Entry(0, at))
+            missing = tokens - entry.tokens
+            self.evict(missing - self.free, at, {group})
+            entry.tokens, entry.used = tokens, at
+            self.cached += missing
+            self.world.result.prefetched += missing
 
-    def _prefetched(self, group: str, tokens: int, now: float) -> None:
-        entry = self.cache.setdefault(group, _Entry(0, now))
-        missing = tokens - entry.tokens
-        self.evict(missing - (self.engine.kv_tokens - self.private - self.cached), now, spare=group)
-        entry.tokens, entry.used = tokens, now
-        self.cached += missing
-        self.world.result.prefetched += missing
+        self.world.push(now + self.engine.fixed_s + missing * self.engine.prefill_s, end)
 
 
 @dataclass
@@ -303,19 +283,16 @@ class Result:
         jct_s: Completion time per run, in order of arrival. float64 [N]
         ttft_s: Place in the run and time to the first token, per request.
         waits_s, waits_first_s: Waits in the gateway, of all requests and of first steps of several.
-        bars: Per request: run, role, replica, arrival, dispatch, first token, end.
-        load: Per second: time, requests in flight, KV share used, and requests expected within the horizon.
+        ends_s: When each request ended.
         hit, prompt: Prompt tokens found in a cache, and all.
         missed: Answers longer than their predicted bound.
-        overflows: Moments in which a replica's requests held more tokens than it has.
     """
 
     jct_s: Floats = field(default_factory=lambda: np.zeros(0))
     ttft_s: list[tuple[int, float]] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
     waits_first_s: list[float] = field(default_factory=list)
-    bars: list[tuple[str, str, str, float, float, float, float]] = field(default_factory=list)
-    load: list[tuple[float, float, float, float]] = field(default_factory=list)
+    ends_s: list[float] = field(default_factory=list)
     hit: int = 0
     prompt: int = 0
     requests: int = 0
@@ -323,7 +300,6 @@ class Result:
     prefetched: int = 0
     missed: int = 0
     bounded: int = 0
-    overflows: int = 0
 
     @property
     def mean_s(self) -> float:
@@ -353,8 +329,7 @@ class _World:
         self.settings, self.policy, self.engine = settings, settings.policy, engine
         self.dispatcher = Dispatcher(settings, profiles)
         self.scheduler = self.dispatcher.scheduler
-        self.fleet = Fleet()
-        self.scaler = Scaler(settings, self.fleet)
+        self.scaler = Scaler(settings)
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.counter = itertools.count()
         self.replicas: dict[str, _Replica] = {}
@@ -372,7 +347,7 @@ class _World:
         e = self.engine
         replica = Replica(name, model, e.slots, e.kv_tokens, "pythia", "ready" if ready else "starting")
         self.scheduler.add(replica)
-        self.replicas[name] = _Replica(e, self, name)
+        self.replicas[name] = _Replica(e, self)
         if not ready:
             self.push(now + e.start_s, lambda _: setattr(replica, "state", "ready"))
 
@@ -380,10 +355,6 @@ class _World:
         """Do what the gateway does every second."""
         self.dispatcher.expire(now)
         projected = self.dispatcher.projected()
-        running = sum(len(r.batch) + len(r.queue) for r in self.replicas.values()) + len(self.scheduler.waiting)
-        used = sum(r.private + r.cached for r in self.replicas.values())
-        total = sum(r.engine.kv_tokens for r in self.replicas.values())
-        self.result.load.append((now, running, used / max(total, 1), sum(projected.values())))
         if self.policy.scale != "off":
             for action in self.scaler.decide(self.scheduler, projected, now):
                 if action.kind == "start":
@@ -410,20 +381,12 @@ class _World:
             return (-uses[0] if uses else -math.inf), entry.used
         return 0.0, entry.used
 
-    def admitted(self, sequence: _Sequence) -> None:
-        """Count the prompt of a sequence that a replica begins."""
-        if not sequence.preempted:
-            self.result.hit += sequence.hit
-            self.result.prompt += sequence.step.prompt
-
-    def finished(self, sequence: _Sequence, replica: _Replica, now: float) -> None:
+    def finished(self, sequence: _Sequence, now: float) -> None:
         """Count a finished request, and go on with its run."""
         step, live, arrival, result = sequence.step, sequence.live, sequence.arrival, self.result
-        job, ids = arrival.job, arrival.ids
-        now += self.engine.overhead_s
-        first = sequence.first_s + self.engine.overhead_s
-        result.ttft_s.append((live.done, first - sequence.arrived))
-        result.bars.append((live.plan.name, step.role, replica.name, sequence.arrived, job.dispatched, first, now))
+        ids = arrival.ids
+        result.ttft_s.append((live.done, sequence.first_s - sequence.arrived))
+        result.ends_s.append(now)
         live.done += 1
         bound = arrival.prediction.bound
         result.bounded += bound is not None
@@ -468,9 +431,11 @@ class _World:
             self.replicas[replica.name].add(sequence, now)
             following = self.dispatcher.next_prefix(sequence.arrival) if self.policy.prefetch else None
             if following is not None:
+                group, model = following
                 role = sequence.arrival.prediction.next_role
                 prefix = next((s.prefix for s in sequence.live.plan.steps if s.role == role), 0)
-                self.replicas[replica.name].prefetch(following[0], prefix, now)
+                for idle in self.scheduler.ready(model):
+                    self.replicas[idle.name].prefetch(group, prefix, now)
 
     def foresee(self, plans: list[Plan]) -> None:
         """Note when each prefix would be used without queueing, for Belady's oracle."""
@@ -498,7 +463,6 @@ POLICIES = {
     "ttl": Policy("session", "least", True, "ttl", False),
     "kvflow": Policy("session", "least", True, "kvflow", False),
     "belady": Policy("session", "least", True, "belady", False),
-    "no cache": Policy("fcfs", "least", False, "none", False),
     "pythia order": Policy("pythia", "least", True, "lru", False),
     "pythia route": Policy("session", "pythia", True, "lru", False),
     "pythia cache": Policy("fcfs", "least", False, "pythia", True),
@@ -520,8 +484,7 @@ def tokens_per_s(mixture: list[tuple[Workflow, float]], engine: Engine, replicas
     """Return the output tokens per second that a fleet serves while its queue never empties."""
     plans = [msgspec.structs.replace(p, arrival_s=0.0) for p in arrivals(mixture, 1.0, runs, 5)]
     result = simulate(plans, POLICIES["by session"], engine, models={"": replicas})
-    ends = sorted(bar[6] for bar in result.bars)
-    return 0.8 * sum(plan.work for plan in plans) / ends[int(0.8 * len(ends))]
+    return 0.8 * sum(plan.work for plan in plans) / float(np.quantile(result.ends_s, 0.8))
 
 
 def loaded(
@@ -545,10 +508,10 @@ def loaded(
     return [msgspec.structs.replace(p, arrival_s=p.arrival_s * stretch) for p in plans]
 
 
-def settings_for(policy: Policy, engine: Engine, models: dict[str, int], least: int = 0, **changes: object) -> Settings:
-    """Return settings of a simulated fleet: replicas by model, at least so many of each if they are scaled."""
+def settings_for(policy: Policy, engine: Engine, models: dict[str, int], **changes: object) -> Settings:
+    """Return settings of a simulated fleet: replicas by model."""
     described = ReplicaSettings("http://simulated", engine.slots, engine.kv_tokens)
-    launch = Launch(["simulated"], described, least, max(models.values()))
+    launch = Launch(["simulated"], described, most=max(models.values()))
     base = Settings({name: Model([described] * n, launch) for name, n in models.items()}, policy=policy)
     return msgspec.structs.replace(base, **changes)
 
@@ -589,5 +552,4 @@ def simulate(
     result = world.result
     result.jct_s = np.array([world.ends[p.name] - p.arrival_s for p in plans])
     result.preemptions = sum(r.preemptions for r in world.replicas.values())
-    result.overflows = sum(r.overflows for r in world.replicas.values())
     return result

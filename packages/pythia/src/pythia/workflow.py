@@ -153,18 +153,14 @@ def draw(workflow: Workflow, name: str, arrival_s: float, rng: random.Random) ->
         count = rng.randint(*part.count)
         if rng.random() >= part.chance:
             continue
-        sequence = (
-            [[part.role] * count] if part.parallel else [[r] for _ in range(count) for r in (part.loop or (part.role,))]
-        )
-        for roles in sequence:
-            if not roles:
-                continue
+        order = part.loop or (part.role,)
+        sequence = [[part.role] * count] if part.parallel else [[r] for _ in range(count) for r in order]
+        for roles in filter(None, sequence):
             before = sum(step.output for step in stages[-1]) if stages else 0
-            stage = tuple(_step(workflow.roles[role], role, said, before, factor, part, rng) for role in roles)
-            for step in stage:
-                if not part.parallel:
-                    said[step.role] = step.history + step.new + step.output
-            stages.append(stage)
+            stages.append(tuple(_step(workflow.roles[role], role, said, before, factor, part, rng) for role in roles))
+            if not part.parallel:
+                (step,) = stages[-1]
+                said[step.role] = step.history + step.new + step.output
     return Plan(workflow.name, name, arrival_s, tuple(stages))
 
 
@@ -198,17 +194,3 @@ def arrivals(workflows: list[tuple[Workflow, float]], rate: float, seconds: floa
 def mean_work(workflows: list[tuple[Workflow, float]], seed: int = 0, runs: int = 400) -> float:
     """Return the mean output tokens of a run of a mixture."""
     return sum(p.work for p in arrivals(workflows, 1.0, runs, seed)) / runs
-
-
-def at_most(plan: Plan, prompt: int, output: int) -> Plan:
-    """Return a plan whose prompts and answers are cut to what a small engine can take."""
-    stages = tuple(
-        tuple(
-            msgspec.structs.replace(
-                s, output=min(s.output, output), history=min(s.history, max(0, prompt - s.prefix - s.new))
-            )
-            for s in stage
-        )
-        for stage in plan.stages
-    )
-    return msgspec.structs.replace(plan, stages=stages)

@@ -84,11 +84,8 @@ def plant(constraint: Constraint, texts: Mapping[str, str]) -> dict[str, str] | 
     changed = dict(texts)
     for condition in constraint.conditions:
         for key, value in _wanted(condition, changed).items():
-            found = [
-                one
-                for one in constants_of(key.path, changed.get(key.path, ""))
-                if (one.name, one.nth) == (key.name, key.nth)
-            ]
+            every = constants_of(key.path, changed.get(key.path, ""))
+            found = [one for one in every if (one.name, one.nth) == (key.name, key.nth)]
             if not found:
                 return None
             changed[key.path] = _set(changed[key.path], found[0].line, found[0].value, value)

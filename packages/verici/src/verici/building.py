@@ -139,9 +139,8 @@ def _is_alive(note: Path) -> bool:
 
 def _git(repository: Repository, *arguments: str) -> str:
     """Run git on this repository: without its hooks, and without variables that name another one."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
-        "GIT_LFS_SKIP_SMUDGE": "1"
-    }
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env["GIT_LFS_SKIP_SMUDGE"] = "1"
     command = ["git", "-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", *arguments]
     try:
         done = subprocess.run(

@@ -16,7 +16,7 @@ from verici.model import Constraint, Finding, Key, Place, holds
 from verici.store import Model
 from verici.tokens import constants_of
 
-PASSED, WRONG_ARGUMENTS, PREDICTED_FAILURE, TOO_LITTLE = 0, 2, 3, 4
+PASSED, PREDICTED_FAILURE, TOO_LITTLE = 0, 3, 4
 _IGNORE = re.compile(r"(?:#|//|<!--|;)\s*verici:\s*ignore\b")
 
 
@@ -29,6 +29,10 @@ class Report(msgspec.Struct, frozen=True):
     known: tuple[Finding, ...] = ()
     ignored: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def trusted(self) -> Report:
+        """Return the report without findings whose message the filter does not trust; the status stays."""
+        return msgspec.structs.replace(self, findings=tuple(one for one in self.findings if one.trusted))
 
 
 class State(msgspec.Struct, frozen=True):

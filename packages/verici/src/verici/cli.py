@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from verici.errors import BadInput, NotEnoughHistory, RepositoryError, VeriCIError
+from verici.errors import NotEnoughHistory, VeriCIError
 
 if TYPE_CHECKING:
     from verici.check import Report
@@ -32,9 +32,7 @@ class _Main(click.Group):
             return super().invoke(ctx)
         except VeriCIError as error:
             click.echo(f"verici: {error}", err=True)
-            ctx.exit(
-                4 if isinstance(error, NotEnoughHistory) else 2 if isinstance(error, (BadInput, RepositoryError)) else 1
-            )
+            ctx.exit(error.status)
         except KeyboardInterrupt:
             click.echo("verici: interrupted", err=True)
             ctx.exit(130)
@@ -102,35 +100,24 @@ class _Read:
         for note in self.history.notes:
             click.echo(f"verici: {note}", err=True)
         if unmatched:
-            why = "force-pushed, squashed, or older than the commits read"
-            click.echo(
-                f"verici: {unmatched} of {len(self.labels)} labels name no commit of this history ({why})", err=True
-            )
+            why = "name no commit of this history (force-pushed, squashed, or older than the commits read)"
+            click.echo(f"verici: {unmatched} of {len(self.labels)} labels {why}", err=True)
 
 
 @main.command()
 @_read
-@click.option("--learner", type=click.Choice(["auto", "evidence", "paper"]), default="auto", show_default=True)
-@click.option("--relabel/--no-relabel", default=None, help="Force relabelling (ABR) on or off.")
-def learn(learner: str, relabel: bool | None, **options: Any) -> None:
+def learn(**options: Any) -> None:
     """Learn constraints from the labelled history and keep them."""
-    from verici.learn import FEWEST_BUILDS, FEWEST_FAILED, Options, learn
+    from verici.learn import FEWEST_BUILDS, FEWEST_FAILED, learn
     from verici.store import save_model
 
     read = _Read(options)
-    chosen = None
-    if learner != "auto" or relabel is not None:
-        chosen = Options(
-            "evidence" if learner == "evidence" else "paper", learner != "evidence" if relabel is None else relabel
-        )
-    found = learn(read.history, read.failed, read.files, chosen)
+    found = learn(read.history, read.failed, read.files)
     save_model(read.model, found)
     _say_learned(found, read.model, "builds", f"at least {FEWEST_BUILDS} and {FEWEST_FAILED} are needed")
     unknown = sum(label.kind == "unknown" for label in read.labels.values())
     if unknown:
-        click.echo(
-            f"{unknown} failures among the labels are of unknown kind: some may be failed tests (--only-known-kinds)"
-        )
+        click.echo(f"{unknown} labels are failures of unknown kind: some may be failed tests (--only-known-kinds)")
 
 
 def _say_learned(found: Model, path: Path, what: str, need: str) -> None:
@@ -173,7 +160,6 @@ def _learned(path: Path) -> Model:
 @_options(_repo, _model)
 @click.option("--staged", is_flag=True, help="Check the index instead of a commit.")
 @click.option("--format", "form", type=_FORMATS, default="text", show_default=True)
-@click.option("--output", type=_PATH, help="File instead of standard output.")
 @click.option("--baseline", type=_PATH, help=f"Known findings; {_BASELINE} if it exists.")
 @click.option("--write-baseline", is_flag=True, help="Keep the present findings as known.")
 @click.option("--quiet-unless-trusted", is_flag=True, help="Print no message that the filter does not trust.")
@@ -186,7 +172,7 @@ def check(ctx: click.Context, /, repo: Path, strict: bool, **options: Any) -> No
         repository.resolve(options["commit"])  # a wrong name is the caller's error, not a failed check
     try:
         report = _check(repository, options)
-        _print(report, options)
+        _print(report.trusted() if options["quiet_unless_trusted"] else report, options["form"])
     except Exception as error:  # noqa: BLE001 (a failed check must not stop a push)
         _say_crash(error)
         ctx.exit(1 if strict else 0)
@@ -218,21 +204,14 @@ def _check(repository: Repository, options: Mapping[str, Any]) -> Report:
     return check(state, model, name, load_baseline(baseline), repository.notes)
 
 
-def _print(report: Report, options: Mapping[str, Any]) -> None:
-    import msgspec
-
+def _print(report: Report, form: str) -> None:
     from verici.report import FORMATS, as_github
 
-    shown = report
-    if options["quiet_unless_trusted"]:
-        shown = msgspec.structs.replace(report, findings=tuple(one for one in report.findings if one.trusted))
-    text = FORMATS[options["form"]](shown)
-    if options["output"]:
-        options["output"].write_text(text + "\n", encoding="utf-8", errors="replace")
-    elif text:
+    text = FORMATS[form](report)
+    if text:
         click.echo(text)
-    if options["form"] == "text" and os.environ.get("GITHUB_ACTIONS") == "true" and shown.findings:
-        click.echo(as_github(shown))
+    if form == "text" and os.environ.get("GITHUB_ACTIONS") == "true" and report.findings:
+        click.echo(as_github(report))
 
 
 @main.command()
@@ -301,7 +280,6 @@ def _keep(repository: Repository, given: Path | None, found: list[Label]) -> Pat
 @click.option("--command", required=True, help="Shell command; its failure is a configuration error.")
 @click.option("--test", "tests", default="", help="Run after it; its failure counts as a pass.")
 @click.option("--commits", "span", default="HEAD", show_default=True, help="A..B, or one commit.")
-@click.option("--again", is_flag=True, help="Build commits that have a label from a build, too.")
 @click.option("--seconds", default=600.0, show_default=True, help="Time limit of a command.")
 @click.option("--memory", default=4096, show_default=True, help="MiB.")
 @click.option("--disk", default=4096, show_default=True, help="MiB.")
@@ -310,7 +288,7 @@ def _keep(repository: Repository, given: Path | None, found: list[Label]) -> Pat
 @click.option("--no-sandbox", is_flag=True, help="Build without namespaces: only for commits that you trust.")
 @click.option("--env", multiple=True, help="Variable that is passed on. May be repeated.")
 @_options(_repo, _labels)
-def label(repo: Path, labels: Path | None, span: str, again: bool, **options: Any) -> None:
+def label(repo: Path, labels: Path | None, span: str, **options: Any) -> None:
     """Build commits in worktrees of their own and keep the results as labels."""
     from verici.building import Plan, commits_between, label_commits
     from verici.labels import load
@@ -318,11 +296,10 @@ def label(repo: Path, labels: Path | None, span: str, again: bool, **options: An
 
     repository = _repository(repo)
     limits = Limits(options["seconds"], options["memory"] << 20, options["processes"], options["disk"] << 20)
-    plan = Plan(
-        options["command"], options["tests"], limits, not options["no_sandbox"], options["network"], options["env"]
-    )
+    sandbox, network = not options["no_sandbox"], options["network"]
+    plan = Plan(options["command"], options["tests"], limits, sandbox, network, options["env"])
     known = load(labels or repository.state / "labels.csv")
-    built = set() if again else {name for name, one in known.items() if one.source == "build"}
+    built = {name for name, one in known.items() if one.source == "build"}
 
     def done(found: Label) -> None:
         _keep(repository, labels, [found])
@@ -398,10 +375,7 @@ def preflight_learn(folder: Path, labels: Path | None, model: Path) -> None:
 def preflight_check(ctx: click.Context, /, job: Path, model: Path, form: str) -> None:
     """Predict whether JOB, a folder or one launch file, fails before its first iteration."""
     from verici.launch import check_job
-    from verici.report import FORMATS
 
     report = check_job(job, _learned(model))
-    text = FORMATS[form](report)
-    if text:
-        click.echo(text)
+    _print(report, form)
     ctx.exit(report.status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -52,13 +52,9 @@ class Score(msgspec.Struct, frozen=True):
     def rates(self) -> tuple[float, float, float, float]:
         """Return accuracy, precision, recall and F1."""
         count = self.tp + self.tn + self.fp + self.fn
+        precision, recall = _ratio(self.tp, self.tp + self.fp), _ratio(self.tp, self.tp + self.fn)
         f1 = _ratio(2 * self.tp, 2 * self.tp + self.fp + self.fn)
-        return (
-            _ratio(self.tp + self.tn, count),
-            _ratio(self.tp, self.tp + self.fp),
-            _ratio(self.tp, self.tp + self.fn),
-            f1,
-        )
+        return _ratio(self.tp + self.tn, count), precision, recall, f1
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -77,19 +73,13 @@ def score(name: str, builds: Builds, forecasts: Sequence[Forecast]) -> Score:
     judged = [(one, fix) for one in true if (fix := fix_of(builds, one.row)) is not None]
     hits = [is_hit(builds.history, one.keys, one.row, fix) for one, fix in judged]
     chance = [is_hit(builds.history, _random_keys(builds, one), one.row, fix) for one, fix in judged]
+    tp, fp, fn = int((fails & failed).sum()), int((fails & ~failed).sum()), int((~fails & failed).sum())
+    area = average_precision_score(failed, [one.risk for one in forecasts]) if failed.any() else float("nan")
+    keywords = _ratio(sum(len(one.conditions) for one in true), len(true))
     return Score(
-        name,
-        int((fails & failed).sum()),
-        int((fails & ~failed).sum()),
-        int((~fails & ~failed).sum()),
-        int((~fails & failed).sum()),
-        float(average_precision_score(failed, [one.risk for one in forecasts])) if failed.any() else float("nan"),
-        len(first),
-        sum(one.fails for one in first),
-        _ratio(sum(hits), len(hits)),
-        _ratio(sum(chance), len(chance)),
-        _ratio(sum(len(one.conditions) for one in true), len(true)),
-    )
+        name, tp, fp, len(forecasts) - tp - fp - fn, fn, float(area), len(first),
+        sum(one.fails for one in first), _ratio(sum(hits), len(hits)), _ratio(sum(chance), len(chance)), keywords,
+    )  # fmt: skip
 
 
 def _random_keys(builds: Builds, forecast: Forecast) -> list[Key]:
@@ -159,17 +149,17 @@ def evaluate(history: History, failed: Mapping[str, bool]) -> list[Score]:
     teacher = Teacher(builds)
     chosen = choose(teacher, len(builds.rows) // 2)
     name = f"chosen by the past: {chosen.learner}, {'with' if chosen.relabel else 'without'} relabelling"
-    ways: list[tuple[str, Callable[[], list[Forecast]]]] = [(name, lambda: walk_forward(teacher, chosen))]
-    for title, options in (
-        ("evidence, with relabelling", Options("evidence", True)),
-        ("evidence, without relabelling", Options("evidence", False)),
-        ("evidence, without pairs", Options("evidence", False, (COARSE, VALUES))),
-        ("paper, with relabelling", Options("paper", True, (COARSE, VALUES), False)),
-        ("paper, without relabelling", Options("paper", False, (COARSE, VALUES), False)),
-    ):
-        ways.append((title, lambda options=options: walk_forward(teacher, options)))  # type: ignore[misc]
-    ways += [("majority", lambda: majority(builds)), ("metadata", lambda: metadata(builds))]
-    return [score(title, builds, way()) for title, way in ways]
+    ways = {
+        name: chosen,
+        "evidence, with relabelling": Options("evidence", True),
+        "evidence, without relabelling": Options("evidence", False),
+        "evidence, without pairs": Options("evidence", False, (COARSE, VALUES)),
+        "paper, with relabelling": Options("paper", True, (COARSE, VALUES), False),
+        "paper, without relabelling": Options("paper", False, (COARSE, VALUES), False),
+    }
+    found = {title: walk_forward(teacher, options) for title, options in ways.items()}
+    found |= {"majority": majority(builds), "metadata": metadata(builds)}
+    return [score(title, builds, forecasts) for title, forecasts in found.items()]
 
 
 def table_of(scores: Sequence[Score]) -> str:

@@ -69,9 +69,7 @@ def evidence_words(constraint: Constraint) -> str:
     names = ", ".join(short(commit) for commit in failed)
     more = f" and {count - len(failed)} more" if count > len(failed) else ""
     fixes = list(dict.fromkeys(constraint.fixed[commit] for commit in failed if commit in constraint.fixed))
-    fixed = (
-        f", fixed by {', '.join(short(commit) for commit in fixes[-_MOST_COMMITS:])}" if fixes else ", not fixed since"
-    )
+    fixed = f", fixed by {', '.join(map(short, fixes[-_MOST_COMMITS:]))}" if fixes else ", not fixed since"
     passed = f"; {constraint.passed} passed" if constraint.passed else ""
     which = "the build" if count == 1 else f"{count} builds"
     return f"{which} with this failed: {names}{more}{fixed}{passed}"

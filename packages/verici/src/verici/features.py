@@ -71,19 +71,15 @@ class Candidates(msgspec.Struct, frozen=True):
 
 def values_of(commit: Commit, constants: Mapping[str, Sequence[Constant]]) -> dict[Key, str]:
     """Return the value of each constant of a commit."""
-    return {
-        Key(path, one.name, one.nth): one.value
-        for path, blob in commit.files.items()
-        for one in constants.get(blob, ())
-    }
+    found = ((path, one) for path, blob in commit.files.items() for one in constants.get(blob, ()))
+    return {Key(path, one.name, one.nth): one.value for path, one in found}
 
 
 def summaries(history: History) -> list[int]:
     """Return for each commit a number that is equal exactly for commits with equal constants."""
     sets: dict[object, int] = {}
-    blobs = {
-        blob: sets.setdefault(tuple(one[1:] for one in found), len(sets)) for blob, found in history.constants.items()
-    }
+    texts = {blob: tuple(one[1:] for one in found) for blob, found in history.constants.items()}
+    blobs = {blob: sets.setdefault(text, len(sets)) for blob, text in texts.items()}
     states = [frozenset((path, blobs.get(blob)) for path, blob in one.files.items()) for one in history.commits]
     return [sets.setdefault(state, len(sets)) for state in states]
 
@@ -139,12 +135,9 @@ def candidates(history: History, levels: Iterable[int] = (COARSE, VALUES, PAIRS)
                 merged.setdefault(truth_N.tobytes(), _Merged(truth_N)).add(predicate, known, level)
     found = sorted(merged.values(), key=lambda one: one.level)
     truth = np.array([one.truth_N for one in found], dtype=np.bool_).reshape(len(found), len(history.commits))
-    return Candidates(
-        tuple(tuple(one.alike) for one in found),
-        np.ascontiguousarray(truth.T),
-        np.array([one.known for one in found], dtype=np.int32),
-        np.array([one.level for one in found], dtype=np.int32),
-    )
+    since = np.array([(one.known, one.level) for one in found], dtype=np.int32).reshape(-1, 2)
+    predicates = tuple(tuple(one.alike) for one in found)
+    return Candidates(predicates, np.ascontiguousarray(truth.T), since[:, 0], since[:, 1])
 
 
 class _Merged:
@@ -231,23 +224,26 @@ def _alike_since(one: Column, other: Column) -> int | None:
 def _partners(columns: Sequence[Column]) -> Iterator[tuple[int, int, int]]:
     """Yield pairs of columns in different files and since when they can be compared.
 
-    Joined versions come first, then equal names, then constants with versions in common.
+    Joined versions come first, then in turn constants with versions in common, most first, and equal names.
     """
     by_name: dict[tuple[str, int], list[int]] = defaultdict(list)
     by_value: dict[str, list[int]] = defaultdict(list)
     for index, column in enumerate(columns):
         by_name[column.key.name, column.key.nth].append(index)
         for text in column.texts:
-            if text.count(".") >= 2 and column.key.nth == 0:
+            if text.count(".") >= 2:
                 by_value[text].append(index)
     common = Counter(pair for group in by_value.values() for pair in itertools.combinations(group[:MOST_SHARING], 2))
     valued = [pair for pair, times in common.most_common() if times > 1]
     joined = [pair for pair in valued if any(columns[index].key.name == JOINED for index in pair)]
     named = (pair for group in by_name.values() for pair in itertools.combinations(group, 2))
     seen: set[tuple[int, int]] = set()
-    for pair in itertools.chain(joined, named, valued):
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(valued, named))  # neither kind uses up MOST_PAIRS
+    for pair in itertools.chain(joined, in_turn):
+        if pair is None or pair in seen:
+            continue
         one, other = columns[pair[0]], columns[pair[1]]
-        if pair in seen or one.key.path == other.key.path:
+        if one.key.path == other.key.path:
             continue
         seen.add(pair)
         same = one.key.name == other.key.name
@@ -269,9 +265,8 @@ def _disagreements(columns: Sequence[Column]) -> Iterator[_Row]:
     shared = _shared_codes(columns)
     for members in groups.values():
         own = {index: [_alike_since(columns[index], columns[one]) for one in members] for index in versions}
-        known = {
-            index: min(rows) for index, found in own.items() if (rows := [row for row in found if row is not None])
-        }
+        seen = {index: [row for row in rows if row is not None] for index, rows in own.items()}
+        known = {index: min(rows) for index, rows in seen.items() if rows}
         chosen = [*members, *known]
         if len({columns[index].key.path for index in chosen}) < 2:
             continue

@@ -185,10 +185,8 @@ def follow_renames(commits: list[Commit]) -> list[Commit]:
             path = moved[path]
         return path
 
-    return [
-        msgspec.structs.replace(commit, files={newest(path): blob for path, blob in commit.files.items()})
-        for commit in commits
-    ]
+    files = [{newest(path): blob for path, blob in commit.files.items()} for commit in commits]
+    return [msgspec.structs.replace(one, files=found) for one, found in zip(commits, files, strict=True)]
 
 
 def _commit(commit: pygit2.Commit, files: dict[str, str]) -> Commit:

@@ -13,7 +13,6 @@ from verici.errors import BadInput, RepositoryError
 from verici.history import Repository
 
 _MARK = "# Written by `verici hook install`; `verici hook remove` removes it."
-_NAMES = ("pre-push", "pre-commit")
 
 
 def pushed_tips(lines: Iterable[str]) -> list[str]:
@@ -46,7 +45,7 @@ def install(repository: Repository, name: str) -> Path:
     Raises:
         BadInput: There is a hook of somebody else.
     """
-    path = _path(repository, name)
+    path = folder_of_hooks(repository) / name
     python = shlex.quote(sys.executable)
     if path.exists() and not _is_ours(path):
         raise BadInput(f"{path} exists and is not verici's; add this line to it: {python} -m verici hook run {name}")
@@ -62,19 +61,13 @@ def install(repository: Repository, name: str) -> Path:
 
 def remove(repository: Repository, name: str) -> Path:
     """Remove a hook that `install` wrote."""
-    path = _path(repository, name)
+    path = folder_of_hooks(repository) / name
     if not path.exists():
         raise BadInput(f"there is no hook {path}")
     if not _is_ours(path):
         raise BadInput(f"{path} is not verici's; remove the line with `verici hook run` yourself")
     path.unlink()
     return path
-
-
-def _path(repository: Repository, name: str) -> Path:
-    if name not in _NAMES:
-        raise BadInput(f"no hook {name!r}; there are {', '.join(_NAMES)}")
-    return folder_of_hooks(repository) / name
 
 
 def _is_ours(path: Path) -> bool:

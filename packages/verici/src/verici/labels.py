@@ -71,21 +71,16 @@ def step_kind(names: Sequence[str]) -> str:
 
 
 def _run(
-    row: Mapping[str, Any],
-    commit: str,
-    name: str,
-    when: str,
-    outcome: str,
-    steps: Sequence[str] | None,
-    workflow: str = "",
-    attempt: int = 0,
-) -> Run:
+    row: Mapping[str, Any], commit: object, name: str, when: object, outcome: str, steps: Sequence[str],
+    workflow: object = "", attempt: int = 0,
+) -> Run:  # fmt: skip
     """Return a run; a failure takes its kind from the failed steps, and one in tests counts as a pass."""
     number = str(row.get("databaseId") or row.get("id") or row.get("number") or "")
-    order = (when, attempt or (int(number) if number.isdigit() else 0))
+    time = str(when or "")
+    order = (time, attempt or (int(number) if number.isdigit() else 0))
     detail = f"{name} {number}" + (f": {', '.join(steps[:3])}" if steps else "")
-    kind = "ok" if outcome != FAIL else step_kind(steps or ())
-    return Run(commit, workflow, order, PASS if kind == "test" else outcome, kind, when, detail)
+    kind = "ok" if outcome != FAIL else step_kind(steps)
+    return Run(str(commit or ""), str(workflow or ""), order, PASS if kind == "test" else outcome, kind, time, detail)
 
 
 def _rows(text: str, what: str) -> list[dict[str, Any]]:
@@ -116,26 +111,17 @@ def github(text: str, jobs: Jobs) -> list[Run]:
     outcomes = {"success": PASS, "failure": FAIL, "startup_failure": FAIL, "timed_out": FAIL}
     runs = []
     for row in _rows(text, "GitHub Actions runs"):
-        commit, number = (
-            str(row.get("headSha") or row.get("head_sha") or ""),
-            str(row.get("databaseId") or row.get("id")),
-        )
+        commit, number = row.get("headSha") or row.get("head_sha"), str(row.get("databaseId") or row.get("id"))
         if not commit:
             raise BadInput("a GitHub Actions run has no headSha; list runs with --json databaseId,headSha,conclusion,…")
         details = [job for one in _rows(jobs.get(number, "[]"), "a run's jobs") for job in one.get("jobs", [one])]
-        steps = [
-            name
-            for job in details
-            for name in _named(job.get("steps", ()), "conclusion", ("failure", "timed_out"), "name")[:1]
-        ]
+        failed = [_named(job.get("steps", ()), "conclusion", ("failure", "timed_out"), "name") for job in details]
+        steps = [names[0] for names in failed if names]
         if row.get("conclusion") == "startup_failure":
             steps = ["workflow file"]  # the service could not read the workflow: configuration by definition
-        when = str(row.get("createdAt") or row.get("created_at") or "")
-        attempt = int(row.get("attempt") or row.get("run_attempt") or 1)
-        workflow = str(row.get("workflowName") or row.get("name") or "")
-        runs.append(
-            _run(row, commit, "run", when, outcomes.get(str(row.get("conclusion")), ""), steps, workflow, attempt)
-        )
+        when, workflow = row.get("createdAt") or row.get("created_at"), row.get("workflowName") or row.get("name")
+        outcome, attempt = outcomes.get(str(row.get("conclusion")), ""), row.get("attempt") or row.get("run_attempt")
+        runs.append(_run(row, commit, "run", when, outcome, steps, workflow, int(attempt or 1)))
     return runs
 
 
@@ -147,7 +133,7 @@ def gitlab(text: str, jobs: Jobs) -> list[Run]:
         outcome = {"success": PASS, "failed": FAIL}.get(str(row.get("status")), "")
         if row.get("yaml_errors"):
             outcome, steps = FAIL, [".gitlab-ci.yml"]
-        runs.append(_run(row, str(row.get("sha", "")), "pipeline", str(row.get("created_at") or ""), outcome, steps))
+        runs.append(_run(row, row.get("sha"), "pipeline", row.get("created_at"), outcome, steps))
     return runs
 
 
@@ -159,13 +145,12 @@ def jenkins(text: str, jobs: Jobs) -> list[Run]:
     runs = []
     for row in _rows(text, "Jenkins builds"):
         revisions = [(action or {}).get("lastBuiltRevision", {}).get("SHA1") for action in row.get("actions", ())]
-        stages = [
-            stage for one in _rows(jobs.get(str(row.get("number")), "[]"), "stages") for stage in one.get("stages", ())
-        ]
+        details = _rows(jobs.get(str(row.get("number")), "[]"), "stages")
+        stages = [stage for one in details for stage in one.get("stages", ())]
         steps = ["tests"] if row.get("result") == "UNSTABLE" else _named(stages, "status", ("FAILED",), "name")
         outcome = {"SUCCESS": PASS, "UNSTABLE": FAIL, "FAILURE": FAIL}.get(str(row.get("result")), "")
-        when = str(int(row.get("timestamp") or 0) // 1000)
-        runs.append(_run(row, next((one for one in revisions if one), ""), "build", when, outcome, steps))
+        when = int(row.get("timestamp") or 0) // 1000
+        runs.append(_run(row, next(filter(None, revisions), ""), "build", when, outcome, steps))
     return runs
 
 
@@ -174,11 +159,9 @@ def buildkite(text: str, jobs: Jobs) -> list[Run]:
     runs = []
     for row in _rows(text, "Buildkite builds"):
         steps = _named(row.get("jobs") or (), "state", ("failed", "timed_out"), "name")
-        pipeline = str((row.get("pipeline") or {}).get("slug", ""))
+        pipeline = (row.get("pipeline") or {}).get("slug")
         outcome = {"passed": PASS, "failed": FAIL}.get(str(row.get("state")), "")
-        runs.append(
-            _run(row, str(row.get("commit", "")), "build", str(row.get("created_at") or ""), outcome, steps, pipeline)
-        )
+        runs.append(_run(row, row.get("commit"), "build", row.get("created_at"), outcome, steps, pipeline))
     return runs
 
 
@@ -186,7 +169,7 @@ def travis(text: str, jobs: Jobs) -> list[Run]:
     """Read TravisTorrent's columns, or a table with build_id, commit and status."""
     outcomes = {"passed": (PASS, "ok"), "failed": (PASS, "test"), "errored": (FAIL, "config")}
     runs = []
-    for row in _table(text):
+    for row in table_of(text):
         commit, status = row.get("git_trigger_commit") or row.get("commit"), row.get("tr_status") or row.get("status")
         number = row.get("tr_build_id") or row.get("build_id") or ""
         if not commit or not status:
@@ -208,7 +191,7 @@ _PLAIN = {
 def plain(text: str, jobs: Jobs) -> list[Run]:
     """Read a table with the columns commit and result, and kind, time and detail if there are any."""
     runs = []
-    for number, row in enumerate(_table(text), 2):
+    for number, row in enumerate(table_of(text), 2):
         commit, result, kind = row.get("commit", ""), row.get("result", "").lower(), row.get("kind", "")
         if not commit or result not in _PLAIN or kind not in ("", *_SEVERITY):
             known = ", ".join(sorted(_PLAIN))
@@ -216,26 +199,15 @@ def plain(text: str, jobs: Jobs) -> list[Run]:
                 f"line {number}: a label needs a commit and a result out of {known}; got {commit!r}, {result!r} {kind}"
             )
         outcome, guessed = _PLAIN[result]
-        when = row.get("time", "")
-        runs.append(
-            Run(
-                commit,
-                "",
-                (when, number),
-                PASS if kind == "test" else outcome,
-                kind or guessed,
-                when,
-                row.get("detail", ""),
-            )
-        )
+        when, outcome = row.get("time", ""), PASS if kind == "test" else outcome
+        runs.append(Run(commit, "", (when, number), outcome, kind or guessed, when, row.get("detail", "")))
     return runs
 
 
-def _table(text: str) -> list[dict[str, str]]:
+def table_of(text: str) -> list[dict[str, str]]:
+    """Return the rows of a table with a head, without blanks around cells."""
     rows = csv.DictReader(io.StringIO(text.lstrip("\ufeff")))
-    return [
-        {(name or "").strip(): value.strip() for name, value in row.items() if isinstance(value, str)} for row in rows
-    ]
+    return [{(n or "").strip(): value.strip() for n, value in row.items() if isinstance(value, str)} for row in rows]
 
 
 READERS: dict[str, Callable[[str, Jobs], list[Run]]] = {
@@ -245,11 +217,12 @@ READERS: dict[str, Callable[[str, Jobs], list[Run]]] = {
 
 def read_export(path: Path, service: str, jobs: Path | None = None) -> list[Label]:
     """Return the labels of a service's export; `jobs` is a folder of ID.json files."""
-    details = {one.stem: _read(one) for one in sorted(jobs.glob("*.json"))} if jobs else {}
-    return reduce_runs(READERS[service](_read(path), details), service)
+    details = {one.stem: read_text(one) for one in sorted(jobs.glob("*.json"))} if jobs else {}
+    return reduce_runs(READERS[service](read_text(path), details), service)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a file from the caller."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -258,7 +231,7 @@ def _read(path: Path) -> str:
 
 def load(path: Path) -> dict[str, Label]:
     """Return the kept labels by commit; none if there is no file."""
-    rows = _table(_read(path)) if path.exists() else []
+    rows = table_of(read_text(path)) if path.exists() else []
     return {row["commit"]: Label(**{name: row.get(name, "") for name in _FIELDS}) for row in rows if row.get("commit")}
 
 

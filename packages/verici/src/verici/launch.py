@@ -6,7 +6,6 @@ else from `verdict.json` (Eroica's) or `exit_code` in its folder. Meets Eroica o
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import msgspec
 from verici.check import Report, check, state_of
 from verici.errors import BadInput
 from verici.history import MOST_FILES, Files
+from verici.labels import read_text, table_of
 from verici.learn import LAUNCH_LEVELS, learn
 from verici.model import Commit, Constant, History
 from verici.store import Model
@@ -29,9 +29,8 @@ FILES = Files(
 def learn_jobs(folder: Path, table: Path | None = None) -> Model:
     """Return what the past jobs of a folder teach; jobs are in the order of their names, or of the table's rows."""
     results = read_table(table) if table else {}
-    places = {
-        place.name: place for place in sorted(folder.iterdir()) if not place.name.startswith(".") and place != table
-    }
+    visible = [place for place in sorted(folder.iterdir()) if not place.name.startswith(".") and place != table]
+    places = {place.name: place for place in visible}
     names = [name for name in results if name in places] + [name for name in places if name not in results]
     history = _history([(name, places[name]) for name in names])
     failed = {name: found for name in names if (found := results.get(name, _result(places[name]))) is not None}
@@ -69,16 +68,12 @@ def launch_files(place: Path) -> dict[str, str]:
 
 def read_table(path: Path) -> dict[str, bool]:
     """Return whether each job of a table failed before its first iteration."""
-    try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8", errors="replace").splitlines()))
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     found = {}
-    for number, row in enumerate(rows, 2):
-        result = (row.get("exit_code") or row.get("result") or "").strip().lower()
+    for number, row in enumerate(table_of(read_text(path)), 2):
+        result = (row.get("exit_code") or row.get("result") or "").lower()
         if not row.get("job") or not result:
             raise BadInput(f"{path}, line {number}: a job table needs the columns job and exit_code, or job and result")
-        found[row["job"].strip()] = result not in ("0", "pass", "ok", "success")
+        found[row["job"]] = result not in ("0", "pass", "ok", "success")
     return found
 
 

@@ -65,13 +65,9 @@ def prepare(history: History, failed: Mapping[str, bool]) -> Builds:
     where = {commit.id: row for row, commit in enumerate(history.commits)}
     rows = [row for commit, row in where.items() if commit in failed]
     edges = consecutive({commit.id: commit.parents for commit in history.commits}, where.keys() & failed.keys())
-    return Builds(
-        history,
-        np.array(rows, dtype=np.intp),
-        np.array([failed.get(commit, False) for commit in where], dtype=np.bool_),
-        tuple((where[one], where[other]) for one, other in edges),
-        dict(enumerate(summaries(history))),
-    )
+    failed_N = np.array([failed.get(commit, False) for commit in where], dtype=np.bool_)
+    steps = tuple((where[one], where[other]) for one, other in edges)
+    return Builds(history, np.array(rows, dtype=np.intp), failed_N, steps, dict(enumerate(summaries(history))))
 
 
 class Teacher:
@@ -193,25 +189,20 @@ def noise_of(builds: Builds, until: int | None = None) -> float:
 
 
 def choose(
-    teacher: Teacher,
-    until: int | None = None,
-    choices: Sequence[Options] | None = None,
-    refit: int = 4,
-    levels: tuple[int, ...] = (COARSE, VALUES, PAIRS),
+    teacher: Teacher, until: int | None = None, refit: int = 4, levels: tuple[int, ...] = (COARSE, VALUES, PAIRS)
 ) -> Options:
     """Return the options that would have served best on the past, by walk-forward from its first quarter.
 
     A later choice must beat an earlier one by more than a false alarm, since the labels of the past mislead, too.
     Where labels hardly contradict each other, only the paper's learner is tried: two failed builds say something there.
     """
-    if choices is None:
-        choices = CLEAN_CHOICES if noise_of(teacher.builds, until) <= CLEAN else CHOICES
-    choices = [msgspec.structs.replace(options, levels=levels) for options in choices]
+    choices = CLEAN_CHOICES if noise_of(teacher.builds, until) <= CLEAN else CHOICES
     best, top = choices[0], -np.inf
-    for options in choices:
+    for one in choices:
+        options = msgspec.structs.replace(one, levels=levels)
         forecasts = walk_forward(teacher, options, 0.25, refit, until)
-        hits = sum(one.fails and one.failed for one in forecasts)
-        alarms = sum(one.fails and not one.failed for one in forecasts)
+        hits = sum(forecast.fails and forecast.failed for forecast in forecasts)
+        alarms = sum(forecast.fails and not forecast.failed for forecast in forecasts)
         if hits - FALSE_ALARM * alarms > top + FALSE_ALARM:
             best, top = options, hits - FALSE_ALARM * alarms
     return best
@@ -243,11 +234,8 @@ def learn(
     root = teacher.tree(builds.rows, options)
     labels = teacher.labels(builds.rows, options)
     found = teacher.candidates(options)
-    constraints = tuple(
-        _constraint(builds, conditions_of(found, path), leaf, labels)
-        for leaf, path in leaves(root)
-        if leaf.fails and path
-    )
+    failing = [(conditions_of(found, path), leaf) for leaf, path in leaves(root) if leaf.fails and path]
+    constraints = tuple(_constraint(builds, conditions, leaf, labels) for conditions, leaf in failing)
     return Model(
         FORMAT, tip, count, bad, options.learner, bad - int(labels[builds.rows].sum()), round(noise_of(builds), 4),
         files or Files(), constraints, filter=_past_messages(teacher, options), notes=history.notes,
@@ -260,9 +248,8 @@ def _constraint(builds: Builds, conditions: tuple[Condition, ...], leaf: Node, l
     inside = set(leaf.rows.tolist())
     fixes = {row: fix_of(builds, row, inside) for row in rows}
     fixed = {ids[row]: ids[fix] for row, fix in fixes.items() if fix is not None}
-    return Constraint(
-        conditions, tuple(ids[row] for row in rows), len(leaf.rows) - leaf.failed, fixed, len(rows) < WEAK
-    )
+    failed = tuple(ids[row] for row in rows)
+    return Constraint(conditions, failed, len(leaf.rows) - leaf.failed, fixed, len(rows) < WEAK)
 
 
 #: Failed builds below which a constraint is marked as weak.

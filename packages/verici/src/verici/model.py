@@ -133,10 +133,8 @@ _PART = re.compile(r"\d+|[A-Za-z]+")
 
 def version_key(value: str) -> tuple[tuple[float, int, str], ...]:
     """Return a sort key: number parts by size, letters (3.4.rc1) before the end of the version (3.4)."""
-    parts: list[tuple[float, int, str]] = [
-        (1.0, int(part), "") if part.isdigit() else (0.0, 0, part) for part in _PART.findall(value)
-    ]
-    return (*parts, (0.5, 0, ""))
+    found = _PART.findall(value)
+    return (*((1.0, int(part), "") if part.isdigit() else (0.0, 0, part) for part in found), (0.5, 0, ""))
 
 
 def decimal_key(value: str) -> float:

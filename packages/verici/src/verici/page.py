@@ -17,11 +17,8 @@ from verici.store import Model
 
 def _builds(history: History, failed: Mapping[str, bool], labels: Mapping[str, Label]) -> list[tuple[Commit, Label]]:
     fallback = {label.commit[:7]: label for label in labels.values()}
-    return [
-        (commit, labels.get(commit.id) or fallback.get(commit.id[:7]) or Label(commit.id, "pass"))
-        for commit in history.commits
-        if commit.id in failed
-    ]
+    built = [commit for commit in history.commits if commit.id in failed]
+    return [(one, labels.get(one.id) or fallback.get(one.id[:7]) or Label(one.id, "pass")) for one in built]
 
 
 def _broken(commit: Commit, history: History, model: Model | None) -> list[int]:

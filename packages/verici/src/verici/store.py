@@ -84,7 +84,6 @@ def load_model(path: Path) -> Model | None:
     except msgspec.DecodeError as error:
         raise BadInput(f"{path} is no model of verici ({error}); make it anew with `verici learn`") from error
     if model.format != FORMAT:
-        raise BadInput(
-            f"{path} has format {model.format}, this version reads {FORMAT}; make it anew with `verici learn`"
-        )
+        problem = f"has format {model.format}, this version reads {FORMAT}"
+        raise BadInput(f"{path} {problem}; make it anew with `verici learn`")
     return model

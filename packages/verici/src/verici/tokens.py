@@ -51,23 +51,8 @@ _SECTION = re.compile(r"^\s*\[+([^\]]+)\]+\s*$")
 _CLOSING_TAG = re.compile(r"</[\w.:-]+>")
 
 _SLASHES = (
-    "js",
-    "ts",
-    "mjs",
-    "gradle",
-    "kts",
-    "java",
-    "go",
-    "mod",
-    "rs",
-    "c",
-    "h",
-    "cc",
-    "cpp",
-    "hpp",
-    "swift",
-    "json5",
-)
+    "js", "ts", "mjs", "gradle", "kts", "java", "go", "mod", "rs", "c", "h", "cc", "cpp", "hpp", "swift", "json5",
+)  # fmt: skip
 _INDENTED = ("yml", "yaml", "json", "json5", "xml", "pom", "gradle", "kts", "html", "cff")
 _SECTIONED = ("toml", "ini", "cfg", "conf", "lock")
 #: A line that holds only these words is named by the nearest name above it: lock files and pom.xml.
@@ -155,9 +140,8 @@ def _of_line(
             numbers.append((line[: token.start()], pure.group(1).replace("_", "")))
             continue
         words += [part for part in re.split(r"[-_.+]+", _NUMBER.sub("-", text)) if part]
-        numbers += [
-            ("", found.replace("-", ".") if found.count("-") == 2 else found) for found in _NUMBER.findall(text)
-        ]
+        glued = _NUMBER.findall(text)
+        numbers += [("", found.replace("-", ".") if found.count("-") == 2 else found) for found in glued]
     if pinned:
         numbers.append(("", pinned.group(1)))
     own = " ".join(words)

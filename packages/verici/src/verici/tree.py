@@ -106,17 +106,10 @@ def _together(truth: NDArray[np.float32], failed_N: NDArray[np.bool_], edges: Se
 
 class _Grower:
     def __init__(
-        self,
-        truth: NDArray[np.float32],
-        failed_N: NDArray[np.bool_],
-        edges: Sequence[tuple[int, int]],
-        level_P: NDArray[np.int32],
-        learner: Learner,
-    ) -> None:
-        self.truth = truth
-        self.failed_N = failed_N
-        self.edges = edges
-        self.learner = learner
+        self, truth: NDArray[np.float32], failed_N: NDArray[np.bool_], edges: Sequence[tuple[int, int]],
+        level_P: NDArray[np.int32], learner: Learner,
+    ) -> None:  # fmt: skip
+        self.truth, self.failed_N, self.edges, self.learner = truth, failed_N, edges, learner
         self.logs = np.cumsum(np.log2(np.maximum(np.arange(len(failed_N) + 2), 1)))  # log2 of each factorial
         self.cost_P = _naming_bits(level_P)
 
@@ -145,7 +138,11 @@ class _Grower:
         splits = (n1 > 0) & (n0 > 0)
         if not splits.any():
             return -1
-        gain = self._gain(len(rows), failed, (n1, k1), (n0, k0))
+        n, k = np.array(len(rows)), np.array(failed)
+        if self.learner == "paper":
+            gain = self._mix(n, k) - self._mix(n1, k1) - self._mix(n0, k0)
+        else:
+            gain = self._code(n, k) - self._code(n1, k1) - self._code(n0, k0) - self.cost_P - MARGIN_BITS
         gain[~splits] = -np.inf
         top = gain.max()
         if top <= 1e-9:
@@ -155,19 +152,11 @@ class _Grower:
             ties = ties[[np.argmax(_together(self.truth[:, ties], self.failed_N, self.edges))]]
         return int(ties[0])
 
-    def _gain(
-        self,
-        n: int,
-        k: int,
-        yes: tuple[NDArray[np.intp], NDArray[np.intp]],
-        no: tuple[NDArray[np.intp], NDArray[np.intp]],
-    ) -> Floats:
-        (n1, k1), (n0, k0) = yes, no
-        if self.learner == "paper":
-            gini: Floats = k * (n - k) / n - k1 * (n1 - k1) / np.maximum(n1, 1) - k0 * (n0 - k0) / np.maximum(n0, 1)
-            return gini
-        saved: Floats = self._code(np.array(n), np.array(k)) - self._code(n1, k1) - self._code(n0, k0)
-        return saved - self.cost_P - MARGIN_BITS
+    @staticmethod
+    def _mix(n: NDArray[np.intp], k: NDArray[np.intp]) -> Floats:
+        """Return half the Gini impurity of n results with k failures, times n."""
+        found: Floats = k * (n - k) / np.maximum(n, 1)
+        return found
 
     def _code(self, n: NDArray[np.intp], k: NDArray[np.intp]) -> Floats:
         """Return the bits of n results with k failures, whose rate is not known (uniform prior)."""
