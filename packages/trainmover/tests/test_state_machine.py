@@ -82,7 +82,7 @@ class Worker:
 
     def on_become(self, message: dict[str, Any]) -> None:
         self.rank = message["role"]["rank"]
-        self.report("ready", rank=self.rank, address=["a", 1], code="c", shadow_s=0.1)
+        self.report("ready", rank=self.rank, address=["a", 1], code="c")
 
     def on_prepare(self, message: dict[str, Any]) -> None:
         self.prepared = message["generation"]
@@ -339,17 +339,6 @@ def test_orders_that_cannot_be_carried_out_say_why() -> None:
     for source, words in (("nowhere", "no rank runs on nowhere"), ("host-m1", "1 standby processes are needed")):
         world.do(world.machine.ordered("order", [(source, "")], world.now))
         assert words in world.answers[-1].text
-
-
-def test_a_standby_that_is_slower_than_the_job_is_taken_only_by_force() -> None:
-    world = World(2, 1)
-    world.machine.processes["s0"].shadow_s = 1.0
-    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
-    assert not world.answers[-1].done
-    assert "slower than the job: shadow iterations take 1.00 s, the job's 0.10 s" in world.answers[-1].text
-    world.do(world.machine.ordered("order", [("host-m1", "")], world.now, force=True))
-    world.run(5.0)
-    assert world.answers[-1].done and world.machine.owners[1] == "s0"
 
 
 def test_a_member_that_comes_back_after_it_was_replaced_is_sent_away() -> None:
