@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainmover.state_machine import End, Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
+from trainmover.state_machine import Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
 
 N_RANKS = 4
 
@@ -163,7 +163,6 @@ class World:
             str, str
         ] = {}  # supervisor -> its process; without joiners every joiner is a standby that joins
         self.answers: list[Reply] = []
-        self.ended: list[End] = []
         self.said: list[str] = []
         self.generations: list[int] = []
         for rank in range(N_RANKS):
@@ -225,6 +224,11 @@ class World:
         self.last[id(worker)] = at
         heapq.heappush(self.queue, (at, next(self.number), action, worker))
 
+    @property
+    def ended(self) -> list[int]:
+        """The status of the job, once it is over."""
+        return [self.machine.exit_status] if self.machine.ended else []
+
     def do(self, instructions: list[Instruction]) -> None:
         for one in instructions:
             if isinstance(one, Persist):
@@ -232,8 +236,6 @@ class World:
                 self.generations.append(one.decision["generation"])
             elif isinstance(one, Reply):
                 self.answers.append(one)
-            elif isinstance(one, End):
-                self.ended.append(one)
             elif isinstance(one, Log):
                 self.said.append(one.text)
             elif isinstance(one, Send) and one.key in self.runs:
@@ -566,7 +568,7 @@ def test_who_has_come_to_the_end_says_so_again_and_hears_that_the_job_has_ended(
             world.run(1.0)
             world.cut("m0")
     world.run(1.0)
-    assert [one.status for one in world.ended] == [0]
+    assert world.ended == [0]
     out = world.machine.joined("m0", world.workers["m0"].hello(), world.now)
     assert {"command": "finished", "status": 0, "reason": "the job has ended"} in [
         one.message for one in out if isinstance(one, Send)
@@ -741,7 +743,7 @@ def test_recoveries_that_fail_again_and_again_end_the_job_and_say_why() -> None:
     world.workers["s0"].on_recover = fails.__get__(world.workers["s0"])  # type: ignore[method-assign]
     world.kill("m2")
     world.run(60.0)
-    assert [one.status for one in world.ended] == [1]
+    assert world.ended == [1]
     assert "5 recoveries have failed in succession" in world.said[-1]
     assert "the standby on" not in world.said[-1] and "the checkpoint cannot be read" in world.said[-1]
 
@@ -932,7 +934,7 @@ def test_random_faults_at_random_moments_end_in_a_whole_job_with_one_member_a_ro
     world.run(60.0)
     lost = {rank for fault, rank, _ in faults if fault in ("kill member", "stop member")}
     if world.ended and any((rank + 2) % N_RANKS in lost for rank in lost):
-        assert [end.status for end in world.ended] == [1] and "of no iteration is every rank's state" in world.said[-1]
+        assert world.ended == [1] and "of no iteration is every rank's state" in world.said[-1]
         return
     assert not world.ended, world.ended
     assert world.whole(), (world.machine.status(), [vars(one) for one in world.workers.values()])

@@ -37,10 +37,9 @@ def _checked_timeouts(_context: click.Context, _option: click.Parameter, text: s
         raise click.BadParameter(f'not JSON ({error}); an example: {{"heartbeat_timeout_s": 5}}') from None
     if not isinstance(given, dict) or set(given) - set(names):
         raise click.BadParameter(f"a JSON object is needed whose names are among {', '.join(names)}")
-    wrong = [name for name, value in given.items() if isinstance(value, bool) or not isinstance(value, int | float)]
-    wrong += [name for name, value in given.items() if name not in wrong and value <= 0]
-    if wrong:
-        raise click.BadParameter(f"{wrong[0]} has to be a number of seconds above 0, not {given[wrong[0]]!r}")
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise click.BadParameter(f"{name} has to be a number of seconds above 0, not {value!r}")
     return text
 
 
@@ -234,6 +233,9 @@ class ControllerProcess:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_folder(self._folder)
             self._lock = (self._folder / "run.lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise click.ClickException(f"a job is running in {self._folder}: give --folder for another one") from error
         except (UsageError, OSError) as error:
             raise click.ClickException(str(error)) from error
         try:
@@ -243,10 +245,6 @@ class ControllerProcess:
                 f"the controller cannot listen at {self._host}:{self._port}: {error.strerror}; give another --port "
                 "(0 takes any free one) or --host"
             ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise click.ClickException(f"a job is running in {self._folder}: give --folder for another one") from error
         for stale in ("decisions.jsonl", "controller.json"):
             (self._folder / stale).unlink(missing_ok=True)
         for recording in self._folder.glob("*.recording"):

@@ -23,7 +23,7 @@ from typing import Any
 from trainmover import wire
 from trainmover.admission import Front
 from trainmover.errors import WireError
-from trainmover.state_machine import End, Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
+from trainmover.state_machine import Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
 from trainmover.wire import Message, bound
 
 TICK_S = 0.1
@@ -167,8 +167,6 @@ class Controller:
                 future = self._orders.pop(one.order, None)
                 if future is not None and not future.done():
                     future.set_result(one)
-            elif isinstance(one, End):
-                self._say(f"over, status {one.status}")
 
     def _tell(self, tell: Send) -> None:
         writer = self._writers.get(tell.key)

@@ -79,6 +79,8 @@ class Job:
         copy_every: int,
         *,
         shadow: bool,
+        folder: Path | None = None,
+        checkpoint_every: int = 0,
     ) -> None:
         self.step, self.counted = 0, False
         self.pauses: list[dict[str, Any]] = []
@@ -86,8 +88,7 @@ class Job:
         self._every, self._shadow = copy_every, shadow
         self._recovered = 0
         self._new = False
-        self._folder: Path | None = None
-        self._checkpoint_every = 0
+        self._folder, self._checkpoint_every = folder, checkpoint_every  # without a controller
         self._copy_now, self._copied = True, -1
         self._began_s = time.perf_counter()
 
@@ -106,10 +107,6 @@ class Job:
                 yield self.step
             if self._all_done():
                 return
-
-    def save_to(self, folder: Path | None, every: int) -> None:
-        """Write checkpoints without a controller."""
-        self._folder, self._checkpoint_every = folder, every
 
     @property
     def in_shadow(self) -> bool:
@@ -557,8 +554,7 @@ def attach(
             "give resume=True, or another folder"
         )
     if not controller:
-        job = Job(state, owner, None, None, copy_every, shadow=False)
-        job.save_to(folder, checkpoint_every)
+        job = Job(state, owner, None, None, copy_every, shadow=False, folder=folder, checkpoint_every=checkpoint_every)
         if resume:
             _resume(job, state, folder, owner.rank)
         return job

@@ -79,7 +79,7 @@ class SnapshotStore:
             snapshot: Views of the live tensors.
 
         Returns:
-            Seconds that it took; 0 if the snapshot was passed over because both slots are in use.
+            Seconds that it took; 0 if the snapshot was passed over because both buffers are in use.
         """
         began = time.perf_counter()
         with self._changed:
@@ -92,14 +92,14 @@ class SnapshotStore:
                 if self._work.empty():  # it has been offered and not been kept
                     self._work.put(max(self._own))
                 return 0.0
-            slot = self._free.pop() if self._free else Snapshot(-1, b"")
-        if slot.specs() != snapshot.specs():
-            slot.tensors = {name: torch.empty_like(one) for name, one in snapshot.tensors.items()}
+            buffer = self._free.pop() if self._free else Snapshot(-1, b"")
+        if buffer.specs() != snapshot.specs():
+            buffer.tensors = {name: torch.empty_like(one) for name, one in snapshot.tensors.items()}
         for name, one in snapshot.tensors.items():
-            slot.tensors[name].copy_(one)
-        slot.step, slot.small, slot.known = snapshot.step, snapshot.small, None
+            buffer.tensors[name].copy_(one)
+        buffer.step, buffer.small, buffer.known = snapshot.step, snapshot.small, None
         with self._changed:
-            self._own[snapshot.step] = slot
+            self._own[snapshot.step] = buffer
         self._work.put(snapshot.step)
         return time.perf_counter() - began
 
@@ -169,7 +169,7 @@ class SnapshotStore:
             self._drop_older()
 
     def make_room(self, stable: int) -> None:
-        """Keep the common snapshot only, so that the one at a move's boundary has a slot."""
+        """Keep the common snapshot only, so that the one at a move's boundary has a buffer."""
         with self._changed:
             self._stable = max(self._stable, stable)
             self.discard([one for one in self._own if one != self._stable])

@@ -71,8 +71,11 @@ class Snapshot:
 
 
 def digest(content: memoryview | bytes) -> str:
-    """Return a 16-byte digest as text; equal digests are taken for equal content."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    """Return a 16-byte digest as text; equal digests are taken for equal content.
+
+    It is half of SHA-256, which processors with SHA instructions compute twice as fast as BLAKE2b.
+    """
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def empty(spec: Any) -> torch.Tensor:

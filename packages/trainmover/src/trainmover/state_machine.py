@@ -87,14 +87,7 @@ class Reply:
     text: str
 
 
-@dataclass(frozen=True)
-class End:
-    """The job is over; supervisors end with this status."""
-
-    status: int
-
-
-Instruction = Send | Persist | Log | Reply | End
+Instruction = Send | Persist | Log | Reply
 
 
 @dataclass
@@ -106,7 +99,6 @@ class Process:
         host: Where it runs.
         rank: The global rank that it holds, or is ready to hold; -1 for none yet.
         address: Where it listens for other members.
-        facts: What it said when it came: versions, code, environment.
         connected: Whether its control connection stands.
         heard_s: When it last said something.
         step: Iterations done.
@@ -121,7 +113,6 @@ class Process:
     host: str
     rank: int
     address: tuple[str, int]
-    facts: Message
     connected: bool = True
     heard_s: float = 0.0
     gone_s: float = 0.0
@@ -217,7 +208,7 @@ class StateMachine:
         if reason:
             return [Send(key, {"command": "refused", "reason": reason}), Log(f"refused {hello.get('host')}: {reason}")]
         rank = int(hello.get("rank", -1))
-        process = Process(key, hello["host"], rank, (hello["address"][0], hello["address"][1]), hello, heard_s=now_s)
+        process = Process(key, hello["host"], rank, (hello["address"][0], hello["address"][1]), heard_s=now_s)
         known, before = self.processes.get(key), list[Instruction]()
         if known is not None and hello["kind"] == "standby" and not self._holds(known):
             known, before = None, self.gone(key, now_s)  # the end of its former connection has not been seen yet
@@ -1004,7 +995,7 @@ class StateMachine:
         members = [Send(key, {"command": "finished", "status": status, "reason": reason}) for key in self.processes]
         joiners = [Send(key, {"command": "over", "status": status}) for key in self.supervisors.values()]
         keep = Persist({**self._decision("end"), "status": status})
-        return [keep, Log(reason), *orders, *members, *joiners, End(status)]
+        return [keep, Log(f"{reason}; status {status}"), *orders, *members, *joiners]
 
     def _decision(self, what: str) -> dict[str, Any]:
         return {
