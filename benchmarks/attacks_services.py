@@ -373,30 +373,19 @@ def fleet_tls(processes: _Processes) -> Service:
     return _fleet(processes, "--tls-cert", str(certificate), "--tls-key", str(key), cafile=certificate)
 
 
-def _controller(processes: _Processes, **environ: str) -> Service:
+def controller(processes: _Processes) -> Service:
+    """Trainmover's controller."""
     from trainmover.cli import ask
 
     folder = processes.folder / "job"
-    os.environ.update(environ)
     command = (sys.executable, "-m", "trainmover.controller", "--folder", str(folder))
-    process, log = processes.start("controller", *command, TRAINMOVER_TOKEN=TOKEN, **environ)
+    process, log = processes.start("controller", *command, TRAINMOVER_TOKEN=TOKEN)
     address = _await(lambda: json.loads((folder / "controller.json").read_text())["address"])
     access = {"TRAINMOVER_CONTROLLER": address, "TRAINMOVER_TOKEN": TOKEN}
     logs = (log, folder / "controller.log")
     return Service(
         "service", process.pid, int(address.rpartition(":")[2]), lambda: ask(access, {"ask": "status"}), logs
     )
-
-
-def controller(processes: _Processes) -> Service:
-    """Trainmover's controller without TLS."""
-    return _controller(processes)
-
-
-def controller_tls(processes: _Processes) -> Service:
-    """Trainmover's controller with TLS."""
-    certificate, key = _certificate(processes.folder)
-    return _controller(processes, TRAINMOVER_TLS_CERT=str(certificate), TRAINMOVER_TLS_KEY=str(key))
 
 
 MOVED = """
@@ -470,7 +459,7 @@ def planner(processes: _Processes) -> Service:
 
 SERVICES = {
     "collector": collector, "fleet": fleet, "fleet-tls": fleet_tls, "controller": controller,
-    "controller-tls": controller_tls, "member": member, "group": group, "planner": planner,
+    "member": member, "group": group, "planner": planner,
 }  # fmt: skip
 
 

@@ -38,7 +38,8 @@ def rebuild(generation: int) -> None:
         group.disconnect()
     dist.barrier(group=meeting)
     for group in groups:
-        group.connect(owner.directory, generation, time.monotonic() + 30)
+        group.prepare(owner.directory, generation, time.monotonic() + 30)
+        group.switch(generation)
 
 
 for turn in range(1, 8):

@@ -66,7 +66,7 @@ def disturb(job: Run) -> list[tuple[float, str]]:
     job.standby("spare-1")
     job.until(ready)
     events = [(time.time(), "node-1 is moved to spare-1")]
-    answer = ask(job.access(), {"ask": "move", "hosts": [("node-1", "spare-1")], "force": True})
+    answer = ask(job.access(), {"ask": "move", "hosts": [("node-1", "spare-1")]})
     print(f"by order:    {answer['text']}")
     job.standby("spare-2")
     job.until(ready)

@@ -28,8 +28,9 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
         script = [str(Path(__file__).with_name("train.py")), *arguments, "--out", str(self.out)]
-        run = [sys.executable, "-m", "trainmover.cli", "run", "--folder", str(folder), "--each-rank-a-host", "--"]
+        run = [sys.executable, "-m", "trainmover.cli", "run", "--folder", str(folder), "--"]
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        self.environment["TRAINMOVER_HOST"] = "node-{rank}"
         self.log = (folder / "job.log").open("wb")
         self.process = subprocess.Popen(
             [*run, *torchrun, *script],

@@ -78,11 +78,11 @@ class RunningJob:
     def until_step(self, step: int, timeout_s: float = 60) -> dict[str, Any]:
         return self.until(lambda now: now["members"] and min(one["step"] for one in now["members"]) >= step, timeout_s)
 
-    def move(self, source: str, target: str = "", *, force: bool = True) -> dict[str, Any]:
-        return self.move_all({source: target}, force=force)
+    def move(self, source: str, target: str = "") -> dict[str, Any]:
+        return self.move_all({source: target})
 
-    def move_all(self, hosts: dict[str, str], *, force: bool = True) -> dict[str, Any]:
-        return ask(self.access, {"ask": "move", "hosts": list(hosts.items()), "force": force})
+    def move_all(self, hosts: dict[str, str]) -> dict[str, Any]:
+        return ask(self.access, {"ask": "move", "hosts": list(hosts.items())})
 
     def pid_of(self, rank: int) -> int:
         lines = (self.out / f"losses-{rank}.jsonl").read_text().splitlines()
@@ -131,7 +131,6 @@ def running_job(
         "run",
         "--folder",
         str(folder),
-        "--each-rank-a-host",
         "--timeouts",
         timeouts,
         "--",
@@ -139,7 +138,11 @@ def running_job(
     command += [*launcher, str(TRAIN), "--out", str(out), "--pace-file", str(folder / "pace"), *arguments]
     with (folder / "job.log").open("wb") as log:
         process = subprocess.Popen(
-            command, env=environment(**variables), stdout=log, stderr=log, start_new_session=True
+            command,
+            env=environment(**{"TRAINMOVER_HOST": "node-{rank}", **variables}),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         job = RunningJob(folder, out, process, pace_s)
         try:
@@ -174,15 +177,6 @@ def alone(folder: Path, n_ranks: int, *arguments: str, timeout_s: float = 400) -
     assert status == 0, log.read_text()
     assert len(states(out)) == n_ranks
     return out
-
-
-def certificate(folder: Path, name: str) -> dict[str, str]:
-    """A certificate that signs itself, as the variables that name it."""
-    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-days", "1", "-subj", "/CN=trainmover", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True)
-    return {"TRAINMOVER_TLS_CERT": str(cert), "TRAINMOVER_TLS_KEY": str(key)}
 
 
 def losses(out: Path) -> dict[int, dict[int, Any]]:

@@ -17,14 +17,14 @@ import pytest
 import torch
 
 from trainmover import transfer
-from trainmover.backend import Backend, TcpBackend
+from trainmover.backend import Backend
 from trainmover.context import Context
 from trainmover.snapshots import SnapshotStore
 from trainmover.state import TrainingState
 from trainmover.transport import Link, Wake
 
 
-class LateDevice(TcpBackend):
+class LateDevice(Backend):
     """A device whose kernels wait in a queue until somebody synchronizes."""
 
     def __init__(self, owner: Context) -> None:
@@ -60,7 +60,7 @@ class LateDevice(TcpBackend):
 class Member:
     """A model on a device, and how it trains."""
 
-    def __init__(self, make: Callable[[Context], TcpBackend], seed: int) -> None:
+    def __init__(self, make: Callable[[Context], Backend], seed: int) -> None:
         self.owner = Context("secret", "127.0.0.1")
         self.backend = self.owner.backend = make(self.owner)
         torch.manual_seed(seed)
@@ -89,18 +89,16 @@ def sent(leaver: Member, joiner: Member) -> None:
     ours, theirs = (Link(one, 0) for one in socket.socketpair(socket.AF_UNIX))
     deadline = time.monotonic() + 20
     snapshot = leaver.state.snapshot(7)
-    thread = threading.Thread(
-        target=transfer.send_snapshot, args=(ours, snapshot, snapshot.digests(), Wake(), deadline)
-    )
+    thread = threading.Thread(target=transfer.send_snapshot, args=(ours, snapshot, Wake(), deadline))
     thread.start()
-    taken, _ = transfer.receive_snapshot(theirs, Wake(), deadline)
+    taken = transfer.receive_snapshot(theirs, Wake(), deadline)
     thread.join()
     joiner.state.restore(taken)
 
 
-@pytest.mark.parametrize("make", [TcpBackend, LateDevice])
+@pytest.mark.parametrize("make", [Backend, LateDevice])
 def test_a_joiner_goes_on_with_the_very_same_values(
-    make: Callable[[Context], TcpBackend], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Context], Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket.socket, "setsockopt", lambda *_args: None)  # a pair of UNIX sockets has no TCP_NODELAY
     leaver, joiner = Member(make, 1), Member(make, 2)

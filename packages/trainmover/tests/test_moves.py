@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import SHAPE, RunningJob, alone, certificate, losses, running_job, states
+from tests.jobs import SHAPE, RunningJob, alone, losses, running_job, states
 
 pytestmark = pytest.mark.jobs
 PACE_S = 0.3
@@ -21,25 +21,20 @@ def same(job: RunningJob, undisturbed: Path) -> None:
 
 
 def test_two_moved_at_once_one_killed_one_stopped_and_a_killed_controller_change_no_bit(
-    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed: Path
 ) -> None:
     """Parameters, optimizer, random numbers, data position and every loss are those of the undisturbed job.
 
     Two machines move at the same boundary. They are replicas of each other, so joiners connect to each other, too. One
     of two joiners that dies in its shadow calls the next order off. No standby is there for the stopped member, so its
-    supervisor starts another process. The control channel is TLS.
+    supervisor starts another process.
     """
-    secure = certificate(tmp_path, "own")
-    for name, value in secure.items():
-        monkeypatch.setenv(name, value)
-    with running_job(
-        tmp_path, 4, *SHAPE, pace_s=PACE_S, timeouts=json.dumps({"heartbeat_timeout_s": 10.0}), **secure
-    ) as job:
+    with running_job(tmp_path, 4, *SHAPE, pace_s=PACE_S, timeouts=json.dumps({"heartbeat_timeout_s": 10.0})) as job:
         for host in ("spare-1", "spare-2"):
-            job.standby(host, **secure)
+            job.standby(host)
         job.until_ready(2)
-        job.standby("good", **secure)  # these two warm up meanwhile
-        job.standby("dies", TRAINMOVER_FAULT="kill@state", **secure)
+        job.standby("good")  # these two warm up meanwhile
+        job.standby("dies", TRAINMOVER_FAULT="kill@state")
         answer = job.move_all({"node-0": "spare-1", "node-2": "spare-2"})
         assert answer["done"], (answer, job.log())
         assert hosts(job.until(lambda now: len(now["members"]) == 4 and now["generation"] == 1)) == [

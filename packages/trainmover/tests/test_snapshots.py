@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from trainmover import attach
 from trainmover.context import Context
 from trainmover.errors import LinkError, MoveError, UsageError
 from trainmover.job import Job
-from trainmover.snapshots import Held, SnapshotStore, checkpoints, load_checkpoint, save_checkpoint
+from trainmover.snapshots import SnapshotStore, checkpoints, load_checkpoint, save_checkpoint
 from trainmover.state import Snapshot
 
 
@@ -58,7 +59,7 @@ def test_a_copy_at_a_moves_boundary_takes_the_place_of_one_that_is_not_common() 
 def test_a_state_that_a_joiner_has_taken_over_is_its_copy_at_once() -> None:
     store = SnapshotStore(Context("secret", "127.0.0.1"), lambda _message: None, None, 0)
     try:
-        store.adopt(snapshot(23), snapshot(23).digests())
+        store.adopt(replace(snapshot(23), known=snapshot(23).digests()))
         assert store.report()["own"] == [23]
         assert store._own_digests(23) == snapshot(23).digests()
     finally:
@@ -118,7 +119,7 @@ def test_a_damaged_checkpoint_is_said_to_be_one(tmp_path: Path, content: bytes) 
 def test_a_replicas_copy_without_the_own_one_that_it_rests_on_is_said_to_be_incomplete() -> None:
     store = SnapshotStore(Context("secret", "127.0.0.1"), lambda _message: None, None, 0)
     try:
-        store._held = {1: {10: Held(Snapshot(10, b""), {"": "small", "model0.weight": "digest"})}}
+        store._held = {1: {10: Snapshot(10, b"", {}, {"": "small", "model0.weight": "digest"})}}
         with pytest.raises(MoveError, match="1 tensors are not held here"):
             store.compose(1, 10)
     finally:

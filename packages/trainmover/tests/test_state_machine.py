@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainmover.state_machine import End, Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
+from trainmover.state_machine import Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
 
 N_RANKS = 4
 
@@ -82,7 +82,7 @@ class Worker:
 
     def on_become(self, message: dict[str, Any]) -> None:
         self.rank = message["role"]["rank"]
-        self.report("ready", rank=self.rank, address=["a", 1], code="c", shadow_s=0.1)
+        self.report("ready", rank=self.rank, address=["a", 1], code="c")
 
     def on_prepare(self, message: dict[str, Any]) -> None:
         self.prepared = message["generation"]
@@ -163,7 +163,6 @@ class World:
             str, str
         ] = {}  # supervisor -> its process; without joiners every joiner is a standby that joins
         self.answers: list[Reply] = []
-        self.ended: list[End] = []
         self.said: list[str] = []
         self.generations: list[int] = []
         for rank in range(N_RANKS):
@@ -225,6 +224,11 @@ class World:
         self.last[id(worker)] = at
         heapq.heappush(self.queue, (at, next(self.number), action, worker))
 
+    @property
+    def ended(self) -> list[int]:
+        """The status of the job, once it is over."""
+        return [self.machine.exit_status] if self.machine.ended else []
+
     def do(self, instructions: list[Instruction]) -> None:
         for one in instructions:
             if isinstance(one, Persist):
@@ -232,8 +236,6 @@ class World:
                 self.generations.append(one.decision["generation"])
             elif isinstance(one, Reply):
                 self.answers.append(one)
-            elif isinstance(one, End):
-                self.ended.append(one)
             elif isinstance(one, Log):
                 self.said.append(one.text)
             elif isinstance(one, Send) and one.key in self.runs:
@@ -339,17 +341,6 @@ def test_orders_that_cannot_be_carried_out_say_why() -> None:
     for source, words in (("nowhere", "no rank runs on nowhere"), ("host-m1", "1 standby processes are needed")):
         world.do(world.machine.ordered("order", [(source, "")], world.now))
         assert words in world.answers[-1].text
-
-
-def test_a_standby_that_is_slower_than_the_job_is_taken_only_by_force() -> None:
-    world = World(2, 1)
-    world.machine.processes["s0"].shadow_s = 1.0
-    world.do(world.machine.ordered("order", [("host-m1", "")], world.now))
-    assert not world.answers[-1].done
-    assert "slower than the job: shadow iterations take 1.00 s, the job's 0.10 s" in world.answers[-1].text
-    world.do(world.machine.ordered("order", [("host-m1", "")], world.now, force=True))
-    world.run(5.0)
-    assert world.answers[-1].done and world.machine.owners[1] == "s0"
 
 
 def test_a_member_that_comes_back_after_it_was_replaced_is_sent_away() -> None:
@@ -577,7 +568,7 @@ def test_who_has_come_to_the_end_says_so_again_and_hears_that_the_job_has_ended(
             world.run(1.0)
             world.cut("m0")
     world.run(1.0)
-    assert [one.status for one in world.ended] == [0]
+    assert world.ended == [0]
     out = world.machine.joined("m0", world.workers["m0"].hello(), world.now)
     assert {"command": "finished", "status": 0, "reason": "the job has ended"} in [
         one.message for one in out if isinstance(one, Send)
@@ -752,7 +743,7 @@ def test_recoveries_that_fail_again_and_again_end_the_job_and_say_why() -> None:
     world.workers["s0"].on_recover = fails.__get__(world.workers["s0"])  # type: ignore[method-assign]
     world.kill("m2")
     world.run(60.0)
-    assert [one.status for one in world.ended] == [1]
+    assert world.ended == [1]
     assert "5 recoveries have failed in succession" in world.said[-1]
     assert "the standby on" not in world.said[-1] and "the checkpoint cannot be read" in world.said[-1]
 
@@ -943,7 +934,7 @@ def test_random_faults_at_random_moments_end_in_a_whole_job_with_one_member_a_ro
     world.run(60.0)
     lost = {rank for fault, rank, _ in faults if fault in ("kill member", "stop member")}
     if world.ended and any((rank + 2) % N_RANKS in lost for rank in lost):
-        assert [end.status for end in world.ended] == [1] and "of no iteration is every rank's state" in world.said[-1]
+        assert world.ended == [1] and "of no iteration is every rank's state" in world.said[-1]
         return
     assert not world.ended, world.ended
     assert world.whole(), (world.machine.status(), [vars(one) for one in world.workers.values()])

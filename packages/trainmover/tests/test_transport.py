@@ -47,8 +47,8 @@ class Troubled:
 
 def test_a_call_that_could_not_be_taken_is_not_the_last_one() -> None:
     listener = Listener("127.0.0.1", "secret", lambda _hello: "")
-    troubled = Troubled(listener._front._admission.listener)
-    listener._front._admission.listener = troubled  # type: ignore[assignment]
+    troubled = Troubled(listener._front._listener)
+    listener._front._listener = troubled  # type: ignore[assignment]
     for source in (1, 2, 3):
         dial(listener.address, Hello("secret", "collective", "0", 0, source, 0), SECOND).close()
     assert troubled.n_failures == 0

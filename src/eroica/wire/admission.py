@@ -1,7 +1,5 @@
 """Bounds what clients of a listening socket cost before they have shown the token. Standard library only.
 
-The same file stands in `eroica.wire`, `c4p` and `trainmover`, which may not import each other.
-
 Every client of this family speaks first, and its greeting fits into one segment. So a server needs no thread, no buffer
 and hardly a descriptor for a client that it does not know:
 

@@ -52,7 +52,6 @@ class Agent:
         self.joiners: dict[str, Any] = {}
         self.ready = False
         self.done = False
-        self.last_s = 0.0
         self.store: SnapshotStore | None = None
         self.upload: Callable[[], bytes] | None = None
         self._address, self._facts, self._owner = address, facts, owner

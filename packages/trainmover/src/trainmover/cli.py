@@ -18,12 +18,11 @@ from typing import Any
 
 import click
 
-from trainmover import orders
-from trainmover.control_port import bound
-from trainmover.errors import RefusedError, TrainmoverError, UsageError, WireError
-from trainmover.job_folder import check_folder, claim_folder, read_token, write_token
+from trainmover.errors import TrainmoverError, UsageError, WireError
+from trainmover.job_folder import check_folder, read_token, write_token
+from trainmover.orders import from_verdict
 from trainmover.state_machine import Timeouts
-from trainmover.wire import Message, call
+from trainmover.wire import Message, bound, call
 
 DEFAULT_FOLDER = Path("trainmover-job")
 END_S = 5.0
@@ -38,10 +37,9 @@ def _checked_timeouts(_context: click.Context, _option: click.Parameter, text: s
         raise click.BadParameter(f'not JSON ({error}); an example: {{"heartbeat_timeout_s": 5}}') from None
     if not isinstance(given, dict) or set(given) - set(names):
         raise click.BadParameter(f"a JSON object is needed whose names are among {', '.join(names)}")
-    wrong = [name for name, value in given.items() if isinstance(value, bool) or not isinstance(value, int | float)]
-    wrong += [name for name, value in given.items() if name not in wrong and value <= 0]
-    if wrong:
-        raise click.BadParameter(f"{wrong[0]} has to be a number of seconds above 0, not {given[wrong[0]]!r}")
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise click.BadParameter(f"{name} has to be a number of seconds above 0, not {value!r}")
     return text
 
 
@@ -75,7 +73,6 @@ def main() -> None:
 @_folder
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address at which the controller listens.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Its port; any free one by default.")
-@click.option("--each-rank-a-host", is_flag=True, help="For trials on one machine: rank N counts as host node-N.")
 @click.option(
     "--timeouts",
     default="{}",
@@ -83,15 +80,13 @@ def main() -> None:
     help='As JSON, for example {"heartbeat_timeout_s": 5}; see docs/how-it-works.md.',
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(*, folder: Path, host: str, port: int, each_rank_a_host: bool, timeouts: str, command: tuple[str, ...]) -> None:
+def run(*, folder: Path, host: str, port: int, timeouts: str, command: tuple[str, ...]) -> None:
     """Run COMMAND (torchrun …) with a controller beside it.
 
     On further machines of the same job set TRAINMOVER_CONTROLLER and TRAINMOVER_TOKEN instead: no second controller
     is started.
     """
     environment = dict(os.environ)
-    if each_rank_a_host:
-        environment["TRAINMOVER_HOST"] = "node-{rank}"
     launcher = supervisor_command(list(command), environment)
     if "TRAINMOVER_CONTROLLER" in environment:
         raise SystemExit(_start(launcher, environment).wait())
@@ -134,7 +129,6 @@ def standby(*, address: str | None, folder: Path, name: str | None, nproc: int) 
 @click.option("--to", "targets", multiple=True, help="Host of the standby, one for each --from; any by default.")
 @click.option("--on-verdict", type=click.File("r"), help="Take the host from a verdict of Eroica (JSON; - for stdin).")
 @click.option("--min-confidence", type=click.FloatRange(0, 1), default=0.8, show_default=True)
-@click.option("--force", is_flag=True, help="Also to a standby that is slower than the job.")
 @_join
 @_folder
 def move(
@@ -143,7 +137,6 @@ def move(
     targets: tuple[str, ...],
     on_verdict: Any,
     min_confidence: float,
-    force: bool,
     address: str | None,
     folder: Path,
 ) -> None:
@@ -157,11 +150,14 @@ def move(
     access = _access(folder, address)
     try:
         if on_verdict is not None:
-            order = orders.from_verdict(on_verdict.read(), min_confidence)
-            sources = (orders.host_of(order, ask(access, {"ask": "status"})["status"]),)
-            click.echo(f"verdict: {order.cause} on worker {order.worker}, so {sources[0]} is moved")
+            worker, cause = from_verdict(on_verdict.read(), min_confidence)
+            holders = {one["rank"]: one["host"] for one in ask(access, {"ask": "status"})["status"]["members"]}
+            if worker not in holders:
+                raise UsageError(f"the verdict names worker {worker}, which is not a rank of this job")
+            sources = (holders[worker],)
+            click.echo(f"verdict: {cause} on worker {worker}, so {sources[0]} is moved")
         to = targets if len(targets) > 1 else (targets or ("",)) * len(sources)
-        answer = ask(access, {"ask": "move", "hosts": list(zip(sources, to, strict=True)), "force": force})
+        answer = ask(access, {"ask": "move", "hosts": list(zip(sources, to, strict=True))})
     except TrainmoverError as error:
         raise click.ClickException(str(error)) from error
     click.echo(answer["text"])
@@ -234,8 +230,12 @@ class ControllerProcess:
 
     def __enter__(self) -> ControllerProcess:
         try:
-            claim_folder(self._folder)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_folder(self._folder)
             self._lock = (self._folder / "run.lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise click.ClickException(f"a job is running in {self._folder}: give --folder for another one") from error
         except (UsageError, OSError) as error:
             raise click.ClickException(str(error)) from error
         try:
@@ -245,19 +245,12 @@ class ControllerProcess:
                 f"the controller cannot listen at {self._host}:{self._port}: {error.strerror}; give another --port "
                 "(0 takes any free one) or --host"
             ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise click.ClickException(f"a job is running in {self._folder}: give --folder for another one") from error
         for stale in ("decisions.jsonl", "controller.json"):
             (self._folder / stale).unlink(missing_ok=True)
         for recording in self._folder.glob("*.recording"):
             recording.unlink()
         token = os.environ.get("TRAINMOVER_TOKEN") or secrets.token_hex(16)
-        try:
-            write_token(self._folder / "token", token)
-        except UsageError as error:
-            raise click.ClickException(str(error)) from error
+        write_token(self._folder / "token", token)
         self.environment = {"TRAINMOVER_TOKEN": token}
         address = self._start()
         self._port = int(address.rsplit(":", 1)[1])
@@ -334,8 +327,6 @@ def supervisor_command(command: list[str], environment: dict[str, str]) -> list[
         options = [one for one in options if one not in ("-m", "--module")]
     return [*command[:start], *options, "-m", "trainmover.supervisor", *script]
 
-
-__all__ = ["ControllerProcess", "RefusedError", "ask", "main", "supervisor_command"]
 
 if __name__ == "__main__":
     main()

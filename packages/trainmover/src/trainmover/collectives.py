@@ -33,9 +33,9 @@ COMBINE: dict[str, Combine] = {
 CODES = {name: code for code, name in enumerate(("all_reduce", "reduce", "broadcast", "exchange", "barrier"), 1)}
 
 
-def bytes_of(flat: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous one-dimensional CPU tensor."""
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else _NOTHING
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Return the memory of a contiguous CPU tensor."""
+    return memoryview(tensor.view(-1).view(torch.uint8).numpy()) if tensor.numel() else _NOTHING
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,14 @@ def _all_reduce_small(ctx: GroupContext, flat: torch.Tensor, operation: str) -> 
     pieces = [torch.empty_like(flat) for _ in range(ctx.size)]
     pieces[ctx.rank] = flat.clone()
     exchange(ctx, dict.fromkeys(ctx.links, pieces[ctx.rank]), {peer: pieces[peer] for peer in ctx.links}, "all_reduce")
-    flat.copy_(pieces[0])
-    for piece in pieces[1:]:
-        COMBINE[operation](flat, piece)
+    _fold(flat, pieces, operation)
+
+
+def _fold(into: torch.Tensor, parts: Sequence[torch.Tensor], operation: str) -> None:
+    """Combine the members' tensors in the order of their ranks."""
+    into.copy_(parts[0])
+    for part in parts[1:]:
+        COMBINE[operation](into, part)
 
 
 def _ring(ctx: GroupContext, flat: torch.Tensor, operation: str, *, gather: bool = True) -> None:
@@ -115,16 +120,9 @@ def _ring(ctx: GroupContext, flat: torch.Tensor, operation: str, *, gather: bool
     chunk = max(1, CHUNK_BYTES // flat.element_size())
     scratch = torch.empty(chunk, dtype=flat.dtype)
     item = flat.element_size()
-    right.sends(
-        ctx.sequence,
-        CODES["all_reduce"],
-        item * sum(segments[(first - step) % size].numel() for step in range(n_steps)),
-    )
-    left.expects(
-        ctx.sequence,
-        CODES["all_reduce"],
-        item * sum(segments[(first - step - 1) % size].numel() for step in range(n_steps)),
-    )
+    lengths = [item * segments[(first - step) % size].numel() for step in range(n_steps + 1)]
+    right.sends(ctx.sequence, CODES["all_reduce"], sum(lengths[:-1]))
+    left.expects(ctx.sequence, CODES["all_reduce"], sum(lengths[1:]))
     for part in segments[first % size].split(chunk):
         right.push(bytes_of(part))
     for step in range(n_steps):
@@ -170,9 +168,7 @@ def reduce_scatter(ctx: GroupContext, output: torch.Tensor, pieces: Sequence[tor
         parts = [torch.empty_like(output) for _ in range(ctx.size)]
         parts[ctx.rank].copy_(pieces[ctx.rank])
         exchange(ctx, {peer: pieces[peer] for peer in ctx.links}, {peer: parts[peer] for peer in ctx.links})
-        output.copy_(parts[0])
-        for part in parts[1:]:
-            COMBINE[operation](output, part)
+        _fold(output, parts, operation)
     if operation == "AVG":
         output.div_(ctx.size)
 
@@ -186,9 +182,7 @@ def reduce(ctx: GroupContext, flat: torch.Tensor, root: int, operation: str) -> 
     parts = {peer: torch.empty_like(flat) for peer in ctx.links}
     exchange(ctx, {}, parts, "reduce")
     parts[root] = flat.clone()
-    flat.copy_(parts[0])
-    for rank in range(1, ctx.size):
-        COMBINE[operation](flat, parts[rank])
+    _fold(flat, [parts[rank] for rank in range(ctx.size)], operation)
     if operation == "AVG":
         flat.div_(ctx.size)
 
@@ -200,12 +194,8 @@ def broadcast(ctx: GroupContext, flat: torch.Tensor, root: int) -> None:
         return
     n_bytes = flat.numel() * flat.element_size()
     if n_bytes <= SMALL_BYTES:
-        exchange(
-            ctx,
-            dict.fromkeys(ctx.links, flat) if rank == root else {},
-            {} if rank == root else {root: flat},
-            "broadcast",
-        )
+        outgoing = dict.fromkeys(ctx.links, flat) if rank == root else {}
+        exchange(ctx, outgoing, {} if rank == root else {root: flat}, "broadcast")
         return
     place = (rank - root) % size
     before = Traffic(ctx.links[(rank - 1) % size]) if place else None

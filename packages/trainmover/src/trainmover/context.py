@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trainmover.backend import Backend, TcpBackend
-from trainmover.errors import LinkError, TrainmoverError
+from trainmover.backend import Backend
+from trainmover.errors import TrainmoverError
 from trainmover.transport import Address, Hello, Listener, Wake
 
 if TYPE_CHECKING:
     from trainmover.group import MovableGroup
-    from trainmover.sandbox import Recorder, Replay
+    from trainmover.sandbox import Recording, Replay
 
 Told = Callable[[TrainmoverError], None]
 
@@ -44,10 +44,10 @@ class Context:
         self.generation = 0
         self.groups: dict[str, MovableGroup] = {}
         self.directory: dict[int, Address] = {}
-        self.recorder: Recorder | None = None
+        self.recorder: Recording | None = None
         self.replay: Replay | None = None
         self.agent: Any = None
-        self.backend: Backend = TcpBackend(self)
+        self.backend = Backend(self)
         self.code = ""
         self.shadow_iterations = 0
         self.roles_left: list[dict[str, Any]] = []
@@ -114,6 +114,3 @@ def _own_address() -> str:
         probe.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))
         return str(probe.getsockname()[0])
     return "127.0.0.1"
-
-
-__all__ = ["Context", "LinkError", "context"]

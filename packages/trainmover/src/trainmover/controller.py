@@ -12,6 +12,7 @@ import contextlib
 import hmac
 import json
 import os
+import re
 import socket
 import time
 import traceback
@@ -20,13 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from trainmover import wire
-from trainmover.control_port import WRONG_TOKEN, ControlPort, bound
+from trainmover.admission import Front
 from trainmover.errors import WireError
-from trainmover.state_machine import End, Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
-from trainmover.wire import Message
+from trainmover.state_machine import Instruction, Log, Persist, Reply, Send, StateMachine, Timeouts
+from trainmover.wire import Message, bound
 
 TICK_S = 0.1
 MOST_LOG_BYTES = 10_000_000
+GREETING_BYTES = 1024
+"""Longest first segment in which the token is looked for; the greetings have a few hundred bytes."""
+_TOKEN = re.compile(rb'"token": ?("(?:[^"\\]|\\.){0,1000}")')
+_WRONG_TOKEN = "the token is not this job's (TRAINMOVER_TOKEN, or the file token in the job's folder)"
 
 
 class Controller:
@@ -39,13 +44,14 @@ class Controller:
     """
 
     def __init__(self, folder: Path, token: str, timeouts: Timeouts) -> None:
-        self._folder, self._token = folder, token
+        self._folder, self._token = folder, json.dumps(token).encode()
         self._decisions = folder / "decisions.jsonl"
         _end_last_line(self._decisions)
         self._machine = StateMachine(_last_decision(self._decisions), timeouts, time.monotonic())
         self._machine.recordings = {path.stem for path in folder.glob("*.recording")}
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._orders: dict[str, asyncio.Future[Reply]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._log = (folder / "controller.log").open("a", buffering=1)
         self._log_is_full = False
 
@@ -57,24 +63,43 @@ class Controller:
             host: What others know it by.
         """
         address = listener.getsockname()
-        open_port = ControlPort(listener, self._token, self._connected)
+        loop = asyncio.get_running_loop()
+
+        def judge(caller: socket.socket, words: bytes) -> None:
+            """Refuse a client without the token at once, on the front's thread."""
+            shown = _TOKEN.search(words)
+            if shown is not None and hmac.compare_digest(shown.group(1), self._token):
+                loop.call_soon_threadsafe(self._start, caller)
+                return
+            with caller, contextlib.suppress(OSError):
+                caller.recv(1 << 16)  # what was not read would reset the connection, and with it the answer
+                caller.send(wire.encode({"command": "refused", "reason": _WRONG_TOKEN}))
+
+        front = Front(listener, judge, GREETING_BYTES, "trainmover-controller")
         file = self._folder / "controller.json"
         part = file.with_suffix(".part")
         part.write_text(json.dumps({"address": f"{host}:{address[1]}", "pid": os.getpid()}))
         part.replace(file)
-        with contextlib.closing(open_port):
+        with contextlib.closing(front):
             while True:
                 await asyncio.sleep(TICK_S)
                 self._do(self._machine.tick(time.monotonic()))
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, words: bytes) -> None:
+    def _start(self, caller: socket.socket) -> None:
+        task = asyncio.get_running_loop().create_task(self._connected(caller))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connected(self, caller: socket.socket) -> None:
+        """Serve a connection that has shown the token."""
         key = ""
         with contextlib.suppress(OSError):
-            wire.keep_alive(writer.get_extra_info("socket"))
+            wire.keep_alive(caller)
+        reader, writer = await asyncio.open_connection(sock=caller, limit=wire.LINE_LIMIT)
         try:
-            hello = await _greeting(reader, words)
-            reason = self._turned_away(hello)
-            if reason:
+            hello, _ = await _receive(reader)
+            if hello.get("version") != wire.VERSION:
+                reason = f"control channel {hello.get('version')}, here {wire.VERSION}: install the same trainmover"
                 writer.write(wire.encode({"command": "refused", "reason": reason}))
                 return
             kind = hello["kind"]
@@ -117,23 +142,15 @@ class Controller:
         else:
             self._do(self._machine.said(key, message, now))
 
-    def _turned_away(self, hello: Message) -> str:
-        given = str(hello.get("token", "")).encode(errors="replace")
-        if not hmac.compare_digest(given, self._token.encode()):
-            return WRONG_TOKEN
-        if hello.get("version") != wire.VERSION:
-            return f"control channel {hello.get('version')}, here {wire.VERSION}: install the same trainmover"
-        return ""
-
     async def _operate(self, message: Message) -> Message:
         if message.get("ask") == "status":
             return {"status": self._machine.status()}
         order = uuid.uuid4().hex[:8]
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._orders[order] = answer
-        now, force = time.monotonic(), bool(message.get("force"))
+        now = time.monotonic()
         hosts = [(str(source), str(target)) for source, target in message["hosts"]]
-        self._do(self._machine.ordered(order, hosts, now, force=force))
+        self._do(self._machine.ordered(order, hosts, now))
         done = await answer
         return {"done": done.done, "text": done.text}
 
@@ -150,8 +167,6 @@ class Controller:
                 future = self._orders.pop(one.order, None)
                 if future is not None and not future.done():
                     future.set_result(one)
-            elif isinstance(one, End):
-                self._say(f"over, status {one.status}")
 
     def _tell(self, tell: Send) -> None:
         writer = self._writers.get(tell.key)
@@ -178,17 +193,6 @@ class Controller:
         if os.fstat(self._log.fileno()).st_size >= MOST_LOG_BYTES:
             self._log_is_full, text = True, "this log is full: nothing more is written"
         self._log.write(f"{time.strftime('%H:%M:%S')}.{int(time.time() * 1000) % 1000:03d} {text}\n")
-
-
-async def _greeting(reader: asyncio.StreamReader, words: bytes) -> Message:
-    """Return the first message of a connection, of which some bytes have been read."""
-    try:
-        message = wire.decode(words if b"\n" in words else words + await reader.readline())
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"what came is no message: {error}") from error
-    if message.get("blob"):
-        raise WireError("the first message carries bytes")
-    return message
 
 
 async def _receive(reader: asyncio.StreamReader) -> tuple[Message, bytes]:

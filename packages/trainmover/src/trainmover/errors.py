@@ -1,17 +1,4 @@
-"""The package's errors, as one tree.
-
-TrainmoverError
-├── UsageError            the arguments cannot be used; the message says which can
-├── UnsupportedError      this backend does not have the collective
-├── WireError             a peer does not follow the protocol
-│   └── MismatchError     two members call different collectives
-├── RefusedError          a token, role, generation, version or code does not fit
-├── MoveError             a move or a recovery failed
-└── LinkError             a connection to a peer does not work
-    ├── LinkLostError     the peer's connection has ended
-    ├── LinkTimeoutError  nothing moved within the group's timeout
-    └── InterruptedLinkError  a recovery has begun
-"""
+"""The package's errors, as one tree."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch.futures import Future
 from trainmover import collectives as coll
 from trainmover.context import Context, context
 from trainmover.errors import LinkError, LinkTimeoutError, MoveError, TrainmoverError, UnsupportedError
-from trainmover.sandbox import Recorder
+from trainmover.sandbox import Recording
 from trainmover.transport import Address, Link, Traffic, dial, pump
 
 _DIRECT = 100
@@ -80,9 +80,7 @@ class Work(dist._Work):  # type: ignore[misc]
         """Return the output tensors."""
         return self._outputs
 
-    def synchronize(self) -> None:
-        """Wait, as `wait` does."""
-        self.wait()
+    synchronize = wait
 
     def get_future(self) -> Future[list[torch.Tensor]]:
         """Return the future that DDP's reducer waits for."""
@@ -167,30 +165,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def connect(
-        self, addresses: Mapping[int, Address], generation: int, deadline: float, without: Container[int] = ()
-    ) -> None:
-        """Open all connections of the group.
-
-        Args:
-            addresses: Where each member listens, by global rank.
-            generation: The generation that the connections are for.
-            deadline: `time.monotonic()` after which a wait is an error.
-            without: Global ranks that are left out.
-        """
-        own = self.members[self._rank]
-        others = [(place, member) for place, member in enumerate(self.members) if member not in without]
-        for place, member in others:
-            if member < own:
-                self.collective[place], self.direct[place] = self._dial_pair(
-                    member, addresses[member], generation, deadline
-                )
-        for place, member in others:
-            if member > own:
-                self.collective[place], self.direct[place] = self._take_pair(member, generation, deadline)
-
     def prepare(self, joiners: Mapping[int, Address], generation: int, deadline: float) -> int:
-        """Open connections to joiners beside the running ones.
+        """Open connections to joiners beside the running ones; at the start of the job all members are joiners.
 
         A stayer dials; a joiner waits for stayers, and for joiners of lower rank.
 
@@ -225,16 +201,13 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             MoveError: A collective is still under way.
         """
         if not self.idle:
-            raise MoveError(
-                f"group {self.label}: a collective crosses the iteration boundary; wait for it within the iteration"
-            )
+            raise MoveError(f"group {self.label}: a collective crosses the iteration boundary; wait for it within")
         pairs = self._prepared.pop(generation, {})
         for place, (collective, direct) in pairs.items():
             _close([(self.collective[place], self.direct[place])] if place in self.collective else [])
             self.collective[place], self.direct[place] = collective, direct
         if pairs:
-            self._sequence = 0
-            self._early.clear()
+            self.rewind()
         for older in [one for one in self._prepared if one < generation]:
             self.abandon(older)
 
@@ -248,7 +221,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         return [*self.collective.values(), *self.direct.values()]
 
     def rewind(self) -> None:
-        """After a drain, count collectives from 0 again and drop messages that came early."""
+        """At a message boundary, count collectives from 0 again and drop messages that came early."""
         self._sequence = 0
         self._early.clear()
 
@@ -284,23 +257,37 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- running collectives -----------------------------------------------------------------------------------------
 
     def _submit(self, name: str, outputs: Sequence[torch.Tensor], task: Task, opts: Any) -> Work:
-        """Run one collective in its turn. In the sandbox the recording answers it; after a failure it does nothing."""
-        work = Work(name, outputs)
-        owner = self._owner
+        """Run one collective in its turn."""
+        sequence = self._sequence
+        if self._owner.replay is None:
+            self._sequence += 1
+        inline = not getattr(opts, "asyncOp", True)
+        return self._run(name, outputs, lambda: task(self._context(sequence)), self._executor, here=inline)
+
+    def _run(
+        self,
+        name: str,
+        outputs: Sequence[torch.Tensor],
+        task: Callable[[], None],
+        executor: SerialExecutor,
+        *,
+        here: bool,
+    ) -> Work:
+        """Run one operation. In the sandbox the recording answers it; after a failure it does nothing."""
+        work, owner = Work(name, outputs), self._owner
         if owner.replay is not None:
             owner.replay.answer(self.ordinal, name, outputs)
             work.finish()
             return work
-        sequence, self._sequence = self._sequence, self._sequence + 1
-        recorder = owner.recorder
+        note = owner.recorder.reserve(self.ordinal, name) if owner.recorder is not None else None
 
         def run() -> None:
-            error = self._attempt(lambda: task(self._context(sequence)))
-            if recorder is not None and error is None:
-                recorder.note(self.ordinal, name, outputs)
+            error = self._attempt(task)
+            if note is not None and error is None:
+                note.outputs = [one.detach().clone() for one in outputs]
             work.finish(error)
 
-        self._executor.submit(run, here=not getattr(opts, "asyncOp", True))
+        executor.submit(run, here=here)
         return work
 
     def _attempt(self, task: Callable[[], None]) -> Exception | None:
@@ -333,10 +320,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Return the group's name, which is the same on all members."""
         return self.label
 
-    @property
-    def group_name(self) -> str:
-        """The group's name."""
-        return self.label
+    group_name = property(getGroupName)
 
     def _set_group_name(self, name: str) -> None:
         """Ignore the name; it was given when the group was created."""
@@ -344,13 +328,6 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         """Reduce tensors in place on all ranks."""
         opts = opts if opts is not None else dist.AllreduceOptions()
-        return self._reduced("all_reduce", tensors, opts)
-
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        """Reduce several tensors in place on all ranks."""
-        return self.allreduce(tensors, opts)
-
-    def _reduced(self, name: str, tensors: list[torch.Tensor], opts: Any) -> Work:
         operation = _operation(opts.reduceOp)
 
         def task(ctx: coll.GroupContext) -> None:
@@ -358,7 +335,9 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
                 with _Flat(tensor) as flat:
                     coll.all_reduce(ctx, flat, operation)
 
-        return self._submit(name, tensors, task, opts)
+        return self._submit("all_reduce", tensors, task, opts)
+
+    allreduce_coalesced = allreduce
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         """Reduce a tensor at the root."""
@@ -383,14 +362,13 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         """Gather a list of all ranks' tensors."""
-        return self._gathered([(outputs[0], inputs[0])], opts)
 
-    def allgather_coalesced(
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
-    ) -> Work:
-        """Gather several lists of all ranks' tensors."""
-        pairs = [([row[place] for row in outputs], tensor) for place, tensor in enumerate(inputs)]
-        return self._gathered(pairs, opts)
+        def task(ctx: coll.GroupContext) -> None:
+            places = [torch.empty(one.numel(), dtype=one.dtype) for one in outputs[0]]
+            _gather(ctx, places, _flat(inputs[0]))
+            _scatter_back(outputs[0], places)
+
+        return self._submit("all_gather", outputs[0], task, opts)
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
         """Gather all ranks' tensors into one tensor."""
@@ -410,15 +388,6 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    def _gathered(self, pairs: list[tuple[list[torch.Tensor], torch.Tensor]], opts: Any) -> Work:
-        def task(ctx: coll.GroupContext) -> None:
-            for output, given in pairs:
-                places = [torch.empty(one.numel(), dtype=one.dtype) for one in output]
-                _gather(ctx, places, _flat(given))
-                _scatter_back(output, places)
-
-        return self._submit("all_gather", [one for output, _ in pairs for one in output], task, opts)
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
         """Reduce lists of tensors; each rank gets the one of its rank."""
@@ -555,26 +524,10 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         raise UnsupportedError("receiving from any source is not in the trainmover backend: name the source rank")
 
     def _directly(self, name: str, peer: int, outputs: list[torch.Tensor], task: Callable[[], None]) -> Work:
-        owner = self._owner
-        work = Work(name, outputs)
-        if owner.replay is not None:
-            owner.replay.answer(self.ordinal, name, outputs)
-            work.finish()
-            return work
-        recorder = owner.recorder
-        slot = recorder.reserve(self.ordinal, name) if recorder is not None else None
-
-        def run() -> None:
-            error = self._attempt(task)
-            if recorder is not None and slot is not None and error is None:
-                recorder.fill(slot, outputs)
-            work.finish(error)
-
         executor = self._direct_executors.get((name, peer))
         if executor is None:
             executor = self._direct_executors[name, peer] = SerialExecutor(f"trainmover-{self.label}-{name}-{peer}")
-        executor.submit(run, here=False)
-        return work
+        return self._run(name, outputs, task, executor, here=False)
 
     def _receive(self, peer: int, tag: int, view: memoryview) -> None:
         early = self._early.setdefault(peer, [])
@@ -608,9 +561,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.disconnect()
         self._owner.groups.pop(self.label, None)
 
-    def abort(self) -> None:
-        """Shut down."""
-        self.shutdown()
+    abort = shutdown
 
 
 def _fits(peer: int, n_sent: int, n_wanted: int) -> None:
@@ -637,11 +588,8 @@ class _Flat:
     def __exit__(self, *_args: object) -> None:
         tensor = self._tensor.detach()
         if not tensor.is_contiguous():
-            tensor.copy_(
-                self._flat.view(tensor.shape)
-                if not tensor.is_complex()
-                else self._flat.view(tensor.dtype).view(tensor.shape)
-            )
+            flat = self._flat.view(tensor.dtype) if tensor.is_complex() else self._flat
+            tensor.copy_(flat.view(tensor.shape))
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -694,12 +642,13 @@ def create(options: Any, _own_options: object = None) -> MovableGroup:
     if owner.rank < 0:
         owner.rank = members[options.group_rank]
         if os.environ.get("TRAINMOVER_CONTROLLER"):
-            owner.recorder = Recorder()
+            owner.recorder = Recording()
     owner.groups[group.label] = group
     if owner.replay is None:
         deadline = time.monotonic() + min(_SETUP_S, timeout_s)
         addresses = _exchange_addresses(owner, options.store, members)
-        group.connect(addresses, owner.generation, deadline)
+        group.prepare(addresses, owner.generation, deadline)
+        group.switch(owner.generation)
     return group
 
 

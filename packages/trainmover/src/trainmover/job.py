@@ -20,7 +20,7 @@ import sys
 import time
 import types
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,22 +79,22 @@ class Job:
         copy_every: int,
         *,
         shadow: bool,
+        folder: Path | None = None,
+        checkpoint_every: int = 0,
     ) -> None:
         self.step, self.counted = 0, False
         self.pauses: list[dict[str, Any]] = []
         self._state, self._owner, self._agent, self._store = state, owner, agent, store
         self._every, self._shadow = copy_every, shadow
-        self._block = Iteration(self)
         self._recovered = 0
         self._new = False
-        self._folder: Path | None = None
-        self._checkpoint_every = 0
+        self._folder, self._checkpoint_every = folder, checkpoint_every  # without a controller
         self._copy_now, self._copied = True, -1
         self._began_s = time.perf_counter()
 
-    def iteration(self) -> Iteration:
+    def iteration(self) -> Job:
         """Return the context manager around one iteration."""
-        return self._block
+        return self
 
     def steps(self, total: int) -> Iterator[int]:
         """Iterate until `total` iterations are done on all ranks; some may run more than once.
@@ -108,10 +108,6 @@ class Job:
             if self._all_done():
                 return
 
-    def save_to(self, folder: Path | None, every: int) -> None:
-        """Write checkpoints without a controller."""
-        self._folder, self._checkpoint_every = folder, every
-
     @property
     def in_shadow(self) -> bool:
         """Return True if this process runs shadow iterations, whose results are dropped."""
@@ -123,15 +119,18 @@ class Job:
 
     # -- the block ---------------------------------------------------------------------------------------------------
 
-    def enter(self) -> None:
+    def __enter__(self) -> int:
         """Begin an iteration: carry out pending orders at the boundary."""
         self._owner.shielded = False
         if self._agent is not None:
             self._boundary(self._agent)
         self._began_s = time.perf_counter()
         self._owner.shielded = self._agent is not None
+        return self.step
 
-    def leave(self, error: BaseException | None) -> bool:
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: types.TracebackType | None
+    ) -> bool:
         """End an iteration. It counts if no connection failed."""
         owner, self._owner.shielded, self.counted = self._owner, False, False
         if owner.broken is not None and error is None:
@@ -145,7 +144,7 @@ class Job:
         if self._agent is None and self._folder is not None and self.step % self._checkpoint_every == 0:
             save_checkpoint(self._folder, self.snapshot(), self._owner.rank)
         if self._agent is not None:
-            before, self._agent.last_s = self._agent.iteration_s, took_s
+            before = self._agent.iteration_s
             self._agent.iteration_s = took_s if not before else 0.8 * before + 0.2 * took_s
             if owner.recorder is not None and self.step >= RECORDED_ITERATIONS:
                 self._end_recording(self._agent)
@@ -183,10 +182,8 @@ class Job:
             self._store.take(self._state.snapshot(self.step))
 
     def _end_recording(self, agent: Agent) -> None:
-        recorder, self._owner.recorder = self._owner.recorder, None
-        if recorder is not None:
-            recording = recorder.recording
-
+        recording, self._owner.recorder = self._owner.recorder, None
+        if recording is not None:
             agent.upload = recording.to_bytes
             signature = recording.signature()
             agent.remember("signature", signature)
@@ -284,7 +281,7 @@ class Job:
         try:
             snapshot = self._state.snapshot(self.step)
             link = dial((address[0], address[1]), hello, 5.0)
-            transfer.send_snapshot(link, snapshot, snapshot.digests(), self._owner.wake, time.monotonic() + RESTORE_S)
+            transfer.send_snapshot(link, snapshot, self._owner.wake, time.monotonic() + RESTORE_S)
             link.close()
         except TrainmoverError as error:
             agent.report("failed", generation=generation, reason=f"the state could not be sent: {error}")
@@ -314,16 +311,14 @@ class Job:
         faults.at("shadow")
         if owner.roles_left:
             raise Role(owner.roles_left.pop(0))
-        shadow: dict[str, Any] = {"shadow_s": agent.last_s} if owner.shadow_iterations else {}
         disk = self._store.report()["disk"] if self._store is not None else {}
         if self._store is not None:
             self._store.rollback(-1)  # the sandbox's copies are no member's
-        for name, value in {"disk": disk, **shadow}.items():
-            agent.remember(name, value)
+        agent.remember("disk", disk)
         agent.ready, taken = True, owner.rank
         if faults.enabled("wrong-role"):
             owner.rank += 1
-        agent.report("ready", rank=taken, address=list(owner.listener.address), code=owner.code, disk=disk, **shadow)
+        agent.report("ready", rank=taken, address=list(owner.listener.address), code=owner.code, disk=disk)
         tried: tuple[int, int] = (-1, -1)
         held: Snapshot | None = None
         while True:
@@ -387,7 +382,7 @@ class Job:
             deadline = time.monotonic() + RESTORE_S
             link = owner.listener.take("state", "", generation, owner.rank, owner.wake, deadline)
             faults.at("state")
-            snapshot, digests = transfer.receive_snapshot(link, owner.wake, deadline)
+            snapshot = transfer.receive_snapshot(link, owner.wake, deadline)
             self._state.restore(snapshot)
             link.close()
         except TrainmoverError as error:
@@ -395,8 +390,14 @@ class Job:
             return None
         took_s = time.perf_counter() - began
         if self._store is not None:
-            self._store.adopt(snapshot, digests)
-        agent.report("loaded", generation=generation, at=snapshot.step, took_s=took_s, n_bytes=snapshot.n_bytes())
+            self._store.adopt(snapshot)
+        agent.report(
+            "loaded",
+            generation=generation,
+            at=snapshot.step,
+            took_s=took_s,
+            n_bytes=sum(view.nbytes for view in snapshot.views()),
+        )
         return snapshot
 
     def _awake(self, agent: Agent, step: int) -> None:
@@ -411,35 +412,46 @@ class Job:
     def _recover(self, agent: Agent) -> None:
         """Stop, report which states exist here, and go back together with the other members."""
         began = time.perf_counter()
+
+        def ordered(known: int) -> Callable[[], bool]:
+            return lambda: agent.interrupt > known or agent.recover is not None
+
         while True:
-            self._until(agent, self._recovered, AWAY_S, "a peer is lost, and no controller has begun a recovery")
+            no_controller = "a peer is lost, and no controller has begun a recovery"
+            self._await(agent, ordered(self._recovered), AWAY_S, no_controller)
             generation = max(agent.interrupt, agent.recover["generation"] if agent.recover else 0)
             if agent.recover is None or agent.recover["generation"] < generation:
                 self._settle()
                 report = self._store.report() if self._store is not None else {"own": [], "held": {}, "disk": {}}
                 agent.report_status("stopped", generation=generation, step=self.step, new=self._new, **report)
                 patience_s = max(SPARE_S, agent.gather_s + AWAY_S)
-                self._until(agent, generation, patience_s, "a standby for the rank that is lost")
+                self._await(agent, ordered(generation), patience_s, "a standby for the rank that is lost")
             if agent.interrupt > generation or agent.recover is None:
                 continue
             order, agent.recover = agent.recover, None
-            if self._restored(agent, order) and self._told_to_go(agent, generation, order["within_s"] + AWAY_S):
+            if not self._restored(agent, order):
+                continue
+            patience_s = order["within_s"] + AWAY_S  # the controller replaces late members before this ends
+            self._await(agent, partial(self._gone_on, agent, generation), patience_s, "the others to come back too")
+            if agent.interrupt <= generation:
                 break
         agent.go_on()
         self._new = False
         self._note("recovered", began)
         self._copy_now = True
 
-    def _until(self, agent: Agent, generation: int, timeout_s: float, what: str) -> None:
-        """Wait for the recovery's order, or for a newer recovery."""
-        agent.wait(
-            lambda: agent.interrupt > generation or agent.recover is not None or self._over(agent), timeout_s, what
-        )
-        if self._over(agent):
-            self._stop(agent)
+    def _gone_on(self, agent: Agent, generation: int) -> bool:
+        return agent.go >= generation or agent.interrupt > generation
 
-    def _over(self, agent: Agent) -> bool:
-        return agent.leave is not None or agent.finished is not None
+    def _await(self, agent: Agent, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait for an order. End this process if the order is to leave, or if the job has ended."""
+
+        def over() -> bool:
+            return agent.leave is not None or agent.finished is not None
+
+        agent.wait(lambda: ready() or over(), timeout_s, what)
+        if over():
+            self._stop(agent)
 
     def _restored(self, agent: Agent, order: Message) -> bool:
         """Go back to the ordered iteration. If that fails, report it; the controller then starts again."""
@@ -458,17 +470,6 @@ class Job:
         agent.report_status("recovered", generation=generation, took_s=time.perf_counter() - began)
         return True
 
-    def _told_to_go(self, agent: Agent, generation: int, timeout_s: float) -> bool:
-        """Wait until all members are back. The controller replaces late ones before this wait ends."""
-        agent.wait(
-            lambda: agent.go >= generation or agent.interrupt > generation or self._over(agent),
-            timeout_s,
-            "the others to come back too",
-        )
-        if self._over(agent):
-            self._stop(agent)
-        return agent.interrupt <= generation
-
     def _restore(self, agent: Agent, order: Message) -> None:
         """Connect to joiners, drain the other connections, and load this member's state of one iteration."""
         owner, generation, step = self._owner, order["generation"], order["step"]
@@ -482,15 +483,14 @@ class Job:
             if source == owner.rank:
                 host, port = order["addresses"][str(rank)]
                 link = dial((host, port), owner.hello("state", "", generation, rank), 5.0)
-                snapshot, digests = store.compose(rank, step)
-                transfer.send_snapshot(link, snapshot, digests, owner.wake, deadline)
+                transfer.send_snapshot(link, store.compose(rank, step), owner.wake, deadline)
                 link.close()
         source = needs.get(owner.rank)
         if source is None or source < 0:
             snapshot = store.own(step)
         else:
             link = owner.listener.take("state", "", generation, source, owner.wake, deadline)
-            snapshot, _ = transfer.receive_snapshot(link, owner.wake, deadline)
+            snapshot = transfer.receive_snapshot(link, owner.wake, deadline)
             link.close()
         self._state.restore(snapshot)
         store.rollback(step)
@@ -505,22 +505,6 @@ class Job:
 
     def _note(self, what: str, began: float) -> None:
         self.pauses.append({"what": what, "step": self.step, "took_s": time.perf_counter() - began})
-
-
-class Iteration:
-    """The context manager around one iteration."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __enter__(self) -> int:
-        self._job.enter()
-        return self._job.step
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: types.TracebackType | None
-    ) -> bool:
-        return self._job.leave(error)
 
 
 def attach(
@@ -570,8 +554,7 @@ def attach(
             "give resume=True, or another folder"
         )
     if not controller:
-        job = Job(state, owner, None, None, copy_every, shadow=False)
-        job.save_to(folder, checkpoint_every)
+        job = Job(state, owner, None, None, copy_every, shadow=False, folder=folder, checkpoint_every=checkpoint_every)
         if resume:
             _resume(job, state, folder, owner.rank)
         return job
@@ -615,7 +598,6 @@ def facts(kind: str, owner: Context) -> Message:
         "token": owner.token,
         "key": os.environ.get("TRAINMOVER_MEMBER") or uuid.uuid4().hex[:12],
         "host": host_name(),
-        "pid": os.getpid(),
         "world": int(os.environ.get("WORLD_SIZE", "1")),
         "versions": {"trainmover": _version(), "torch": torch.__version__, "python": platform.python_version()},
         "code": owner.code,
@@ -649,6 +631,3 @@ def code_digest() -> str:
 
 def _version() -> str:
     return "0.1.0" if not faults.enabled("other-version") else "0.0.0"
-
-
-__all__ = ["Job", "Role", "attach"]

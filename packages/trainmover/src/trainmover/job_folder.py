@@ -11,16 +11,6 @@ from trainmover.errors import UsageError
 _LONGEST = 1000
 
 
-def claim_folder(folder: Path) -> None:
-    """Create the job's folder, readable by its user only. An existing folder keeps its mode.
-
-    Raises:
-        UsageError: Another user could have put files into it, or could do so.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_folder(folder)
-
-
 def check_folder(folder: Path) -> None:
     """Check that a job's folder belongs to the user.
 
@@ -43,19 +33,10 @@ def write_token(file: Path, token: str) -> None:
     """Write the token into a new file that only its user can read.
 
     Raises:
-        UsageError: There is a file that is not the user's own, or no plain file.
+        OSError: The former file cannot be removed, or another process has put one there since.
     """
-    try:
-        facts = file.lstat()
-    except FileNotFoundError:
-        facts = None
-    if facts is not None:
-        _check_file(file, facts)
-        file.unlink()
-    try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        raise UsageError(f"{file} was put there a moment ago by another process: try again") from None
+    file.unlink(missing_ok=True)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "w") as made:
         made.write(token)
 
@@ -65,19 +46,14 @@ def read_token(file: Path) -> str:
 
     Raises:
         OSError: There is none.
-        UsageError: The file is not the user's own.
+        UsageError: The file is not the user's own, or others may read it.
     """
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle) as there:
-        _check_file(file, os.fstat(handle))
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
+            raise UsageError(
+                f"{file} belongs to user {facts.st_uid} and has mode {stat.S_IMODE(facts.st_mode):o}, so others may "
+                "know what it holds, and it is not used: remove it, or give another --folder"
+            )
         return there.read(_LONGEST).strip()
-
-
-def _check_file(file: Path, facts: os.stat_result) -> None:
-    if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
-        raise UsageError(f"{file} is a link or no plain file, and is not used: remove it, or give another --folder")
-    if facts.st_uid != os.getuid() or facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UsageError(
-            f"{file} belongs to user {facts.st_uid} and has mode {stat.S_IMODE(facts.st_mode):o}, so others may know "
-            "what it holds, and it is not used: remove it, or give another --folder"
-        )

@@ -6,7 +6,6 @@ It reads public JSON of schema version 1: a verdict, or what `eroica run --on-ve
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from trainmover.errors import UsageError
@@ -26,25 +25,8 @@ PROGRAM_CAUSES = {
 }
 
 
-@dataclass(frozen=True)
-class Order:
-    """The worker that a verdict asks to move.
-
-    Attributes:
-        worker: Global rank of the worker whose host is to be left.
-        host: Its host as the verdict names it, empty if it does not.
-        cause: The cause's name.
-        confidence: 0–1.
-    """
-
-    worker: int
-    host: str
-    cause: str
-    confidence: float
-
-
-def from_verdict(text: str, min_confidence: float) -> Order:
-    """Return the order in a verdict, or in the input that Eroica gives to a command.
+def from_verdict(text: str, min_confidence: float) -> tuple[int, str]:
+    """Return the worker whose host is to be left, and why: of a verdict, or of what Eroica gives to a command.
 
     Args:
         text: JSON.
@@ -58,7 +40,7 @@ def from_verdict(text: str, min_confidence: float) -> Order:
         known = told["schema_version"] == 1
         first = _ordered(told) if "action" in told else _cause(told)
         cause, workers = str(first["cause"]), list(first["workers"])
-        confidence, hosts = float(first.get("confidence") or 0.0), list(first.get("hosts") or [])
+        confidence = float(first.get("confidence") or 0.0)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"this is not a verdict of Eroica (`eroica run --json FILE` writes one): {error}") from error
     if not known:
@@ -72,7 +54,7 @@ def from_verdict(text: str, min_confidence: float) -> Order:
             f"{cause} on worker {workers[0]} with confidence {confidence:.2f}, below {min_confidence:.2f}; "
             "--min-confidence sets how sure it has to be"
         )
-    return Order(int(workers[0]), str(hosts[0]) if len(hosts) == 1 else "", cause, confidence)
+    return int(workers[0]), cause
 
 
 def _cause(verdict: dict[str, Any]) -> dict[str, Any]:
@@ -88,15 +70,3 @@ def _ordered(order: dict[str, Any]) -> dict[str, Any]:
     if order["action"] not in ("isolate-worker", "isolate-host"):
         raise UsageError(f"the order is {order['action']}, which no move of a worker would do")
     return {**order, "scope": "some"}
-
-
-def host_of(order: Order, status: dict[str, Any]) -> str:
-    """Return the host that holds the worker's rank now.
-
-    Raises:
-        UsageError: The job has no such rank.
-    """
-    for member in status["members"]:
-        if member["rank"] == order.worker:
-            return str(member["host"])
-    raise UsageError(f"the verdict names worker {order.worker}, which is not a rank of this job")

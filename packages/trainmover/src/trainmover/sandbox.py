@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,6 +37,12 @@ class Recording:
 
     notes: dict[int, list[Note]] = field(default_factory=dict)
 
+    def reserve(self, ordinal: int, name: str) -> Note:
+        """Reserve a place in the order of calls for outputs that come later."""
+        note = Note(name)
+        self.notes.setdefault(ordinal, []).append(note)
+        return note
+
     def signature(self) -> str:
         """Return a digest that is equal for members with the same role."""
         digest = hashlib.sha256()
@@ -54,10 +59,8 @@ class Recording:
     def to_bytes(self) -> bytes:
         """Return the recording as bytes: tensors and plain values only."""
         buffer = io.BytesIO()
-        torch.save(
-            {ordinal: [(note.name, note.outputs or []) for note in notes] for ordinal, notes in self.notes.items()},
-            buffer,
-        )
+        plain = {ordinal: [(note.name, note.outputs or []) for note in notes] for ordinal, notes in self.notes.items()}
+        torch.save(plain, buffer)
         return buffer.getvalue()
 
     @classmethod
@@ -65,29 +68,6 @@ class Recording:
         """Read the output of `to_bytes`."""
         plain: dict[int, list[tuple[str, list[torch.Tensor]]]] = torch.load(io.BytesIO(content), weights_only=True)
         return cls({ordinal: [Note(name, outputs) for name, outputs in notes] for ordinal, notes in plain.items()})
-
-
-class Recorder:
-    """Records the outputs of this process's collectives in the first iterations."""
-
-    def __init__(self) -> None:
-        self.recording = Recording()
-        self._lock = threading.Lock()
-
-    def note(self, ordinal: int, name: str, outputs: Sequence[torch.Tensor]) -> None:
-        """Record copies of a collective's outputs."""
-        self.fill(self.reserve(ordinal, name), outputs)
-
-    def reserve(self, ordinal: int, name: str) -> Note:
-        """Reserve a place in the order of calls for outputs that come later."""
-        note = Note(name)
-        with self._lock:
-            self.recording.notes.setdefault(ordinal, []).append(note)
-        return note
-
-    def fill(self, note: Note, outputs: Sequence[torch.Tensor]) -> None:
-        """Put the outputs in their place."""
-        note.outputs = [one.detach().clone() for one in outputs]
 
 
 class Replay:

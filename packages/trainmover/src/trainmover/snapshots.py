@@ -14,30 +14,22 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainmover import transfer
+from trainmover.collectives import bytes_of
 from trainmover.context import Context
 from trainmover.errors import LinkError, MoveError, TrainmoverError
-from trainmover.state import Snapshot, digest, empty_like, view_of
+from trainmover.state import Snapshot, digest, empty
 from trainmover.transport import Address, Link, Wake, dial
 
 _COPY_S = 30.0
 #: How soon, and how often for one buddy, a copy is offered again that could not be sent.
 _TRY_AGAIN_S, _MOST_TRIES = 0.3, 20
 Report = Callable[[dict[str, Any]], None]
-
-
-@dataclass
-class Held:
-    """A buddy's snapshot: the tensors that differ from this member's own, and the digests of all."""
-
-    snapshot: Snapshot
-    digests: dict[str, str]
 
 
 class SnapshotStore:
@@ -53,8 +45,7 @@ class SnapshotStore:
     def __init__(self, owner: Context, report: Report, folder: Path | None, checkpoint_every: int) -> None:
         self._owner, self._report, self._folder, self._every = owner, report, folder, checkpoint_every
         self._own: dict[int, Snapshot] = {}
-        self._digests: dict[int, dict[str, str]] = {}
-        self._held: dict[int, dict[int, Held]] = {}
+        self._held: dict[int, dict[int, Snapshot]] = {}
         self._free: list[Snapshot] = []
         self._replicas: set[int] = set()
         self._saved: set[int] = set()
@@ -88,7 +79,7 @@ class SnapshotStore:
             snapshot: Views of the live tensors.
 
         Returns:
-            Seconds that it took; 0 if the snapshot was passed over because both slots are in use.
+            Seconds that it took; 0 if the snapshot was passed over because both buffers are in use.
         """
         began = time.perf_counter()
         with self._changed:
@@ -101,14 +92,14 @@ class SnapshotStore:
                 if self._work.empty():  # it has been offered and not been kept
                     self._work.put(max(self._own))
                 return 0.0
-            slot = self._free.pop() if self._free else Snapshot(-1, b"")
-        if slot.pieces() != snapshot.pieces():
-            slot.tensors = {piece.name: empty_like(piece) for piece in snapshot.pieces()}
+            buffer = self._free.pop() if self._free else Snapshot(-1, b"")
+        if buffer.specs() != snapshot.specs():
+            buffer.tensors = {name: torch.empty_like(one) for name, one in snapshot.tensors.items()}
         for name, one in snapshot.tensors.items():
-            slot.tensors[name].copy_(one)
-        slot.step, slot.small = snapshot.step, snapshot.small
+            buffer.tensors[name].copy_(one)
+        buffer.step, buffer.small, buffer.known = snapshot.step, snapshot.small, None
         with self._changed:
-            self._own[snapshot.step] = slot
+            self._own[snapshot.step] = buffer
         self._work.put(snapshot.step)
         return time.perf_counter() - began
 
@@ -129,8 +120,8 @@ class SnapshotStore:
                 return self._own[step]
         return load_checkpoint(self._folder, step, self._owner.rank)
 
-    def compose(self, rank: int, step: int) -> tuple[Snapshot, dict[str, str]]:
-        """Return a buddy's complete snapshot of an iteration, and its digests.
+    def compose(self, rank: int, step: int) -> Snapshot:
+        """Return a buddy's complete snapshot of an iteration.
 
         Raises:
             MoveError: It is not held here.
@@ -140,22 +131,20 @@ class SnapshotStore:
             own = self._own.get(step)
         if held is None:
             raise MoveError(f"no copy of rank {rank} at iteration {step} is held here")
-        shared = own.tensors if own is not None else {}
-        tensors = {**{name: shared[name] for name in held.digests if name in shared}, **held.snapshot.tensors}
-        lacking = [name for name in held.digests if name and name not in tensors]
+        names = [name for name in held.known or () if name]
+        tensors = {**(own.tensors if own is not None else {}), **held.tensors}
+        lacking = [name for name in names if name not in tensors]
         if lacking:
             raise MoveError(f"of rank {rank}'s copy of iteration {step}, {len(lacking)} tensors are not held here")
-        tensors = {name: tensors[name] for name in held.digests if name}
-        snapshot = Snapshot(step, held.snapshot.small, tensors)
-        transfer.check(snapshot, held.digests)
-        return snapshot, held.digests
+        snapshot = Snapshot(step, held.small, {name: tensors[name] for name in names}, held.known)
+        snapshot.check()
+        return snapshot
 
     def rollback(self, step: int) -> None:
         """Drop snapshots of later iterations."""
         with self._changed:
             for later in [one for one in self._own if one > step]:
                 self._free.append(self._own.pop(later))
-                self._digests.pop(later, None)
             for snapshots in self._held.values():
                 for later in [one for one in snapshots if one > step]:
                     del snapshots[later]
@@ -180,15 +169,15 @@ class SnapshotStore:
             self._drop_older()
 
     def make_room(self, stable: int) -> None:
-        """Keep the common snapshot only, so that the one at a move's boundary has a slot."""
+        """Keep the common snapshot only, so that the one at a move's boundary has a buffer."""
         with self._changed:
             self._stable = max(self._stable, stable)
             self.discard([one for one in self._own if one != self._stable])
 
-    def adopt(self, snapshot: Snapshot, digests: dict[str, str]) -> None:
+    def adopt(self, snapshot: Snapshot) -> None:
         """Keep the state that this joiner has loaded as its own snapshot."""
         with self._changed:
-            self._own, self._digests = {snapshot.step: snapshot}, {snapshot.step: digests}
+            self._own = {snapshot.step: snapshot}
             self._changed.notify_all()
         self._work.put(snapshot.step)
 
@@ -197,7 +186,6 @@ class SnapshotStore:
         with self._changed:
             for step in steps:
                 self._own.pop(step, None)  # not to be used again at once: it may be on its way
-                self._digests.pop(step, None)
                 for snapshots in self._held.values():
                     snapshots.pop(step, None)
 
@@ -207,7 +195,6 @@ class SnapshotStore:
         older = [step for step in self._own if step < self._stable]
         for step in older:
             self._free.append(self._own.pop(step))
-            self._digests.pop(step, None)
         for snapshots in self._held.values():
             for step in [one for one in snapshots if one < self._stable]:
                 del snapshots[step]
@@ -223,7 +210,7 @@ class SnapshotStore:
             if snapshot is None:
                 continue
             try:
-                self._digest(snapshot)
+                self._digest(step, snapshot)
                 self._checkpoint(snapshot)
                 if buddy >= 0:
                     self._send(snapshot)
@@ -239,14 +226,14 @@ class SnapshotStore:
             time.sleep(_TRY_AGAIN_S)
             self._work.put(step)
 
-    def _digest(self, snapshot: Snapshot) -> None:
-        if snapshot.step in self._digests:
+    def _digest(self, step: int, snapshot: Snapshot) -> None:
+        if snapshot.known is not None:
             return
         digests = snapshot.digests()
         with self._changed:
-            if self._own.get(snapshot.step) is not snapshot:
+            if self._own.get(step) is not snapshot:
                 return
-            self._digests[snapshot.step] = digests
+            snapshot.known = digests
             self._changed.notify_all()
         models = "".join(value for name, value in digests.items() if name.startswith("model"))
         if self._buddy < 0:
@@ -256,18 +243,13 @@ class SnapshotStore:
         deadline = time.monotonic() + _COPY_S
         if self._link is None:
             self._link = dial(self._address, self._owner.hello("copy", "", self._generation, self._buddy), 5.0)
-        link, step, digests = self._link, snapshot.step, self._digests.get(snapshot.step)
+        link, step, digests = self._link, snapshot.step, snapshot.known
         if digests is None:  # thrown away meanwhile
             return
-        offer = {
-            "step": step,
-            "n_small": len(snapshot.small),
-            "digests": digests,
-            "pieces": [asdict(piece) for piece in snapshot.pieces()],
-        }
+        offer = {"step": step, "n_small": len(snapshot.small), "digests": digests, "specs": snapshot.specs()}
         transfer.send(link, offer, [memoryview(snapshot.small)], self._wake, deadline)
         wanted = transfer.receive(link, lambda _content: [], self._wake, deadline)["wanted"]
-        transfer.send(link, {}, [view_of(snapshot.tensors[name]) for name in wanted], self._wake, deadline)
+        transfer.send(link, {}, [bytes_of(snapshot.tensors[name]) for name in wanted], self._wake, deadline)
         kept = bool(transfer.receive(link, lambda _content: [], self._wake, deadline).get("kept"))
         with self._changed:
             mine = self._own.get(step) is snapshot  # not thrown away meanwhile, nor rolled back
@@ -304,37 +286,31 @@ class SnapshotStore:
             transfer.receive(link, lambda _content: [], self._wake, deadline)
             transfer.send(link, {"kept": False}, [], self._wake, deadline)
             return
-        kept = Held(Snapshot(step, bytes(small)), offer["digests"])
-        kept.snapshot.tensors = {
-            one["name"]: empty_like(transfer.spec_of(one))
-            for one in offer["pieces"]
-            if own.get(one["name"]) != offer["digests"][one["name"]]
-        }
-        transfer.send(link, {"wanted": list(kept.snapshot.tensors)}, [], self._wake, deadline)
-        transfer.receive(
-            link, lambda _content: [view_of(one) for one in kept.snapshot.tensors.values()], self._wake, deadline
-        )
+        digests, specs = offer["digests"], offer["specs"]
+        tensors = {name: empty(spec) for name, spec in specs.items() if own.get(name) != digests[name]}
+        transfer.send(link, {"wanted": list(tensors)}, [], self._wake, deadline)
+        transfer.receive(link, lambda _: [bytes_of(one) for one in tensors.values()], self._wake, deadline)
         with self._changed:
-            depends = len(kept.snapshot.tensors) < len(offer["pieces"])
+            depends = len(tensors) < len(specs)
             fine = step >= self._stable and not (depends and step not in self._own)
             if depends:
                 self._replicas.add(link.peer)
             if fine:
-                self._held.setdefault(link.peer, {})[step] = kept
+                self._held.setdefault(link.peer, {})[step] = Snapshot(step, bytes(small), tensors, digests)
         transfer.send(link, {"kept": fine}, [], self._wake, deadline)
 
     def _own_digests(self, step: int, patience_s: float = 15.0) -> dict[str, str]:
         """Return the digests of this member's snapshot of the same iteration; wait while it may still be taken."""
-        deadline = time.monotonic() + patience_s
+
+        def come() -> bool:
+            own = self._own.get(step)
+            passed = step < max(self._own, default=step) or step <= self._passed_over
+            return own.known is not None if own is not None else passed
+
         with self._changed:
-            while (
-                step not in self._digests
-                and step >= max(self._own, default=step)
-                and step > self._passed_over
-                and time.monotonic() < deadline
-            ):
-                self._changed.wait(0.1)
-            return self._digests.get(step, {})
+            self._changed.wait_for(come, patience_s)
+            own = self._own.get(step)
+            return (own.known if own is not None else None) or {}
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -350,13 +326,8 @@ def save_checkpoint(folder: Path, snapshot: Snapshot, rank: int) -> None:
     target = folder / f"step-{snapshot.step:08d}" / f"rank-{rank}.pt"
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
-    content = {
-        "step": snapshot.step,
-        "small": snapshot.small,
-        "tensors": snapshot.tensors,
-        "digests": snapshot.digests(),
-    }
-    torch.save(content, part)
+    digests = snapshot.known or snapshot.digests()
+    torch.save({"step": snapshot.step, "small": snapshot.small, "tensors": snapshot.tensors, "known": digests}, part)
     part.replace(target)
 
 
@@ -371,8 +342,8 @@ def load_checkpoint(folder: Path | None, step: int, rank: int) -> Snapshot:
     path = folder / f"step-{step:08d}" / f"rank-{rank}.pt"
     try:
         content = torch.load(path, weights_only=True)
-        snapshot, digests = Snapshot(content["step"], content["small"], content["tensors"]), content["digests"]
-        transfer.check(snapshot, digests)
+        snapshot = Snapshot(**content)
+        snapshot.check()
     except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, pickle.UnpicklingError) as error:
         raise MoveError(f"the checkpoint {path} cannot be read: {error}") from error
     return snapshot

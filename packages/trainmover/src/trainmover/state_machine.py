@@ -87,14 +87,7 @@ class Reply:
     text: str
 
 
-@dataclass(frozen=True)
-class End:
-    """The job is over; supervisors end with this status."""
-
-    status: int
-
-
-Instruction = Send | Persist | Log | Reply | End
+Instruction = Send | Persist | Log | Reply
 
 
 @dataclass
@@ -106,14 +99,12 @@ class Process:
         host: Where it runs.
         rank: The global rank that it holds, or is ready to hold; -1 for none yet.
         address: Where it listens for other members.
-        facts: What it said when it came: versions, code, environment.
         connected: Whether its control connection stands.
         heard_s: When it last said something.
         step: Iterations done.
         iteration_s: What one takes at present.
         ready: A standby that waits in its role's sandbox.
         target_rank: A standby that comes in a recovery warms up as this rank; -1 for all roles.
-        shadow_s: What the shadow iteration took.
         done: It has come to the end of the training loop.
         silent: A standby that says nothing; it is not waited for until it speaks again.
     """
@@ -122,7 +113,6 @@ class Process:
     host: str
     rank: int
     address: tuple[str, int]
-    facts: Message
     connected: bool = True
     heard_s: float = 0.0
     gone_s: float = 0.0
@@ -131,10 +121,9 @@ class Process:
     ready: bool = False
     warming: bool = False
     target_rank: int = -1
-    shadow_s: float = 0.0
     done: bool = False
     silent: bool = False
-    disk: dict[int, set[int]] = field(default_factory=dict)
+    disk: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -219,14 +208,14 @@ class StateMachine:
         if reason:
             return [Send(key, {"command": "refused", "reason": reason}), Log(f"refused {hello.get('host')}: {reason}")]
         rank = int(hello.get("rank", -1))
-        process = Process(key, hello["host"], rank, (hello["address"][0], hello["address"][1]), hello, heard_s=now_s)
+        process = Process(key, hello["host"], rank, (hello["address"][0], hello["address"][1]), heard_s=now_s)
         known, before = self.processes.get(key), list[Instruction]()
         if known is not None and hello["kind"] == "standby" and not self._holds(known):
             known, before = None, self.gone(key, now_s)  # the end of its former connection has not been seen yet
-        process.step, process.shadow_s = int(hello.get("step", 0)), float(hello.get("shadow_s", 0.0))
-        process.disk = {int(other): set(steps) for other, steps in hello.get("disk", {}).items()}
+        process.step = int(hello.get("step", 0))
+        process.disk = hello.get("disk", {})
         if known is not None:
-            process.ready, process.shadow_s, process.iteration_s = known.ready, known.shadow_s, known.iteration_s
+            process.ready, process.iteration_s = known.ready, known.iteration_s
             process.rank, process.warming, process.target_rank = known.rank, known.warming, known.target_rank
         elif hello["kind"] == "standby":
             process.ready = bool(hello.get("ready"))
@@ -295,7 +284,7 @@ class StateMachine:
         if rank is None:
             return self._assign(now_s)
         process = self.processes.get(member)
-        if status == 0 and (process is None or process.done or self.ended):
+        if status == 0 and (process is None or process.done):
             return []
         if status > 0:
             self._crashes[rank] += 1
@@ -303,23 +292,18 @@ class StateMachine:
         if process is not None:
             process.connected, process.gone_s = False, -1e9
         nobody = all(key not in self.processes for key in self.owners.values())
-        is_new = (
-            now_s - self._began_s <= self.timeouts.heartbeat_timeout_s
-        )  # to which members come back one after another
+        is_new = now_s - self._began_s <= self.timeouts.heartbeat_timeout_s  # members come back one after another
         if self._crashes[rank] > 2 or (nobody and not is_new):
             return [*out, *self._end(status or 1, f"rank {rank} ends with status {status} again and again")]
         return [*out, *self._lose({rank}, now_s)]
 
-    def ordered(
-        self, order: str, hosts: Sequence[tuple[str, str]], now_s: float, *, force: bool = False
-    ) -> list[Instruction]:
+    def ordered(self, order: str, hosts: Sequence[tuple[str, str]], now_s: float) -> list[Instruction]:
         """Start a move of hosts' ranks, all at the same boundary.
 
         Args:
             order: Its name, for the answer.
             hosts: From which host to which; an empty target leaves the choice.
             now_s: The clock.
-            force: Also to a standby that is slower than the job.
         """
         if self.move or self.recovery:
             return [Reply(order, False, "another move is under way; ask again when it has ended")]
@@ -331,17 +315,6 @@ class StateMachine:
             if isinstance(found, str):
                 return [Reply(order, False, found)]
             chosen.update(found)
-        slow = [self.processes[key] for key in chosen.values() if self._too_slow(self.processes[key])]
-        if slow and not force:
-            return [
-                Reply(
-                    order,
-                    False,
-                    f"the standby on {slow[0].host} is slower than the job: "
-                    f"shadow iterations take {slow[0].shadow_s:.2f} s, the job's {self._pace_s():.2f} s; "
-                    "--force moves anyway",
-                )
-            ]
         self.attempt += 1
         self.move = Move(order, self.attempt, chosen, "becoming", now_s + self.timeouts.become_s, began_s=now_s)
         sources = ", ".join(source for source, _ in hosts)
@@ -391,10 +364,9 @@ class StateMachine:
 
     def _on_ready(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         process.rank, process.ready, process.warming = int(message["rank"]), True, False
-        process.shadow_s = float(message.get("shadow_s", process.shadow_s))
         process.address = (message["address"][0], message["address"][1])
         code, own = message.get("code"), self._job().get("code")
-        process.disk = {int(other): set(steps) for other, steps in message.get("disk", {}).items()}
+        process.disk = message.get("disk", {})
         if own is not None and code != own:
             return [*self._refuse(process, f"its script has another content ({code}) than the job's ({own})", now_s)]
         return [Log(f"{process.host} is ready as rank {process.rank}"), *self._assign(now_s), *self._advance(now_s)]
@@ -403,7 +375,10 @@ class StateMachine:
         return self._refuse(process, str(message.get("reason")), now_s)
 
     def _on_prepared(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        return self._heard(process, message, "preparing", now_s)
+        if self.move and self.move.stage == "preparing" and message.get("generation") == self.move.generation:
+            self.move.waiting.discard(process.key)
+            return self._advance(now_s)
+        return []
 
     def _on_failed(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         reason = f"{self._name(process.key)}: {message.get('reason')}"
@@ -432,13 +407,10 @@ class StateMachine:
         return []
 
     def _on_loaded(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        if (
-            self.move
-            and message.get("generation") == self.move.generation
-            and message.get("at") == self.move.at  # not of an earlier boundary, for which a member was late
-        ):
+        move = self.move
+        if move and (message.get("generation"), message.get("at")) == (move.generation, move.at):
             self.history.append({"what": "state", "rank": process.rank, **_facts(message)})
-            self.move.waiting.discard(f"state {process.key}")
+            move.waiting.discard(f"state {process.key}")
             return self._advance(now_s)
         return []
 
@@ -571,12 +543,6 @@ class StateMachine:
 
     # -- planned moves -----------------------------------------------------------------------------------------------
 
-    def _heard(self, process: Process, message: Message, stage: str, now_s: float) -> list[Instruction]:
-        if self.move and self.move.stage == stage and message.get("generation") == self.move.generation:
-            self.move.waiting.discard(process.key)
-            return self._advance(now_s)
-        return []
-
     def _advance(self, now_s: float) -> list[Instruction]:
         """Start the next stage of a move if no process is waited for."""
         move = self.move
@@ -703,43 +669,31 @@ class StateMachine:
             return []
         open_ranks = sorted(recovery.lost - recovery.joiners.keys())
         settled = {*self.owners.values(), *recovery.joiners.values()}
-        warming = [
-            one for one in self.processes.values() if one.key not in settled and not one.ready and not one.silent
-        ]
-        starting = [
-            supervisor
-            for supervisor, member in self._runs.items()
-            if member not in self.processes and member not in settled and supervisor not in self._over | recovery.asked
-        ]
-        out: list[Instruction] = []
-        for rank in open_ranks[len(warming) + len(starting) + len(recovery.asked) :]:
-            joiners = self._idle_supervisors(recovery, rank)
-            if joiners:
-                recovery.asked.add(joiners[0])
-                place = next(place for place, key in self.supervisors.items() if key == joiners[0])
-                out += [
-                    Log(f"no standby for rank {rank}: the supervisor of rank {place} starts one"),
-                    Send(joiners[0], {"command": "spawn", "member": self._runs[joiners[0]]}),
-                ]
-        return out
-
-    def _idle_supervisors(self, recovery: Recovery, rank: int) -> list[str]:
-        """Return supervisors whose process is lost, ended or silent; first the one that held the rank."""
+        n_coming = len(recovery.asked) + sum(
+            one.key not in settled and not one.ready and not one.silent for one in self.processes.values()
+        )
         lost = {self.owners[other] for other in recovery.lost}
-        idle = [
-            supervisor
-            for supervisor, member in self._runs.items()
-            if supervisor in self._over
-            or member in lost
-            or (member in self.processes and self.processes[member].silent and not self._holds(self.processes[member]))
-        ]
-        free = [
-            supervisor
-            for supervisor in idle
-            if supervisor in self.supervisors.values() and supervisor not in recovery.asked
-        ]
-        held, own = self.owners[rank], self.supervisors.get(rank)
-        return sorted(free, key=lambda supervisor: (self._runs[supervisor] != held, supervisor != own))
+        idle: list[str] = []  # supervisors whose process is lost, ended or silent
+        for supervisor, member in self._runs.items():
+            one = self.processes.get(member)
+            if supervisor in self._over or member in lost or (one and one.silent and not self._holds(one)):
+                idle.append(supervisor)
+            if one is None and member not in settled and supervisor not in self._over | recovery.asked:
+                n_coming += 1
+        places = {key: place for place, key in self.supervisors.items()}
+        out: list[Instruction] = []
+        for rank in open_ranks[n_coming:]:
+            free = [one for one in idle if one in places and one not in recovery.asked]
+            if not free:
+                break
+            held = self.owners[rank]
+            chosen = min(free, key=lambda one: (self._runs[one] != held, places[one] != rank))
+            recovery.asked.add(chosen)
+            out += [
+                Log(f"no standby for rank {rank}: the supervisor of rank {places[chosen]} starts one"),
+                Send(chosen, {"command": "spawn", "member": self._runs[chosen]}),
+            ]
+        return out
 
     def _advance_recovery(self, now_s: float) -> list[Instruction]:
         recovery = self.recovery
@@ -765,13 +719,18 @@ class StateMachine:
         ]
 
     def _restore(self, recovery: Recovery, now_s: float) -> list[Instruction]:
-        step, needs = self._common(recovery)
-        if step < 0:
+        found = self._at_hand(recovery)
+        count = Counter(step for steps in found.values() for step in steps)
+        step = max(count, key=lambda one: (count[one], one), default=-1)
+        lacking = sorted(rank for rank, steps in found.items() if step not in steps)
+        if lacking:
+            best = f"of iteration {step}, of ranks {lacking} not" if count else "no copy was taken yet"
             return self._end(
                 1,
                 f"ranks {sorted(recovery.lost)} are lost, and of no iteration is every rank's state at hand "
-                f"({self._lacking(recovery)}); give attach(checkpoint=...) a folder that all hosts share",
+                f"({best}); give attach(checkpoint=...) a folder that all hosts share",
             )
+        needs = {rank: steps[step] for rank, steps in sorted(found.items()) if steps[step] != rank}
         recovery.stage, recovery.deadline_s = "restoring", now_s + self.timeouts.restore_s
         self.generation, self.what = recovery.generation, "recover"
         gone = {self.owners[rank] for rank in recovery.lost}
@@ -802,47 +761,21 @@ class StateMachine:
             *(Send(key, order) for key in self.owners.values()),
         ]
 
-    def _common(self, recovery: Recovery) -> tuple[int, dict[int, int]]:
-        """Return the newest iteration for which every rank's state exists.
-
-        Returns:
-            The iteration, -1 for none; for each rank that does not have its own state of then, who has it (-1: the
-            checkpoint).
-        """
-        own, memory, disk = self._at_hand(recovery)
-        has = [own[rank] | memory[rank].keys() | disk[rank] for rank in self.owners]
-        step = max(set.intersection(*has), default=-1)
-        return step, {rank: memory[rank].get(step, -1) for rank in sorted(self.owners) if step not in own[rank]}
-
-    def _lacking(self, recovery: Recovery) -> str:
-        """Describe the iteration for which most ranks' states exist, and the ranks that lack it."""
-        own, memory, disk = self._at_hand(recovery)
-        has = {rank: own[rank] | memory[rank].keys() | disk[rank] for rank in self.owners}
-        count = Counter(step for steps in has.values() for step in steps)
-        if not count:
-            return "no copy was taken yet"
-        step = max(count, key=lambda one: (count[one], one))
-        return f"of iteration {step}, of ranks {[rank for rank in sorted(has) if step not in has[rank]]} not"
-
-    def _at_hand(
-        self, recovery: Recovery
-    ) -> tuple[dict[int, set[int]], dict[int, dict[int, int]], dict[int, set[int]]]:
-        """Return the iterations with snapshots by rank: its own, those held elsewhere, and those on disk."""
+    def _at_hand(self, recovery: Recovery) -> dict[int, dict[int, int]]:
+        """Return of which iterations each rank's state exists, and which rank has it (-1: the checkpoint)."""
+        found: dict[int, dict[int, int]] = {rank: {} for rank in self.owners}
         living = {rank: report for rank, report in recovery.stopped.items() if rank not in recovery.lost}
-        own = {rank: set(living[rank]["own"]) if rank in living else set() for rank in self.owners}
-        memory: dict[int, dict[int, int]] = {rank: {} for rank in self.owners}
-        disk: dict[int, set[int]] = {rank: set() for rank in self.owners}
+        disks = [report["disk"] for report in living.values()]
+        disks += [self.processes[key].disk for key in recovery.joiners.values() if key in self.processes]
+        for other, steps in (saved for disk in disks for saved in disk.items()):
+            if int(other) in found:  # the folder may have had more ranks once
+                found[int(other)].update(dict.fromkeys(steps, -1))
         for rank, report in living.items():
             for other, steps in report["held"].items():
-                memory[int(other)].update(dict.fromkeys(steps, rank))
-            for other, steps in report["disk"].items():
-                if int(other) in disk:
-                    disk[int(other)] |= set(steps)
-        for key in recovery.joiners.values():
-            for other, saved in self.processes[key].disk.items() if key in self.processes else ():
-                if other in disk:  # the folder may have had more ranks once
-                    disk[other] |= saved
-        return own, memory, disk
+                found[int(other)].update(dict.fromkeys(steps, rank))
+        for rank, report in living.items():
+            found[rank].update(dict.fromkeys(report["own"], rank))
+        return found
 
     def _judge_accused(self, now_s: float) -> list[Instruction]:
         """Replace one of two living members that have lost each other: the one accused more often."""
@@ -886,7 +819,7 @@ class StateMachine:
         accused = self.recovery.accused if self.recovery else Counter()
         for rank, key in self.owners.items():
             process = self.processes.get(key)
-            if rank in lost or (process is not None and process.done and self.ended):
+            if rank in lost:
                 continue
             if process is None:
                 if now_s - self._began_s > self.timeouts.heartbeat_timeout_s:
@@ -953,18 +886,9 @@ class StateMachine:
             return self._restart(set(), now_s)
         if known < self.generation:
             if self.what == "switch":
-                return [
-                    Send(
-                        process.key,
-                        {
-                            "command": "switch",
-                            "generation": self.generation,
-                            "at": hello.get("at", -1),
-                            "stable": self.stable,
-                            "joiners": {},
-                        },
-                    )
-                ]
+                order = {"command": "switch", "generation": self.generation, "at": hello.get("at", -1),
+                         "stable": self.stable, "joiners": {}}  # fmt: skip
+                return [Send(process.key, order)]
             return self._restart(set(), now_s)
         if self.move and self.move.stage != "becoming":  # orders and promises may be lost, and the others stand still
             return self._abort(f"the control connection of {self._name(process.key)} had ended", now_s)
@@ -983,13 +907,11 @@ class StateMachine:
 
     def _refuse(self, process: Process, reason: str, now_s: float) -> list[Instruction]:
         self.processes.pop(process.key, None)
-        out: list[Instruction] = [
+        return [
             Log(f"the standby on {process.host} cannot be used: {reason}"),
             Send(process.key, {"command": "leave", "reason": reason}),
+            *self._joiner_lost(process.key, reason, now_s),
         ]
-        if self.move and process.key in self.move.joiners.values():
-            return out + self._abort(reason, now_s)
-        return out + self._joiner_lost(process.key, reason, now_s)
 
     def _warm(self, process: Process) -> list[Instruction]:
         """Have a standby run the shadow iterations of every role, the most frequent one last."""
@@ -1073,7 +995,7 @@ class StateMachine:
         members = [Send(key, {"command": "finished", "status": status, "reason": reason}) for key in self.processes]
         joiners = [Send(key, {"command": "over", "status": status}) for key in self.supervisors.values()]
         keep = Persist({**self._decision("end"), "status": status})
-        return [keep, Log(reason), *orders, *members, *joiners, End(status)]
+        return [keep, Log(f"{reason}; status {status}"), *orders, *members, *joiners]
 
     def _decision(self, what: str) -> dict[str, Any]:
         return {
@@ -1095,9 +1017,8 @@ class StateMachine:
         return process is not None and process.ready and process.rank == rank
 
     def _recorded(self) -> bool:
-        return (
-            bool(self.world) and len(self.signatures) == self.world and set(self.signatures.values()) <= self.recordings
-        )
+        known = set(self.signatures.values())
+        return bool(self.world) and len(self.signatures) == self.world and known <= self.recordings
 
     def _job(self) -> Message:
         """Return what all members have in common: script, code, versions."""
@@ -1106,9 +1027,6 @@ class StateMachine:
     def _pace_s(self) -> float:
         paces = [self.processes[key].iteration_s for key in self.owners.values() if key in self.processes]
         return statistics.median(paces) if paces else 0.0
-
-    def _too_slow(self, process: Process) -> bool:
-        return bool(self._pace_s()) and process.shadow_s > 1.5 * self._pace_s() + 0.25
 
     def _host(self, key: str) -> str:
         return self.processes[key].host if key in self.processes else ""
@@ -1130,18 +1048,12 @@ class StateMachine:
             "under_way": "" if under_way is None else f"{type(under_way).__name__.lower()}, {under_way.stage}",
             "ended": self.ended,
             "members": [
-                {
-                    "rank": rank,
-                    "host": one.host,
-                    "step": one.step,
-                    "iteration_s": one.iteration_s,
-                    "connected": one.connected,
-                }
+                {"rank": rank, "host": one.host, "step": one.step, "iteration_s": one.iteration_s}
                 for rank, key in sorted(self.owners.items())
                 if (one := self.processes.get(key)) is not None
             ],
             "standbys": [
-                {"host": one.host, "ready": one.ready and not one.silent, "rank": one.rank, "shadow_s": one.shadow_s}
+                {"host": one.host, "ready": one.ready and not one.silent, "rank": one.rank}
                 for one in self.processes.values()
                 if not self._holds(one)
             ],

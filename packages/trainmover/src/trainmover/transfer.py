@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from trainmover.errors import MoveError
-from trainmover.state import Snapshot, TensorSpec, digest, empty_like, view_of
+import torch
+
+from trainmover.collectives import bytes_of
+from trainmover.state import Snapshot, empty
 from trainmover.transport import Link, Traffic, Wake, pump
 
 _TRANSFER = 200
@@ -20,13 +21,12 @@ def send(link: Link, content: dict[str, Any], views: Iterable[memoryview], wake:
     Raises:
         LinkError: As `pump`.
     """
-    listed = list(views)
     head = json.dumps(content).encode()
+    parts = [memoryview(head), *views]
     traffic = Traffic(link)
-    traffic.sends(len(head), _TRANSFER, len(head) + sum(view.nbytes for view in listed))
-    traffic.push(memoryview(head))
-    for view in listed:
-        traffic.push(view)
+    traffic.sends(len(head), _TRANSFER, sum(part.nbytes for part in parts))
+    for part in parts:
+        traffic.push(part)
     pump([traffic], wake, deadline)
 
 
@@ -62,55 +62,29 @@ def receive(
     return content
 
 
-def send_snapshot(link: Link, snapshot: Snapshot, digests: dict[str, str], wake: Wake, deadline: float) -> None:
-    """Send a complete snapshot."""
-    content = {
-        "step": snapshot.step,
-        "n_small": len(snapshot.small),
-        "pieces": [asdict(piece) for piece in snapshot.pieces()],
-        "digests": digests,
-    }
-    send(
-        link,
-        content,
-        [memoryview(snapshot.small), *(view_of(one) for one in snapshot.tensors.values())],
-        wake,
-        deadline,
-    )
+def send_snapshot(link: Link, snapshot: Snapshot, wake: Wake, deadline: float) -> None:
+    """Send a complete snapshot with its digests."""
+    digests = snapshot.known or snapshot.digests()
+    content = {"step": snapshot.step, "n_small": len(snapshot.small), "specs": snapshot.specs(), "digests": digests}
+    send(link, content, snapshot.views(), wake, deadline)
 
 
-def receive_snapshot(link: Link, wake: Wake, deadline: float) -> tuple[Snapshot, dict[str, str]]:
-    """Receive a snapshot and its digests, and check that it is what was sent.
+def receive_snapshot(link: Link, wake: Wake, deadline: float) -> Snapshot:
+    """Receive a snapshot, and check that it is what was sent.
 
     Raises:
         MoveError: A digest differs.
         LinkError: As `pump`.
     """
-    snapshot = Snapshot(-1, b"")
     small = bytearray()
+    tensors: dict[str, torch.Tensor] = {}
 
     def places(content: dict[str, Any]) -> list[memoryview]:
         small.extend(bytes(content["n_small"]))
-        snapshot.tensors = {one["name"]: empty_like(spec_of(one)) for one in content["pieces"]}
-        return [memoryview(small), *(view_of(one) for one in snapshot.tensors.values())]
+        tensors.update((name, empty(spec)) for name, spec in content["specs"].items())
+        return [memoryview(small), *(bytes_of(one) for one in tensors.values())]
 
     content = receive(link, places, wake, deadline)
-    snapshot.step, snapshot.small = content["step"], bytes(small)
-    check(snapshot, content["digests"])
-    return snapshot, content["digests"]
-
-
-def spec_of(plain: dict[str, Any]) -> TensorSpec:
-    """Return a tensor spec from its JSON."""
-    return TensorSpec(plain["name"], plain["dtype"], tuple(plain["shape"]), plain["n_bytes"])
-
-
-def check(snapshot: Snapshot, digests: dict[str, str]) -> None:
-    """Compare a snapshot with the digests that its owner computed.
-
-    Raises:
-        MoveError: They differ.
-    """
-    for name, expected in digests.items():
-        if digest(view_of(snapshot.tensors[name]) if name else snapshot.small) != expected:
-            raise MoveError(f"the state that came differs from the one that was sent (at {name or 'the small part'})")
+    snapshot = Snapshot(content["step"], bytes(small), tensors, content["digests"])
+    snapshot.check()
+    return snapshot

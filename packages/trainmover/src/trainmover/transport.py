@@ -20,10 +20,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
-from trainmover.admission import ThreadFront
+from trainmover.admission import Front
 from trainmover.errors import (
     InterruptedLinkError,
-    LinkError,
     LinkLostError,
     LinkTimeoutError,
     MismatchError,
@@ -339,7 +338,7 @@ class Listener:
         listener = socket.socket()
         listener.bind((host, 0))
         self.address: Address = (host, listener.getsockname()[1])
-        self._front = ThreadFront(listener, self._judge, _HELLO_LIMIT, "trainmover-listener")
+        self._front = Front(listener, self._judge, _HELLO_LIMIT, "trainmover-listener")
 
     def take(self, purpose: str, group: str, generation: int, source: int, wake: Wake, deadline: float) -> Link:
         """Wait for one connection.
@@ -443,6 +442,3 @@ def _line(connection: socket.socket) -> str:
             return line.decode()
         line += byte
     raise WireError("the first line is too long")
-
-
-__all__ = ["Address", "Hello", "Link", "LinkError", "Listener", "Traffic", "Wake", "dial", "drain", "pump"]
