@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from eroica.diagnosis.blocked import diagnose_blockage
-from eroica.diagnosis.waits import MOST_EDGES, MOST_NAMED, read_waits
+from eroica.diagnosis.sections import MOST_EDGES, MOST_NAMED, read_waits
 from eroica.localize import localize
 from eroica.localize.direct_waits import Meets
 from eroica.model.pattern import WorkerPattern

@@ -356,7 +356,7 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     if calls >= _MANY_MORE_CALLS * max(before, 1.0) and not is_own:
         now_I, then_us = view.fleet.wait_us.mean(axis=0), float(past.wait_us.mean())
     elif view.context.missing:
-        return  # they may wait for workers that did not report: `missing_workers` tells
+        return  # they may wait for workers that did not report: `conclusion` tells
     else:  # what even the last to arrive spends there
         waited_WI = view.suspects.arrivals.waited_us
         now_I = np.maximum(view.fleet.wait_us - waited_WI, 0.0).min(axis=0)

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.frames import HALF, MOST
-from eroica.diagnosis.helpers import find_helpers
+from eroica.diagnosis.helpers import find_helpers, find_lock_holders
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
-from eroica.diagnosis.lock import find_lock_holders
 from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
 from eroica.diagnosis.outliers import FEW_ITERATIONS

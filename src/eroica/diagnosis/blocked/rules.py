@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eroica.diagnosis.blocked.deaths import find_dead, find_lock_holders, find_stopped
-from eroica.diagnosis.blocked.desynchronized import (
+from eroica.diagnosis.blocked.collectives import (
     find_circle,
     find_leavers,
     find_mismatches,
     find_stacks_apart,
+    find_stuck_transport,
+    find_unreadable_waits,
     find_unrecorded,
+    find_unseen,
 )
+from eroica.diagnosis.blocked.culprits import find_blocked_code, find_dead, find_lock_holders, find_stopped
 from eroica.diagnosis.blocked.origin import Origin, remaining
 from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
 from eroica.diagnosis.blocked.scene import Member, Scene
-from eroica.diagnosis.blocked.transport import find_stuck_transport, find_unreadable_waits, find_unseen
-from eroica.diagnosis.blocked.user_code import find_blocked_code
 from eroica.diagnosis.blocked.waiting import Waiting
 from eroica.settings import Settings
 
