@@ -121,10 +121,3 @@ def test_a_function_that_was_there_before_in_full_is_not_named(seed: int) -> Non
     patterns = in_attend(seed, 1, [Sorting(EVERYBODY, 90)], 40)
     verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
     assert not [one for one in causes(verdict) if one.function.name == "attend"], verdict.summary
-
-
-def test_a_worker_that_the_healthy_window_did_not_have_is_compared_with_nothing() -> None:
-    before = in_attend(0, 0, [], 1)[:3]
-    patterns = in_attend(0, 1, [Sorting(EVERYBODY, 40)], 40)
-    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
-    assert not [one for one in causes(verdict) if one.function.name == "attend"], verdict.summary

@@ -13,7 +13,7 @@ from eroica.model.rows import RowTable
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from support import FleetPlan, SlowCompute, SlowLink, SlowLoader, synthesize, synthesize_window
+from support import FleetPlan, SlowCompute, synthesize, synthesize_window
 from support.code_troubles import Calls
 from support.fleet import Draft
 
@@ -42,24 +42,6 @@ def changed_rows(pattern: WorkerPattern, mu: float | None) -> WorkerPattern:
         for row in RowTable.of(pattern.functions)
     ]
     return msgspec.structs.replace(pattern, functions=tuple(rows))
-
-
-# --- who is waited for did not report ---
-
-
-@seeds
-def test_all_wait_longer_for_a_worker_that_did_not_report(seed: int) -> None:
-    before = synthesize(devices(seed, draw=1), (), 1)
-    now = [one for one in synthesize(devices(seed), [SlowLoader((5,), 25)], 2) if one.worker.global_rank != 5]
-    verdict = judged(now, before)
-    assert verdict.verdict == "undetermined"
-    assert "worker 5 did not report" in verdict.summary
-
-
-@seeds
-def test_a_slow_transfer_among_all_who_reported_is_still_told(seed: int) -> None:
-    verdict = judged(synthesize(devices(seed), [SlowLink(25)], 2), synthesize(devices(seed, draw=1), (), 1))
-    assert [cause for cause, _ in causes_of(verdict)] == ["slow-collective-everywhere"]
 
 
 # --- windows of few long iterations ---
@@ -106,15 +88,6 @@ def test_a_rhythm_that_is_the_slowdown_is_told(seed: int) -> None:
     assert [workers for _, workers in causes_of(judged(synthesize(plan, [histograms], 2), before, workers=4))] == [(0,)]
 
 
-@seeds
-def test_two_new_rhythms_are_both_told(seed: int) -> None:
-    before = synthesize(FleetPlan(workers=4, iterations=20, seed=seed, draw=1), (), 1)
-    one = Calls(("write_histograms (project/monitor.py:8)",), (0,), 700, every=40)
-    two = Calls(("flush_index (project/index.py:9)",), (2,), 500, every=32)
-    now = synthesize(FleetPlan(workers=4, iterations=160, seed=seed), [one, two], 2)
-    assert {worker for _, workers in causes_of(judged(now, before, workers=4)) for worker in workers} == {0, 2}
-
-
 # --- most workers are slow ---
 
 
@@ -124,17 +97,6 @@ def test_nine_of_sixteen_that_have_become_slow_are_told(seed: int) -> None:
     slow = SlowCompute(tuple(range(9)), 1.4, fact="none")
     verdict = judged(synthesize(devices(seed, workers=16), [slow], 2), before, workers=16)
     assert [cause for cause, _ in causes_of(verdict)] == ["compute-slow"]
-
-
-@seeds
-def test_one_with_less_data_is_no_fast_minority(seed: int) -> None:
-    verdict = judged(synthesize(devices(seed), [LongerSequences(0.7, (2,))], 2))
-    assert "Most workers may be slow" not in verdict.summary
-
-
-@seeds
-def test_a_healthy_fleet_has_no_fast_minority(seed: int) -> None:
-    assert judged(synthesize(devices(seed), (), 2)).verdict == "healthy"
 
 
 # --- what has always been so ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -147,41 +146,3 @@ def test_processes_that_the_job_has_started_are_named_where_they_take_the_cores(
         assert verdict.cause is not None
         assert (verdict.cause.cause, verdict.cause.function.name) == ("cpu-contention", "pack")
         assert "os.nice" in verdict.cause.next_step
-
-
-@seeds
-def test_they_hold_no_interpreter_lock_of_their_parents(seed: int) -> None:
-    before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
-    slow = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 5.0, fact="nothing_of_note")], 2)
-    patterns = [
-        msgspec.structs.replace(one, functions=(*one.functions, row(PACKING, "child", one.duration_s, 0.9)))
-        if one.worker.global_rank == 2
-        else one
-        for one in slow
-    ]
-    found = analyze("job", synthesize_window(patterns, "manual", before), patterns, before).cause
-    assert found is not None and found.cause == "compute-slow"
-
-
-# --- some of the workers take the cores of all, or their own thread takes theirs ---
-
-
-@seeds
-def test_a_thread_that_computes_less_is_named_where_the_training_thread_only_waits_longer(seed: int) -> None:
-    """It computes as long as its peers, and waits for the rest: for the lock, or for a core."""
-    plan = FleetPlan(workers=4, seed=seed)
-    before = synthesize(replace(plan, seed=seed + 100), (), 1)
-    waiting = with_thread(synthesize(plan, [SlowCompute((2,), 1.9, fact="nothing_of_note")], 2), (2,), 0.4)
-    computing = [
-        msgspec.structs.replace(
-            one,
-            functions=tuple(
-                msgspec.structs.replace(row, mu=0.9) if row.key.thread == "training" else row for row in one.functions
-            ),
-        )
-        for one in waiting
-    ]
-    found = analyze("job", synthesize_window(waiting, "slow", before), waiting, before).cause
-    assert found is not None and (found.workers, found.function.name) == ((2,), "count")
-    found = analyze("job", synthesize_window(computing, "slow", before), computing, before).cause
-    assert found is not None and found.cause == "compute-slow"

@@ -8,25 +8,11 @@ import pytest
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from support import BackwardHook, FleetPlan, Trouble, synthesize, synthesize_window
+from support import BackwardHook, FleetPlan, synthesize, synthesize_window
 
 
 def judge(patterns: list[WorkerPattern]) -> Verdict:
     return analyze("job", synthesize_window(patterns), patterns)
-
-
-def confidence(*troubles: Trouble, **plan: object) -> float:
-    found = judge(synthesize(FleetPlan(**plan), troubles)).cause
-    assert found is not None
-    return found.confidence
-
-
-@pytest.mark.parametrize("iterations", [2, 3])
-def test_a_few_samples_of_a_function_in_a_short_window_accuse_nobody(iterations: int) -> None:
-    """One sample in each of two iterations is as steady as can be, and says nearly nothing."""
-    for seed in range(30):
-        verdict = judge(synthesize(FleetPlan(workers=4, iterations=iterations, seed=seed)))
-        assert not [one for one in verdict.findings if one.function.kind == "python"], verdict.summary
 
 
 @pytest.mark.parametrize(("samples", "is_told"), [(1, False), (400, True)])

@@ -90,14 +90,6 @@ def test_the_scope_is_all_where_all_are_late(kind: str, seed: int) -> None:
 
 
 @seeds
-def test_one_worker_that_has_less_to_do_accuses_nobody(seed: int) -> None:
-    plan = FleetPlan(workers=6, seed=seed)
-    patterns = synthesize(plan, [LessWork((5,), 0.4)], 1)
-    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns)
-    assert not causes(verdict), verdict.summary
-
-
-@seeds
 def test_workers_that_always_had_less_to_do_are_no_measure_for_a_job_that_got_slower(seed: int) -> None:
     """Two of five wait, as they always did; what is new is on one of the others."""
     fixed = LessWork((3, 4), 0.4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eroica.diagnosis.activities import activity_of
-from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.pattern import WorkerPattern
 from eroica.model.series import decode_series, encode_series
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
@@ -65,29 +65,9 @@ def test_what_one_worker_has_always_done_more_has_not_made_the_job_slower(seed: 
 
 
 @seeds
-def test_beside_it_the_new_cause_stands_alone(seed: int) -> None:
-    duty = Calls(METRICS, (0,), 9)
-    verdict = verdict_on(duty, Calls(SCORE, (2,), 30), seed=seed, before=(duty,))
-    assert causes(verdict) == [("python-on-critical-path", (2,))], verdict.summary
-
-
-@seeds
 def test_what_has_grown_since_is_a_cause_though_it_was_there(seed: int) -> None:
     verdict = verdict_on(Calls(METRICS, (0,), 40), seed=seed, before=(Calls(METRICS, (0,), 22),))
     assert causes(verdict) == [("python-on-critical-path", (0,))], verdict.summary
-
-
-@seeds
-def test_what_is_above_what_was_usual_then_is_not_discounted_again(seed: int) -> None:
-    """Beside a device Python is held against what may be expected, or what it took when all was well."""
-    everybody = tuple(range(4))
-    before = Calls(SCORE, everybody, 8, use=0.9)
-    verdict = verdict_on(
-        before, Calls(SCORE, everybody, 6, use=0.9), SlowLink(14), seed=seed, before=(before,), accelerator=True
-    )
-    found = {one.cause: one for one in verdict.findings if one.role == "cause"}
-    assert "python-on-critical-path" in found, verdict.summary
-    assert (found["python-on-critical-path"].gain or 0) >= 0.04
 
 
 # --- what uses no core ---
@@ -182,68 +162,6 @@ def test_a_function_far_larger_than_the_slowdown_does_not_explain_it(seed: int) 
     assert causes(verdict) == [], verdict.summary
 
 
-# --- collectives ---
-
-
-def exchanging(pattern: WorkerPattern, apart_us: float, calls: int = 30, each_us: float = 800.0) -> WorkerPattern:
-    """The same time in collectives as so many small ones per iteration, each so long after the one before it."""
-    iterations = pattern.last_iteration - pattern.first_iteration
-    old, kept = pattern.collectives[0], calls * iterations
-    record = CollectiveRecord(
-        group=old.group,
-        kind=old.kind,
-        paired_by="sequence",
-        executions=kept,
-        sequence=encode_series(np.arange(kept, dtype=np.int64)),
-        iteration=encode_series((np.arange(kept) // calls).astype(np.int32)),
-        duration_us=encode_series(np.full(kept, each_us, dtype=np.float32)),
-        critical_us=encode_series(np.full(kept, each_us, dtype=np.float32)),
-        elements=encode_series(np.full(kept, 8192, dtype=np.int64)),
-        end_us=encode_series((each_us + np.arange(kept) * (each_us + apart_us)).astype(np.float64)),
-    )
-    rows = tuple(
-        msgspec.structs.replace(row, count=kept) if row.key.kind == "collective" else row for row in pattern.functions
-    )
-    return msgspec.structs.replace(pattern, collectives=(record,), functions=rows)
-
-
-def of_all_sizes(pattern: WorkerPattern) -> WorkerPattern:
-    """The same exchanges, of gradients."""
-    record = pattern.collectives[0]
-    sizes = np.resize(np.asarray([8192, 64, 4096, 128, 12_000, 256], dtype=np.int64), record.executions)
-    return msgspec.structs.replace(
-        pattern, collectives=(msgspec.structs.replace(record, elements=encode_series(sizes)),)
-    )
-
-
-def routed(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
-    """The same exchanges as all-to-alls of all sizes, in a group of each half of the workers."""
-    made = []
-    for worker, one in enumerate(of_all_sizes(exchanging(one, 1500.0)) for one in patterns):
-        half = worker * 2 // len(patterns)
-        record = msgspec.structs.replace(one.collectives[0], group=str(1 + half), kind="all_to_all")
-        rows = tuple(
-            msgspec.structs.replace(
-                row, key=msgspec.structs.replace(row.key, name="gloo:all_to_all", group=str(1 + half))
-            )
-            if row.key.kind == "collective"
-            else row
-            for row in one.functions
-        )
-        made.append(msgspec.structs.replace(one, collectives=(record,), functions=rows))
-    return made
-
-
-@seeds
-@pytest.mark.parametrize("purpose", ["early", "manual", "slow"])
-def test_data_that_is_routed_to_experts_again_and_again_is_how_they_work(seed: int, purpose: str) -> None:
-    healthy = routed(synthesize(FleetPlan(seed=seed + 10_000), (SlowLink(21),), 1))
-    patterns = routed(synthesize(FleetPlan(seed=seed), (SlowLink(21),), 2))
-    past = () if purpose == "early" else healthy
-    verdict = analyze("job", synthesize_window(patterns, purpose, healthy), patterns, past)
-    assert "fragmented-collectives" not in [cause for cause, _ in causes(verdict)], verdict.summary
-
-
 # --- loggers around the loop ---
 
 WRAPPED = ("<module> (train.py:1)", "catch_wrapper (loguru/_logger.py:1280)", "main (train.py:90)")
@@ -270,18 +188,3 @@ PATCHED = ("main (train.py:90)", "safe_patch_function (mlflow/utils/autologging_
 )
 def test_a_logger_around_the_loop_does_not_make_everything_logging(stack: tuple[str, ...], activity: str) -> None:
     assert activity_of(stack) == activity
-
-
-# --- what a stage is for ---
-
-
-@seeds
-@pytest.mark.parametrize("workers", [2, 4])
-def test_the_longest_stage_is_not_accused_of_what_it_is_for(seed: int, workers: int) -> None:
-    first, last = tuple(range(0, workers, 2)), tuple(range(1, workers, 2))
-    stages = (
-        Calls(("embed (project/stages.py:9)",), first, 130, use=0.03),
-        Calls(("decode (project/stages.py:40)",), last, 150, use=0.03),
-    )
-    patterns = synthesize(FleetPlan(seed=seed, workers=workers, stages=2), stages, 2)
-    assert causes(analyze("job", synthesize_window(patterns, "manual"), patterns)) == []

@@ -14,7 +14,7 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from support import FleetPlan, SlowCompute, SlowLoader, UnevenWork, synthesize, synthesize_window
+from support import FleetPlan, SlowLoader, synthesize, synthesize_window
 from support.recordings import meet, recorded_collective, recorded_worker
 from support.troubles import Trouble
 
@@ -50,12 +50,6 @@ def test_one_recorded_iteration_is_judged_with_less_confidence_than_many() -> No
 def test_one_recorded_iteration_of_a_healthy_job_accuses_nobody(seed: int) -> None:
     for accelerator in (False, True):
         assert not recorded(trace(FleetPlan(seed=seed, iterations=1, accelerator=accelerator))).findings
-
-
-def test_few_iterations_that_happen_to_be_alike_are_no_certainty() -> None:
-    two, many = (recorded(trace(FleetPlan(seed=3, iterations=n), SlowLoader((2,), 40))) for n in (2, 40))
-    assert causes(two)[0].workers == causes(many)[0].workers == (2,)
-    assert causes(two)[0].confidence < causes(many)[0].confidence - 0.05
 
 
 @pytest.mark.parametrize("iterations", [2, 3, 5])
@@ -111,10 +105,6 @@ def test_a_function_that_holds_the_lateness_is_named() -> None:
     assert causes(verdict)[0].function.name == "checkpoint"
 
 
-def test_a_lateness_of_nothing_is_nobodys() -> None:
-    assert recorded(late_fleet(np.array([0, 0, 0, 100.0]))).verdict == "healthy"
-
-
 def test_over_several_iterations_every_wait_counts_and_in_one_a_delay_that_is_carried_on_counts_once() -> None:
     """Who comes 2 ms late to three collectives an iteration: over five iterations it costs 6 ms of 20, in one 2 ms."""
     many, one = (recorded(late_fleet(np.array([0, 0, 0, 2000.0]), iterations)) for iterations in (5, 1))
@@ -141,16 +131,6 @@ def test_who_is_late_because_it_waits_for_others_elsewhere_is_not_named() -> Non
     assert not causes(recorded(patterns))
 
 
-# --- unequal work ---
-
-
-def test_unequal_work_that_others_wait_for_is_one_cause_not_two() -> None:
-    plan = FleetPlan(workers=8, seed=4, accelerator=True)
-    found = causes(recorded(trace(plan, UnevenWork((1, 3), 0.4))))
-    assert [(cause.cause, cause.workers) for cause in found] == [("load-imbalance", (1, 3))]
-    assert found[0].gain is not None and found[0].gain > 0.1
-
-
 # --- one rank of many ---
 
 
@@ -166,20 +146,11 @@ def test_one_rank_of_many_is_worth_a_verdict_on_itself_with_less_confidence() ->
     )
 
 
-def test_online_a_quarter_of_the_job_still_says_nothing() -> None:
-    patterns = trace(FleetPlan(workers=4, seed=3, accelerator=True), SlowLoader((0, 1, 2, 3), 30))[1:2]
-    assert analyze("job", synthesize_window(patterns), patterns).verdict == "undetermined"
-
-
 def lone(rows: Sequence[tuple[FunctionKey, float]], waits_us: float = 0.0, world: int = 2) -> list[WorkerPattern]:
     """One rank with ten iterations of 20 ms."""
     ends = np.arange(10) * 20_000.0 + 15_000
     records = [recorded_collective(ends, np.full(10, waits_us), range(10))] if waits_us else []
     return [recorded_worker(0, records, iterations=10, world=world, rows=rows)]
-
-
-def test_communication_within_expectation_is_not_mentioned() -> None:
-    assert recorded(lone([(KERNEL, 18_500.0)], waits_us=500)).verdict == "healthy"
 
 
 def test_communication_within_expectation_may_still_be_waiting_for_those_without_a_trace() -> None:
@@ -210,19 +181,6 @@ def test_where_the_host_runs_python_the_function_is_named_instead() -> None:
 def test_online_a_waiting_device_is_not_judged() -> None:
     patterns = lone([(KERNEL, 6000.0), (host("aten::empty", "forward"), 13_000.0)], world=1)
     assert not analyze("job", synthesize_window(patterns), patterns).findings
-
-
-# --- stages ---
-
-
-def test_a_slow_worker_of_one_stage_is_no_long_stage() -> None:
-    verdict = recorded(trace(FleetPlan(workers=8, stages=2, accelerator=True), SlowCompute((2,), 2.0)))
-    assert [(cause.cause, cause.workers) for cause in causes(verdict)] == [("compute-slow", (2,))]
-
-
-def test_online_stages_may_differ() -> None:
-    patterns = trace(FleetPlan(workers=8, stages=4, accelerator=True))
-    assert analyze("job", synthesize_window(patterns), patterns).verdict == "healthy"
 
 
 # --- numbers that a trace may state ---

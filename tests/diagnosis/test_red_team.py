@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.localize.excess import excess_over_peers
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
@@ -16,7 +15,6 @@ from eroica.pipeline import analyze
 from support import FleetPlan, SlowLink, synthesize, synthesize_window
 from support.pipelines import Step, patterns_of_played, pipeline_programs, play
 
-seeds = pytest.mark.parametrize("seed", range(4))
 ITERATIONS = 12
 
 
@@ -37,29 +35,6 @@ def without_senders(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
         )
         for pattern in patterns
     ]
-
-
-# --- one iteration that is long on everybody ---
-
-
-@seeds
-def test_an_evaluation_in_the_window_does_not_hide_a_slow_worker(seed: int) -> None:
-    noise = np.random.default_rng(seed)
-    time_WI = 500.0 * np.exp(noise.normal(0, 0.02, (4, 20)))
-    time_WI[2] *= 1.3
-    time_WI[:, 7] *= 5
-    excess = excess_over_peers(time_WI, np.zeros(4, dtype=np.intp))
-    assert excess.strength[2] > 3
-    assert (excess.strength[[0, 1, 3]] < 3).all()
-
-
-@seeds
-def test_a_workers_own_long_iterations_stay_noise(seed: int) -> None:
-    noise = np.random.default_rng(seed)
-    time_WI = 500.0 * np.exp(noise.normal(0, 0.02, (4, 20)))
-    time_WI[2, 7] *= 5
-    excess = excess_over_peers(time_WI, np.zeros(4, dtype=np.intp))
-    assert excess.strength[2] < 3
 
 
 # --- two workers late in different places of an iteration ---
@@ -96,38 +71,6 @@ def test_a_slow_transfer_between_them_is_still_seen() -> None:
     assert causes(verdict) == ["slow-collective-everywhere"]
 
 
-# --- a ring on few cores ---
-
-
-def ring(transfer_us: float, late_us: float = 0.0) -> list[WorkerPattern]:
-    """Three workers on three cores that hand something on six times an iteration, each late before two of those."""
-    groups = [ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2), backend="gloo")]
-    noise = np.random.default_rng(1)
-    programs: list[list[Step]] = []
-    for rank in range(3):
-        steps: list[Step] = []
-        for _ in range(ITERATIONS):
-            for place in range(6):
-                own = 10_000.0 * float(np.exp(noise.normal(0, 0.02))) + (late_us if place % 3 == rank else 0.0)
-                send = Step("send", transfer_us, "0", (rank + 1) % 3)
-                steps += [Step("work", own), send, Step("recv", transfer_us, "0", (rank - 1) % 3)]
-            steps += [Step("work", 100.0), Step("iteration")]
-        programs.append(steps)
-    patterns = patterns_of_played(play(programs, groups), groups)
-    facts = {"cpu_count": 3.0}
-    return [msgspec.structs.replace(one, host_facts={**one.host_facts, **facts}) for one in patterns]
-
-
-def test_messages_that_last_longer_in_a_ring_are_told_though_all_wait_for_each_other() -> None:
-    verdict = judge(ring(4_500.0), ring(2_000.0))
-    assert causes(verdict) == ["slow-collective-everywhere"]
-    assert verdict.cause is not None and verdict.cause.gain == pytest.approx(30 / 114, abs=0.02)
-
-
-def test_workers_of_a_ring_that_are_late_in_turn_have_no_slow_messages() -> None:
-    assert causes(judge(ring(2_000.0, 8_000.0), ring(2_000.0))) == []
-
-
 # --- pipelines whose receives name no sender ---
 
 
@@ -143,12 +86,6 @@ def test_the_bubble_of_a_pipeline_is_no_slow_transfer(purpose: str) -> None:
     patterns = without_senders(pipeline())
     verdict = analyze("job", synthesize_window(patterns, purpose), patterns)  # type: ignore[arg-type]
     assert verdict.findings == ()
-
-
-def test_nor_is_it_where_a_stage_did_not_report() -> None:
-    patterns = [pattern for pattern in pipeline() if pattern.worker.global_rank != 1]
-    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns)
-    assert "slow-collective-everywhere" not in causes(verdict)
 
 
 # --- far slower than the healthy window, and nobody knows why ---
