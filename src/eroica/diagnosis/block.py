@@ -35,6 +35,10 @@ _KINDS: dict[Cell, FindingKind] = {
 }
 
 
+#: Factor from which a collective is called clearly more often than in the baseline window.
+MANY_MORE_CALLS = 1.5
+
+
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     """The taker of something that a block's workers lack.
 
@@ -188,4 +192,4 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def calls_more(self) -> bool:
         """True if the job itself calls the collective more often than in the baseline window."""
-        return bool(self.facts.calls >= 1.5 * self.facts.calls_before)
+        return bool(self.facts.calls >= MANY_MORE_CALLS * self.facts.calls_before)

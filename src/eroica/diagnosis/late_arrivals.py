@@ -26,11 +26,8 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 #: The others wait at least this share of the iteration; in a single one healthy workers wait for each other for 5 %.
 _LEAST_WAIT, _LEAST_WAIT_ONCE = 0.03, 0.1
-#: Executions in which a worker must be late.
-_FEWEST_LATE = 2
 #: Repetition over a few iterations is no repetition over many: standard errors at most.
 _HIGHEST_STRENGTH = 5.0
-_MOST_LISTED = 6
 
 
 def find_late_arrivals(view: View) -> Iterator[Block]:
@@ -64,7 +61,7 @@ def _late_together(chain: Chain) -> Iterator[tuple[list[int], Places]]:
         alike = [row for row in left if _overlap(own_K, chain.nearly_last[row]) >= HALF]
         left = [row for row in left if row not in alike]
         at = np.flatnonzero((chain.share[[first, *alike]] > 0).any(axis=0))
-        if at.size >= _FEWEST_LATE and 1 + len(alike) < len(chain.members):
+        if at.size > 1 and 1 + len(alike) < len(chain.members):
             yield [first, *alike], at
 
 
@@ -217,7 +214,7 @@ def _told(view: View, chain: Chain, rows: list[int], at: Places, each_us: float,
     waits = f"the other {others} workers wait" if others > 1 else "the other worker waits"
     kinds = " and ".join(sorted({chain.kinds[place] for place in at}))
     which = f"{at.size} of {len(chain.kinds)} matched collectives ({kinds})"
-    if view.iterations == 1 and at.size <= 2 * _MOST_LISTED:
+    if view.iterations == 1 and at.size <= 12:
         which = f"collective{'s' if at.size > 1 else ''} {list_numbers(at.tolist())} ({kinds})"
     why = f"most of all because of {focus.label}" if focus.functions else "its trace does not show what kept it"
     is_older = began_late(chain, rows, at)

@@ -24,7 +24,6 @@ from eroica.localize.excess import SURE, mean_error, standard_error
 from eroica.localize.families import Family, GroupPaths, GroupTransfer, paths_of, read_families
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
 from eroica.localize.peers import USE_FLOOR
-from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 
@@ -38,6 +37,11 @@ _LEAST_SAMPLES = 20
 #: A link, or a thread with the interpreter lock, was measured itself: the time lost need be less sure, and that counts
 #: for so many more standard errors.
 LEAST_STRENGTH, CORROBORATION = 1.5, 4.0
+_PATH_STEP = (
+    "On these hosts compare nvidia-smi topo -m and nvidia-smi nvlink -s with a healthy host, check that the fabric "
+    "manager runs and that driver and firmware are the same, and look at what NCCL_DEBUG=INFO says of the transport it "
+    "took; move the job off these hosts until that is mended."
+)
 _PATHS = {"pcie": "PCIe link", "nic": "network interface", "nvlink": "NVLink"}
 
 
@@ -272,7 +276,7 @@ def _group_culprit(view: View, found: _Slow, workers: tuple[int, ...], how: str,
         f"Over all {len(means)} like groups it takes {format_ms(means[0])} to {format_ms(means[-1])}, with "
         "equally many executions of equal size, and nobody comes late."
     )
-    step = CATALOG["link-fallback"].next_step if how == "path" else ""
+    step = _PATH_STEP if how == "path" else ""
     return Culprit(
         kind="link", subject=subject, evidence=(text,), next_step=step, doubt=0.7 if how == "between" else 1.0
     )

@@ -12,11 +12,8 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, list_numbers, name_workers
 
 #: A host is accused as a whole if so many of its workers are, and hosts are named if they hold so many of the accused.
-_NEARLY_ALL = 0.85
-#: Fewer workers than this on a host make no host of it: then a worker and its host are the same.
-_FEWEST = 2
 #: A function that holds this share of the excess is what it is about.
-_MOST = 0.8
+_NEARLY_ALL = 0.85
 
 
 def accused_hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
@@ -28,7 +25,7 @@ def accused_hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
     whole = [
         host
         for host in homes
-        if host and len(homes[host]) >= _FEWEST and accused.get(host, 0) >= _NEARLY_ALL * len(homes[host])
+        if host and len(homes[host]) > 1 and accused.get(host, 0) >= _NEARLY_ALL * len(homes[host])
     ]
     if len(whole) >= len(homes) or sum(accused[host] for host in whole) < max(_NEARLY_ALL * len(workers), 1):
         return ()
@@ -93,7 +90,7 @@ def is_extra_duty(view: View, found: Block) -> bool:
     rows = list(found.focus.functions)
     own = found.workers[0]
     others = [other for other in np.flatnonzero(view.fleet.roles == view.fleet.roles[own]).tolist() if other != own]
-    if not rows or not others or found.focus.share < _MOST:
+    if not rows or not others or found.focus.share < _NEARLY_ALL:
         return False
     if any(view.fleet.keys[row].phase == "input" for row in rows):  # everybody loads data, if from other files
         return False

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
-from eroica.diagnosis.block import Block, Cell, Facts, Reference
+from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Reference
 from eroica.diagnosis.callers import with_caller
 from eroica.diagnosis.cells import list_cells, rows_by_frame
 from eroica.diagnosis.facts import with_facts
@@ -62,7 +62,6 @@ _PAUSE_US, _TOGETHER = 500.0, 0.7
 _LONG_HELD = 0.2
 #: Waiting of all must grow by this share of the iteration, and of what it was; if own work has grown by little.
 _WAIT_OF_ITERATION, _LITTLE_OWN = 0.05, 0.3
-_MANY_MORE_CALLS = 1.5
 #: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
 _SHARED = 0.25
 _Cells = dict[Cell, list[int]]
@@ -353,7 +352,7 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     calls, before = _calls(view.fleet, name), _calls(past, name)
     own_us = float(np.nanmax(view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)))
     is_own = own_us > _LITTLE_OWN * (view.iteration_us - past.mean_iteration_us)
-    if calls >= _MANY_MORE_CALLS * max(before, 1.0) and not is_own:
+    if calls >= MANY_MORE_CALLS * max(before, 1.0) and not is_own:
         now_I, then_us = view.fleet.wait_us.mean(axis=0), float(past.wait_us.mean())
     elif view.context.missing:
         return  # they may wait for workers that did not report: `conclusion` tells

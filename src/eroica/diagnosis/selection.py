@@ -35,7 +35,7 @@ LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
 #: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
 _SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
 #: Causes that a process beside the job may have brought about.
-_BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
+_BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", "host-bound", UNKNOWN})
 #: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
 _LENIENT = 1 / 3
 #: Share of all gains from which a cause leads.

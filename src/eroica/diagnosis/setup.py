@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import MOST
-from eroica.diagnosis.operators import queued_share
+from eroica.diagnosis.frames import HALF, MOST
+from eroica.diagnosis.operators import QUEUED_OF_LOSS, queued_share
 from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, name_workers
@@ -28,10 +28,10 @@ _PYTHON = frozenset({"python-on-critical-path", "garbage-collection"})
 _BLOCKING = frozenset({"blocking-checkpoint", "blocking-logging"})
 _MEMORY = frozenset({"memory-operation-storm"})
 _MORE_WORK = frozenset({"load-imbalance"})
-#: Waiting for a core this share of the time, and this share of the loss, is no noise.
-_LEAST_QUEUE, _OF_LOSS = 0.1, 0.3
-#: Fewer cores must explain this share of the loss; this ratio of cores, or of loader processes and threads, is felt.
-_EXPLAINS, _FELT, _FELT_IN_PROCESSES = 0.5, 1.2, 1.5
+#: Waiting for a core for this share of the time is no noise.
+_LEAST_QUEUE = 0.1
+#: This ratio of cores, or of loader processes and threads, is felt.
+_FELT, _FELT_IN_PROCESSES = 1.2, 1.5
 _OLD_INSTRUCTIONS = ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2")
 _ON = ("1", "on", "true", "yes", "y")
 
@@ -107,7 +107,7 @@ def _cores(setup: Setup) -> float:
 
 def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
     ratio = _cores(other) / _cores(own)
-    return not loss.on_device and ratio >= _FELT and ratio - 1 >= _EXPLAINS * (loss.factor - 1)
+    return not loss.on_device and ratio >= _FELT and ratio - 1 >= HALF * (loss.factor - 1)
 
 
 def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
@@ -116,7 +116,7 @@ def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
 
 
 def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    return not loss.on_device and loss.waiting >= max(_LEAST_QUEUE, _OF_LOSS * (1 - 1 / loss.factor))
+    return not loss.on_device and loss.waiting >= max(_LEAST_QUEUE, QUEUED_OF_LOSS * (1 - 1 / loss.factor))
 
 
 def _crowds(own: Setup, other: Setup, loss: Loss) -> bool:

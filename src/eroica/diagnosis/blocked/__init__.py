@@ -18,7 +18,6 @@ from __future__ import annotations
 from eroica import __version__
 from eroica.diagnosis.blocked.conclusion import build_findings, choose_word, complete_notes, find_queues, summarize
 from eroica.diagnosis.blocked.meetings import find_meetings
-from eroica.diagnosis.blocked.recorded import find_recorded_queues
 from eroica.diagnosis.blocked.rules import find_origins
 from eroica.diagnosis.blocked.scene import Scene, build_scene, has_moved
 from eroica.diagnosis.blocked.waiting import find_waiting, standing_waits
@@ -47,7 +46,7 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
         return None
     waiting = find_waiting(find_meetings(scene))
     origins = find_origins(scene, waiting, settings)
-    queues = find_recorded_queues(scene, waiting, origins) if scene.from_dumps else find_queues(scene, waiting, origins)
+    queues = find_queues(scene, waiting, origins)
     findings = build_findings(scene, waiting, origins, queues)
     word = choose_word(scene, findings)
     baseline_s = blockage.baseline_iteration_s

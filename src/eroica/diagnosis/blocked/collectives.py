@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from eroica.diagnosis.blocked.meetings import Meeting
-from eroica.diagnosis.blocked.origin import Origin, describe, function_of
+from eroica.diagnosis.blocked.origin import MOST_SENTENCES, Origin, describe, function_of
 from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Node, Waiting
 from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
 from eroica.model.words import clean
 
-_MOST_PLACES = 6
 _CAUSE = "desynchronized-collective"
 _FROM_DUMPS = (
     "Find where these workers call what the evidence names: a collective is called under a condition that is not the "
@@ -104,8 +103,8 @@ def _origin(
     rest = form.replace("{}", blamed[-1] if is_tie else blamed[0])
     most = sorted(places[ordered[0]])
     against = f"{name_workers(most)} {'is' if len(most) == 1 else 'are'} in {ordered[0]}"
-    evidence = [_who_is_where(scene, place, sorted(places[place])) for place in ordered[:_MOST_PLACES]]
-    evidence += [f"{len(ordered) - _MOST_PLACES} more collectives are open."] if len(ordered) > _MOST_PLACES else []
+    evidence = [_who_is_where(scene, place, sorted(places[place])) for place in ordered[:MOST_SENTENCES]]
+    evidence += [f"{len(ordered) - MOST_SENTENCES} more collectives are open."] if len(ordered) > MOST_SENTENCES else []
     first = min(places[blamed[-1] if is_tie else blamed[0]])
     subject = sorted(places[blamed[-1] if is_tie else blamed[0]])
     singled = name_workers(subject)
@@ -149,7 +148,7 @@ def _missing(waiting: Waiting, circle: frozenset[Node]) -> list[str]:
     meetings: list[Meeting] = [waiting.meeting(node) for node in sorted(circle, reverse=True) if node < 0]
     return [
         f"{meeting.label}: {name_workers(meeting.absent)} {'has' if len(meeting.absent) == 1 else 'have'} not entered."
-        for meeting in meetings[:_MOST_PLACES]
+        for meeting in meetings[:MOST_SENTENCES]
         if meeting.absent
     ]
 

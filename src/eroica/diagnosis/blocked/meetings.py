@@ -228,6 +228,17 @@ class Meetings(msgspec.Struct, frozen=True, kw_only=True):
     stalls: dict[int, Stall] = {}
 
 
+def is_first(scene: Scene, rank: int, meeting: Meeting) -> bool:
+    """Return True if a worker that waits in a meeting has nothing older open."""
+    flight = scene.members[rank].now.flight
+    return flight is not None and flight.open[0] is meeting.entries[rank]
+
+
+def operation_of(entry: FlightEntry) -> str:
+    """Return the operation of a send or receive without its peer: "nccl:send"."""
+    return clean(entry.name.partition(" ")[0], 80)
+
+
 def find_meetings(scene: Scene) -> Meetings:
     """Read all Flight Recorders."""
     oldest: dict[GroupKey, dict[int, dict[int, FlightEntry]]] = defaultdict(lambda: defaultdict(dict))

@@ -17,13 +17,12 @@ from eroica.diagnosis.blocked.collectives import (
 from eroica.diagnosis.blocked.culprits import find_blocked_code, find_dead, find_lock_holders, find_stopped
 from eroica.diagnosis.blocked.origin import Origin, remaining
 from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
-from eroica.diagnosis.blocked.scene import Member, Scene
+from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Waiting
 from eroica.settings import Settings
 
 #: Waits in which a training thread is certainly not inside a collective, though no frame tells.
 _ELSEWHERE = frozenset({"queue-get", "queue-put", "lock", "event", "join", "children", "process", "storage", "sleep"})
-_BY_GRAPH, _IN_CIRCLE, _BY_STACK, _BY_STACK_READ = 0.92, 0.7, 0.6, 0.75
 
 
 def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Origin]:
@@ -82,7 +81,7 @@ def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list
     leaving = [rank for rank, member in members.items() if member.seat == "exit"]
     blind = [rank for rank, member in members.items() if member.seat == "unknown"]
     gone = sorted(rank for rank in ends if rank in scene.left)
-    origins = find_blocked_code(scene, code, _BY_GRAPH)
+    origins = find_blocked_code(scene, code, confidence=0.92)
     origins += find_leavers(scene, [*gone, *leaving], waiting)
     missing = sorted(rank for rank in ends if rank not in scene.members and rank not in scene.left)
     return origins + find_unseen(scene, [*missing, *blind])
@@ -91,19 +90,11 @@ def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list
 def _in_circles(scene: Scene, waiting: Waiting) -> list[Origin]:
     """Find the origin of a circle of waits: workers that certainly sit outside any collective, else the minority."""
     workers = [node for node in sorted(waiting.circle()) if node >= 0]
-    elsewhere = [rank for rank in workers if _is_elsewhere(scene.members[rank])]
+    sites = {rank: scene.members[rank].site for rank in workers}
+    elsewhere = [rank for rank, site in sites.items() if site.kind == "code" and site.wait in _ELSEWHERE]
     if elsewhere and len(elsewhere) < len(workers):
-        return find_blocked_code(scene, elsewhere, _IN_CIRCLE)
+        return find_blocked_code(scene, elsewhere, confidence=0.7)
     return find_circle(scene, waiting)
-
-
-def _is_elsewhere(member: Member) -> bool:
-    return member.site.kind == "code" and member.site.wait in _ELSEWHERE
-
-
-def _may_communicate(member: Member) -> bool:
-    """True if the wait may be for others: `work.wait()` and waits for the device have no frame of their own."""
-    return member.site.wait == "futex" or (member.site.wait == "" and member.worker.device != "cpu")
 
 
 def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Origin]:
@@ -115,18 +106,15 @@ def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Orig
     talking = [rank for rank, member in free.items() if member.seat == "communication"]
     if not code and talking and leaving:
         return find_leavers(scene, leaving, waiting)
-    certain = [rank for rank in code if not _may_communicate(free[rank])]
+    # `work.wait()` and waits for the device have no frame of their own: these may be for others
+    waits = {rank: free[rank].site.wait for rank in code}
+    certain = [rank for rank, wait in waits.items() if wait != "futex" and (wait or free[rank].worker.device == "cpu")]
     if len(scene.members) > 1 and certain and len(certain) < len(code):
         talking += [rank for rank in code if rank not in certain]
         code = certain
     if code or leaving:
-        return find_blocked_code(scene, [*code, *leaving], _stack_confidence(scene, talking))
+        return find_blocked_code(scene, [*code, *leaving], confidence=0.6 if talking else 0.75)
     unrecorded = find_unrecorded(scene, talking, waiting)
     if unrecorded or found:
         return unrecorded
     return find_stacks_apart(scene, talking) or find_unreadable_waits(scene, talking)
-
-
-def _stack_confidence(scene: Scene, talking: list[int]) -> float:
-    """Return the confidence in workers outside communication as origin; higher where no wait had to be guessed."""
-    return _BY_STACK if talking else _BY_STACK_READ
