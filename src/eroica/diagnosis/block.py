@@ -79,6 +79,25 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
         return self.now / self.before
 
 
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """A function, and the time in what it calls.
+
+    Attributes:
+        focus: The function.
+        own_us: Time on the workers asked about, mean.
+        usual_us: The same time on the reference.
+    """
+
+    focus: Focus
+    own_us: float
+    usual_us: float
+
+    @property
+    def excess_us(self) -> float:
+        """Time beyond the reference."""
+        return self.own_us - self.usual_us
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of a block's workers and rows: everything that labels, gate and sentences read.
 
@@ -101,8 +120,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         every: Iterations from one occurrence to the next; 1 if it is in each.
         each_us: Time of one occurrence; NaN if it is in each iteration.
         caller: The user's function that calls the block's operators.
-        caller_us: Time in operators under it.
-        caller_usual_us: The same on the reference.
         operator: Name of the operator that holds most of the block, "" for none.
         together: Share of the pauses that all workers take in the same iteration; NaN where it is about none.
         planned: What all workers have more of by the training's own plan, if that explains the block's time.
@@ -125,9 +142,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     calls_before: float = np.nan
     every: float = 1.0
     each_us: float = np.nan
-    caller: Focus | None = None
-    caller_us: float = 0.0
-    caller_usual_us: float = 0.0
+    caller: Caller | None = None
     operator: str = ""
     together: float = np.nan
     planned: tuple[Growth, ...] = ()

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
-from eroica.diagnosis.block import Block, Reference
+from eroica.diagnosis.block import Block, Caller, Reference
 from eroica.diagnosis.cells import enters_collective
-from eroica.diagnosis.frames import MOST, Focus, find_focus
+from eroica.diagnosis.frames import MOST, find_focus
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 
@@ -27,25 +27,6 @@ Measure = Callable[[Fleet, list[int]], Floats]
 _LEAST_SHARE = 0.001
 #: Share of the operators' excess that a caller must hold: stacks are sampled at a tenth of the operators' moments.
 _HOLDS_LAUNCHES = 0.2
-
-
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """A function, and the time in what it calls.
-
-    Attributes:
-        focus: The function.
-        own_us: Time on the workers asked about, mean.
-        usual_us: The same time on the reference.
-    """
-
-    focus: Focus
-    own_us: float
-    usual_us: float
-
-    @property
-    def excess_us(self) -> float:
-        """Time beyond the reference."""
-        return self.own_us - self.usual_us
 
 
 def host_us(fleet: Fleet, rows: list[int]) -> Floats:
@@ -163,10 +144,7 @@ def with_caller(view: View, block: Block) -> Block:
         return block
     if block.cell in ("memory", "collections") and caller.excess_us > block.excess_us / MOST:
         return block
-    facts = msgspec.structs.replace(
-        block.facts, caller=caller.focus, caller_us=caller.own_us, caller_usual_us=caller.usual_us
-    )
-    return msgspec.structs.replace(block, facts=facts)
+    return msgspec.structs.replace(block, facts=msgspec.structs.replace(block.facts, caller=caller))
 
 
 def _waits_on_host(block: Block) -> bool:

@@ -156,7 +156,7 @@ def _cause(view: View, order: int, cause: Cause, waits: Sequence[Waiting], expla
 def _stack(block: Block) -> tuple[str, ...]:
     """Return the stack of the named function; of operators without one, that of their caller."""
     caller = block.facts.caller
-    return block.focus.stack or (caller.stack if caller is not None else ())
+    return block.focus.stack or (caller.focus.stack if caller is not None else ())
 
 
 def _tell_wait(view: View, block: Block, wait: Waiting) -> str:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -30,12 +31,15 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE
 from eroica.localize.fleet import Fleet
+from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
 #: Share of the lost time that these processes must use in cores, that threads wait for a core, and of what they use
 #: that must be seen in sampled stacks.
 _LEAST_TAKEN, _LEAST_QUEUED, _LEAST_SAMPLED = 0.3, 0.2, 0.2
+#: Bounds on a stated list of cores: longest range, and longest part of the text.
+_MOST_RANGE, _LONGEST_PART = 4096, 16
 _TRAINING = frozenset({"training", "autograd"})
 
 
@@ -81,6 +85,40 @@ _KINDS = (
 )
 
 
+class Cores(NamedTuple):
+    """Cores that a job's workers on a host may use together, and the share of them in use, 0-1; NaN if unknown."""
+
+    allowed: float
+    busy: float
+
+
+def cores_of_host(patterns: Iterable[WorkerPattern]) -> Cores:
+    """Count the cores of one host that its workers may use: an affinity, a cpuset, or all.
+
+    Where the workers may not use all, their cores are as busy as the job keeps them, or as the host if that is more.
+    """
+    here = list(patterns)
+    facts, told = here[0].host_facts, [listed_cores(one.setup.get("affinity", "")) for one in here]
+    total, busy = facts.get("cpu_count", np.nan), facts.get("host_busy", np.nan)
+    bound = frozenset[int]().union(*told) if all(told) else frozenset()
+    if not bound or not len(bound) < total:
+        return Cores(total, busy)
+    used = min(facts.get("cores_job", np.nan) / len(bound), 1.0)
+    return Cores(float(len(bound)), float(np.fmax(used, busy)))
+
+
+@lru_cache(maxsize=4096)
+def listed_cores(listed: str) -> frozenset[int]:
+    """Read the cores of a list like "0-3,8"; none where it cannot be read."""
+    found: set[int] = set()
+    for part in filter(None, listed.split(",")):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _LONGEST_PART:
+            return frozenset()
+        found.update(range(int(first), min(int(last or first), int(first) + _MOST_RANGE) + 1))
+    return frozenset(found)
+
+
 def find_helpers(view: View) -> Iterator[Block]:
     """Yield the workers of hosts that the job's own helper processes fill."""
     before_us, past = view.baseline_us, view.suspects.baseline
@@ -101,10 +139,10 @@ def _crowd(view: View, past: Fleet, kind: _Kind, lost_us: float) -> Block | None
     if not fleet.has_accelerator:
         carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
     crowd: list[int] = []
-    for host, here in view.homes.items():
-        cores = view.cores[host].allowed
+    for here in view.homes.values():
+        cores, busy = cores_of_host(fleet.patterns[at] for at in here)
         taken_us, queued_us = float(np.nansum(taken_W[here])), float(np.nan_to_num(queued_W[here]).mean())
-        enough = view.cores[host].busy >= FULL and taken_us >= _LEAST_TAKEN * lost_us * cores
+        enough = busy >= FULL and taken_us >= _LEAST_TAKEN * lost_us * cores
         enough &= queued_us + carried_us >= _LEAST_QUEUED * lost_us
         enough &= float(sampled_W[here].sum()) >= _LEAST_SAMPLED * taken_us
         if enough:
@@ -136,7 +174,7 @@ def _block(
     if focus is None:
         return None
     hosts = sorted({fleet.patterns[at].worker.host for at in crowd})
-    cores = max(view.cores[host].allowed for host in hosts)
+    cores = max(cores_of_host(fleet.patterns[at] for at in view.homes[host]).allowed for host in hosts)
     taken_us, queued_us = float(np.nansum(taken_W[crowd])), float(np.nanmean(queued_W[crowd]))
     seen_us = max(queued_us, taken_us / max(cores, 1.0))
     cost_us = lost_us if seen_us >= HALF * lost_us else seen_us
@@ -227,18 +265,9 @@ def _lock_block(view: View, rows: list[int], late: Outliers, holder: Focus, busy
         ),
         next_step=_NEXT_STEP,
     )
-    return Block(
-        cell="python",
-        rows=tuple(rows),
-        focus=msgspec.structs.replace(holder, share=1.0),
-        workers=late.workers,
-        scope="some" if late.agreement is not None else "all",
-        reference=late.reference,
-        removed_us=late.removed_us,
-        mean_us=late.mean_us,
-        reference_us=late.reference_us,
+    return msgspec.structs.replace(
+        late.as_block("python", rows, msgspec.structs.replace(holder, share=1.0)),
         strength=float(np.hypot(late.strength, CORROBORATION)),
-        agreement=late.agreement,
         facts=Facts(core=running),
         culprit=culprit,
     )

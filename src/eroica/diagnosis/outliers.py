@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import Reference
-from eroica.diagnosis.frames import MOST
+from eroica.diagnosis.block import Block, Cell, Reference
+from eroica.diagnosis.frames import MOST, Focus
 from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
@@ -59,6 +59,12 @@ class Outliers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reference_us: float
     strength: float
     agreement: float | None = None
+
+    def as_block(self, cell: Cell, rows: Sequence[int], focus: Focus) -> Block:
+        """Return the excess as a block of some rows, named by a function."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        scope = "all" if self.agreement is None else "some"
+        return Block(cell=cell, rows=tuple(rows), focus=focus, scope=scope, **fields)
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True, eq=False):

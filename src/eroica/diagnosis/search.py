@@ -130,19 +130,7 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block
         if late.agreement is not None and not _is_shared(view, rows, focus, late):
             return None
         rows = focus.functions
-    return Block(
-        cell=cell,
-        rows=tuple(rows),
-        focus=focus,
-        workers=late.workers,
-        scope="some" if late.agreement is not None else "all",
-        reference=late.reference,
-        removed_us=late.removed_us,
-        mean_us=late.mean_us,
-        reference_us=late.reference_us,
-        strength=late.strength,
-        agreement=late.agreement,
-    )
+    return late.as_block(cell, rows, focus)
 
 
 def _focus(view: View, rows: Sequence[int], late: Outliers) -> Focus | None:

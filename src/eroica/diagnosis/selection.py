@@ -157,15 +157,17 @@ def _named(view: View, block: Block) -> Cause | None:
 
 def _by_caller(block: Block) -> Block:
     """Return more work of all workers as a block of the function that calls it, if that is new."""
-    caller, facts = block.facts.caller, block.facts
+    caller = block.facts.caller
     if caller is None or block.cell not in ("operators", "launches"):
         return block
+    focus = msgspec.structs.replace(caller.focus, functions=block.rows)
     if block.cell == "launches":
-        return msgspec.structs.replace(block, focus=msgspec.structs.replace(caller, functions=block.rows))
-    more_work = (UNKNOWN, "load-imbalance") if block.scope == "some" and not facts.has_more_data else (UNKNOWN,)
-    if label_of(block, True) not in more_work or facts.caller_usual_us > facts.caller_us / 3:
+        return msgspec.structs.replace(block, focus=focus)
+    is_uneven = block.scope == "some" and not block.facts.has_more_data
+    more_work = (UNKNOWN, "load-imbalance") if is_uneven else (UNKNOWN,)
+    if label_of(block, True) not in more_work or caller.usual_us > caller.own_us / 3:
         return block
-    return msgspec.structs.replace(block, cell="python", focus=msgspec.structs.replace(caller, functions=block.rows))
+    return msgspec.structs.replace(block, cell="python", focus=focus)
 
 
 def _weighed(view: View, named: Sequence[Cause]) -> list[Cause]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -24,7 +23,7 @@ from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
-from eroica.model.pattern import FunctionKey, WorkerPattern, Workload
+from eroica.model.pattern import FunctionKey, Workload
 from eroica.model.verdict import Cost, IterationTimes
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE, Window
 from eroica.model.words import milliseconds
@@ -160,11 +159,6 @@ class View:
             if now > 0 and before > 0:
                 found.append(Growth(what=name, before=float(before), now=float(now)))
         return tuple(found)
-
-    @cached_property
-    def cores(self) -> dict[str, Cores]:
-        """Cores of each host that the job may use."""
-        return {host: cores_of_host(self.fleet.patterns[at] for at in members) for host, members in self.homes.items()}
 
     @cached_property
     def homes(self) -> dict[str, list[int]]:
@@ -369,68 +363,6 @@ class View:
         columns = {rank: column for column, rank in enumerate(past.ranks)}
         missing = np.full(series_VJ.shape[1], np.nan)
         return np.stack([series_VJ[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])
-
-
-# --- cores that a job may use on each host: all there are, or those that its processes are bound to ---
-
-
-_MOST_RANGE = 4096
-_LONGEST_PART = 16
-
-
-class Cores(msgspec.Struct, frozen=True, kw_only=True):
-    """The cores of one host.
-
-    Attributes:
-        total: Cores of the host; NaN if nobody looked.
-        allowed: Cores that the job's workers there may use together; NaN if nobody knows.
-        busy: Share of `allowed` that is in use, 0-1; NaN if nobody looked.
-    """
-
-    total: float
-    allowed: float
-    busy: float
-
-    @property
-    def idle(self) -> float:
-        """Cores that the workers may use and nobody does."""
-        return self.allowed * (1 - self.busy)
-
-
-def cores_of_host(patterns: Iterable[WorkerPattern]) -> Cores:
-    """Count the cores of one host that its workers may use: an affinity, a cpuset, or all.
-
-    Where the workers may not use all, their cores are as busy as the job keeps them, or as the host if that is more.
-    """
-    here = list(patterns)
-    facts = here[0].host_facts
-    total, busy = facts.get("cpu_count", math.nan), facts.get("host_busy", math.nan)
-    bound = bound_to(here)
-    if not bound or not len(bound) < total:
-        return Cores(total=total, allowed=total, busy=busy)
-    used = min(facts.get("cores_job", math.nan) / len(bound), 1.0)
-    return Cores(total=total, allowed=float(len(bound)), busy=used if math.isnan(busy) else max(used, busy))
-
-
-def bound_to(patterns: Iterable[WorkerPattern]) -> frozenset[int]:
-    """Unite the cores that some workers of a host may run on; none where one worker does not say."""
-    told = [listed_cores(one.setup.get("affinity", "")) for one in patterns]
-    return frozenset[int]().union(*told) if all(told) else frozenset()
-
-
-@lru_cache(maxsize=4096)
-def listed_cores(listed: str) -> frozenset[int]:
-    """Read the cores of a list like "0-3,8"; none where it cannot be read."""
-    found: set[int] = set()
-    for part in filter(None, listed.split(",")):
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _LONGEST_PART:
-            return frozenset()
-        found.update(range(int(first), min(int(last or first), int(first) + _MOST_RANGE) + 1))
-    return frozenset(found)
-
-
-# --- facts on a window that diagnosis needs beside the patterns ---
 
 
 class WindowContext(msgspec.Struct, frozen=True, kw_only=True):

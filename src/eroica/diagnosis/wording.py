@@ -159,7 +159,7 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
     )
     time, more = f"{format_ms(block.mean_us)} of each {iteration} iteration{each}", format_ms(block.excess_us)
     name, there, caller = block.focus.label, block.facts.elsewhere, block.facts.caller
-    meanwhile = f", most of it while {caller.label} runs" if caller is not None else ""
+    meanwhile = f", most of it while {caller.focus.label} runs" if caller is not None else ""
     data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
         "slow-data-loading": f"{data} makes in {there}"
@@ -189,7 +189,7 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
 
 def _by(block: Block) -> str:
     operator = f", most of all {short_name(block.facts.operator)}" if block.facts.operator else ""
-    caller = f", which {block.facts.caller.label} calls" if block.facts.caller is not None else ""
+    caller = f", which {block.facts.caller.focus.label} calls" if block.facts.caller is not None else ""
     return f"{operator}{caller}"
 
 
@@ -316,8 +316,8 @@ def _of_operators(view: View, block: Block) -> list[str]:
         told.append(f"Waiting longer for a core accounts for {percent(facts.queued)} of the excess.")
     if facts.caller is not None:
         usual = "before" if block.reference == "baseline" else "on the peers"
-        own, other = format_ms(facts.caller_us), format_ms(facts.caller_usual_us)
-        told.append(f"What {facts.caller.label} calls takes {own}; {usual} {other}.")
+        own, other = format_ms(facts.caller.own_us), format_ms(facts.caller.usual_us)
+        told.append(f"What {facts.caller.focus.label} calls takes {own}; {usual} {other}.")
     if facts.together >= 0:
         told.append(f"{percent(facts.together)} of the pauses are in iterations in which the other workers pause, too.")
     return told
