@@ -135,7 +135,7 @@ def with_caller(view: View, block: Block) -> Block:
     if view.is_trace or not block.workers or block.cell in ("input", "python", "collectives", "process"):
         return block
     is_of_host = block.cell in ("launches", "collections") or _waits_on_host(block)
-    if not view.knows_callers and not is_of_host:
+    if not is_of_host and view.fleet.has_accelerator and not view.fleet.knows_launchers:
         return block
     measure = host_us if block.cell in ("launches", "collections") else inside_us
     caller = find_caller(view, block.workers, block.reference, measure)

@@ -60,13 +60,13 @@ def conclude(
     missing = too_little(view)
     if missing:
         return Conclusion("undetermined", f"Too little to tell: {missing}.", notes)
-    absence = find_absence(view)
+    absence = _find_absence(view)
     if causes:
         text = summarize_cause(view, causes[0])
-        if absence is not None and hides(view, absence, causes):
-            return Conclusion("undetermined", describe_absence(view, absence), (*notes, f"Besides: {text}"))
+        if absence is not None and _hides(view, absence, causes):
+            return Conclusion("undetermined", _describe_absence(view, absence), (*notes, f"Besides: {text}"))
         text, is_slow = _with_rest(view, causes, findings, text)
-        beside = (note_absence(view, absence),) if absence is not None and not view.is_trace else ()
+        beside = (_note_absence(view, absence),) if absence is not None and not view.is_trace else ()
         word: VerdictWord = "slow" if is_slow else "undetermined"
         if all(one.cause == PLANNED for one in causes):  # no fault, if it is all that has grown
             word = "healthy" if explained_us(view, causes) >= _MOST * _grown_us(view) else "undetermined"
@@ -74,7 +74,7 @@ def conclude(
     if view.suspects.arrivals.contradicted:
         return Conclusion("undetermined", _contradiction(view), notes)
     if absence is not None and absence.is_most:
-        return Conclusion("undetermined", describe_absence(view, absence), notes)
+        return Conclusion("undetermined", _describe_absence(view, absence), notes)
     doubted = [one for one in weighed if one.is_doubted and one.cause.gain >= LEAST_DOUBTED]
     if doubted:
         return Conclusion("undetermined", _doubted(view, doubted[0].cause), notes)
@@ -95,9 +95,9 @@ def too_little(view: View) -> str:
     if view.iterations < view.fewest_iterations:
         wanted = f"at least {view.fewest_iterations} are needed; {MORE_STEPS if view.is_trace else LONGER_WINDOW}"
         return f"the workers share {view.iterations} iteration, {wanted}"
-    if not view.has_enough:
+    if not view.is_trace and view.workers < HALF * view.context.expected_workers:
         few = f"only {view.workers} of {view.context.expected_workers} workers reported"
-        share = float(view.fleet.wait_us.min(axis=0).mean()) / max(view.iteration_us, 1e-9)
+        share = _common_share(view)
         who = "it waits" if view.workers == 1 else "they wait"
         waits = f", and {who} {percent(share)} of each iteration in collectives" if share >= 0.2 else ""
         return f"{few}{waits}; start {ALL_OF_THEM}"
@@ -250,7 +250,7 @@ ALL_OF_THEM = (
 _ALL_WAIT = 0.3
 
 
-class Absence(msgspec.Struct, frozen=True, kw_only=True):
+class _Absence(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting of all workers that reported, for workers that did not or for the transfer: nothing tells which.
 
     Attributes:
@@ -264,49 +264,44 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
     is_most: bool
 
 
-def common_wait(wait_WI: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return an iteration's collective time that even the last to arrive spends. float64 [1, I]."""
-    return np.asarray(wait_WI.min(axis=0)[None])
-
-
-def common_share(view: View) -> float:
+def _common_share(view: View) -> float:
     """Return the share of the iteration that even the worker that waits least spends in collectives."""
-    return float(common_wait(view.fleet.wait_us).mean()) / max(view.iteration_us, 1e-9)
+    return float(view.fleet.wait_us.min(axis=0).mean()) / max(view.iteration_us, 1e-9)
 
 
-def find_absence(view: View) -> Absence | None:
+def _find_absence(view: View) -> _Absence | None:
     """Find the time that all wait in collectives for a worker that did not report; None where that is too little."""
     if not view.context.missing:
         return None
     if view.is_trace:
         worst = float(_for_nobody(view).max())
         is_most = worst >= view.settings.min_gain
-        return Absence(us=worst * view.iteration_us, is_longer=False, is_most=True) if is_most else None
-    now_I, past = common_wait(view.fleet.wait_us), view.suspects.baseline
+        return _Absence(us=worst * view.iteration_us, is_longer=False, is_most=True) if is_most else None
+    now_1I, past = view.fleet.wait_us.min(axis=0)[None], view.suspects.baseline
     those = [] if past is None else [at for at, rank in enumerate(past.ranks) if rank in view.fleet.known_ranks]
     if past is not None and those:
-        then_I = common_wait(past.wait_us[those])  # of fewer workers the least wait is longer
-        longer_us = float(now_I.mean() - then_I.mean())
-        error_us = float(np.hypot(mean_error(now_I)[0], mean_error(then_I)[0]))
+        then_1I = past.wait_us[those].min(axis=0)[None]  # of fewer workers the least wait is longer
+        longer_us = float(now_1I.mean() - then_1I.mean())
+        error_us = float(np.hypot(mean_error(now_1I)[0], mean_error(then_1I)[0]))
         least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else LEAST_CHANGE
         if longer_us >= max(least * view.iteration_us, SURE * error_us):
             is_most = longer_us >= MOST * (view.iteration_us - past.mean_iteration_us) > 0
-            return Absence(us=longer_us, is_longer=True, is_most=is_most)
-    share = common_share(view)
+            return _Absence(us=longer_us, is_longer=True, is_most=is_most)
+    share = _common_share(view)
     if share < _ALL_WAIT:
         return None
     # as long as when all had reported it is what they always wait
     is_known = past is not None and bool(those) and set(view.context.missing) <= set(past.ranks)
-    return Absence(us=share * view.iteration_us, is_longer=False, is_most=not is_known)
+    return _Absence(us=share * view.iteration_us, is_longer=False, is_most=not is_known)
 
 
-def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
+def _hides(view: View, absence: _Absence, causes: Sequence[Cause]) -> bool:
     """True if the wait for workers that did not report may cost more than all causes, which then explain nothing.
 
     Where that wait is no longer than in the baseline window, or there is none, it stands beside causes as a note. A
     cause of kind "collective" is that wait itself.
     """
-    if absence is None or not absence.is_most:
+    if not absence.is_most:
         return False
     if any(cause.block.kind == "collective" for cause in causes):
         return False
@@ -314,7 +309,7 @@ def hides(view: View, absence: Absence | None, causes: Sequence[Cause]) -> bool:
     return not causes or (absence.is_longer and absence.us > gained_us)
 
 
-def describe_absence(view: View, absence: Absence) -> str:
+def _describe_absence(view: View, absence: _Absence) -> str:
     """Say that all may wait for workers that did not report, and what would settle it."""
     ranks = name_workers(view.context.missing)
     if view.is_trace:
@@ -333,12 +328,12 @@ def describe_absence(view: View, absence: Absence) -> str:
     )
 
 
-def note_absence(view: View, absence: Absence) -> str:
+def _note_absence(view: View, absence: _Absence) -> str:
     """Note that wait beside causes that cost more, or as much as can be told."""
     return f"{_wait(view, absence)}, which may be for {name_workers(view.context.missing)}: not reported."
 
 
-def _wait(view: View, absence: Absence) -> str:
+def _wait(view: View, absence: _Absence) -> str:
     longer = f" longer than {view.back_then}" if absence.is_longer else ""
     each = f"{format_ms(absence.us)} of each {view.now_text} iteration"
     return f"All workers that reported wait in collectives, {each}{longer}"

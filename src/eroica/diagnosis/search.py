@@ -338,7 +338,7 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
     name = view.fleet.keys[heaviest].name
     calls, before = _calls(view.fleet, name), _calls(past, name)
-    own_us = float(np.nanmax(view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)))
+    own_us = float(np.nanmax(view.fleet.busy_us.mean(axis=1) - view.then(lambda one: one.busy_us.mean(axis=1))))
     is_own = own_us > _LITTLE_OWN * (view.iteration_us - past.mean_iteration_us)
     if calls >= MANY_MORE_CALLS * max(before, 1.0) and not is_own:
         now_I, then_us = view.fleet.wait_us.mean(axis=0), float(past.wait_us.mean())

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Growth
-from eroica.diagnosis.frames import HALF
 from eroica.diagnosis.operators import (
     Speed,
     larger_tensors,
@@ -72,11 +71,6 @@ class View:
         return self.context.window.kind == "trace"
 
     @property
-    def knows_callers(self) -> bool:
-        """True if stacks tell who called operators, or launched what a device runs; recorded traces have their own."""
-        return not self.is_trace and (not self.fleet.has_accelerator or self.fleet.knows_launchers)
-
-    @property
     def iterations(self) -> int:
         """Iterations that count."""
         return int(self.fleet.columns.shape[1])
@@ -85,12 +79,6 @@ class View:
     def fewest_iterations(self) -> int:
         """Iterations that a verdict needs; a recording may hold one, and then claims less."""
         return 1 if self.is_trace else 2
-
-    @property
-    def has_enough(self) -> bool:
-        """True if workers and iterations suffice to accuse anybody; a trace of one rank of many still tells of it."""
-        reported = self.is_trace or self.workers >= HALF * self.context.expected_workers
-        return reported and self.iterations >= self.fewest_iterations
 
     @property
     def iteration_us(self) -> float:
@@ -352,11 +340,6 @@ class View:
                 share_W = np.divide(own_W, all_W, out=np.zeros(all_W.shape), where=all_W > 0)
                 found += share_W[:, None] * self._of_these(past, past.series(list(one.then)))
         return found
-
-    def busy_before(self) -> Floats:
-        """Return the busy time in the baseline window, by iteration; NaN without one. float64 [W, J]."""
-        past = self.suspects.baseline
-        return np.full((self.workers, 2), np.nan) if past is None else self._of_these(past, past.busy_us)
 
     def _of_these(self, past: Fleet, series_VJ: Floats) -> Floats:
         """Arrange series of a past window's workers as this one's; NaN for workers not in it. float64 [W, J]."""

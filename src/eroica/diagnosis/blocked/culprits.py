@@ -10,7 +10,7 @@ import msgspec
 
 from eroica.diagnosis.blocked.origin import MOST_TOLD, Origin, by_place, describe, function_of, silence_words
 from eroica.diagnosis.blocked.places import Site, Wait, find_site
-from eroica.diagnosis.blocked.scene import Member, Scene, holder_of_interpreter_lock
+from eroica.diagnosis.blocked.scene import Member, Scene
 from eroica.model.look import Death, Ending, ProcessLook, ThreadLook
 from eroica.model.verdict import FindingFunction
 from eroica.model.words import clean, signal_name
@@ -130,7 +130,9 @@ def _holder(member: Member, settings: Settings) -> ThreadLook | None:
     before, now = member.before, member.now
     if before is None or before.answered or now.answered:
         return None
-    earlier, later = holder_of_interpreter_lock(before.process), holder_of_interpreter_lock(now.process)
+    earlier, later = (
+        next((thread for thread in one.process.threads if thread.holds_interpreter_lock), None) for one in (before, now)
+    )
     if earlier is None or later is None or earlier.thread_id != later.thread_id:
         return None
     asked = settings.answering_thread and before.asked and now.asked
@@ -202,9 +204,13 @@ def _code_origin(scene: Scene, ranks: Sequence[int], confidence: float) -> Origi
     member = scene.members[ranks[0]]
     other = find_other(member)
     is_all = len(ranks) == scene.expected > 1
-    named = _named(member.site, other)
-    evidence = [_storage_sentence(member, other), describe(ranks[0], member), *_other_sentences(other)]
-    evidence += [_others_there(scene, ranks)] if len(ranks) > 1 else []
+    # in a deadlock of locks the training thread is as good a place to look as the other
+    is_own = other is None or other.is_deadlock or other.who in ("no child", "stopped child")
+    named = member.site if other is None or is_own else other.site
+    evidence = [describe(ranks[0], member)]
+    if other is not None and other.who != "no child":
+        place = f": {other.site.label}{_inside(other.site)}" if other.site.own else ""
+        evidence.append(f"The training thread waits for {other.label}{place}.")
     wait = named.wait or (other.site.wait if other else "")
     return Origin(
         cause="blocked-in-user-code",
@@ -213,63 +219,30 @@ def _code_origin(scene: Scene, ranks: Sequence[int], confidence: float) -> Origi
         verbs=("sits", "sit"),
         who=f"every one of the {len(ranks)} workers" if is_all else "",
         rest=_rest(member, other),
-        evidence=tuple(text for text in evidence if text),
+        evidence=tuple(evidence),
         confidence=confidence * (0.85 if is_all else 1.0) * (1.0 if named.has_own else 0.8),
         next_step=_NEXT.get("lock" if other is not None and other.is_deadlock else wait, ""),
         is_all=is_all,
     )
 
 
-def _named(site: Site, other: Other | None) -> Site:
-    """Choose the place to name: that of the other thread, except in a deadlock of locks, where both are as good."""
-    if other is None or other.is_deadlock or other.who in ("no child", "stopped child"):
-        return site
-    return other.site
+def _inside(site: Site) -> str:
+    return f", in {clean(site.inside, 60)}" if site.inside else ""
 
 
 def _rest(member: Member, other: Other | None) -> str:
     site = member.site
-    inside = f", in {clean(site.inside, 60)}" if site.inside and site.wait not in ("children",) else ""
     if other is None:
         does = "still running" if member.runs and not site.wait else _DOES[site.wait]
-        return f"in {site.label}{inside}" + (f", {does}" if does else "")
+        return f"in {site.label}{_inside(site) if site.wait != 'children' else ''}" + (f", {does}" if does else "")
     if other.is_deadlock:
         return f"in {site.label}, waiting for a lock, while {other.label} waits for one at {other.site.label}"
+    text = f"in {site.label} waiting for {other.label}"
     if other.who in ("no child", "stopped child"):
-        return f"in {site.label} waiting for {other.label}"
-    return f"in {site.label} waiting for {other.label}, {_stuck(other.site)}"
-
-
-def _stuck(site: Site) -> str:
-    """Say where a worker is stuck, as in "stuck in Queue.put at feed (loader.py:41)"."""
-    inside = f"stuck in {clean(site.inside, 60)} at {site.label}" if site.inside else f"stuck at {site.label}"
-    return inside + (f", {_DOES[site.wait]}" if site.wait in ("storage", "lock", "sleep", "process") else "")
-
-
-def _storage_sentence(member: Member, other: Other | None) -> str:
-    """Say that the wait is for storage or the network; "" where it is not."""
-    site = _named(member.site, other)
-    if site.wait != "storage":
-        return ""
-    reads = f"{site.label}, in {clean(site.inside, 60)}" if site.inside else site.label
-    return f"It reads or writes storage or the network there: {reads}."
-
-
-def _other_sentences(other: Other | None) -> list[str]:
-    if other is None:
-        return []
-    if other.who == "no child":
-        return []
-    inside = f", in {clean(other.site.inside, 60)}" if other.site.inside else ""
-    return [
-        f"The training thread waits for {other.label}" + (f": {other.site.label}{inside}." if other.site.own else ".")
-    ]
-
-
-def _others_there(scene: Scene, ranks: Sequence[int]) -> str:
-    files = {scene.members[rank].site.label for rank in ranks}
-    where = "in the same line" if len(files) == 1 else "in the same function"
-    return f"{len(ranks)} workers sit {where}."
+        return text
+    inside = f"in {clean(other.site.inside, 60)} " if other.site.inside else ""
+    does = f", {_DOES[other.site.wait]}" if other.site.wait in ("storage", "lock", "sleep", "process") else ""
+    return f"{text}, stuck {inside}at {other.site.label}{does}"
 
 
 # --- find what the training thread waits for inside its own worker: another thread, or a data-loader child ---
