@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -143,15 +142,3 @@ def test_frames_that_enter_a_collective_are_its_waiting_and_no_code(seed: int) -
 
     verdict = judge(Entering(), seed=seed, workers=4)
     assert all(one.cause != "python-on-critical-path" for one in causes(verdict)), verdict.summary
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_stage_that_reads_data_slowly_from_the_start_is_named_though_it_has_no_peers(seed: int) -> None:
-    """Two pipeline stages of one worker each; only the first reads data, and nothing is known but what is expected."""
-    calm_s = synthesize_window(synthesize(FleetPlan(workers=2, stages=2, seed=seed))).current_iteration_s
-    patterns = synthesize(FleetPlan(workers=2, stages=2, seed=seed), [SlowLoader((0,), 120.0)], 2)
-    window = msgspec.structs.replace(synthesize_window(patterns, "expected"), baseline_iteration_s=calm_s)
-    verdict = analyze("job", window, patterns, settings=Settings(expected_iteration_s=calm_s or 0.0))
-    found = verdict.cause
-    assert found is not None
-    assert (found.cause, found.workers, found.scope) == ("slow-data-loading", (0,), "some"), verdict.summary

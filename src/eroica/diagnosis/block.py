@@ -121,7 +121,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         each_us: Time of one occurrence; NaN if it is in each iteration.
         caller: The user's function that calls the block's operators.
         operator: Name of the operator that holds most of the block, "" for none.
-        together: Share of the pauses that all workers take in the same iteration; NaN where it is about none.
         planned: What all workers have more of by the training's own plan, if that explains the block's time.
     """
 
@@ -144,7 +143,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     each_us: float = np.nan
     caller: Caller | None = None
     operator: str = ""
-    together: float = np.nan
     planned: tuple[Growth, ...] = ()
 
 

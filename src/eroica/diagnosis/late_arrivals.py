@@ -37,14 +37,13 @@ def find_late_arrivals(view: View) -> Iterator[Block]:
     chains = chain_executions(view.suspects.arrivals.matched)
     late = [(chain, rows, at) for chain in chains for rows, at in _late_together(chain)]
     late.sort(key=lambda each: -float(blame_of(each[0])[each[1]].sum()))
-    late_in = _late_in_each(chains, late)
     known: set[int] = set()
     for whole, rows, at in late:
         passing = _passing_on(view, whole, rows, at)
         chain = without(whole, passing)
         own = [chain.members.index(whole.members[row]) for row in rows if row not in passing]
         members = {chain.members[row] for row in own}
-        if not 0 < len(own) < len(chain.members) or members <= known or _is_a_role(view, chain, members, late_in):
+        if not 0 < len(own) < len(chain.members) or members <= known or _is_a_role(view, chain, members):
             continue
         if not _is_chance(view, chain, own, at) and (block := _block(view, chain, own, at)) is not None:
             known |= members
@@ -77,40 +76,12 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: Places) -> list[i
     return [row for row in rows if float(elsewhere_M[row] - np.median(elsewhere_M[others])) >= HALF * late_us]
 
 
-def _late_in_each(
-    chains: Sequence[Chain], late: Sequence[tuple[Chain, list[int], Places]]
-) -> list[tuple[frozenset[int], frozenset[int]]]:
-    """Return the members of each chain, and those of them that are late in it."""
-    found: dict[int, set[int]] = {id(chain): set() for chain in chains}
-    for chain, rows, _ in late:
-        found[id(chain)] |= {chain.members[row] for row in rows}
-    return [(frozenset(chain.members), frozenset(found[id(chain)])) for chain in chains]
-
-
-def _is_a_role(
-    view: View, chain: Chain, late: set[int], late_in: Sequence[tuple[frozenset[int], frozenset[int]]]
-) -> bool:
-    """Return True if the late are all workers of a role beside other roles: that is how work is cut, and no lateness.
-
-    Together in one group, or each in its own: the first and the last stage meet in groups of two. Where no other group
-    is like this one and workers are missing, nothing tells structure from lateness.
-    """
-    roles, members = view.fleet.roles, set(chain.members)
+def _is_a_role(view: View, chain: Chain, late: set[int]) -> bool:
+    """Return True if the late are all workers of their roles here, beside other roles: that is how work is cut."""
+    roles = view.fleet.roles
     own = {int(roles[worker]) for worker in late}
-    alike = {int(worker) for worker in np.flatnonzero(np.isin(roles, list(own)))}
-    if not {int(roles[worker]) for worker in members} - own or (alike - late) & members:
-        return False
-    if min(int((roles == role).sum()) for role in own) > 1 and late == alike:
-        return True
-    here = sorted(int(roles[worker]) for worker in members)
-    siblings = [
-        there_late
-        for there, there_late in late_in
-        if there != members and sorted(int(roles[worker]) for worker in there) == here
-    ]
-    if not siblings:
-        return bool(view.context.missing)
-    return all(one and {int(roles[worker]) for worker in one} <= own for one in siblings)
+    alike = {worker for worker in chain.members if int(roles[worker]) in own}
+    return late == alike and len(alike) < len(chain.members)
 
 
 def _is_chance(view: View, chain: Chain, rows: list[int], at: Places) -> bool:
@@ -147,11 +118,6 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
     if named:
         mean_us = float(view.fleet.critical_us[named][:, workers].sum(axis=0).mean())
         usual_us = float(np.nan_to_num(view.suspects.peers_us[named][:, workers]).sum(axis=0).mean())
-    saved_us = held_up(chain, rows, at) / view.iterations
-    if view.iterations == 1 and cell == "late":
-        longer_us = _worked_longer(view, workers)
-        if longer_us >= HALF * each_us:  # the device worked longer before each of them: all waits go with it
-            saved_us = max(saved_us, min(longer_us, float(waited_RK.sum(axis=1).min())))
     return Block(
         cell=cell,
         rows=focus.functions,
@@ -165,15 +131,10 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
         strength=_strength(view, workers, at.size),
         agreement=1.0,
         culprit=_told(view, chain, rows, at, each_us, focus),
-        gain=saved_us / max(float(view.fleet.iteration_us[list(chain.members)].mean()), 1e-9),
+        gain=held_up(chain, rows, at)
+        / view.iterations
+        / max(float(view.fleet.iteration_us[list(chain.members)].mean()), 1e-9),
     )
-
-
-def _worked_longer(view: View, workers: list[int]) -> float:
-    """Return how much longer the devices of the late computed than those of their peers, all kernels together."""
-    rows = [row for row, key in enumerate(view.fleet.keys) if key.kind == "compute"]
-    over = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[np.ix_(rows, workers)]
-    return float(over.sum(axis=0).mean())
 
 
 def _strength(view: View, workers: list[int], times: int) -> float:

@@ -243,21 +243,11 @@ def _most(
     if late_W.any():
         yield outliers_of(source, aim, spent.steady_us, late_W, agreement)
         return
-    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     if source == "expectation":
-        agreement_W = _awaited_roles(view) / np.maximum(excess.excess_us, 1e-9)
+        return
+    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     for role_W in late_roles(view, over_W, agreement_W):
         yield outliers_of(source, aim, spent.steady_us, role_W, agreement_W)
-
-
-def _awaited_roles(view: View) -> Floats:
-    """Return by how much less each worker waits than the median worker of other roles; 0 without any. float64 [W]."""
-    less_W = np.zeros(view.workers)
-    for role in np.unique(view.fleet.roles):
-        own_W = view.fleet.roles == role
-        if not own_W.all():
-            less_W[own_W] = float(np.median(view.wait_us[~own_W])) - view.wait_us[own_W]
-    return less_W
 
 
 def late_roles(view: View, over_W: Flags, agreement_W: Floats) -> Iterator[Flags]:

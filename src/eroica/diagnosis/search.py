@@ -81,9 +81,9 @@ def find_blocks(view: View) -> list[Block]:
         *find_late_arrivals(view),
         *find_idle_devices(view),
         *find_structure(view),
+        *_held(view),
     ]
-    known = [with_facts(view, with_caller(view, block)) for block in found]
-    return [*known, *(with_facts(view, block) for block in _held(view, known))]
+    return [with_facts(view, with_caller(view, block)) for block in found]
 
 
 def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
@@ -272,13 +272,12 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     if lost_I.mean() < COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
         return
     paused_WI = time_WI > _PAUSE_US
-    together = float(paused_WI[:, paused_WI.any(axis=0)].mean()) if paused_WI.any() else 0.0
+    is_of_all = paused_WI.any() and paused_WI[:, paused_WI.any(axis=0)].mean() >= _TOGETHER
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].sum()))
-    is_of_all = together >= _TOGETHER
     yield Block(
         cell="collections",
         rows=tuple(rows),
-        focus=msgspec.structs.replace(whole_rows(view.fleet.keys[heaviest].name, rows)),
+        focus=whole_rows(view.fleet.keys[heaviest].name, rows),
         workers=tuple(range(view.workers)) if is_of_all else (),
         scope="all" if is_of_all else "rotating",
         reference="baseline" if view.suspects.baseline is not None else "expectation",
@@ -286,7 +285,6 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
         mean_us=float(time_WI.mean()),
         reference_us=float(before_W.mean()),
         strength=strength,
-        facts=Facts(together=together),
     )
 
 
@@ -373,13 +371,8 @@ def _calls(fleet: Fleet, name: str) -> float:
     return float(np.median(fleet.count[rows].sum(axis=0))) if rows else 0.0
 
 
-def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
-    """Yield workers whose processes were stopped or throttled for long, and for whom the others wait.
-
-    Args:
-        view: The window.
-        known: Blocks of operators stand for a worker's loss where they account for most of it.
-    """
+def _held(view: View) -> Iterator[Block]:
+    """Yield workers whose processes were stopped or throttled for long, and for whom the others wait."""
     held_W = held_share(view.fleet)
     late_W = held_W >= _LONG_HELD
     if view.is_trace or not late_W.any() or late_W.mean() >= MOST:
@@ -389,10 +382,6 @@ def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
     waits_W = np.median(view.wait_us[held_W < _LONG_HELD]) - view.wait_us
     agreement_W = np.clip(waits_W / np.maximum(lost_W, 1e-9), 0.0, 1.0)
     late_W &= agreement_W >= LEAST_AGREEMENT
-    for block in known:
-        if block.cell == "operators" and block.workers:
-            members = list(block.workers)
-            late_W[members] &= block.excess_us < 0.6 * lost_W[members]
     members = np.flatnonzero(late_W).tolist()
     if not members:
         return

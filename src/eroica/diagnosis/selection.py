@@ -18,7 +18,6 @@ from eroica.diagnosis.helpers import find_helpers, find_lock_holders
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
-from eroica.diagnosis.outliers import FEW_ITERATIONS
 from eroica.diagnosis.recordings import is_believed
 from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, find_blocks
 from eroica.diagnosis.setup import find_setting
@@ -36,8 +35,6 @@ LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
 _SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
 #: Causes that a process beside the job may have brought about.
 _BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", "host-bound", UNKNOWN})
-#: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
-_LENIENT = 1 / 3
 #: Share of all gains from which a cause leads.
 _LEADS = 0.8
 
@@ -88,18 +85,8 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
     few = f"{view.iterations} iterations are too few to be sure of it"
     weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
-    if not causes and view.iterations <= FEW_ITERATIONS and view.strictness == 1:
-        weighed = [*_doubted(view), *weighed]
     settled = settle_gains(view, causes)
     return sorted(settled, key=lambda one: one.cause == PLANNED), weighed  # faults come first
-
-
-def _doubted(view: View) -> list[Weighed]:
-    """Return what a lenient search finds in a window of few iterations, the largest first."""
-    causes, _ = find_causes(View(view.suspects, view.context, view.settings, _LENIENT))
-    why = f"{view.iterations} iterations are too few to tell it from noise"
-    large = sorted((one for one in causes if one.gain >= LEAST_DOUBTED), key=lambda one: -one.weight)
-    return [Weighed(cause=one, decision=why, is_doubted=True) for one in large]
 
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:

@@ -318,8 +318,6 @@ def _of_operators(view: View, block: Block) -> list[str]:
         usual = "before" if block.reference == "baseline" else "on the peers"
         own, other = format_ms(facts.caller.own_us), format_ms(facts.caller.usual_us)
         told.append(f"What {facts.caller.focus.label} calls takes {own}; {usual} {other}.")
-    if facts.together >= 0:
-        told.append(f"{percent(facts.together)} of the pauses are in iterations in which the other workers pause, too.")
     return told
 
 
