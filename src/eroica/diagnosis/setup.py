@@ -15,9 +15,8 @@ import numpy as np
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF, MOST
 from eroica.diagnosis.operators import QUEUED_OF_LOSS, queued_share
-from eroica.diagnosis.placement import name_accused
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import FEW, name_workers
+from eroica.diagnosis.words import FEW, name_accused, name_workers
 
 Setup = Mapping[str, str]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})

@@ -11,11 +11,10 @@ from eroica.diagnosis.block import Block
 from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.labels import PLANNED, UNKNOWN
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
-from eroica.diagnosis.placement import describe_place, is_extra_duty, name_accused
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, name_workers, short_name
+from eroica.diagnosis.words import describe_place, format_ms, is_extra_duty, name_accused, name_workers, short_name
 from eroica.model.shares import percent
 from eroica.model.words import milliseconds
 
