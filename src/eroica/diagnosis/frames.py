@@ -113,7 +113,7 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: For findings that name none.
-NOTHING = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False)
+NOTHING = Focus(name=NO_FUNCTION, functions=(), share=0.0, is_specific=False)
 
 
 class _Node(msgspec.Struct, kw_only=True):
@@ -150,7 +150,7 @@ def is_own_frame(entry: str) -> bool:
 
 def whole_rows(name: str, rows: Sequence[int]) -> Focus:
     """Name rows as they are, without a frame: an operator, or collectives of one kind."""
-    return Focus(name=name, place="", stack=(), functions=tuple(rows), share=1.0, is_own=False, is_specific=True)
+    return Focus(name=name, functions=tuple(rows))
 
 
 def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
@@ -215,13 +215,18 @@ def _focus(keys: Sequence[FunctionKey], entry: str, node: _Node, total: float, *
 
 def _heaviest(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus:
     row = int(np.argmax(excess_R))
-    key = keys[functions[row]]
+    found = focus_on_row(keys, functions[row], float(excess_R[row] / excess_R.sum()))
+    return msgspec.structs.replace(found, is_specific=bool(excess_R[row] >= HALF * time_R[row]))
+
+
+def focus_on_row(keys: Sequence[FunctionKey], row: int, share: float) -> Focus:
+    """Name one row by its key and the innermost frame of its stack; `share` is what it holds of the excess."""
+    key = keys[row]
     return Focus(
         name=key.name,
         place=split_frame(key.stack[-1]).place if key.stack else "",
         stack=key.stack,
-        functions=(functions[row],),
-        share=min(float(excess_R[row] / excess_R.sum()), 1.0),
+        functions=(row,),
+        share=min(share, 1.0),
         is_own=bool(key.stack) and is_own_frame(key.stack[-1]),
-        is_specific=bool(excess_R[row] >= HALF * time_R[row]),
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Cell, Culprit
-from eroica.diagnosis.frames import HALF, NOTHING, Focus, split_frame
+from eroica.diagnosis.frames import HALF, NOTHING, Focus, focus_on_row
 from eroica.diagnosis.recordings import FEWEST_TOLD
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
@@ -154,13 +154,7 @@ def _function(view: View, workers: list[int], each_us: float) -> tuple[Focus, Ce
     if not order or over_F[order[0]] < HALF * each_us:
         return NOTHING, "late"
     row, key = order[0], keys[order[0]]
-    focus = Focus(
-        name=key.name,
-        place=split_frame(key.stack[-1]).place if key.stack else "",
-        stack=key.stack,
-        functions=(row,),
-        share=min(float(over_F[row]) / each_us, 1.0),
-    )
+    focus = focus_on_row(keys, row, float(over_F[row]) / each_us)
     if key.phase == "input":
         return focus, "input"
     cells: dict[str, Cell] = {"python": "python", "gc": "collections"}

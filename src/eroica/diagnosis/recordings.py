@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import HALF, MOST, NOTHING, OUTSIDE, Focus, is_own_frame, split_frame
+from eroica.diagnosis.frames import HALF, MOST, NOTHING, OUTSIDE, Focus, focus_on_row, is_own_frame, split_frame
 from eroica.diagnosis.outliers import time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
@@ -79,12 +79,9 @@ def _heaviest(view: View, rows: list[int], members: list[int]) -> Focus:
         return NOTHING
     time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
     row = rows[int(np.argmax(time_R))]
-    key = view.fleet.keys[row]
-    if key.name.startswith("ProfilerStep"):  # the annotation around an iteration, which is no function
+    if view.fleet.keys[row].name.startswith("ProfilerStep"):  # the annotation around an iteration, which is no function
         return NOTHING
-    place = split_frame(key.stack[-1]).place if key.stack else ""
-    share = float(time_R.max() / max(float(time_R.sum()), 1e-9))
-    return Focus(name=key.name, place=place, stack=key.stack, functions=(row,), share=share)
+    return focus_on_row(view.fleet.keys, row, float(time_R.max() / max(float(time_R.sum()), 1e-9)))
 
 
 def _idle_culprit(view: View, members: list[int], focus: Focus, mean_us: float) -> Culprit:

@@ -18,6 +18,7 @@ from eroica.diagnosis.helpers import find_helpers, find_lock_holders
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
+from eroica.diagnosis.outliers import FEW_ITERATIONS
 from eroica.diagnosis.recordings import is_believed
 from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, find_blocks
 from eroica.diagnosis.setup import find_setting
@@ -35,6 +36,8 @@ LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
 _SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
 #: Causes that a process beside the job may have brought about.
 _BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", "host-bound", UNKNOWN})
+#: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
+_LENIENT = 1 / 3
 #: Share of all gains from which a cause leads.
 _LEADS = 0.8
 
@@ -85,6 +88,10 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
     few = f"{view.iterations} iterations are too few to be sure of it"
     weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
+    if not causes and view.iterations <= FEW_ITERATIONS and view.strictness == 1:
+        lenient, _ = find_causes(View(view.suspects, view.context, view.settings, _LENIENT))
+        large = sorted((one for one in lenient if one.gain >= LEAST_DOUBTED), key=lambda one: -one.weight)
+        weighed = [*(Weighed(cause=one, decision=few, is_doubted=True) for one in large), *weighed]
     settled = settle_gains(view, causes)
     return sorted(settled, key=lambda one: one.cause == PLANNED), weighed  # faults come first
 

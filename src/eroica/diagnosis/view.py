@@ -186,7 +186,7 @@ class View:
     def deficit_since_us(self) -> Floats:
         """Time by which each worker's waiting rose less since the baseline window than that of other roles' workers.
 
-        For roles that have nobody to compare with inside; 0 without a baseline or another role. float64 [W].
+        Compares roles as a whole; 0 without a baseline window or another role. float64 [W].
         """
         rise_W = self.wait_rise_us
         deficit_W = np.zeros(self.workers)
@@ -209,11 +209,10 @@ class View:
 
     @property
     def baseline_us(self) -> float | None:
-        """Mean iteration of the baseline window, else of the job's best stretch.
+        """Mean iteration of the baseline window, else of the job's best stretch; None if nobody knows.
 
-        Of that, too, where this window shows all of the slowdown that was told, and the baseline window none: on a
-        device recording makes iterations longer the more they wait for launches, and a pause counts much in a few. What
-        a window shows of less may be the cost of recording, which the baseline window holds as well.
+        On a device, recording makes iterations longer that wait for launches. If this window shows all of the slowdown
+        that the trigger saw, and yet is as long as the baseline window, the best stretch counts.
         """
         past, told_us = self.suspects.baseline, (self.context.window.current_iteration_s or np.inf) * 1e6
         is_told = self.fleet.has_accelerator and self.shows_slowdown and self.iteration_us >= told_us
@@ -245,9 +244,9 @@ class View:
 
     @property
     def recording_us(self) -> float:
-        """Time by which a device's iterations are longer in the window than outside, while nobody finds the job slow.
+        """Time by which recording makes a device's iterations longer, in a job that nobody finds slow; else 0.
 
-        Recording makes all longer that the host does, and the device waits for it: a limit knows nothing of that.
+        Recording slows the host, and the device waits for it. A stated limit does not allow for that.
         """
         told_us = (self.context.window.current_iteration_s or np.inf) * 1e6
         is_steady = self.fleet.has_accelerator and not (self.is_trace or self.shows_slowdown)
@@ -271,10 +270,10 @@ class View:
         return max(self._losses, key=lambda one: one.beyond, default=None)
 
     def _compare_with_past(self) -> Iterator[Lost]:
-        """Compare with the baseline window own work, all of the iteration, and pauses; with the best pace, the whole.
+        """Yield what is lost against the job's best pace, and against the baseline window.
 
-        Capturing may make iterations longer, so the pace is the faster of that inside and that before; but without a
-        device it does not double them: those got slow as the window opened.
+        The best pace is compared with the iterations that count, made shorter by what capturing adds (`_shorter`).
+        The baseline window is compared in whole iterations, in own work, and in pauses; the largest loss counts.
         """
         past, best_us = self.suspects.baseline, self.stated_baseline_us
         kept_I, now_I = self.fleet.iteration_us.mean(axis=0), self.whole.busy_us.max(axis=0)

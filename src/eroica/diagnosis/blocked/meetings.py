@@ -20,6 +20,9 @@ from eroica.model.words import clean
 GroupKey = tuple[str, str, int, int, int]
 
 _GONE = -2
+#: Operations whose members all pass the same number of elements; others may differ by root or by shard.
+_SAME_SIZE = ("all_reduce", "allreduce", "broadcast", "reduce")
+_POINT_TO_POINT = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,14 +34,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         ranks: Global ranks of its members.
         entered: Global rank -> last sequence number it entered; -2 for one that is gone.
         unknown: Members that could not be asked.
-        completed: Global rank -> last sequence number it completed; known from dumps only.
+        completed: Global rank -> last sequence number it completed, -1 for none.
     """
 
     name: str
     description: str
     ranks: tuple[int, ...]
     entered: dict[int, int]
-    unknown: tuple[int, ...]
+    unknown: list[int]
     completed: dict[int, int]
 
     @property
@@ -82,10 +85,6 @@ class Groups:
             self._ranks.setdefault(found, tuple(range(self._scene.expected)))
         return found
 
-    def ranks(self, key: GroupKey) -> tuple[int, ...]:
-        """Return the members of a group."""
-        return self._ranks[key]
-
     def build(self, key: GroupKey) -> Group:
         """Build the group with the standing of each member."""
         if key not in self._built:
@@ -93,57 +92,29 @@ class Groups:
         return self._built[key]
 
     def _build(self, key: GroupKey) -> Group:
-        entered: dict[int, int] = {}
-        completed: dict[int, int] = {}
-        unknown = []
-        for rank in self._ranks[key]:
-            number = self._entered(rank, key[0], mixed=key in self._mixed)
-            if number is None:
-                unknown.append(rank)
-            else:
-                entered[rank] = number
-            if number is not None and self._scene.from_dumps:
-                completed[rank] = self._completed(rank, key[0], mixed=key in self._mixed)
-        return Group(
-            name=key[0],
-            description=key[1],
-            ranks=self._ranks[key],
-            entered=entered,
-            unknown=tuple(unknown),
-            completed=completed,
-        )
-
-    def _entered(self, rank: int, name: str, *, mixed: bool) -> int | None:
-        """Return the last sequence number that a member entered; None if nobody knows."""
-        if rank in self._scene.deaths or rank in self._scene.left:
-            return _GONE
-        member = self._scene.members.get(rank)
-        flight = member.now.flight if member is not None else None
-        if flight is None:
-            return None
-        told = not mixed or name in flight.mixed
-        numbers = [group.enqueued for group in flight.progress if group.name == name and told]
-        entries = (*flight.open, *flight.recent)
-        numbers += [entry.sequence for entry in entries if entry.group == name and not entry.is_p2p]
-        if numbers:
-            return max(numbers)
-        return -1 if flight.progress and told else None
-
-    def _completed(self, rank: int, name: str, *, mixed: bool) -> int:
-        """Return the last sequence number that a member completed; -1 if none or if nobody knows."""
-        member = self._scene.members.get(rank)
-        flight = member.now.flight if member is not None else None
-        if flight is None:
-            return -1
-        told = not mixed or name in flight.mixed
-        numbers = [group.completed for group in flight.progress if group.name == name and told]
-        numbers += [entry.sequence for entry in flight.recent if entry.group == name and not entry.is_p2p]
-        return max(numbers, default=-1)
+        name, scene = key[0], self._scene
+        group = Group(name=name, description=key[1], ranks=self._ranks[key], entered={}, unknown=[], completed={})
+        for rank in group.ranks:
+            member = scene.members.get(rank)
+            flight = member.now.flight if member is not None else None
+            if rank in scene.deaths or rank in scene.left:
+                group.entered[rank] = _GONE
+                continue
+            told = flight is not None and (key not in self._mixed or name in flight.mixed)
+            progress = [one for one in flight.progress if one.name == name and told] if flight is not None else []
+            recent = _sequences(flight.recent, name) if flight is not None else []
+            opened = _sequences(flight.open, name) if flight is not None else []
+            numbers = [*(one.enqueued for one in progress), *opened, *recent]
+            if flight is None or not (numbers or (flight.progress and told)):
+                group.unknown.append(rank)
+                continue
+            group.entered[rank] = max(numbers, default=-1)
+            group.completed[rank] = max([*(one.completed for one in progress), *recent], default=-1)
+        return group
 
 
-#: Operations whose members all pass the same number of elements; others may differ by root or by shard.
-_SAME_SIZE = ("all_reduce", "allreduce", "broadcast", "reduce")
-_POINT_TO_POINT = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
+def _sequences(entries: Iterable[FlightEntry], name: str) -> list[int]:
+    return [one.sequence for one in entries if one.group == name and not one.is_p2p]
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,8 +322,8 @@ def _pair(member: Member, groups: Groups) -> tuple[int, FlightEntry] | None:
     for entry in member.now.flight.open if member.now.flight is not None else ():
         match = _POINT_TO_POINT.search(entry.name[:200]) if entry.is_p2p else None
         key = groups.key(member.rank, entry.group) if match else None
-        if match is not None and key is not None and len(match[1]) < 9 and int(match[1]) < len(groups.ranks(key)):
-            return groups.ranks(key)[int(match[1])], entry
+        if match is not None and key is not None and len(match[1]) < 9 and int(match[1]) < len(groups.build(key).ranks):
+            return groups.build(key).ranks[int(match[1])], entry
     return None
 
 
@@ -401,15 +372,13 @@ def find_stalls(scene: Scene, groups: Groups) -> dict[int, Stall]:
     for (key, sequence), entries in first.items():
         group = groups.build(key)
         finished = tuple(rank for rank, number in group.completed.items() if number >= sequence)
-        if not _most(len(finished), len(group.ranks)) or min(group.entered.values(), default=-1) < sequence:
+        members = len(group.ranks)
+        is_most = 2 * len(finished) > members or (members == 2 and len(finished) == 1)
+        if not is_most or min(group.entered.values(), default=-1) < sequence:
             continue
         for rank in entries.keys() & group.entered.keys():
             stalls[rank] = Stall(group=group, entry=entries[rank], finished=finished)
     return stalls
-
-
-def _most(finished: int, members: int) -> bool:
-    return 2 * finished > members or (members == 2 and finished == 1)
 
 
 def find_lagging(scene: Scene, group: Group, sequence: int, entries: Mapping[int, FlightEntry]) -> list[int]:
