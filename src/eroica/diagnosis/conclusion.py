@@ -33,8 +33,6 @@ MORE_STEPS = "record more steps (schedule(active=...))"
 LEAVE_ON = "leave the baseline window on, or compare with a healthy run (eroica diff)"
 #: Share of the growth from which planned changes account for all of it: the rest of a busy machine's is noise.
 _MOST = 0.75
-#: An iteration so many times as long as the usual one had a pause; so much longer is told, though it may be noise.
-_PAUSE, _TOLD = 1.5, 1.1
 
 
 class Conclusion(NamedTuple):
@@ -183,7 +181,7 @@ def _contradiction(view: View) -> str:
 
 def _longer(view: View, loss: Lost) -> str:
     busy_I = view.whole.busy_us.max(axis=0)
-    long = int((busy_I >= _PAUSE * np.median(busy_I)).sum())
+    long = int((busy_I >= 1.5 * np.median(busy_I)).sum())
     what = f", {long} of {busy_I.size} at least half as long again as the usual one" if long else ""
     against = "the baseline window" if loss.is_inside else "the job's best"
     again = f"{LONGER_WINDOW}, to see whether and how often that comes again" if loss.is_inside else LEAVE_ON
@@ -200,7 +198,7 @@ def _healthy(view: View) -> str:
         return f"No cause found: no worker is slower than its peers. {describe_stage(view, stage)}, which is structure."
     text = "No cause found: no worker is slower than its peers, and no function stands out"
     text += f" ({view.now_text} per iteration)."
-    if (view.times.current_ms or 0.0) >= _TOLD * (view.times.baseline_ms or np.inf):
+    if (view.times.current_ms or 0.0) >= 1.1 * (view.times.baseline_ms or np.inf):  # told, though it may be noise
         text += f" Iterations take {view.now_and_before}; healthy windows differ by as much."
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
         return f"{text} The slowdown was over when the window opened."

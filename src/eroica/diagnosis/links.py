@@ -28,10 +28,10 @@ from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
-#: The fast part of like groups shows what a transfer can take. A group is slow from so many times that on, and its
+#: The fast fifth of like groups shows what a transfer can take. A group is slow from so many times that on, and its
 #: members use more of a path from so many times what nearly everybody in other groups uses. Healthy ones differ by
 #: up to 40 %.
-_FAST, _LONGER, _NEARLY_EVERYBODY = 0.2, 1.5, 0.95
+_LONGER = 1.5
 #: Values of a counter behind a worker's use of its path.
 _LEAST_SAMPLES = 20
 #: A link, or a thread with the interpreter lock, was measured itself: the time lost need be less sure, and that counts
@@ -171,7 +171,7 @@ def _of_family(view: View, family: Family) -> Iterator[Block]:
 def _slow_groups(view: View, family: Family) -> _Slow | None:
     """Return the groups that take clearly longer than like ones; None without any."""
     series_GI = np.stack([one.transfer_us for one in family.groups])
-    fast_I, mean_G = np.quantile(series_GI, _FAST, axis=0), series_GI.mean(axis=1)
+    fast_I, mean_G = np.quantile(series_GI, 0.2, axis=0), series_GI.mean(axis=1)
     fast_us = float(fast_I.mean())
     slow_G = (mean_G >= _LONGER * fast_us) & (mean_G - fast_us >= view.settings.min_gain * view.iteration_us)
     if not slow_G.any() or slow_G.mean() > MOST:
@@ -190,7 +190,7 @@ def _on_slower_path(view: View, one: GroupPaths, found: _Slow) -> list[int]:
     usual = usual[~np.isnan(usual)]
     if one.resource != "pcie" or not usual.size:
         return []
-    highest = float(np.quantile(usual, _NEARLY_EVERYBODY))
+    highest = float(np.quantile(usual, 0.95))
     least = max(_LONGER * highest, highest + USE_FLOOR)
     return [worker for worker, mu in zip(one.members, one.mu, strict=True) if mu >= least]
 

@@ -31,8 +31,6 @@ FEW_STEPS = 5
 _LEAST_BELIEVED, _LEAST_BELIEVED_ONCE = 2.5, 1.5
 #: So few iterations that are alike to the last digit say at most so many times what is known without them.
 FEWEST_TOLD, _MOST_BEYOND_KNOWN = 4, 1.5
-#: A worker alone has nobody to be compared with.
-_ALONE = 0.75
 #: Share of the iteration from which waiting is worth a word.
 _WORTH_A_WORD = 0.1
 
@@ -146,7 +144,7 @@ def recorded_probability(view: View, block: Block) -> float:
     """Return the probability that a recording's cause is real: the gate is fitted on windows of running jobs."""
     strength = believed_strength(view, block)
     heard = max((view.workers / max(view.context.expected_workers, view.workers)) ** 0.5, 0.8)
-    alone = _ALONE if view.workers == 1 else 1.0
+    alone = 0.75 if view.workers == 1 else 1.0  # it has nobody to be compared with
     effect = strength**2 / (strength**2 + _LEAST_BELIEVED**2)
     return float(min(effect * (0.5 + 0.5 * block.focus.share) * heard * alone, 0.99))
 

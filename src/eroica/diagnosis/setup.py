@@ -16,7 +16,7 @@ from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF, MOST
 from eroica.diagnosis.operators import QUEUED_OF_LOSS, queued_share
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import FEW, name_accused, name_workers
+from eroica.diagnosis.words import FEW, name_affected, name_workers
 
 Setup = Mapping[str, str]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
@@ -231,7 +231,7 @@ def find_setting(view: View, block: Block, cause: str) -> Culprit | None:
     proof = [one for one in found if one.is_proof]
     if not proof:
         return None
-    whom = _whom(view, block.workers)
+    whom = name_affected(view, block.workers)
     be = "is" if whom.startswith(("worker ", "host ")) else "are"
     first = proof[0]
     return Culprit(
@@ -247,7 +247,7 @@ def tell_settings(view: View, block: Block, cause: str) -> tuple[str, ...]:
     if view.is_trace or not block.workers:
         return ()
     found, whose = _compared(view, block, cause)
-    beside = [one.phrase(_whom(view, block.workers), whose) for one in found if not one.is_proof][:FEW]
+    beside = [one.phrase(name_affected(view, block.workers), whose) for one in found if not one.is_proof][:FEW]
     told = [f"Settings differ there: {'; '.join(beside)}."] if beside else []
     return (*told, *_warnings(view, block.workers, cause))
 
@@ -336,12 +336,6 @@ def _differences(pairs: Sequence[tuple[Setup, Sequence[Setup]]], cause: str, los
 def _values(values: Iterable[str | None]) -> str:
     distinct = sorted({"not set" if value is None else value for value in values})
     return " or ".join(distinct[:FEW])
-
-
-def _whom(view: View, workers: Sequence[int]) -> str:
-    if len(workers) == view.workers:
-        return f"all {view.workers} workers" if view.workers > 1 else name_workers([view.fleet.ranks[0]])
-    return name_accused(view, workers)[0]
 
 
 def _warnings(view: View, workers: Iterable[int], cause: str | None) -> Iterator[str]:

@@ -14,16 +14,22 @@ from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import describe_place, format_ms, is_extra_duty, name_accused, name_workers, short_name
+from eroica.diagnosis.words import (
+    describe_place,
+    format_ms,
+    is_extra_duty,
+    name_accused,
+    name_affected,
+    name_workers,
+    short_name,
+)
 from eroica.model.shares import percent
 from eroica.model.words import milliseconds
 
 #: Use of a core below which a function waits rather than computes, and from which it computes.
-WAITS_RATHER, _COMPUTES = 0.3, 0.7
+_WAITS_RATHER, _COMPUTES = 0.3, 0.7
 #: A thread that waits this long for a core, and uses so much of the rest, is computing.
 _OFTEN_QUEUED = 0.2
-#: Less than this is told as nothing, microseconds.
-_NOTHING_US = 10.0
 _MEANINGS = {
     "compile": "That is a compiler: code is compiled again while the job trains.",
     "program": "That waits for another program that this function started.",
@@ -212,7 +218,7 @@ def _rest(view: View, block: Block) -> str:
             return f"; {waiting} of the other {others} workers wait{'s' if waiting == 1 else ''} for {whom}."
         return f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}."
     if block.reference == "baseline":
-        before = format_ms(block.reference_us) if block.reference_us >= _NOTHING_US else "nothing"
+        before = format_ms(block.reference_us) if block.reference_us >= 10.0 else "nothing"
         return f", against {before} {view.back_then}."
     return "."
 
@@ -225,7 +231,7 @@ def _limit(view: View, block: Block) -> str:
     queued = 0.0 if block.is_elsewhere else 1 - block.facts.allowed
     if core < _COMPUTES and queued >= _OFTEN_QUEUED and core >= MOST * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
-    if core < WAITS_RATHER:
+    if core < _WAITS_RATHER:
         return f"It waits rather than computes ({percent(core)} of a core)."
     return f"It keeps a core busy ({percent(core)})." if core > _COMPUTES else ""
 
@@ -271,7 +277,7 @@ def _amount(view: View, block: Block) -> str:
     noise = f"{min(block.strength, 999):.0f} standard errors over {view.iterations} iterations"
     if view.iterations == 1:
         noise = "one iteration only: its noise is unknown"
-    where = "Mean over all workers" if not block.workers else _ranks(view, block.workers)
+    where = "Mean over all workers" if not block.workers else name_affected(view, block.workers)
     where = where[0].upper() + where[1:]
     return f"{where}: {format_ms(block.mean_us)} per iteration; {usual} (excess {format_ms(block.excess_us)}, {noise})."
 
@@ -320,12 +326,6 @@ def _of_operators(view: View, block: Block) -> list[str]:
     return told
 
 
-def _ranks(view: View, workers: Sequence[int]) -> str:
-    if len(workers) == view.workers > 1:
-        return f"all {view.workers} workers"
-    return name_accused(view, workers)[0]
-
-
 def _waiting(view: View, block: Block) -> list[str]:
     """State who waits: time in collectives on both sides, and the share of the blame."""
     accused = list(block.workers)
@@ -333,9 +333,9 @@ def _waiting(view: View, block: Block) -> list[str]:
     if not others:
         return []
     theirs, own = (format_ms(float(view.wait_us[side].mean())) for side in (others, accused))
-    told = [f"The others spend {theirs} per iteration in collectives, {_ranks(view, accused)} {own}."]
+    told = [f"The others spend {theirs} per iteration in collectives, {name_affected(view, accused)} {own}."]
     arrivals = view.suspects.arrivals
     if arrivals.blame_share(accused):
         share = f"{percent(arrivals.waiting_for(accused))} of all critical waiting"
-        told.append(f"{share} in {arrivals.executions} matched collectives is for {_ranks(view, accused)}.")
+        told.append(f"{share} in {arrivals.executions} matched collectives is for {name_affected(view, accused)}.")
     return told

@@ -79,6 +79,11 @@ def name_accused(view: View, workers: Sequence[int], *, capital: bool = False) -
     return text[0].upper() + text[1:] if capital else text, len(hosts) == 1
 
 
+def name_affected(view: View, workers: Sequence[int]) -> str:
+    """Name some workers (indices), as in "all 4 workers", "host node-3 (workers 24 to 31)" or "worker 2"."""
+    return f"all {view.workers} workers" if len(workers) == view.workers > 1 else name_accused(view, workers)[0]
+
+
 def _list_hosts(hosts: Sequence[str]) -> str:
     if len(hosts) > FEW:
         return f"{len(hosts)} hosts ({', '.join(hosts[:2])}, ...; "

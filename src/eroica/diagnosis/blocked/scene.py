@@ -12,8 +12,6 @@ from eroica.diagnosis.words import name_workers
 from eroica.model.look import Blockage, Death, ThreadLook, WorkerLook
 from eroica.model.worker import Worker
 
-#: Share of a core from which a thread counts as running rather than waiting.
-RUNNING = 0.25
 _STOPPED = ("T", "t")
 _MOVED_BYTES = 65_536
 
@@ -51,8 +49,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs(self) -> bool:
-        """True if the training thread uses a core."""
-        return self.cpu is not None and self.cpu >= RUNNING
+        """True if the training thread uses a quarter of a core or more: it runs rather than waits."""
+        return self.cpu is not None and self.cpu >= 0.25
 
     @property
     def is_stopped(self) -> bool:
