@@ -18,6 +18,7 @@ from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block, Caller, Reference
 from eroica.diagnosis.cells import enters_collective
 from eroica.diagnosis.frames import MOST, find_focus
+from eroica.diagnosis.operators import rows_then
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 
@@ -66,8 +67,12 @@ def find_caller(
     entry = focus.entry
     under = np.asarray([entry in view.fleet.keys[row].stack for row in rows], dtype=np.bool_)
     usual_us = float(usual_R[under].sum())
-    if reference == "baseline":
-        usual_us = max(usual_us, _before(view, entry, members, measure))
+    if reference == "baseline":  # whatever it called then
+
+        def all_under(past: Fleet) -> Floats:
+            return measure(past, [row for row in _rows(past) if entry in past.keys[row].stack]).sum(axis=0)
+
+        usual_us = max(usual_us, float(view.then(all_under)[members].mean()))
     return Caller(focus=focus, own_us=float(time_R[under].sum()), usual_us=usual_us)
 
 
@@ -104,26 +109,7 @@ def _usual(
         return None
     if measure is inside_us and past.knows_launchers != view.fleet.knows_launchers:
         return None
-    columns = _columns(view, past, members)
-    places = {key: place for place, key in enumerate(past.keys)}
-    found = [places.get(view.fleet.keys[row], -1) for row in rows]
-    known = [place for place in found if place >= 0]
-    then_R = dict(zip(known, measure(past, known)[:, columns].mean(axis=1), strict=True)) if known else {}
-    return np.asarray([then_R.get(place, 0.0) for place in found])
-
-
-def _columns(view: View, past: Fleet, members: Sequence[int]) -> list[int]:
-    columns = {rank: column for column, rank in enumerate(past.ranks)}
-    return [columns[view.fleet.ranks[worker]] for worker in members]
-
-
-def _before(view: View, entry: str, members: list[int], measure: Measure) -> float:
-    """Return the time under a frame in the baseline window, whatever it called then."""
-    past = view.suspects.baseline
-    if past is None:
-        return 0.0
-    rows = [row for row in _rows(past) if entry in past.keys[row].stack]
-    return float(measure(past, rows)[:, _columns(view, past, members)].mean(axis=1).sum()) if rows else 0.0
+    return np.asarray(rows_then(view.suspects, rows, measure)[:, members].mean(axis=1))
 
 
 def with_caller(view: View, block: Block) -> Block:

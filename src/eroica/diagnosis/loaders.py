@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.frames import MOST, Focus, find_focus, is_own_frame, split_frame
+from eroica.diagnosis.operators import rows_then
 from eroica.diagnosis.outliers import Outliers
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
@@ -180,21 +181,11 @@ def _busiest(view: View, rows: list[int], members: Sequence[int], reference: str
     usual_R = np.zeros(len(rows))
     if reference == "peers":
         usual_R = np.nan_to_num(view.fleet.usual(total_RW)[:, list(members)]).mean(axis=1)
-    elif reference == "baseline" and view.suspects.baseline is not None:
-        usual_R = _before(view, rows, members)
+    elif reference == "baseline":
+        then_RW = rows_then(view.suspects, rows, lambda past, at: past.total_us[at])
+        usual_R = np.nan_to_num(then_RW[:, list(members)]).mean(axis=1)
     keys = view.fleet.keys
     return find_focus(keys, rows, time_R - usual_R, time_R) or find_focus(keys, rows, time_R, time_R)
-
-
-def _before(view: View, rows: Sequence[int], members: Sequence[int]) -> Floats:
-    """Return the time of rows in the baseline window, mean over these workers. float64 [R]."""
-    past = view.suspects.baseline
-    assert past is not None
-    places = {key: place for place, key in enumerate(past.keys)}
-    ranks = {view.fleet.ranks[worker] for worker in members}
-    columns = [column for column, rank in enumerate(past.ranks) if rank in ranks]
-    then = [places.get(view.fleet.keys[row], -1) for row in rows]
-    return np.asarray([past.total_us[place, columns].mean() if place >= 0 and columns else 0.0 for place in then])
 
 
 def join_equally_slow(view: View, late: Outliers) -> Outliers:

@@ -100,18 +100,12 @@ def speed_against_peers(fleet: Fleet, phases: frozenset[str] | None = None) -> S
 
 def speed_against_baseline(suspects: Suspects, phases: frozenset[str] | None = None) -> Speed:
     """Compare operators of some phases, or of all, with the same worker's in the baseline window."""
-    fleet, past = suspects.fleet, suspects.baseline
+    fleet = suspects.fleet
     rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
-    shape = (len(rows), len(fleet.ranks))
-    before_total, before_count = np.full(shape, np.nan), np.full(shape, np.nan)
-    if past is not None:
-        places = {key: place for place, key in enumerate(past.keys)}
-        columns = {rank: column for column, rank in enumerate(past.ranks)}
-        at = np.asarray([places.get(fleet.keys[row], -1) for row in rows], dtype=np.intp)
-        for worker, rank in enumerate(fleet.ranks):
-            if rank in columns:
-                before_total[:, worker] = np.where(at >= 0, past.total_us[at, columns[rank]], 0.0)
-                before_count[:, worker] = np.where(at >= 0, past.count[at, columns[rank]], 0.0)
+    before_total, before_count = (
+        rows_then(suspects, rows, lambda past, at, name=name: getattr(past, name)[at])  # type: ignore[misc]
+        for name in ("total_us", "count")
+    )
     total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
     return _compare(
         _mean_duration(total_FW, count_FW), count_FW, _mean_duration(before_total, before_count), before_count
@@ -219,6 +213,33 @@ def then(suspects: Suspects, measure: Callable[[Fleet], Floats]) -> Floats:
     past = suspects.baseline
     known = dict(zip(past.ranks, measure(past), strict=True)) if past is not None else {}
     return np.asarray([known.get(rank, np.nan) for rank in suspects.fleet.ranks], dtype=np.float64)
+
+
+def rows_then(suspects: Suspects, rows: Sequence[int], measure: Callable[[Fleet, list[int]], Floats]) -> Floats:
+    """Measure some functions on each worker in the baseline window.
+
+    Args:
+        suspects: The window.
+        rows: The functions (indices into the fleet's keys). R of them.
+        measure: From a window and its rows to a value for each row and worker of that window.
+
+    Returns:
+        0 for a function that the baseline window does not have, NaN for a worker that was not in it. float64 [R, W].
+    """
+    past, ranks = suspects.baseline, suspects.fleet.ranks
+    found_RW = np.full((len(rows), len(ranks)), np.nan)
+    if past is None:
+        return found_RW
+    places = {key: place for place, key in enumerate(past.keys)}
+    columns = {rank: column for column, rank in enumerate(past.ranks)}
+    at_R = [places.get(suspects.fleet.keys[row], -1) for row in rows]
+    known = [at for at, place in enumerate(at_R) if place >= 0]
+    workers = [worker for worker, rank in enumerate(ranks) if rank in columns]
+    found_RW[:, workers] = 0.0
+    if known and workers:
+        then = measure(past, [at_R[at] for at in known])
+        found_RW[np.ix_(known, workers)] = then[:, [columns[ranks[worker]] for worker in workers]]
+    return found_RW
 
 
 def speed_against(suspects: Suspects, source: str, phases: frozenset[str] | None = None) -> Speed:
