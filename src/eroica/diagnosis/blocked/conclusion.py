@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from eroica.diagnosis.blocked.meetings import Meeting, is_first, operation_of
+from eroica.diagnosis.blocked.meetings import is_first, operation_of
 from eroica.diagnosis.blocked.origin import MOST_TOLD, Origin
 from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Waiting
@@ -138,34 +138,37 @@ def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> li
     """List the workers that wait, by the collective where a member is missing, if known; named causes are left out."""
     named = {rank for origin in origins for rank in origin.ranks}
     meetings = waiting.meetings
-    by_meeting: dict[tuple[str, str], list[tuple[int, Meeting]]] = defaultdict(list)
+    kinds = [(one.name, one.group.description or one.group.name) for one in meetings.items]
+    by_kind: dict[tuple[str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     by_pair: dict[str, list[int]] = defaultdict(list)
     guesses: dict[str, list[int]] = defaultdict(list)
     for rank in sorted(scene.members.keys() - named):
-        mine = [meetings.items[at] for at in meetings.of.get(rank, ())]
-        held = [one for one in mine if one.behind or one.stalled or one.previous is not None]
+        mine = {at: meetings.items[at] for at in meetings.of.get(rank, ())}
+        held = [at for at, one in mine.items() if one.behind or one.stalled or one.previous is not None]
         if held or (mine and rank not in meetings.peers):
-            meeting = next((one for one in held or mine if is_first(scene, rank, one)), (held or mine)[0])
-            by_meeting[meeting.name, meeting.group.description or meeting.group.name].append((rank, meeting))
+            choice = held or list(mine)
+            at = next((at for at in choice if is_first(scene, rank, mine[at])), choice[0])
+            by_kind[kinds[at]][at].append(rank)
         elif rank in meetings.peers:
             by_pair[operation_of(meetings.pairs[rank])].append(rank)
         elif scene.members[rank].seat == "communication":
             guesses[clean(scene.members[rank].site.inside, 80) or "a collective"].append(rank)
-    queues = [_queue(scene, name, found) for (name, _), found in sorted(by_meeting.items())]
+    queues = [_queue(scene, waiting, name, found) for (name, _), found in sorted(by_kind.items())]
     queues += [_pair_queue(waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
     queues += [_guess(scene, name, ranks) for name, ranks in sorted(guesses.items())]
     return sorted(queues, key=lambda queue: (-len(queue.ranks), queue.name, queue.ranks))[:MOST_TOLD]
 
 
-def _queue(scene: Scene, name: str, found: Sequence[tuple[int, Meeting]]) -> Queue:
-    meetings = {meeting.label: meeting for _, meeting in found}
+def _queue(scene: Scene, waiting: Waiting, name: str, found: Mapping[int, Sequence[int]]) -> Queue:
+    """Build the queue of all workers that wait in meetings of one kind; `found` holds them by meeting."""
     evidence = []
-    for label, one in list(meetings.items())[:3]:
+    for at in sorted(found)[:3]:
+        one = waiting.meetings.items[at]
         members = len(one.group.ranks)
         present = members - len(one.absent) - len(one.group.unknown)
-        evidence.append(f"{label}: {present} of {members} members have entered.")
-    evidence += [f"The same in {len(meetings) - 3} more groups or numbers."] if len(meetings) > 3 else []
-    ranks = tuple(rank for rank, _ in found)
+        evidence.append(f"{one.label}: {present} of {members} members have entered.")
+    evidence += [f"The same in {len(found) - 3} more groups or numbers."] if len(found) > 3 else []
+    ranks = tuple(sorted(rank for some in found.values() for rank in some))
     return Queue(name=name, ranks=ranks, evidence=tuple(evidence), stack=scene.members[ranks[0]].site.stack)
 
 
