@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.verdict import Finding, Verdict
+from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from support import FleetPlan, Trouble, synthesize, synthesize_window
-from support.fleet import Draft
+from support.fleet import Draft, causes
 
 FRAMES = ("Module._call_impl (torch/nn/modules/module.py:1782)", "attend (project/attention.py:43)")
 SORT = FunctionKey(kind="compute", name="aten::sort", phase="forward", thread="training")
@@ -57,10 +57,6 @@ def judge(trouble: Sorting, seen_ms: float, seed: int, purpose: str = "slow") ->
     now = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [trouble], 2)
     patterns = called_by_attend(now, trouble.workers, seen_ms)
     return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)  # type: ignore[arg-type]
-
-
-def causes(verdict: Verdict) -> list[Finding]:
-    return [one for one in verdict.findings if one.role == "cause"]
 
 
 @seeds

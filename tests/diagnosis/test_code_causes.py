@@ -10,6 +10,7 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
 from support.code_troubles import ARRAYS, HTTP, LOGGING, SAVING, Calls, Reads
+from support.fleet import accused
 
 EVERYBODY = (0, 1, 2, 3)
 RENAMED = (("train.py", "run_it.py"), ("dataset.py", "x1.py"), ("project/", "elsewhere/"), ("save_state", "f1"),
@@ -44,12 +45,8 @@ def with_loader_use(pattern: WorkerPattern, use: float) -> WorkerPattern:
     return msgspec.structs.replace(pattern, functions=rows)
 
 
-def causes(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
-    return [(one.cause, one.workers) for one in verdict.findings if one.role == "cause"]
-
-
 def only_cause(verdict: Verdict, cause: str, workers: tuple[int, ...]) -> Finding:
-    assert causes(verdict) == [(cause, workers)], verdict.summary
+    assert accused(verdict) == [(cause, workers)], verdict.summary
     assert verdict.verdict == "slow"
     found = verdict.cause
     assert found is not None

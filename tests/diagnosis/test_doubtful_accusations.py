@@ -15,7 +15,7 @@ from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support import FleetPlan, SlowCompute, synthesize, synthesize_window
 from support.code_troubles import Calls
-from support.fleet import Draft
+from support.fleet import Draft, accused
 
 EVERYBODY = tuple(range(8))
 seeds = pytest.mark.parametrize("seed", range(3))
@@ -28,10 +28,6 @@ def devices(seed: int, **more: object) -> FleetPlan:
 def judged(now: Sequence[WorkerPattern], before: Sequence[WorkerPattern] = (), workers: int = 8) -> Verdict:
     window = synthesize_window(now, "slow" if before else "manual", before)
     return analyze("job", window, now, before, expected_workers=workers)
-
-
-def causes_of(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
-    return [(finding.cause, finding.workers) for finding in verdict.findings if finding.role == "cause"]
 
 
 def changed_rows(pattern: WorkerPattern, mu: float | None) -> WorkerPattern:
@@ -50,7 +46,7 @@ def changed_rows(pattern: WorkerPattern, mu: float | None) -> WorkerPattern:
 @seeds
 @pytest.mark.parametrize("iterations", [2, 3])
 def test_nobody_does_in_healthy_ones(iterations: int, seed: int) -> None:
-    assert causes_of(judged(synthesize(devices(seed, iterations=iterations, scale=120.0), (), 2))) == []
+    assert accused(judged(synthesize(devices(seed, iterations=iterations, scale=120.0), (), 2))) == []
 
 
 # --- sequences that have grown ---
@@ -74,7 +70,7 @@ class LongerSequences:
 def test_a_clock_that_accounts_for_it_is(seed: int) -> None:
     before = [changed_rows(one, 0.9) for one in synthesize(devices(seed, draw=1), (), 1)]
     after = [changed_rows(one, 0.9 / 1.3) for one in synthesize(devices(seed), [LongerSequences(1.35)], 2)]
-    assert [cause for cause, _ in causes_of(judged(after, before))] == ["compute-slow"]
+    assert [cause for cause, _ in accused(judged(after, before))] == ["compute-slow"]
 
 
 # --- an old rhythm that the healthy window was too short to see ---
@@ -85,7 +81,7 @@ def test_a_rhythm_that_is_the_slowdown_is_told(seed: int) -> None:
     plan = FleetPlan(workers=4, iterations=160, seed=seed)
     before = synthesize(FleetPlan(workers=4, iterations=20, seed=seed, draw=1), (), 1)
     histograms = Calls(("write_histograms (project/monitor.py:8)",), (0,), 700, every=40)
-    assert [workers for _, workers in causes_of(judged(synthesize(plan, [histograms], 2), before, workers=4))] == [(0,)]
+    assert [workers for _, workers in accused(judged(synthesize(plan, [histograms], 2), before, workers=4))] == [(0,)]
 
 
 # --- most workers are slow ---
@@ -96,7 +92,7 @@ def test_nine_of_sixteen_that_have_become_slow_are_told(seed: int) -> None:
     before = synthesize(devices(seed, workers=16, draw=1), (), 1)
     slow = SlowCompute(tuple(range(9)), 1.4, fact="none")
     verdict = judged(synthesize(devices(seed, workers=16), [slow], 2), before, workers=16)
-    assert [cause for cause, _ in causes_of(verdict)] == ["compute-slow"]
+    assert [cause for cause, _ in accused(verdict)] == ["compute-slow"]
 
 
 # --- what has always been so ---

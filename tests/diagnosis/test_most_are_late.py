@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from eroica.model.verdict import Finding, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowCompute, SlowLoader, Trouble, synthesize, synthesize_window
-from support.fleet import Draft
+from support.fleet import Draft, causes
 from support.troubles import BackwardHook
 
 Made = Callable[[tuple[int, ...]], Trouble]
@@ -38,10 +38,6 @@ def judge(*troubles: Trouble, workers: int, baseline: bool = True, seed: int = 0
     patterns = synthesize(FleetPlan(workers=workers, seed=seed, draw=1), troubles, 2)
     purpose: WindowPurpose = "slow" if baseline else "manual"
     return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)
-
-
-def causes(verdict: Verdict) -> list[Finding]:
-    return [finding for finding in verdict.findings if finding.role == "cause"]
 
 
 def lost(verdict: Verdict, workers: int, seed: int) -> float:

@@ -15,7 +15,7 @@ from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowLink, Trouble, synthesize, synthesize_window
 from support.code_troubles import LOGGING, Calls
-from support.fleet import Draft
+from support.fleet import Draft, accused
 
 EVERYBODY = (0, 1, 2, 3)
 METRICS = ("collect (project/metrics.py:30)", "summarize (project/metrics.py:60)")
@@ -37,10 +37,6 @@ def verdict_on(
     return analyze("job", synthesize_window(patterns, purpose, healthy), patterns, healthy)
 
 
-def causes(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
-    return [(one.cause, one.workers) for one in verdict.findings if one.role == "cause"]
-
-
 @dataclass(frozen=True)
 class Everything:
     """All that all workers do takes longer."""
@@ -59,15 +55,15 @@ class Everything:
 @pytest.mark.parametrize("frames", [METRICS, LOGGING], ids=["metrics", "logging"])
 def test_what_one_worker_has_always_done_more_has_not_made_the_job_slower(seed: int, frames: tuple[str, ...]) -> None:
     duty = Calls(frames, (0,), 9)
-    assert (0,) in [workers for _, workers in causes(verdict_on(duty, seed=seed, purpose="manual"))]
+    assert (0,) in [workers for _, workers in accused(verdict_on(duty, seed=seed, purpose="manual"))]
     verdict = verdict_on(duty, Everything(1.18), seed=seed, before=(duty,))
-    assert (verdict.verdict, causes(verdict)) == ("undetermined", []), verdict.summary
+    assert (verdict.verdict, accused(verdict)) == ("undetermined", []), verdict.summary
 
 
 @seeds
 def test_what_has_grown_since_is_a_cause_though_it_was_there(seed: int) -> None:
     verdict = verdict_on(Calls(METRICS, (0,), 40), seed=seed, before=(Calls(METRICS, (0,), 22),))
-    assert causes(verdict) == [("python-on-critical-path", (0,))], verdict.summary
+    assert accused(verdict) == [("python-on-critical-path", (0,))], verdict.summary
 
 
 # --- what uses no core ---
@@ -78,7 +74,7 @@ def test_what_has_grown_since_is_a_cause_though_it_was_there(seed: int) -> None:
 def test_a_wait_for_a_device_that_lasts_a_third_longer_is_named(seed: int, workers: tuple[int, ...]) -> None:
     healthy = Calls(DEVICE, EVERYBODY, 80, use=0.03)
     verdict = verdict_on(healthy, Calls(DEVICE, workers, 28, use=0.03), seed=seed, before=(healthy,), iterations=100)
-    assert causes(verdict) == [("python-on-critical-path", workers)], verdict.summary
+    assert accused(verdict) == [("python-on-critical-path", workers)], verdict.summary
     assert verdict.cause is not None and verdict.cause.function.name in ("forward", "synchronize")
 
 
@@ -89,7 +85,7 @@ def test_of_a_function_that_computes_a_third_more_is_within_what_busy_cores_do(
 ) -> None:
     healthy = Calls(DEVICE, EVERYBODY, 80, use=0.95)
     verdict = verdict_on(healthy, Calls(DEVICE, workers, 28, use=0.95), seed=seed, before=(healthy,), iterations=100)
-    assert "python-on-critical-path" not in [cause for cause, _ in causes(verdict)], verdict.summary
+    assert "python-on-critical-path" not in [cause for cause, _ in accused(verdict)], verdict.summary
 
 
 # --- who only waits ---
@@ -109,7 +105,7 @@ def never_meeting(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
 @seeds
 def test_nobody_waits_for_who_meets_nobody(seed: int) -> None:
     patterns = never_meeting(synthesize(FleetPlan(seed=seed), (Calls(SCORE, (2,), 30),), 2))
-    assert causes(analyze("job", synthesize_window(patterns, "manual"), patterns)) == []
+    assert accused(analyze("job", synthesize_window(patterns, "manual"), patterns)) == []
 
 
 def meeting_every(patterns: list[WorkerPattern], every: int) -> list[WorkerPattern]:
@@ -137,7 +133,7 @@ def test_and_blame_nobody_where_none_is_slow(seed: int) -> None:
     healthy = meeting_every(synthesize(FleetPlan(seed=seed + 10_000), (), 1), 20)
     patterns = meeting_every(synthesize(FleetPlan(seed=seed, iterations=200), (), 2), 20)
     verdict = analyze("job", synthesize_window(patterns, "manual", healthy), patterns, healthy)
-    assert causes(verdict) == [], verdict.summary
+    assert accused(verdict) == [], verdict.summary
 
 
 # --- now and then ---
@@ -147,7 +143,7 @@ def test_and_blame_nobody_where_none_is_slow(seed: int) -> None:
 def test_an_evaluation_that_the_healthy_window_was_too_short_for_is_not_new(seed: int) -> None:
     evaluation = Calls(("evaluate (project/train.py:80)",), EVERYBODY, 300, every=40)
     verdict = verdict_on(evaluation, seed=seed, purpose="manual", healthy_iterations=12, iterations=80)
-    assert causes(verdict) == [], verdict.summary
+    assert accused(verdict) == [], verdict.summary
 
 
 # --- without a healthy window ---
@@ -159,7 +155,7 @@ def test_a_function_far_larger_than_the_slowdown_does_not_explain_it(seed: int) 
     healthy = synthesize(FleetPlan(seed=seed + 10_000), (device,), 1)
     patterns = synthesize(FleetPlan(seed=seed), (device, SlowLink(60)), 2)
     verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns)
-    assert causes(verdict) == [], verdict.summary
+    assert accused(verdict) == [], verdict.summary
 
 
 # --- loggers around the loop ---

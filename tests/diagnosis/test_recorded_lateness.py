@@ -8,10 +8,11 @@ import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.series import encode_series
-from eroica.model.verdict import Finding, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.pipeline import analyze
+from support.fleet import accused, causes
 from support.recordings import recorded_collective, recorded_worker
 
 GEMM = FunctionKey(kind="compute", name="gemm", thread="device")
@@ -107,14 +108,6 @@ def recorded(patterns: list[WorkerPattern]) -> Verdict:
     first, last = patterns[0].first_iteration, patterns[0].last_iteration
     window = Window(window_id=1, purpose="trace", kind="trace", reason="", first_iteration=first, last_iteration=last)
     return analyze("job", window, patterns)
-
-
-def causes(verdict: Verdict) -> list[Finding]:
-    return [finding for finding in verdict.findings if finding.role == "cause"]
-
-
-def accused(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
-    return [(cause.cause, cause.workers) for cause in causes(verdict)]
 
 
 # --- two who take turns ---

@@ -10,11 +10,12 @@ import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.series import encode_series
-from eroica.model.verdict import Finding, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowLoader, synthesize, synthesize_window
+from support.fleet import causes
 from support.recordings import meet, recorded_collective, recorded_worker
 from support.troubles import Trouble
 
@@ -25,10 +26,6 @@ def recorded(patterns: Sequence[WorkerPattern]) -> Verdict:
     first, last = patterns[0].first_iteration, patterns[0].last_iteration
     window = Window(window_id=1, purpose="trace", kind="trace", reason="", first_iteration=first, last_iteration=last)
     return analyze("job", window, patterns)
-
-
-def causes(verdict: Verdict) -> list[Finding]:
-    return [finding for finding in verdict.findings if finding.role == "cause"]
 
 
 def trace(plan: FleetPlan, *troubles: Trouble) -> list[WorkerPattern]:

@@ -18,7 +18,7 @@ from support import (
     synthesize,
     synthesize_window,
 )
-from support.fleet import Draft
+from support.fleet import Draft, causes
 from support.scope_troubles import ExtraDuty, SlowStage
 
 DEVICES = {"accelerator": True, "iterations": 20}
@@ -36,10 +36,6 @@ def judge(
     before = synthesize(FleetPlan(seed=seed, **plan), (), 1) if baseline else []
     patterns = synthesize(FleetPlan(seed=seed, draw=1, **plan), troubles, 2)
     return analyze("job", synthesize_window(patterns, purpose, before), patterns, before, settings=settings)
-
-
-def causes(verdict: Verdict) -> list[Finding]:
-    return [finding for finding in verdict.findings if finding.role == "cause"]
 
 
 def cause(verdict: Verdict) -> Finding:
