@@ -29,8 +29,8 @@ def find_mismatches(scene: Scene, waiting: Waiting) -> list[Origin]:
         places = meeting.places()
         if len(places) > 1:
             named = {place.label: ranks for place, ranks in places.items()}
-            where = f"number {meeting.sequence} of {meeting.group.label}"
-            origins.append(_origin(scene, named, 0.93, f"{{}} as {where}", (-1 - index,)))
+            where = f" as number {meeting.sequence} of {meeting.group.label}"
+            origins.append(_origin(scene, named, 0.93, (-1 - index,), where=where))
     return origins
 
 
@@ -46,7 +46,7 @@ def find_circle(scene: Scene, waiting: Waiting) -> list[Origin]:
         label = " and ".join(labels[node] for node in waiting.onward[rank] if node in labels) or "a send or receive"
         places.setdefault(label, []).append(rank)
     nodes = tuple(sorted(circle))
-    return [_origin(scene, places, 0.88, "{}", nodes, _missing(waiting, circle))]
+    return [_origin(scene, places, 0.88, nodes, _missing(waiting, circle))]
 
 
 def find_leavers(scene: Scene, ranks: Sequence[int], waiting: Waiting) -> list[Origin]:
@@ -73,7 +73,7 @@ def find_unrecorded(scene: Scene, ranks: Sequence[int], waiting: Waiting) -> lis
     if not late or len(places) < 2:
         return []
     why = "No Flight Recorder holds what they are in (gloo's sends and receives, stores, set-up of groups)."
-    return [_origin(scene, places, 0.6, "{}", tuple(late), [why])]
+    return [_origin(scene, places, 0.6, tuple(late), [why])]
 
 
 def find_stacks_apart(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
@@ -83,39 +83,33 @@ def find_stacks_apart(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
         places.setdefault(clean(scene.members[rank].site.inside, 60) or "a collective", []).append(rank)
     if len(places) < 2:
         return []
-    return [_origin(scene, places, 0.5, "{}", tuple(ranks), ["No Flight Recorder could be read; this is by stacks."])]
+    return [_origin(scene, places, 0.5, tuple(ranks), ["No Flight Recorder could be read; this is by stacks."])]
 
 
 def _origin(
     scene: Scene,
     places: Mapping[str, Sequence[int]],
     confidence: float,
-    form: str,
     nodes: tuple[Node, ...],
     more: Sequence[str] = (),
+    where: str = "",
 ) -> Origin:
     """Name the minority: all that are not where most are; both sides where no place has most."""
     ordered = sorted(places, key=lambda place: (-len(places[place]), min(places[place])))
-    sizes = [len(places[place]) for place in ordered]
-    is_tie = len(sizes) < 2 or sizes[0] == sizes[1]
+    is_tie = len(ordered) < 2 or len(places[ordered[0]]) == len(places[ordered[1]])
     blamed = ordered if is_tie else ordered[1:]
-    ranks = tuple(sorted({rank for place in blamed for rank in places[place]}))
-    rest = form.replace("{}", blamed[-1] if is_tie else blamed[0])
-    most = sorted(places[ordered[0]])
-    against = f"{name_workers(most)} {'is' if len(most) == 1 else 'are'} in {ordered[0]}"
+    named = blamed[-1] if is_tie else blamed[0]
+    subject, most = sorted(places[named]), sorted(places[ordered[0]])
+    verb, against = ("is" if len(some) == 1 else "are" for some in (subject, most))
     evidence = [_who_is_where(scene, place, sorted(places[place])) for place in ordered[:MOST_SENTENCES]]
     evidence += [f"{len(ordered) - MOST_SENTENCES} more collectives are open."] if len(ordered) > MOST_SENTENCES else []
-    first = min(places[blamed[-1] if is_tie else blamed[0]])
-    subject = sorted(places[blamed[-1] if is_tie else blamed[0]])
-    singled = name_workers(subject)
-    verb = "is" if len(subject) == 1 else "are"
     return Origin(
         cause=_CAUSE,
-        ranks=ranks,
-        function=_function(scene, first, blamed[-1] if is_tie else blamed[0]),
+        ranks=tuple(sorted({rank for place in blamed for rank in places[place]})),
+        function=_function(scene, subject[0], named),
         verbs=(verb, verb),
-        who=singled,
-        rest=f"in {rest}{_called_from(scene, first)}, but {against}",
+        who=name_workers(subject),
+        rest=f"in {named}{where}{_called_from(scene, subject[0])}, but {name_workers(most)} {against} in {ordered[0]}",
         evidence=(*evidence, *more),
         confidence=confidence * (0.65 if is_tie else 1.0),
         nodes=nodes,
@@ -266,28 +260,35 @@ def find_unseen(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
     """Find workers that others wait for and that nobody could look at, or whose stacks could not be read."""
     missing = tuple(rank for rank in ranks if rank not in scene.members)
     blind = tuple(rank for rank in ranks if rank in scene.members)
-    origins = []
-    if missing:
-        origins.append(
-            _unknown(
-                missing,
-                ("is", "are"),
-                f"not seen by any agent, and others wait for {'it' if len(missing) == 1 else 'them'}",
-                "Log in to the host of these workers: is it reachable, do their processes live, does Eroica's agent "
-                "run there?",
-            )
+    it, its_stack = "it" if len(missing) == 1 else "them", "its stack" if len(blind) == 1 else "their stacks"
+    found = (
+        (
+            missing,
+            f"not seen by any agent, and others wait for {it}",
+            "Log in to the host of these workers: is it reachable, do their processes live, does Eroica's agent run "
+            "there?",
+        ),
+        (
+            blind,
+            f"waited for by others, but {its_stack} could not be read",
+            "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope) or set stack_signal, or run "
+            "py-spy dump on this process yourself.",
+        ),
+    )
+    return [
+        Origin(
+            cause="unknown",
+            ranks=some,
+            function=FindingFunction(name="unknown", kind="other"),
+            verbs=("is", "are"),
+            rest=rest,
+            evidence=(f"The collectives of the others miss {name_workers(some)}.",),
+            confidence=0.3,
+            next_step=step,
         )
-    if blind:
-        origins.append(
-            _unknown(
-                blind,
-                ("is", "are"),
-                f"waited for by others, but {'its stack' if len(blind) == 1 else 'their stacks'} could not be read",
-                "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope) or set stack_signal, or "
-                "run py-spy dump on this process yourself.",
-            )
-        )
-    return origins
+        for some, rest, step in found
+        if some
+    ]
 
 
 def find_unreadable_waits(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
@@ -317,16 +318,3 @@ def find_unreadable_waits(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
         next_step=_PAIRS_STEP if pairs else _NO_RECORDER_STEP,
     )
     return [origin]
-
-
-def _unknown(ranks: tuple[int, ...], verbs: tuple[str, str], rest: str, next_step: str) -> Origin:
-    return Origin(
-        cause="unknown",
-        ranks=ranks,
-        function=FindingFunction(name="unknown", kind="other"),
-        verbs=verbs,
-        rest=rest,
-        evidence=(f"The collectives of the others miss {name_workers(ranks)}.",),
-        confidence=0.3,
-        next_step=next_step,
-    )
