@@ -81,9 +81,9 @@ def find_blocks(view: View) -> list[Block]:
         *find_late_arrivals(view),
         *find_idle_devices(view),
         *find_structure(view),
-        *_held(view),
     ]
-    return [with_facts(view, with_caller(view, block)) for block in found]
+    known = [with_facts(view, with_caller(view, block)) for block in found]
+    return [*known, *(with_facts(view, block) for block in _held(view, known))]
 
 
 def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
@@ -371,8 +371,13 @@ def _calls(fleet: Fleet, name: str) -> float:
     return float(np.median(fleet.count[rows].sum(axis=0))) if rows else 0.0
 
 
-def _held(view: View) -> Iterator[Block]:
-    """Yield workers whose processes were stopped or throttled for long, and for whom the others wait."""
+def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
+    """Yield workers whose processes were stopped or throttled for long, and for whom the others wait.
+
+    Args:
+        view: The window.
+        known: Blocks of operators stand for a worker's loss where they account for most of it.
+    """
     held_W = held_share(view.fleet)
     late_W = held_W >= _LONG_HELD
     if view.is_trace or not late_W.any() or late_W.mean() >= MOST:
@@ -382,6 +387,10 @@ def _held(view: View) -> Iterator[Block]:
     waits_W = np.median(view.wait_us[held_W < _LONG_HELD]) - view.wait_us
     agreement_W = np.clip(waits_W / np.maximum(lost_W, 1e-9), 0.0, 1.0)
     late_W &= agreement_W >= LEAST_AGREEMENT
+    for block in known:
+        if block.cell == "operators" and block.workers:
+            members = list(block.workers)
+            late_W[members] &= block.excess_us < MOST * lost_W[members]
     members = np.flatnonzero(late_W).tolist()
     if not members:
         return
