@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.frames import HALF, MOST
+from eroica.diagnosis.frames import HALF, LARGE_PART, MOST
 from eroica.diagnosis.labels import PLANNED
 from eroica.diagnosis.recordings import FEW_STEPS, describe_turns
 from eroica.diagnosis.selection import LEAST_CHANGE, LEAST_DOUBTED, Cause, Weighed, explained_us, growth_of
@@ -31,8 +31,6 @@ from eroica.model.words import milliseconds
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
 LEAVE_ON = "leave the baseline window on, or compare with a healthy run (eroica diff)"
-#: Share of the growth from which planned changes account for all of it: the rest of a busy machine's is noise.
-_MOST = 0.75
 
 
 class Conclusion(NamedTuple):
@@ -67,7 +65,8 @@ def conclude(
         beside = (_note_absence(view, absence),) if absence is not None and not view.is_trace else ()
         word: VerdictWord = "slow" if is_slow else "undetermined"
         if all(one.cause == PLANNED for one in causes):  # no fault, if it is all that has grown
-            word = "healthy" if explained_us(view, causes) >= _MOST * _grown_us(view) else "undetermined"
+            # the rest of a busy machine's growth is noise
+            word = "healthy" if explained_us(view, causes) >= LARGE_PART * _grown_us(view) else "undetermined"
         return Conclusion(word, text, (*notes, *beside))
     if view.suspects.arrivals.contradicted:
         return Conclusion("undetermined", _contradiction(view), notes)

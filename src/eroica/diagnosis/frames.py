@@ -16,8 +16,9 @@ from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 
-#: Shares that rules share: from `MOST` of it on a part stands for the whole, and workers stand for the job.
-MOST, HALF = 0.6, 0.5
+#: Shares that rules share: from `MOST` of it on a part stands for the whole, and workers stand for the job. What must
+#: account for nearly all holds a `LARGE_PART`; what is as good as all of it, or as long, has `NEARLY_ALL`.
+NEARLY_ALL, LARGE_PART, MOST, HALF = 0.85, 0.75, 0.6, 0.5
 #: Packages whose frames are nobody's own code. Others that are installed count as the user's: naming a frame too
 #: high or too deep in them still names the right place.
 _PACKAGES = frozenset(

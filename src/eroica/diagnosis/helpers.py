@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block, Culprit, Facts
-from eroica.diagnosis.frames import HALF, Focus, find_focus
+from eroica.diagnosis.frames import HALF, LARGE_PART, Focus, find_focus
 from eroica.diagnosis.links import CORROBORATION, LEAST_STRENGTH
 from eroica.diagnosis.loaders import busy_in_threads
-from eroica.diagnosis.operators import FULL, HELD, held_share, host_fact, queued_share
+from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, held_share, host_fact, queued_share
 from eroica.diagnosis.outliers import Outliers, find_outliers
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
@@ -35,9 +35,8 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
-#: Share of the lost time that these processes must use in cores, that threads wait for a core, and of what they use
-#: that must be seen in sampled stacks.
-_LEAST_TAKEN, _LEAST_QUEUED, _LEAST_SAMPLED = 0.3, 0.2, 0.2
+#: Share of the lost time that threads wait for a core, and of what these processes use that sampled stacks must show.
+_LEAST_QUEUED, _LEAST_SAMPLED = 0.2, 0.2
 #: Bounds on a stated list of cores: longest range, and longest part of the text.
 _MOST_RANGE, _LONGEST_PART = 4096, 16
 _TRAINING = frozenset({"training", "autograd"})
@@ -142,7 +141,7 @@ def _crowd(view: View, past: Fleet, kind: _Kind, lost_us: float) -> Block | None
     for here in view.homes.values():
         cores, busy = cores_of_host(fleet.patterns[at] for at in here)
         taken_us, queued_us = float(np.nansum(taken_W[here])), float(np.nan_to_num(queued_W[here]).mean())
-        enough = busy >= FULL and taken_us >= _LEAST_TAKEN * lost_us * cores
+        enough = busy >= FULL and taken_us >= OF_LOSS * lost_us * cores
         enough &= queued_us + carried_us >= _LEAST_QUEUED * lost_us
         enough &= float(sampled_W[here].sum()) >= _LEAST_SAMPLED * taken_us
         if enough:
@@ -218,8 +217,6 @@ _BUSY, _BUSIER = 0.3, 0.25
 _SOME, _SOME_MORE, _ABOUT = 0.15, 0.12, 1.5
 #: What stacks show that waits for something else than the lock.
 _WAITS = frozenset({"network", "file", "sync", "thread", "save", "log", "service", "program"})
-#: Or it computes as long as elsewhere, and this share of what it takes longer it waits.
-_WAITS_LONGER = 0.75
 #: Least excess relative to the reference: being starved of the lock is evidence of its own.
 _LEAST_RATIO = 0.25
 #: Where threads begin.
@@ -282,7 +279,7 @@ def _holder(view: View, late: Outliers) -> Focus | None:
 def _only_waits_longer(view: View) -> NDArray[np.bool_]:
     """Mark workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
     longer_W, idle_W = (_beyond_usual(view, measured) for measured in (_own_us, _idle_us))
-    return np.asarray((longer_W > 0) & (idle_W >= _WAITS_LONGER * longer_W), dtype=np.bool_)
+    return np.asarray((longer_W > 0) & (idle_W >= LARGE_PART * longer_W), dtype=np.bool_)
 
 
 def _waits_about_as_long(view: View, busy_W: Floats) -> NDArray[np.bool_]:

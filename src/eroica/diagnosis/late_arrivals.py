@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Cell, Culprit
 from eroica.diagnosis.frames import HALF, NOTHING, Focus, focus_on_row
-from eroica.diagnosis.recordings import FEWEST_TOLD
+from eroica.diagnosis.recordings import FEWEST_TOLD, WORTH_A_WORD
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
 from eroica.localize.chains import Chain, began_late, blame_of, chain_executions, held_up, without
@@ -24,8 +24,8 @@ from eroica.model.lost import noise_factor
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
-#: The others wait at least this share of the iteration; in a single one healthy workers wait for each other for 5 %.
-_LEAST_WAIT, _LEAST_WAIT_ONCE = 0.03, 0.1
+#: The others wait at least this share of the iteration; more in a single one, in which healthy workers wait for 5 %.
+_LEAST_WAIT = 0.03
 #: Repetition over a few iterations is no repetition over many: standard errors at most.
 _HIGHEST_STRENGTH = 5.0
 
@@ -109,7 +109,7 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
     others = [row for row in range(len(chain.members)) if row not in rows]
     waited_RK = chain.wait_us[others][:, at]
     each_us = float(waited_RK.sum(axis=1).mean()) / view.iterations
-    if each_us < (_LEAST_WAIT_ONCE if view.iterations == 1 else _LEAST_WAIT) * view.iteration_us:
+    if each_us < (WORTH_A_WORD if view.iterations == 1 else _LEAST_WAIT) * view.iteration_us:
         return None
     workers = sorted(chain.members[row] for row in rows)
     focus, cell = _function(view, workers, each_us)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import MOST, Focus, find_focus, is_own_frame, split_frame
+from eroica.diagnosis.frames import LARGE_PART, MOST, NEARLY_ALL, Focus, find_focus, is_own_frame, split_frame
 from eroica.diagnosis.operators import rows_then
 from eroica.diagnosis.outliers import Outliers
 from eroica.diagnosis.view import View
@@ -21,10 +21,6 @@ from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ThreadRole
 
 Floats = NDArray[np.float64]
-#: Share of the time from which loader processes hardly rest. In a window there is more room to wait.
-_HARDLY_RESTS = 0.75
-#: Loader processes that need this share of the slowest ones' time for a batch would soon set the pace themselves.
-_AS_LONG = 0.85
 OTHER_THREADS: frozenset[ThreadRole] = frozenset({"background", "child"})
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
@@ -189,14 +185,14 @@ def _busiest(view: View, rows: list[int], members: Sequence[int], reference: str
 
 
 def join_equally_slow(view: View, late: Outliers) -> Outliers:
-    """Add to workers that wait for data those whose loader processes need about as long for a batch.
+    """Add to workers that wait for data those whose loader processes need about as long for a batch and hardly rest.
 
     The slowest loader sets the pace and lets the others fill their queues. Of equally slow ones, chance decides which
     worker waits, and to mend that one gains nothing.
     """
     members_W = np.isin(np.arange(view.workers), late.workers)
     need_W = np.nan_to_num(batch_us(view.fleet))
-    slow_W = (busy_share(view.fleet) >= _HARDLY_RESTS) & (need_W >= _AS_LONG * need_W[members_W].min())
+    slow_W = (busy_share(view.fleet) >= LARGE_PART) & (need_W >= NEARLY_ALL * need_W[members_W].min())
     if late.agreement is None or not slow_W[members_W].all() or not (slow_W & ~members_W).any():
         return late
     joined_W = members_W | slow_W

@@ -14,7 +14,7 @@ import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF
-from eroica.diagnosis.operators import FULL, HELD, QUEUED_OF_LOSS, host_fact
+from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, name_workers
 from eroica.model.pattern import Neighbor, WorkerPattern
@@ -144,7 +144,7 @@ def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
         what = f"{here.name} is a virtual machine, and others take {percent(steal)} more of its CPU time than usual."
         return _Taken(what, f"other virtual machines on the hardware of {here.name}", min(steal / lost, 1.0))
     is_full = here.is_compared and fact(here.own, "host_busy") >= FULL
-    is_queued, more = here.queued() >= QUEUED_OF_LOSS * lost, here.more("cores_outside")
+    is_queued, more = here.queued() >= OF_LOSS * lost, here.more("cores_outside")
     unseen = here.more("cores_unseen")
     more += unseen if unseen >= HALF else 0.0  # interrupts and brief processes are such, too
     if more < max(HALF * cores, _LEAST_CORES) or not (is_queued or is_full):

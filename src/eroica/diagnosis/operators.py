@@ -32,8 +32,8 @@ _LEAST_OF_BACKWARD = 0.15
 _BUSY_FOR = 0.35
 #: A process that is stopped or throttled for a smaller share of the time is not slow for that reason.
 HELD = 0.05
-#: Where cores are what is missing, a longer wait for one is at least this share of the loss.
-QUEUED_OF_LOSS = 0.3
+#: What takes cores, and a longer wait for one, account for at least this share of a loss that they explain.
+OF_LOSS = 0.3
 #: A host on which this share of all cores is used has none left.
 FULL = 0.85
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Cell, Reference
-from eroica.diagnosis.frames import MOST, Focus
+from eroica.diagnosis.frames import LARGE_PART, MOST, Focus
 from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
@@ -29,9 +29,9 @@ LEAST_RATIO = 0.5
 _RATIO_WITHOUT_CORE = 0.2
 #: Share of an excess that the other workers must wait for, if only some are late.
 LEAST_AGREEMENT = 0.4
-#: Share of a slowdown that was told which a function must be able to hold, where nothing else is there to compare with;
-#: and how many times as long it may be: of a larger one any part may have been there before.
-_MOST_OF_SLOWDOWN, _MOST_OLDER = 0.75, 2.0
+#: Where nothing else is there to compare with, a function must be able to hold a large part of the slowdown that was
+#: told, and be at most so many times as long: of a larger one any part may have been there before.
+_MOST_OLDER = 2.0
 SOURCES: tuple[Reference, ...] = ("peers", "baseline", "expectation")
 #: In so few iterations the spread alone may understate the noise of sampling.
 FEW_ITERATIONS = 9
@@ -120,7 +120,7 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
         mean_W = spent.time_us.mean(axis=1)
         if view.suspects.baseline is not None or not view.is_slow or lost_us <= 0:
             return None
-        is_most_W = (mean_W >= _MOST_OF_SLOWDOWN * lost_us) & (mean_W <= _MOST_OLDER * lost_us)
+        is_most_W = (mean_W >= LARGE_PART * lost_us) & (mean_W <= _MOST_OLDER * lost_us)
         reference_W = np.where(is_most_W, np.maximum(mean_W - lost_us, 0.0), mean_W)
         excess = Excess(mean_us=mean_W, reference_us=reference_W, error_us=mean_error(spent.time_us))
     else:

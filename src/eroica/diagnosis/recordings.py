@@ -32,7 +32,7 @@ _LEAST_BELIEVED, _LEAST_BELIEVED_ONCE = 2.5, 1.5
 #: So few iterations that are alike to the last digit say at most so many times what is known without them.
 FEWEST_TOLD, _MOST_BEYOND_KNOWN = 4, 1.5
 #: Share of the iteration from which waiting is worth a word.
-_WORTH_A_WORD = 0.1
+WORTH_A_WORD = 0.1
 
 
 def find_idle_devices(view: View) -> Iterator[Block]:
@@ -158,7 +158,7 @@ def describe_turns(view: View) -> str:
     waited_us, most_us = float(arrivals.waited_us.sum()), float(arrivals.blamed_us.sum(axis=1).max(initial=0.0))
     each_us = float(view.wait_us.mean()) if is_pipeline else waited_us / max(view.iterations * (view.workers - 1), 1)
     is_of_one = most_us > (1 / view.workers + BEYOND_CHANCE) * waited_us and not is_pipeline
-    if each_us < _WORTH_A_WORD * view.iteration_us or is_of_one:
+    if each_us < WORTH_A_WORD * view.iteration_us or is_of_one:
         return ""
     share = f"{percent(each_us / view.iteration_us)} of each iteration ({format_ms(each_us)})"
     if is_pipeline:

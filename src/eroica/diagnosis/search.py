@@ -20,12 +20,20 @@ from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Referenc
 from eroica.diagnosis.callers import with_caller
 from eroica.diagnosis.cells import list_cells, rows_by_frame
 from eroica.diagnosis.facts import with_facts
-from eroica.diagnosis.frames import HALF, MOST, NOTHING, Focus, find_focus, is_own_frame, whole_rows
+from eroica.diagnosis.frames import HALF, LARGE_PART, MOST, NOTHING, Focus, find_focus, is_own_frame, whole_rows
 from eroica.diagnosis.late_arrivals import find_late_arrivals
 from eroica.diagnosis.links import find_slow_transfers
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share, queued_share
-from eroica.diagnosis.outliers import LEAST_AGREEMENT, LEAST_RATIO, SOURCES, Outliers, find_outliers, time_above
+from eroica.diagnosis.outliers import (
+    FEW_ITERATIONS,
+    LEAST_AGREEMENT,
+    LEAST_RATIO,
+    SOURCES,
+    Outliers,
+    find_outliers,
+    time_above,
+)
 from eroica.diagnosis.recordings import find_idle_devices
 from eroica.diagnosis.stages import find_structure
 from eroica.diagnosis.view import View
@@ -46,8 +54,8 @@ _INPUT_ON_CPU = 0.25
 HOLDS = 0.9
 #: Blocks of Python that are looked at for each reference.
 _MOST_BLOCKS = 6
-#: Fewer iterations show no rhythm, and on cores no turns; devices are steady.
-_FEWEST, _FEWEST_ON_DEVICE = 10, 3
+#: Few iterations show no rhythm, and on cores no turns. Devices are steady: so many are enough.
+_FEWEST_ON_DEVICE = 3
 #: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
 _OCCURRENCE, _LEAST_EACH = 0.2, 0.3
 #: An occurrence shows in so many stack samples at least, or it may be one sample that fell there.
@@ -60,8 +68,10 @@ COLLECTIONS_GAIN = 0.07
 _PAUSE_US, _TOGETHER = 500.0, 0.7
 #: Share of the time from which a process that is stopped or throttled is a block by itself.
 _LONG_HELD = 0.2
-#: Waiting of all must grow by this share of the iteration, and of what it was; if own work has grown by little.
-_WAIT_OF_ITERATION, _LITTLE_OWN = 0.05, 0.3
+#: Share of the iteration by which workers, or the waiting of all, differ if it is no chance.
+LEAST_DIFFERENCE = 0.05
+#: All wait longer for their transfers only if own work makes up less than this share of the growth.
+_LITTLE_OWN = 0.3
 #: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
 _SHARED = 0.25
 _Cells = dict[Cell, list[int]]
@@ -172,7 +182,7 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
 def _now_and_then(view: View, rows: list[int]) -> list[Block]:
     """Return functions that come every so many iterations, the slowest iterations included."""
     whole = view.whole
-    if whole.iteration_us.shape[1] < _FEWEST:
+    if whole.iteration_us.shape[1] <= FEW_ITERATIONS:
         return []
     found: list[Block] = []
     for cell, frame in rows_by_frame(view.fleet.keys, rows).items():
@@ -256,7 +266,7 @@ def _waited_for(view: View, time_WI: Floats, hit_I: NDArray[np.bool_], members: 
 
 
 def _fewest(view: View) -> int:
-    return _FEWEST_ON_DEVICE if view.fleet.has_accelerator else _FEWEST
+    return _FEWEST_ON_DEVICE if view.fleet.has_accelerator else FEW_ITERATIONS + 1
 
 
 def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
@@ -268,7 +278,7 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     lost_I = time_WI.max(axis=0) - before_W.max(initial=0.0)
     share_W = time_WI.sum(axis=1) / max(float(time_WI.sum()), 1e-9)
     strength = float(lost_I.mean() / max(float(mean_error(lost_I[None])[0]), 1e-9))
-    is_of_one = share_W.max() >= 0.75 and view.workers > 1
+    is_of_one = share_W.max() >= LARGE_PART and view.workers > 1
     if lost_I.mean() < COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
         return
     paused_WI = time_WI > _PAUSE_US
@@ -348,7 +358,7 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
         then_us = float(past.wait_us.min(axis=0).mean())
     excess_us = float(now_I.mean()) - then_us
     strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
-    if excess_us < max(_WAIT_OF_ITERATION * view.iteration_us, HALF * then_us) or strength < SURE:
+    if excess_us < max(LEAST_DIFFERENCE * view.iteration_us, HALF * then_us) or strength < SURE:
         return
     yield Block(
         cell="collectives",

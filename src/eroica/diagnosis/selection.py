@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import HALF, MOST
+from eroica.diagnosis.frames import HALF, LARGE_PART, MOST
 from eroica.diagnosis.helpers import find_helpers, find_lock_holders
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
 from eroica.diagnosis.outliers import FEW_ITERATIONS
 from eroica.diagnosis.recordings import is_believed
-from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, find_blocks
+from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, LEAST_DIFFERENCE, find_blocks
 from eroica.diagnosis.setup import find_setting
 from eroica.diagnosis.view import View
 from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
@@ -30,10 +30,10 @@ from eroica.model.window import SLOWER
 Floats = NDArray[np.float64]
 #: A recording's iterations are too few to tell a gain of this from noise.
 LEAST_DOUBTED = 0.06
-#: In a job that nobody finds slow functions differ by so much of the iteration between windows, and between workers.
-LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
-#: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
-_SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
+#: In a job that nobody finds slow functions differ by so much of the iteration between windows.
+LEAST_CHANGE = 0.08
+#: A block on some workers is surer than one on all in the same rows: least agreement and strength for that.
+_SURE_AGREEMENT, _STRONGER = 0.7, 1.5
 #: Causes that a process beside the job may have brought about.
 _BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", "host-bound", UNKNOWN})
 #: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
@@ -117,7 +117,7 @@ def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
             if other.cell == "process" and share >= HALF:
                 return True
             is_sure = (other.agreement or 0.0) >= _SURE_AGREEMENT and other.strength >= _STRONGER * block.strength
-            if is_sure and share >= _AS_LARGE and not set(other.rows).isdisjoint(block.rows):
+            if is_sure and share >= LARGE_PART and not set(other.rows).isdisjoint(block.rows):
                 return True
         return False
 
@@ -219,7 +219,7 @@ def least_gain(view: View, block: Block) -> float:
         return least
     if block.reference == "baseline":
         return max(least, LEAST_CHANGE)
-    return max(least, _LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
+    return max(least, LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
 
 
 def is_same_time(block: Block, other: Cause) -> bool:

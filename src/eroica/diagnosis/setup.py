@@ -14,7 +14,7 @@ import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF, MOST
-from eroica.diagnosis.operators import QUEUED_OF_LOSS, queued_share
+from eroica.diagnosis.operators import OF_LOSS, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, name_affected, name_workers
 
@@ -115,7 +115,7 @@ def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
 
 
 def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    return not loss.on_device and loss.waiting >= max(_LEAST_QUEUE, QUEUED_OF_LOSS * (1 - 1 / loss.factor))
+    return not loss.on_device and loss.waiting >= max(_LEAST_QUEUE, OF_LOSS * (1 - 1 / loss.factor))
 
 
 def _crowds(own: Setup, other: Setup, loss: Loss) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from eroica.diagnosis.block import Block
+from eroica.diagnosis.frames import NEARLY_ALL
 from eroica.diagnosis.view import View
 from eroica.model.words import runs
 
@@ -49,11 +50,6 @@ def list_numbers(numbers: Sequence[int]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
 
 
-#: A host is accused as a whole if so many of its workers are, and hosts are named if they hold so many of the accused.
-#: A function that holds this share of the excess is what it is about.
-_NEARLY_ALL = 0.85
-
-
 def accused_hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
     """List hosts whose workers are (nearly) all accused, if they hold (nearly) all the accused and not all workers."""
     homes = view.homes
@@ -63,9 +59,9 @@ def accused_hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
     whole = [
         host
         for host in homes
-        if host and len(homes[host]) > 1 and accused.get(host, 0) >= _NEARLY_ALL * len(homes[host])
+        if host and len(homes[host]) > 1 and accused.get(host, 0) >= NEARLY_ALL * len(homes[host])
     ]
-    if len(whole) >= len(homes) or sum(accused[host] for host in whole) < max(_NEARLY_ALL * len(workers), 1):
+    if len(whole) >= len(homes) or sum(accused[host] for host in whole) < max(NEARLY_ALL * len(workers), 1):
         return ()
     return tuple(whole)
 
@@ -133,7 +129,7 @@ def is_extra_duty(view: View, found: Block) -> bool:
     rows = list(found.focus.functions)
     own = found.workers[0]
     others = [other for other in np.flatnonzero(view.fleet.roles == view.fleet.roles[own]).tolist() if other != own]
-    if not rows or not others or found.focus.share < _NEARLY_ALL:
+    if not rows or not others or found.focus.share < NEARLY_ALL:
         return False
     if any(view.fleet.keys[row].phase == "input" for row in rows):  # everybody loads data, if from other files
         return False
