@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from eroica.localize.suspects import Suspects
 from eroica.model.pattern import LAUNCHING, Phase
 
 Floats = NDArray[np.float64]
+Source = Literal["peers", "baseline"]
 #: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
 _FORWARD, _BACKWARD, _WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
 #: An operator that others run in has less of its time for itself.
@@ -89,27 +91,17 @@ def running_us(fleet: Fleet) -> Floats:
     return np.asarray(np.where(busy_W > 0, busy_W, np.nan))
 
 
-def speed_against_peers(fleet: Fleet, phases: frozenset[str] | None = None) -> Speed:
-    """Compare operators of some phases, or of all, with the median of the role's others, whoever waits."""
-    rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
-    total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
-    duration_FW = _mean_duration(total_FW, count_FW)
-    like_FW, like_count_FW = median_of_others(duration_FW, fleet.roles), median_of_others(count_FW, fleet.roles)
-    return _compare(duration_FW, count_FW, like_FW, like_count_FW)
-
-
-def speed_against_baseline(suspects: Suspects, phases: frozenset[str] | None = None) -> Speed:
-    """Compare operators of some phases, or of all, with the same worker's in the baseline window."""
+def speed_against(suspects: Suspects, source: Source, phases: frozenset[str] | None = None) -> Speed:
+    """Compare operators of some phases, or of all, with the median of the role's others or with the baseline window."""
     fleet = suspects.fleet
     rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
-    before_total, before_count = (
-        rows_then(suspects, rows, lambda past, at, name=name: getattr(past, name)[at])  # type: ignore[misc]
-        for name in ("total_us", "count")
-    )
-    total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
-    return _compare(
-        _mean_duration(total_FW, count_FW), count_FW, _mean_duration(before_total, before_count), before_count
-    )
+    count_FW, duration_FW = fleet.count[rows], _mean_duration(fleet.total_us[rows], fleet.count[rows])
+    if source == "peers":
+        like_FW, like_count_FW = median_of_others(duration_FW, fleet.roles), median_of_others(count_FW, fleet.roles)
+    else:
+        like_count_FW = rows_then(suspects, rows, lambda past, at: past.count[at])
+        like_FW = _mean_duration(rows_then(suspects, rows, lambda past, at: past.total_us[at]), like_count_FW)
+    return _compare(duration_FW, count_FW, like_FW, like_count_FW)
 
 
 def _mean_duration(total_FW: Floats, count_FW: Floats) -> Floats:
@@ -177,7 +169,7 @@ def weighted_mean(values: Sequence[float] | Floats, weights: Sequence[float] | F
     return float(np.average(value[known], weights=weight[known])) if known.any() else float("nan")
 
 
-def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bool_]:
+def larger_tensors(suspects: Suspects, own: Speed, source: Source) -> NDArray[np.bool_]:
     """Mark workers whose operators take longer as they do with larger batches or sequences. bool [W].
 
     Forward and backward take longer, the optimizer hardly does, and a processor is busy meanwhile.
@@ -240,10 +232,3 @@ def rows_then(suspects: Suspects, rows: Sequence[int], measure: Callable[[Fleet,
         then = measure(past, [at_R[at] for at in known])
         found_RW[np.ix_(known, workers)] = then[:, [columns[ranks[worker]] for worker in workers]]
     return found_RW
-
-
-def speed_against(suspects: Suspects, source: str, phases: frozenset[str] | None = None) -> Speed:
-    """Compare operators of some phases, or of all, with peers or with the baseline window."""
-    if source == "peers":
-        return speed_against_peers(suspects.fleet, phases)
-    return speed_against_baseline(suspects, phases)

@@ -14,8 +14,7 @@ from eroica.diagnosis.block import Growth
 from eroica.diagnosis.operators import (
     Speed,
     larger_tensors,
-    speed_against_baseline,
-    speed_against_peers,
+    speed_against,
     then,
 )
 from eroica.localize.fleet import Fleet, with_all_iterations
@@ -117,7 +116,7 @@ class View:
     @cached_property
     def speed(self) -> Speed:
         """Operators against the peers'."""
-        return speed_against_peers(self.fleet)
+        return speed_against(self.suspects, "peers")
 
     @cached_property
     def larger_than_peers(self) -> NDArray[np.bool_]:
@@ -132,7 +131,7 @@ class View:
     @cached_property
     def speed_change(self) -> Speed:
         """Operators against the baseline window's."""
-        return speed_against_baseline(self.suspects)
+        return speed_against(self.suspects, "baseline")
 
     @cached_property
     def growths(self) -> tuple[Growth, ...]:
