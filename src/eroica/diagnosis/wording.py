@@ -76,7 +76,8 @@ def _what(view: View, cause: Cause) -> str:
         return _collectives(view, block, iteration)
     if block.scope == "rotating":
         return _in_turn(view, cause, iteration)
-    return _does(view, cause, iteration) + _duty(view, block) + _rest(view, block)
+    duty = ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, block) else ""
+    return _does(view, cause, iteration) + duty + _rest(view, block)
 
 
 def _planned(view: View, block: Block, iteration: str) -> str:
@@ -200,11 +201,6 @@ def _by(block: Block) -> str:
 
 def _times(block: Block) -> str:
     return f"{block.mean_us / max(block.reference_us, 1e-9):.1f} times"
-
-
-def _duty(view: View, block: Block) -> str:
-    """Mark a cause as rank 0's extra duty, which is often meant to be so."""
-    return ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, block) else ""
 
 
 def _rest(view: View, block: Block) -> str:

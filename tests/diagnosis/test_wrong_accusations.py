@@ -1,7 +1,8 @@
-"""What a job has always done, what only waits, and what differs though it uses no core: jobs nobody made rules for."""
+"""Windows in which somebody could be accused of what is somebody else's, older, or no fault."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -9,19 +10,200 @@ import numpy as np
 import pytest
 
 from eroica.diagnosis.activities import activity_of
-from eroica.model.pattern import WorkerPattern
+from eroica.model.pattern import FunctionPattern, WorkerPattern
+from eroica.model.rows import RowTable
 from eroica.model.series import decode_series, encode_series
 from eroica.model.verdict import Verdict
+from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from support import FleetPlan, SlowLink, Trouble, synthesize, synthesize_window
+from eroica.settings import Settings
+from support import FleetPlan, SlowCompute, SlowLink, Trouble, synthesize, synthesize_window
 from support.code_troubles import LOGGING, Calls
 from support.fleet import Draft, accused
+from support.pipelines import Step, patterns_of_played, pipeline_programs, play
+
+ALL_EIGHT = tuple(range(8))
+seeds = pytest.mark.parametrize("seed", range(3))
+
+
+def devices(seed: int, **more: object) -> FleetPlan:
+    return FleetPlan(**{"workers": 8, "accelerator": True, "seed": seed, **more})  # type: ignore[arg-type]
+
+
+def judged(now: Sequence[WorkerPattern], before: Sequence[WorkerPattern] = (), workers: int = 8) -> Verdict:
+    window = synthesize_window(now, "slow" if before else "manual", before)
+    return analyze("job", window, now, before, expected_workers=workers)
+
+
+def changed_rows(pattern: WorkerPattern, mu: float | None) -> WorkerPattern:
+    """The pattern with this use of the processor in its operators; None: nobody sampled it."""
+    facts = {"resource_samples": 0, "resource": ""} if mu is None else {"mu": mu}
+    rows: list[FunctionPattern] = [
+        msgspec.structs.replace(row, **facts) if row.key.kind == "compute" else row
+        for row in RowTable.of(pattern.functions)
+    ]
+    return msgspec.structs.replace(pattern, functions=tuple(rows))
+
+
+# --- windows of few long iterations ---
+
+
+@seeds
+@pytest.mark.parametrize("iterations", [2, 3])
+def test_nobody_does_in_healthy_ones(iterations: int, seed: int) -> None:
+    assert accused(judged(synthesize(devices(seed, iterations=iterations, scale=120.0), (), 2))) == []
+
+
+# --- sequences that have grown ---
+
+
+@dataclass(frozen=True)
+class LongerSequences:
+    """Forward and backward of some workers take `factor` times as long."""
+
+    factor: float
+    workers: tuple[int, ...] = ALL_EIGHT
+
+    def apply(self, draft: Draft) -> None:
+        """Longer where data goes through."""
+        for key, time_WI in draft.time_us.items():
+            if key.kind == "compute" and key.phase in ("forward", "backward"):
+                time_WI[list(self.workers)] *= self.factor
+
+
+@seeds
+def test_a_clock_that_accounts_for_it_is(seed: int) -> None:
+    before = [changed_rows(one, 0.9) for one in synthesize(devices(seed, draw=1), (), 1)]
+    after = [changed_rows(one, 0.9 / 1.3) for one in synthesize(devices(seed), [LongerSequences(1.35)], 2)]
+    assert [cause for cause, _ in accused(judged(after, before))] == ["compute-slow"]
+
+
+# --- an old rhythm that the healthy window was too short to see ---
+
+
+@seeds
+def test_a_rhythm_that_is_the_slowdown_is_told(seed: int) -> None:
+    plan = FleetPlan(workers=4, iterations=160, seed=seed)
+    before = synthesize(FleetPlan(workers=4, iterations=20, seed=seed, draw=1), (), 1)
+    histograms = Calls(("write_histograms (project/monitor.py:8)",), (0,), 700, every=40)
+    assert [workers for _, workers in accused(judged(synthesize(plan, [histograms], 2), before, workers=4))] == [(0,)]
+
+
+# --- most workers are slow ---
+
+
+@seeds
+def test_nine_of_sixteen_that_have_become_slow_are_told(seed: int) -> None:
+    before = synthesize(devices(seed, workers=16, draw=1), (), 1)
+    slow = SlowCompute(tuple(range(9)), 1.4, fact="none")
+    verdict = judged(synthesize(devices(seed, workers=16), [slow], 2), before, workers=16)
+    assert [cause for cause, _ in accused(verdict)] == ["compute-slow"]
+
+
+# --- what has always been so ---
+
+
+@seeds
+def test_an_expectation_that_is_missed_for_no_known_reason_is_told_as_such(seed: int) -> None:
+    now = synthesize(devices(seed, scale=1.4), (), 2)
+    settings = Settings(expected_iteration_s=0.055)
+    verdict = analyze("job", synthesize_window(now, "expected"), now, settings=settings)
+    assert verdict.verdict == "undetermined"
+    assert "more than expected (55 ms), but no function" in verdict.summary
+
+
+ITERATIONS = 12
+
+
+def slugs(verdict: Verdict) -> list[str]:
+    return [cause for cause, _ in accused(verdict)]
+
+
+def on_devices(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
+    """The same of a job whose operators run on accelerators."""
+    return [msgspec.structs.replace(pattern, has_accelerator=True) for pattern in patterns]
+
+
+def without_senders(patterns: Sequence[WorkerPattern]) -> list[WorkerPattern]:
+    """The same where no send or receive tells its other side, as kernels of several together do not."""
+    return [
+        msgspec.structs.replace(
+            pattern, collectives=tuple(msgspec.structs.replace(one, peers=b"") for one in pattern.collectives)
+        )
+        for pattern in patterns
+    ]
+
+
+# --- two workers late in different places of an iteration ---
+
+
+def two_places(late_us: tuple[float, float], transfer_us: float = 2_000.0) -> list[WorkerPattern]:
+    """Workers 0 and 1 late before the first and before the second reduction of an iteration."""
+    groups = [ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2, 3), backend="nccl")]
+    noise = np.random.default_rng(1)
+    programs: list[list[Step]] = []
+    for rank in range(4):
+        steps: list[Step] = []
+        for _ in range(ITERATIONS):
+            for place in range(2):
+                own = 40_000.0 * float(np.exp(noise.normal(0, 0.01))) + (late_us[place] if rank == place else 0.0)
+                steps += [Step("work", own), Step("all_reduce", transfer_us, "0")]
+            steps += [Step("work", 100.0), Step("iteration")]
+        programs.append(steps)
+    return on_devices(patterns_of_played(play(programs, groups), groups))
+
+
+def judge(now: list[WorkerPattern], before: list[WorkerPattern]) -> Verdict:
+    return analyze("job", synthesize_window(now, "slow", before), now, before)
+
+
+def test_waiting_for_one_worker_after_another_is_no_slow_transfer() -> None:
+    verdict = judge(two_places((20_000.0, 20_000.0)), two_places((0.0, 0.0)))
+    assert "slow-collective-everywhere" not in slugs(verdict)
+    assert verdict.verdict == "slow"
+
+
+def test_a_slow_transfer_between_them_is_still_seen() -> None:
+    verdict = judge(two_places((0.0, 0.0), 20_000.0), two_places((0.0, 0.0)))
+    assert slugs(verdict) == ["slow-collective-everywhere"]
+
+
+# --- pipelines whose receives name no sender ---
+
+
+def pipeline(late_us: float = 0.0) -> list[WorkerPattern]:
+    """Four stages twice, few microbatches, and the last stage of the second replica late by as much in each of them."""
+    work = [[10_000.0] * 4, [10_000.0, 10_000.0, 10_000.0, 10_000.0 + late_us]]
+    programs, groups = pipeline_programs(work, ITERATIONS)
+    return on_devices(patterns_of_played(play(programs, groups), groups))
+
+
+@pytest.mark.parametrize("purpose", ["slow", "manual", "baseline"])
+def test_the_bubble_of_a_pipeline_is_no_slow_transfer(purpose: str) -> None:
+    patterns = without_senders(pipeline())
+    verdict = analyze("job", synthesize_window(patterns, purpose), patterns)  # type: ignore[arg-type]
+    assert verdict.findings == ()
+
+
+# --- far slower than the healthy window, and nobody knows why ---
+
+
+def far_from_healthy(ms: float) -> Verdict:
+    plan = FleetPlan()
+    patterns, before = synthesize(plan, [SlowLink(ms)], 2), synthesize(plan)
+    return analyze("job", synthesize_window(patterns, "manual", before), patterns, before)
+
+
+def test_a_window_far_slower_than_the_healthy_one_is_not_called_healthy() -> None:
+    verdict = far_from_healthy(40.0)
+    assert verdict.cause is not None and verdict.cause.cause == "slow-collective-everywhere", verdict.summary
+    assert far_from_healthy(0.0).verdict == "healthy"
+
 
 EVERYBODY = (0, 1, 2, 3)
 METRICS = ("collect (project/metrics.py:30)", "summarize (project/metrics.py:60)")
 DEVICE = ("forward (project/model.py:30)", "synchronize (project/device.py:12)")
 SCORE = ("score (project/reward.py:25)",)
-seeds = pytest.mark.parametrize("seed", range(3))
 
 
 def verdict_on(
