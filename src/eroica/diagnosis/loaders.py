@@ -67,7 +67,7 @@ def find_loading_function(view: View, rows: Sequence[int], late: Outliers) -> Fo
     time_R = view.fleet.critical_us[list(rows)][:, members].mean(axis=1)
     excess_R = time_R - reference_of_rows(view, rows, late)
     inside = find_focus(view.fleet.keys, rows, excess_R, time_R)
-    if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside, rows):
+    if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside):
         return inside
     below = _library_below_next(view, rows, excess_R, time_R)
     return busy_in_loaders(view, members, late.reference) or below or _next_itself(view, rows, inside)
@@ -98,18 +98,14 @@ def _below(stack: Sequence[str]) -> tuple[str, ...]:
     return tuple(stack[max(own) + 1 :]) if own else ()
 
 
-def _is_around_next(view: View, focus: Focus, rows: Sequence[int]) -> bool:
+def _is_around_next(view: View, focus: Focus) -> bool:
     """Return True if a frame lies around next (the training loop), and so says no more than next itself."""
-    stacks = [view.fleet.keys[row].stack for row in focus.functions]
-    return any(_lies_above_next(stack, focus.name) for stack in stacks if stack) and len(focus.functions) > 0 < len(
-        rows
-    )
-
-
-def _lies_above_next(stack: Sequence[str], name: str) -> bool:
-    frames = [split_frame(entry) for entry in stack]
-    entry = next((at for at, frame in enumerate(frames) if frame.file.endswith(_LOADER_FILE)), len(frames))
-    return entry < len(frames) and all(frame.name != name for frame in frames[entry:])
+    for row in focus.functions:
+        frames = [split_frame(entry) for entry in view.fleet.keys[row].stack]
+        at = next((at for at, frame in enumerate(frames) if frame.file.endswith(_LOADER_FILE)), len(frames))
+        if at < len(frames) and all(frame.name != focus.name for frame in frames[at:]):
+            return True
+    return False
 
 
 def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
