@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.model.pattern import LAUNCHING, FunctionKey, FunctionPattern, Phase, WorkerPattern
+from eroica.model.pattern import LAUNCHING, FunctionKey, FunctionPattern, Neighbor, Phase, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
@@ -172,3 +172,23 @@ def test_copies_that_the_host_waits_for_name_their_caller(seed: int, name: str, 
     assert found is not None and found.cause == "memory-operation-storm", verdict.summary
     assert found.function.name == name
     assert ("gradient_norms (metrics.py:12)" in verdict.summary) == is_told
+
+
+def beside(patterns: Sequence[WorkerPattern], *neighbors: Neighbor) -> list[WorkerPattern]:
+    """The patterns on a host with these processes beside the job, which then is full."""
+    outside = sum(one.cpu_cores for one in neighbors)
+    facts = {"cores_outside": outside, "cores_worker": 1.0, "host_busy": 0.99 if outside else 0.5, "cpu_count": 8.0}
+    return [
+        msgspec.structs.replace(one, neighbors=neighbors, host_facts={**one.host_facts, **facts}) for one in patterns
+    ]
+
+
+@seeds
+def test_a_process_that_takes_the_cores_from_threads_that_launch_is_named(seed: int) -> None:
+    healthy = beside(synthesize(FleetPlan(draw=1, seed=seed, accelerator=True), eager(), 1))
+    slow = synthesize(FleetPlan(draw=2, seed=seed, accelerator=True), [*eager(), Launching(60.0, 100, "backward")], 2)
+    burner = Neighbor(name="python (serve.py)", pid=777, cpu_cores=6.0)
+    for patterns, cause in ((beside(slow), "host-bound"), (beside(slow, burner), "sibling-process")):
+        verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+        assert verdict.cause is not None and verdict.cause.cause == cause, verdict.summary
+        assert ("pid 777" in verdict.summary) == (cause == "sibling-process")
