@@ -70,7 +70,8 @@ def find_caller(
     if reference == "baseline":  # whatever it called then
 
         def all_under(past: Fleet) -> Floats:
-            return measure(past, [row for row in _rows(past) if entry in past.keys[row].stack]).sum(axis=0)
+            rows = [row for row in _rows(past) if entry in past.keys[row].stack]
+            return np.asarray(measure(past, rows).sum(axis=0))
 
         usual_us = max(usual_us, float(view.then(all_under)[members].mean()))
     return Caller(focus=focus, own_us=float(time_R[under].sum()), usual_us=usual_us)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import Block, Cell, Reference
+from eroica.diagnosis.block import Block, Cell, Reference, Scope
 from eroica.diagnosis.frames import LARGE_PART, MOST, Focus
 from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
@@ -63,7 +63,7 @@ class Outliers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def as_block(self, cell: Cell, rows: Sequence[int], focus: Focus) -> Block:
         """Return the excess as a block of some rows, named by a function."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        scope = "all" if self.agreement is None else "some"
+        scope: Scope = "all" if self.agreement is None else "some"
         return Block(cell=cell, rows=tuple(rows), focus=focus, scope=scope, **fields)
 
 
