@@ -238,6 +238,9 @@ def _worker_notes(view: View) -> Iterator[str]:
         yield f"{note} ({'all workers' if len(ranks) == view.workers else name_workers(ranks)})"
 
 
+# --- workers that did not report: nobody else is accused of what may be theirs ---
+
+
 #: What would tell.
 ALL_OF_THEM = (
     "all of them with Eroica, and let their hosts reach the collector; if some step no optimizer, call eroica.step() "

@@ -207,6 +207,9 @@ def _block(
     )
 
 
+# --- a thread with the interpreter lock ---
+
+
 _OF_THREAD = frozenset({"python", "compute", "memory", "other"})
 #: Beside a device operators only launch, and what they take is the device's.
 _BESIDE_DEVICE = frozenset({"python", "other"})

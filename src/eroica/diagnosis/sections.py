@@ -76,6 +76,9 @@ def _edges(direct: DirectWaits, ranks: Sequence[int], iterations: int) -> tuple[
     return tuple(edge for edge in listed if edge.per_iteration_ms > 0)
 
 
+# --- the causes that were considered ---
+
+
 #: A verdict keeps so many.
 _MOST = 12
 _REFERENCES = {
@@ -157,6 +160,9 @@ def describe_row(row: SuspectRow) -> str:
     if row.why == "expectation":
         return f"equation 11 flags {where}: {percent(row.distance)} more than its kind should be"
     return f"equation 11 flags {where}: its pattern differs from {percent(row.distance)} of its peers'"
+
+
+# --- what an iteration is made of ---
 
 
 #: Parts of an iteration, in the order in which they are told.

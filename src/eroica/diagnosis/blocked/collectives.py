@@ -170,6 +170,9 @@ def _leaver(scene: Scene, ranks: Sequence[int], does: str, waiting: Waiting) -> 
     )
 
 
+# --- a collective that everybody has entered and that does not end: the transport is stuck ---
+
+
 def find_stuck_transport(scene: Scene, waiting: Waiting, unexplained: frozenset[int]) -> list[Origin]:
     """Build one origin for all meetings that everybody has entered; a host is named if it alone is in all of them."""
     nodes = [node for node in waiting.ends() if node < 0 and not unexplained.isdisjoint(waiting.meeting(node).waiting)]
@@ -243,7 +246,7 @@ def _evidence(scene: Scene, meetings: Sequence[Meeting]) -> tuple[str, ...]:
     return tuple(found)
 
 
-# --- rule 7: workers of which nothing is known, and stacks without a Flight Recorder, where nobody could look ---
+# --- workers of which nothing is known, and stacks without a Flight Recorder ---
 
 
 _PAIRS_STEP = (

@@ -162,6 +162,9 @@ def _lock_origin(rank: int, member: Member, holder: ThreadLook, site: Site) -> O
     )
 
 
+# --- workers in user code: queues, locks, storage, loops ---
+
+
 _DOES: dict[Wait, str] = {
     "queue-get": "waiting for a queue that stays empty",
     "queue-put": "waiting for room in a full queue",

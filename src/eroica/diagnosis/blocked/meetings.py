@@ -117,6 +117,9 @@ def _sequences(entries: Iterable[FlightEntry], name: str) -> list[int]:
     return [one.sequence for one in entries if one.group == name and not one.is_p2p]
 
 
+# --- open collectives ---
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Call of one member at a meeting: operation and, where all must agree on it, size."""
 
