@@ -121,12 +121,6 @@ def test_more_threads_than_cores_explain_it_only_where_threads_wait_for_a_core(s
 
 
 @seeds
-def test_a_setting_that_a_healthy_peer_shares_is_not_why_a_worker_is_slow(seed: int) -> None:
-    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [1, 2], torch_threads="1"))
-    assert causes(verdict) == ["compute-slow"], verdict.summary
-
-
-@seeds
 def test_a_loader_without_processes_of_its_own_explains_slow_loading(seed: int) -> None:
     verdict = verdict_on([SlowLoader((1,), 40)], seed, lambda all_: set_up(all_, [1], loader_workers="0"))
     found = verdict.cause

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from eroica.diagnosis.activities import activity_of
-from eroica.model.pattern import FunctionPattern, WorkerPattern
-from eroica.model.rows import RowTable
-from eroica.model.series import decode_series, encode_series
+from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
@@ -22,7 +20,6 @@ from support.code_troubles import LOGGING, Calls
 from support.fleet import Draft, accused
 from support.pipelines import Step, patterns_of_played, pipeline_programs, play
 
-ALL_EIGHT = tuple(range(8))
 seeds = pytest.mark.parametrize("seed", range(3))
 
 
@@ -35,16 +32,6 @@ def judged(now: Sequence[WorkerPattern], before: Sequence[WorkerPattern] = (), w
     return analyze("job", window, now, before, expected_workers=workers)
 
 
-def changed_rows(pattern: WorkerPattern, mu: float | None) -> WorkerPattern:
-    """The pattern with this use of the processor in its operators; None: nobody sampled it."""
-    facts = {"resource_samples": 0, "resource": ""} if mu is None else {"mu": mu}
-    rows: list[FunctionPattern] = [
-        msgspec.structs.replace(row, **facts) if row.key.kind == "compute" else row
-        for row in RowTable.of(pattern.functions)
-    ]
-    return msgspec.structs.replace(pattern, functions=tuple(rows))
-
-
 # --- windows of few long iterations ---
 
 
@@ -52,30 +39,6 @@ def changed_rows(pattern: WorkerPattern, mu: float | None) -> WorkerPattern:
 @pytest.mark.parametrize("iterations", [2, 3])
 def test_nobody_does_in_healthy_ones(iterations: int, seed: int) -> None:
     assert accused(judged(synthesize(devices(seed, iterations=iterations, scale=120.0), (), 2))) == []
-
-
-# --- sequences that have grown ---
-
-
-@dataclass(frozen=True)
-class LongerSequences:
-    """Forward and backward of some workers take `factor` times as long."""
-
-    factor: float
-    workers: tuple[int, ...] = ALL_EIGHT
-
-    def apply(self, draft: Draft) -> None:
-        """Longer where data goes through."""
-        for key, time_WI in draft.time_us.items():
-            if key.kind == "compute" and key.phase in ("forward", "backward"):
-                time_WI[list(self.workers)] *= self.factor
-
-
-@seeds
-def test_a_clock_that_accounts_for_it_is(seed: int) -> None:
-    before = [changed_rows(one, 0.9) for one in synthesize(devices(seed, draw=1), (), 1)]
-    after = [changed_rows(one, 0.9 / 1.3) for one in synthesize(devices(seed), [LongerSequences(1.35)], 2)]
-    assert [cause for cause, _ in accused(judged(after, before))] == ["compute-slow"]
 
 
 # --- an old rhythm that the healthy window was too short to see ---
@@ -203,7 +166,6 @@ def test_a_window_far_slower_than_the_healthy_one_is_not_called_healthy() -> Non
 EVERYBODY = (0, 1, 2, 3)
 METRICS = ("collect (project/metrics.py:30)", "summarize (project/metrics.py:60)")
 DEVICE = ("forward (project/model.py:30)", "synchronize (project/device.py:12)")
-SCORE = ("score (project/reward.py:25)",)
 
 
 def verdict_on(
@@ -268,64 +230,6 @@ def test_of_a_function_that_computes_a_third_more_is_within_what_busy_cores_do(
     healthy = Calls(DEVICE, EVERYBODY, 80, use=0.95)
     verdict = verdict_on(healthy, Calls(DEVICE, workers, 28, use=0.95), seed=seed, before=(healthy,), iterations=100)
     assert "python-on-critical-path" not in [cause for cause, _ in accused(verdict)], verdict.summary
-
-
-# --- who only waits ---
-
-
-def never_meeting(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
-    """Workers that have nothing to do with each other."""
-    apart = []
-    for one in patterns:
-        wait_I, iteration_I = decode_series(one.wait_us, np.float32), decode_series(one.iteration_us, np.float32)
-        rows = tuple(row for row in one.functions if row.key.kind != "collective")
-        iteration, none = encode_series(iteration_I - wait_I), encode_series(np.zeros_like(wait_I))
-        apart.append(msgspec.structs.replace(one, wait_us=none, iteration_us=iteration, functions=rows, collectives=()))
-    return apart
-
-
-@seeds
-def test_nobody_waits_for_who_meets_nobody(seed: int) -> None:
-    patterns = never_meeting(synthesize(FleetPlan(seed=seed), (Calls(SCORE, (2,), 30),), 2))
-    assert accused(analyze("job", synthesize_window(patterns, "manual"), patterns)) == []
-
-
-def meeting_every(patterns: list[WorkerPattern], every: int) -> list[WorkerPattern]:
-    """The same job if its workers met in every so many iterations only, and waited then for all that they are ahead."""
-    apart = []
-    for one in patterns:
-        wait_I, iteration_I = decode_series(one.wait_us, np.float32), decode_series(one.iteration_us, np.float32)
-        meets_I = np.arange(wait_I.size) % every == every - 1
-        waits_I = np.where(meets_I, np.add.accumulate(wait_I), 0.0)
-        waits_I[meets_I] = np.diff(waits_I[meets_I], prepend=0.0)
-        series = encode_series(waits_I.astype(np.float32))
-        rows = tuple(
-            msgspec.structs.replace(row, per_iteration_us=series) if row.key.kind == "collective" else row
-            for row in one.functions
-        )
-        iteration = encode_series((iteration_I - wait_I + waits_I).astype(np.float32))
-        apart.append(
-            msgspec.structs.replace(one, wait_us=series, iteration_us=iteration, functions=rows, collectives=())
-        )
-    return apart
-
-
-@seeds
-def test_and_blame_nobody_where_none_is_slow(seed: int) -> None:
-    healthy = meeting_every(synthesize(FleetPlan(seed=seed + 10_000), (), 1), 20)
-    patterns = meeting_every(synthesize(FleetPlan(seed=seed, iterations=200), (), 2), 20)
-    verdict = analyze("job", synthesize_window(patterns, "manual", healthy), patterns, healthy)
-    assert accused(verdict) == [], verdict.summary
-
-
-# --- now and then ---
-
-
-@seeds
-def test_an_evaluation_that_the_healthy_window_was_too_short_for_is_not_new(seed: int) -> None:
-    evaluation = Calls(("evaluate (project/train.py:80)",), EVERYBODY, 300, every=40)
-    verdict = verdict_on(evaluation, seed=seed, purpose="manual", healthy_iterations=12, iterations=80)
-    assert accused(verdict) == [], verdict.summary
 
 
 # --- without a healthy window ---
