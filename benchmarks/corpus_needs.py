@@ -1,6 +1,6 @@
 """List the kept windows that need each function of diagnosis: the corpus is judged without it.
 
-    python benchmarks/corpus_needs.py --out needs.jsonl [--only diagnosis.lock,diagnosis.turns] [--page PAGE.md]
+    python benchmarks/corpus_needs.py --out needs.jsonl [--only diagnosis.helpers,diagnosis.search] [--page PAGE.md]
 
 A part is a function of `eroica.diagnosis` or `eroica.localize` that can find nothing: its annotation allows None, an
 empty sequence, an empty text, False or zero, which is what it returns while it is switched off. A window needs it that
@@ -54,7 +54,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def parts() -> dict[str, Callable[[], Any]]:
-    """Name of each part, as "diagnosis.lock.find_lock_holders", and what it returns while it is off."""
+    """Name of each part, as "diagnosis.helpers.find_lock_holders", and what it returns while it is off."""
     found = {}
     for module in modules():
         for name, function in vars(module).items():

@@ -10,7 +10,6 @@ import msgspec
 from eroica import __version__
 from eroica.diagnosis import WindowContext, diagnose
 from eroica.diagnosis.cells import reading_of
-from eroica.diagnosis.view import View
 from eroica.engine import Engine, choose_engine
 from eroica.errors import InputError, UsageError
 from eroica.localize import localize
@@ -82,12 +81,12 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
         notes=(*notes, *doubts),
         cost=total_cost(latest),
     )
-    verdict, view = _judge_or_say_why(compared, baseline, context, settings, engine)
-    found_none = verdict.verdict == "undetermined" and verdict.cause is None
+    verdict = _judge_or_say_why(compared, baseline, context, settings, engine)
     second = None
-    if doubted and not baseline and found_none and view is not None and view.has_enough:
-        second = _second_look(compared, doubted, context, settings, engine)
-    if second is not None:
+    if doubted and not baseline and verdict.verdict == "undetermined" and verdict.cause is None:
+        again = msgspec.structs.replace(context, notes=notes_on_doubted(context.notes), is_past_doubted=True)
+        second = _judge_or_say_why(compared, doubted, again, settings, engine)
+    if second is not None and second.cause is not None:
         verdict = _noted(second, 0, doubted[0].window_id)
     elif window.kind != "trace":
         verdict = _noted(verdict, baseline[0].window_id if baseline else 0)
@@ -102,29 +101,14 @@ def _judge_or_say_why(
     context: WindowContext,
     settings: Settings,
     engine: Engine,
-) -> tuple[Verdict, View | None]:
-    """The verdict and what it was read from, or why there can be none."""
+) -> Verdict:
+    """The verdict, or why there can be none."""
     try:
         return _judge(patterns, baseline, context, settings, engine)
     except (InputError, UsageError) as error:
         if isinstance(error, UsageError) and context.window.kind == "trace":
             raise  # whoever reads files sits in front of them; a running job has asked long ago
-        return undetermined(context, str(error)), None
-
-
-def _second_look(
-    patterns: Sequence[WorkerPattern],
-    doubted: Sequence[WorkerPattern],
-    context: WindowContext,
-    settings: Settings,
-    engine: Engine,
-) -> Verdict | None:
-    """The verdict against a baseline window that is not trusted; None where that tells nothing more."""
-    context = msgspec.structs.replace(context, notes=notes_on_doubted(context.notes), is_past_doubted=True)
-    verdict, view = _judge_or_say_why(patterns, doubted, context, settings, engine)
-    if view is None or verdict.cause is None:
-        return None
-    return verdict
+        return undetermined(context, str(error))
 
 
 def _noted(verdict: Verdict, trusted: int, doubted: int = 0) -> Verdict:
@@ -141,14 +125,13 @@ def _judge(
     context: WindowContext,
     settings: Settings,
     engine: Engine,
-) -> tuple[Verdict, View]:
-    """The verdict and what it was read from; where damaged patterns stand in the way, of the others.
+) -> Verdict:
+    """The verdict; where damaged patterns stand in the way, on the others.
 
     Looking through all series of all workers first would cost more than the verdict.
     """
     try:
-        suspects = localize(patterns, baseline, settings, reading_of, engine)
-        return diagnose(suspects, context, settings), View(suspects, context, settings)
+        return diagnose(localize(patterns, baseline, settings, reading_of, engine), context, settings)
     except (InputError, ValueError, IndexError):  # what series that do not fit together end in
         kept, damaged = leave_out_damaged(patterns, engine)
         past, _ = leave_out_damaged(baseline, engine)
@@ -156,8 +139,7 @@ def _judge(
             raise
     missing = _missing(kept, context.expected_workers)
     context = msgspec.structs.replace(context, missing=missing, notes=(*context.notes, *damaged))
-    suspects = localize(kept, past, settings, reading_of, engine)
-    return diagnose(suspects, context, settings), View(suspects, context, settings)
+    return diagnose(localize(kept, past, settings, reading_of, engine), context, settings)
 
 
 def _missing(patterns: Sequence[WorkerPattern], expected: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Work in operators is told as the function that calls them, but not where all operators take longer."""
+"""Work in operators: told as the function that calls them, as uneven work, or as nobody's doing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.verdict import Finding, Verdict
+from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from support import FleetPlan, Trouble, synthesize, synthesize_window
-from support.fleet import Draft
+from support import FleetPlan, LargerBatches, SlowCompute, Trouble, synthesize, synthesize_window
+from support.fleet import Draft, accused, causes
 
 FRAMES = ("Module._call_impl (torch/nn/modules/module.py:1782)", "attend (project/attention.py:43)")
 SORT = FunctionKey(kind="compute", name="aten::sort", phase="forward", thread="training")
@@ -57,10 +57,6 @@ def judge(trouble: Sorting, seen_ms: float, seed: int, purpose: str = "slow") ->
     now = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [trouble], 2)
     patterns = called_by_attend(now, trouble.workers, seen_ms)
     return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)  # type: ignore[arg-type]
-
-
-def causes(verdict: Verdict) -> list[Finding]:
-    return [one for one in verdict.findings if one.role == "cause"]
 
 
 @seeds
@@ -123,8 +119,25 @@ def test_a_function_that_was_there_before_in_full_is_not_named(seed: int) -> Non
     assert not [one for one in causes(verdict) if one.function.name == "attend"], verdict.summary
 
 
-def test_a_worker_that_the_healthy_window_did_not_have_is_compared_with_nothing() -> None:
-    before = in_attend(0, 0, [], 1)[:3]
-    patterns = in_attend(0, 1, [Sorting(EVERYBODY, 40)], 40)
-    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
-    assert not [one for one in causes(verdict) if one.function.name == "attend"], verdict.summary
+def judged(*troubles: Trouble, before: Sequence[Trouble] = (), **plan: object) -> Verdict:
+    healthy = synthesize(FleetPlan(**{**plan, "draw": 1}), before, 1)
+    patterns = synthesize(FleetPlan(**plan), troubles, 2)
+    return analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_larger_batches_on_one_worker_are_uneven_work(seed: int) -> None:
+    verdict = judged(LargerBatches(2.5, (2,)), seed=seed)
+    assert accused(verdict) == [("load-imbalance", (2,))]
+    assert verdict.cause is not None
+    assert any("tensors are larger" in sentence for sentence in verdict.cause.evidence)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_slow_processor_slows_the_optimizer_too(seed: int) -> None:
+    assert accused(judged(SlowCompute((2,), 2.5), seed=seed)) == [("compute-slow", (2,))]
+
+
+def test_on_an_accelerator_nothing_is_said_without_the_devices_own_speed() -> None:
+    verdict = judged(LargerBatches(2.5, (2,)), seed=1, accelerator=True)
+    assert [workers for _, workers in accused(verdict)] == [(2,)]

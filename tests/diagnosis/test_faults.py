@@ -13,7 +13,6 @@ from support import (
     FleetPlan,
     GarbagePauses,
     SlowCompute,
-    SlowLink,
     SlowLoader,
     SlowPython,
     Trouble,
@@ -104,12 +103,6 @@ def test_somebody_who_was_always_late_does_not_hide_what_all_do_now(trouble: Tro
 
 
 @seeds
-def test_two_that_are_late_alike_are_both_accused(seed: int) -> None:
-    verdict = verdict_on(BackwardHook((2,), 60), BackwardHook((3,), 55), seed=seed, baseline=False, workers=8)
-    check(verdict, "python-on-critical-path", (2, 3), "scale_grad")
-
-
-@seeds
 @pytest.mark.parametrize("ms", [30, 80, 200])
 def test_wandering_collections_accuse_nobody(seed: int, ms: float) -> None:
     verdict = verdict_on(GarbagePauses(ms), seed=seed)
@@ -119,38 +112,15 @@ def test_wandering_collections_accuse_nobody(seed: int, ms: float) -> None:
 
 
 @seeds
-def test_collections_on_one_worker_are_its_own_matter(seed: int) -> None:
-    verdict = verdict_on(GarbagePauses(60, chance=0.5, workers=(3,)), seed=seed)
-    check(verdict, "garbage-collection", (3,))
-
-
-@seeds
 @pytest.mark.parametrize("factor", [1.6, 2, 4])
 def test_threads_that_wait_for_a_core_are_contention(seed: int, factor: float) -> None:
     check(verdict_on(BusyHost((0,), factor), seed=seed), "cpu-contention", (0,))
 
 
 @seeds
-@pytest.mark.parametrize("ms", [15, 40])
-def test_a_slow_link_is_nobodys_fault(seed: int, ms: float) -> None:
-    check(verdict_on(SlowLink(ms), seed=seed), "slow-collective-everywhere", EVERYBODY)
-
-
-@seeds
 def test_slow_storage_under_all_workers_is_found(seed: int) -> None:
     verdict = verdict_on(SlowLoader(EVERYBODY, 40), seed=seed)
     check(verdict, "slow-data-loading", EVERYBODY, "_read_block")
-
-
-@seeds
-def test_slow_storage_from_the_first_iteration_on_needs_no_baseline(seed: int) -> None:
-    verdict = verdict_on(SlowLoader(EVERYBODY, 60), seed=seed, purpose="manual", baseline=False)
-    check(verdict, "slow-data-loading", EVERYBODY, "_read_block")
-
-
-@seeds
-def test_two_slow_loaders_are_named_together(seed: int) -> None:
-    check(verdict_on(SlowLoader((1, 2), 40), seed=seed), "slow-data-loading", (1, 2), "_read_block")
 
 
 @seeds

@@ -1,3 +1,5 @@
+"""Frames, and the words of sentences."""
+
 from __future__ import annotations
 
 import msgspec
@@ -6,6 +8,7 @@ import pytest
 
 from eroica.diagnosis.frames import Focus, find_focus, is_own_frame, split_frame
 from eroica.diagnosis.loaders import is_idle_stack
+from eroica.diagnosis.words import format_ms, list_numbers, name_workers, short_name
 from eroica.model.pattern import FunctionKey
 
 MAIN = "main (project/train.py:20)"
@@ -128,3 +131,31 @@ def test_the_entry_of_a_focus_is_its_own_frame_and_not_an_outer_one_of_the_same_
     focus = find_focus(keys, [0, 1], np.asarray([50.0, 0.0]), np.asarray([50.0, 30.0]))
     assert focus is not None and (focus.label, focus.entry) == ("forward (attention.py:43)", inner)
     assert msgspec.structs.replace(focus, stack=()).entry == ""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([1, 2], "1 and 2"),
+        ([0, 1, 2, 3], "0 to 3"),
+        ([1, 4, 5, 6], "1 and 4 to 6"),
+        ([2, 5], "2 and 5"),
+    ],
+)
+def test_runs_of_numbers_are_drawn_together(numbers: list[int], text: str) -> None:
+    assert list_numbers(numbers) == text
+
+
+def test_a_kernels_name_loses_its_template() -> None:
+    assert short_name("void at::native::reduce_kernel<128, 4, at::f<int>>(int)") == "at::native::reduce_kernel<...>"
+    assert short_name("volta_sgemm_64x64_nt") == "volta_sgemm_64x64_nt"
+    assert short_name("<lambda>") == "<lambda>"
+    assert len(short_name("x" * 200)) == 60
+
+
+def test_workers_and_times_read_like_a_sentence() -> None:
+    assert name_workers([4], capital=True) == "Worker 4"
+    assert name_workers(range(12)) == "12 workers (0, 1, 2, ...)"
+    assert [format_ms(us) for us in (41_000, 3210, 35)] == ["41 ms", "3.2 ms", "0.04 ms"]

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.model.pattern import LAUNCHING, FunctionKey, FunctionPattern, Phase, WorkerPattern
+from eroica.model.pattern import LAUNCHING, FunctionKey, FunctionPattern, Neighbor, Phase, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
@@ -138,34 +138,6 @@ def test_what_recording_itself_may_take_is_no_python_of_the_jobs(seed: int, purp
 
 
 @seeds
-def test_what_a_job_did_when_it_was_healthy_has_not_made_it_slow(seed: int) -> None:
-    python = SlowPython(12.0, "forward (project/model.py:60)")
-    verdict = judged(seed, [python, Kernels(40.0)], [python])
-    assert verdict.cause is None or verdict.cause.cause != "python-on-critical-path", verdict.summary
-
-
-@dataclass(frozen=True)
-class Unsteady(Launching):
-    """The same in a part that takes twice as long in one iteration as in the next."""
-
-    def apply(self, draft: Draft) -> None:
-        key = FunctionKey(kind="other", name=LAUNCHING, phase=self.phase)
-        time_I = self.ms * 1e3 * np.where(np.arange(draft.shape[1]) % 2, 1.4, 0.6)
-        draft.add(key, np.broadcast_to(time_I, draft.shape), self.count, 0.9)
-
-
-@seeds
-def test_a_part_need_not_be_sure_by_itself_to_tell_who_launches(seed: int) -> None:
-    """Two iterations: backward launches surely more; forward, with the function, far more, but unsteadily."""
-    plan, more = {"seed": seed, "accelerator": True}, [Unsteady(50.0, 1500), Launching(150.0, 4000, "backward")]
-    healthy = synthesize(FleetPlan(draw=1, **plan), eager(), 1)
-    patterns = synthesize(FleetPlan(draw=2, iterations=2, **plan), [*eager(), *more], 2)
-    patterns = calling(patterns, 50.0, phase="forward")
-    found = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy).cause
-    assert found is not None and (found.cause, found.function.name) == ("host-bound", "gradient_norms"), found
-
-
-@seeds
 def test_the_kernels_of_one_worker_name_who_launches_them(seed: int) -> None:
     plan = FleetPlan(seed=seed, accelerator=True)
     patterns = calling(synthesize(plan, [Kernels(30.0, workers=(1,))], 2), 0.0, 1e-3)
@@ -174,38 +146,6 @@ def test_the_kernels_of_one_worker_name_who_launches_them(seed: int) -> None:
     found = verdict.cause
     assert found is not None and found.workers == (1,), verdict.summary
     assert found.function.name == "gradient_norms", verdict.summary
-
-
-@seeds
-def test_a_baseline_that_tells_of_the_host_only_is_no_measure_for_what_devices_do(seed: int) -> None:
-    """The function does then and now the same; another kernel takes longer."""
-    plan = FleetPlan(seed=seed, accelerator=True)
-    healthy = calling(synthesize(plan, eager(), 1), 5.0)
-    patterns = calling(synthesize(plan, [*eager(), Kernels(50.0)], 2), 5.0, 50.0)
-    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
-    assert all(one.function.name != "gradient_norms" for one in verdict.findings), verdict.summary
-
-
-@seeds
-def test_a_worker_whose_stacks_nobody_sampled_does_not_hide_another_one(seed: int) -> None:
-    slower = Launching(25.0, 0.0, "backward", (2,))
-    patterns = synthesize(FleetPlan(seed=seed, accelerator=True), [*eager(), slower], 2)
-    rows = tuple(row for row in patterns[3].functions if row.key.name != LAUNCHING)
-    patterns[3] = msgspec.structs.replace(patterns[3], functions=rows)
-    verdict = analyze("job", synthesize_window(patterns), patterns, ())
-    found = verdict.cause
-    assert found is not None and (found.cause, found.workers) == ("host-bound", (2,)), verdict.summary
-
-
-@seeds
-def test_more_batches_for_a_step_are_no_functions_doing(seed: int) -> None:
-    """Twice as many of all kernels, and of launches; the function was there before, with half of its own."""
-    plan = FleetPlan(seed=seed, accelerator=True)
-    healthy = calling(synthesize(plan, [*eager(), Kernels(20.0)], 1), 5.0, 20.0)
-    twice = [Launching(24.0, 400), Launching(40.0, 800, "backward"), Kernels(40.0)]
-    patterns = calling(synthesize(plan, twice, 2), 10.0, 40.0)
-    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
-    assert all(one.function.name != "gradient_norms" for one in verdict.findings), verdict.summary
 
 
 @seeds
@@ -232,3 +172,23 @@ def test_copies_that_the_host_waits_for_name_their_caller(seed: int, name: str, 
     assert found is not None and found.cause == "memory-operation-storm", verdict.summary
     assert found.function.name == name
     assert ("gradient_norms (metrics.py:12)" in verdict.summary) == is_told
+
+
+def beside(patterns: Sequence[WorkerPattern], *neighbors: Neighbor) -> list[WorkerPattern]:
+    """The patterns on a host with these processes beside the job, which then is full."""
+    outside = sum(one.cpu_cores for one in neighbors)
+    facts = {"cores_outside": outside, "cores_worker": 1.0, "host_busy": 0.99 if outside else 0.5, "cpu_count": 8.0}
+    return [
+        msgspec.structs.replace(one, neighbors=neighbors, host_facts={**one.host_facts, **facts}) for one in patterns
+    ]
+
+
+@seeds
+def test_a_process_that_takes_the_cores_from_threads_that_launch_is_named(seed: int) -> None:
+    healthy = beside(synthesize(FleetPlan(draw=1, seed=seed, accelerator=True), eager(), 1))
+    slow = synthesize(FleetPlan(draw=2, seed=seed, accelerator=True), [*eager(), Launching(60.0, 100, "backward")], 2)
+    burner = Neighbor(name="python (serve.py)", pid=777, cpu_cores=6.0)
+    for patterns, cause in ((beside(slow), "host-bound"), (beside(slow, burner), "sibling-process")):
+        verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
+        assert verdict.cause is not None and verdict.cause.cause == cause, verdict.summary
+        assert ("pid 777" in verdict.summary) == (cause == "sibling-process")

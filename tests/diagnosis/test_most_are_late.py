@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from eroica.model.verdict import Finding, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowCompute, SlowLoader, Trouble, synthesize, synthesize_window
-from support.fleet import Draft
+from support.fleet import Draft, causes
 from support.troubles import BackwardHook
 
 Made = Callable[[tuple[int, ...]], Trouble]
@@ -38,10 +38,6 @@ def judge(*troubles: Trouble, workers: int, baseline: bool = True, seed: int = 0
     patterns = synthesize(FleetPlan(workers=workers, seed=seed, draw=1), troubles, 2)
     purpose: WindowPurpose = "slow" if baseline else "manual"
     return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)
-
-
-def causes(verdict: Verdict) -> list[Finding]:
-    return [finding for finding in verdict.findings if finding.role == "cause"]
 
 
 def lost(verdict: Verdict, workers: int, seed: int) -> float:
@@ -87,14 +83,6 @@ def test_the_scope_is_some_where_anybody_is_in_time_and_waits(late: int, workers
 def test_the_scope_is_all_where_all_are_late(kind: str, seed: int) -> None:
     verdict = judge(MAKERS[kind]((0, 1, 2, 3)), workers=4, seed=seed)
     assert [(one.workers, one.scope) for one in causes(verdict)] == [((0, 1, 2, 3), "all")], verdict.summary
-
-
-@seeds
-def test_one_worker_that_has_less_to_do_accuses_nobody(seed: int) -> None:
-    plan = FleetPlan(workers=6, seed=seed)
-    patterns = synthesize(plan, [LessWork((5,), 0.4)], 1)
-    verdict = analyze("job", synthesize_window(patterns, "manual"), patterns)
-    assert not causes(verdict), verdict.summary
 
 
 @seeds

@@ -11,13 +11,10 @@ from eroica.diagnosis.neighbors import name_use
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.wire.codec import decode_record, encode_record
 from support import (
     BusyHost,
     FleetPlan,
     SlowCompute,
-    SlowLoader,
-    SlowPython,
     Trouble,
     synthesize,
     synthesize_window,
@@ -73,27 +70,12 @@ def test_a_process_that_takes_the_cores_of_one_host_is_named_with_its_workers(se
 
 
 @seeds
-def test_the_same_slowness_without_such_a_process_stays_contention(seed: int) -> None:
-    verdict = verdict_on([BusyHost((4, 5, 6, 7), 1.8)], seed, lambda all_: beside(all_, ["node-1"], ()))
-    assert verdict.cause is not None and verdict.cause.cause == "cpu-contention"
-
-
-@seeds
 def test_a_process_as_busy_on_every_host_is_not_why_one_of_them_is_slow(seed: int) -> None:
     verdict = verdict_on(
         [BusyHost((4, 5, 6, 7), 1.8)], seed, lambda all_: beside(all_, ["node-0", "node-1"], (BURNER,))
     )
     assert verdict.cause is not None and verdict.cause.cause == "cpu-contention"
     assert "777" not in verdict.summary
-
-
-@seeds
-def test_a_small_process_does_not_explain_slow_hardware(seed: int) -> None:
-    small = msgspec.structs.replace(BURNER, cpu_cores=0.9)
-    verdict = verdict_on(
-        [SlowCompute((4, 5, 6, 7), 1.8, "none")], seed, lambda all_: beside(all_, ["node-1"], (small,))
-    )
-    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
 
 
 @seeds
@@ -110,12 +92,6 @@ def test_processes_that_were_stopped_or_throttled_are_not_blamed_on_neighbors(se
 def test_a_busy_process_beside_a_healthy_job_is_no_cause(seed: int, purpose: str) -> None:
     verdict = verdict_on([], seed, lambda all_: beside(all_, ["node-1"], (BURNER,), host_busy=0.9), purpose=purpose)
     assert verdict.cause is None, verdict.summary
-
-
-@seeds
-def test_python_that_got_slower_is_not_blamed_on_a_process_beside_it(seed: int) -> None:
-    verdict = verdict_on([SlowPython(40)], seed, lambda all_: beside(all_, ["node-1"], (BURNER,)))
-    assert verdict.cause is not None and verdict.cause.cause == "python-on-critical-path"
 
 
 ONE_HOST = {"workers": 4, "per_host": 4, "cores": 4}
@@ -188,51 +164,3 @@ def test_processes_that_hold_memory_on_every_device_do_not_explain_one_slow_devi
         [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, range(8), 0.0), accelerator=True
     )
     assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
-
-
-@seeds
-def test_busy_cores_beside_it_do_not_explain_a_slow_device(seed: int) -> None:
-    verdict = verdict_on(
-        [SlowCompute((3,), 1.4, "none")],
-        seed,
-        lambda all_: beside(all_, ["node-0"], (BURNER,), host_busy=0.95),
-        accelerator=True,
-    )
-    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary
-
-
-def test_neighbors_and_settings_survive_the_wire() -> None:
-    (pattern, *_) = beside(synthesize(FleetPlan()), ["node-0"], (BURNER,))
-    pattern = msgspec.structs.replace(pattern, setup={"torch_threads": "4"})
-    back = decode_record(encode_record(pattern), WorkerPattern)
-    assert back == pattern and back.neighbors[0] == BURNER and back.setup == {"torch_threads": "4"}
-
-
-@seeds
-def test_a_process_as_busy_on_every_host_is_not_mentioned_beside_slow_loading(seed: int) -> None:
-    everywhere = ["node-0", "node-1"]
-    verdict = verdict_on([SlowLoader((1,), 60)], seed, lambda all_: beside(all_, everywhere, (BURNER,)), baseline=False)
-    assert verdict.cause is not None
-    assert not any("may slow the loading down" in line for line in verdict.cause.evidence)
-
-
-@seeds
-def test_what_a_device_had_queued_when_recording_began_does_not_hide_its_neighbor(seed: int) -> None:
-    """As many kernels are launched, but those of one iteration more were still to run: the window holds 8."""
-    fleet = {"workers": 8, "per_host": 8, "iterations": 8, "accelerator": True}
-    healthy = beside(synthesize(FleetPlan(seed=seed + 10_000, **fleet), (), 1), (), ())
-    before = [
-        msgspec.structs.replace(
-            one,
-            functions=tuple(
-                msgspec.structs.replace(row, count=round(row.count * 1.1)) if row.key.thread == "device" else row
-                for row in one.functions
-            ),
-        )
-        for one in healthy
-    ]
-    patterns = synthesize(FleetPlan(seed=seed, **fleet), [SlowCompute(tuple(range(8)), 2.0, "none")], 2)
-    now = on_device(patterns, range(8), 0.5)
-    verdict = analyze("job", synthesize_window(now, "slow", before), now, before)
-    found = verdict.cause
-    assert found is not None and (found.cause, len(found.workers)) == ("sibling-process", 8), verdict.summary

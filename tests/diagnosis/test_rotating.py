@@ -7,8 +7,7 @@ import pytest
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
-from support import BackwardHook, FleetPlan, Trouble, synthesize, synthesize_window
-from support.code_troubles import Calls
+from support import FleetPlan, Trouble, synthesize, synthesize_window
 from support.scope_troubles import VariableLengths, WanderingHold, WanderingPause
 
 
@@ -44,14 +43,6 @@ def test_hold_ups_while_run_queues_are_as_before_are_no_contention() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_all_workers_wait_for_at_once_is_no_part_of_what_they_lose_in_turns(seed: int) -> None:
-    report = Calls(("train (project/train.py:9)", "report (project/train.py:60)"), (0, 1), 400, every=2, use=0.02)
-    verdict = judge(WanderingHold(1.8), report, seed=seed, baseline=False, workers=2)
-    turns = [one.gain or 0.0 for one in verdict.findings if one.scope == "rotating"]
-    assert all(gain < 0.25 for gain in turns), verdict.summary
-
-
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("purpose", ["manual", "slow"])
 def test_differences_no_larger_than_what_waiting_for_a_core_makes_are_no_uneven_loads(
     seed: int, purpose: WindowPurpose
@@ -59,29 +50,6 @@ def test_differences_no_larger_than_what_waiting_for_a_core_makes_are_no_uneven_
     """Threads of these fleets wait for a core 20 to 30 % of the time."""
     verdict = judge(VariableLengths(0.15), seed=seed, purpose=purpose, workers=4, cores=8)
     assert [one.cause for one in verdict.findings if one.role == "cause"] == [], verdict.summary
-
-
-def test_loads_that_were_as_uneven_when_the_job_was_healthy_are_not_what_made_it_slow() -> None:
-    plan = {"workers": 8, "accelerator": True}
-    before = synthesize(FleetPlan(seed=1, **plan), [VariableLengths(0.2)], 1)
-    patterns = synthesize(FleetPlan(seed=1, draw=1, **plan), [VariableLengths(0.2), BackwardHook((3,), 60)], 2)
-    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
-    assert [(one.cause, one.workers) for one in verdict.findings if one.role == "cause"] == [
-        ("python-on-critical-path", (3,))
-    ]
-
-
-def test_one_worker_that_is_late_now_and_then_is_not_everybody_in_turn() -> None:
-    """Bursts on one worker: whoever is last does not change."""
-
-    class Bursts(WanderingHold):
-        def apply(self, draft: object) -> None:
-            hit = draft.noise.random(draft.shape[1]) < 0.6
-            for key in draft.time_us:
-                draft.time_us[key][2, hit] *= 1.8
-
-    verdict = judge(Bursts(1.8), workers=4)
-    assert all(one.scope != "rotating" for one in verdict.findings)
 
 
 @pytest.mark.parametrize(("workers", "count"), [(2, 20), (4, 20), (8, 20), (64, 4)])
@@ -95,16 +63,6 @@ def test_healthy_jitter_is_nobodys_turn(workers: int, count: int, accelerator: b
             )
             found += [(seed, verdict.summary) for one in verdict.findings if one.role == "cause"]
     assert found == []
-
-
-def test_workers_that_take_turns_on_too_few_cores_are_healthy_without_a_past() -> None:
-    verdict = judge(WanderingHold(1.8), purpose="manual", baseline=False, workers=4, cores=2)
-    assert verdict.findings == ()
-
-
-def test_a_few_iterations_do_not_show_that_the_culprit_changes() -> None:
-    verdict = judge(WanderingHold(1.8, queue=0.1), workers=4, iterations=6)
-    assert all(one.scope != "rotating" for one in verdict.findings)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from eroica.diagnosis.setup import RULES
 from eroica.model.causes import CATALOG
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from support import (
-    BackwardHook,
     FleetPlan,
     SlowCompute,
     SlowLink,
@@ -110,19 +108,6 @@ def test_a_difference_of_which_nobody_knows_what_is_slower_is_told_and_not_accus
 
 
 @seeds
-def test_what_peers_do_not_tell_is_not_better(seed: int) -> None:
-    for fact, value in (("matmul_precision", "highest"), ("tf32_matmul", "off"), ("governor", "powersave")):
-        verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [2], **{fact: value}))  # noqa: B023
-        assert causes(verdict) == ["compute-slow"], verdict.summary
-    exact = lambda all_: set_up([*set_up(all_)], [2], fp32_matmul="ieee")  # noqa: E731
-    others = lambda all_: [  # noqa: E731
-        one if one.worker.global_rank == 2 else two
-        for one, two in zip(exact(all_), set_up(all_, range(4), fp32_matmul="tf32"), strict=True)
-    ]
-    assert causes(verdict_on([SlowCompute((2,), 1.8, "none")], seed, others)) == ["misconfiguration"]
-
-
-@seeds
 def test_more_threads_than_cores_explain_it_only_where_threads_wait_for_a_core(seed: int) -> None:
     many = lambda all_: set_up(all_, [2], torch_threads="64")  # noqa: E731
     alone = {"per_host": 1}
@@ -133,12 +118,6 @@ def test_more_threads_than_cores_explain_it_only_where_threads_wait_for_a_core(s
     some = lambda all_: set_up(all_, [2], torch_threads="8")  # noqa: E731
     verdict = verdict_on([SlowCompute((2,), 1.8, "run_queue_wait")], seed, some, **alone)
     assert "misconfiguration" not in causes(verdict), verdict.summary
-
-
-@seeds
-def test_a_setting_that_a_healthy_peer_shares_is_not_why_a_worker_is_slow(seed: int) -> None:
-    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [1, 2], torch_threads="1"))
-    assert causes(verdict) == ["compute-slow"], verdict.summary
 
 
 @seeds
@@ -198,50 +177,3 @@ def test_without_facts_nothing_changes() -> None:
     assert causes(verdict) == ["compute-slow"]
     half = lambda all_: [*set_up(all_, [2], torch_threads="1")[:3], all_[3]]  # noqa: E731
     assert causes(verdict_on([SlowCompute((2,), 1.8, "none")], 0, half)) == ["compute-slow"]
-
-
-def test_every_cause_that_settings_explain_is_one_of_the_catalog() -> None:
-    assert set().union(*(rule.causes for rule in RULES)) <= set(CATALOG)
-
-
-@seeds
-def test_reads_that_wait_are_explained_by_fewer_loader_processes_and_not_by_fewer_cores(seed: int) -> None:
-    reads = SlowLoader((1,), 60, frame="recv_into (ssl.py:1166)")
-    cores = verdict_on([reads], seed, lambda all_: set_up(all_, [1], affinity_cores="1"))
-    assert causes(cores) == ["slow-storage-read"]
-    loaders = verdict_on([reads], seed, lambda all_: set_up(all_, [1], loader_workers="0"))
-    assert causes(loaders) == ["misconfiguration"]
-
-
-@seeds
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"loader_workers": "3"}, False),  # a quarter fewer
-        ({"loader_workers": "2"}, True),
-        ({"loader_prefetch_factor": "1"}, False),
-        ({"loader_persistent_workers": "off"}, False),
-        ({"affinity_cores": "4"}, False),
-        ({"env_PYTHONDEVMODE": "1"}, True),
-    ],
-)
-def test_a_loader_setting_explains_slow_loading_only_from_a_size_that_is_felt(
-    seed: int, changed: dict[str, str], named: bool
-) -> None:
-    own = {name.replace("env_", "env:", 1): value for name, value in changed.items()}
-
-    def now(patterns: list[WorkerPattern]) -> list[WorkerPattern]:
-        usual = set_up(patterns, range(4), loader_prefetch_factor="2", loader_persistent_workers="on")
-        return [
-            msgspec.structs.replace(one, setup={**one.setup, **own}) if one.worker.global_rank == 1 else one
-            for one in usual
-        ]
-
-    verdict = verdict_on([SlowLoader((1,), 40)], seed, now)
-    assert causes(verdict) == ["misconfiguration" if named else "slow-data-loading"], verdict.summary
-
-
-@seeds
-def test_python_that_only_one_worker_runs_is_not_explained_by_its_quota(seed: int) -> None:
-    verdict = verdict_on([BackwardHook((1,), 80)], seed, lambda all_: set_up(all_, [1], cpu_quota="1.5"))
-    assert causes(verdict) == ["python-on-critical-path"], verdict.summary

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import msgspec
 import pytest
-from rich.console import Console
 
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from eroica.report.text import render_verdict
 from support import (
     FleetPlan,
     SlowCompute,
@@ -71,13 +67,6 @@ def test_slow_communication_of_everybody_is_no_link(seed: int) -> None:
 
 
 @seeds
-def test_a_late_worker_is_named_and_not_its_hosts_link(seed: int) -> None:
-    verdict = verdict_on(SlowLoader((2,), 150), seed=seed)
-    causes = [one for one in verdict.findings if one.role == "cause"]
-    assert [(one.cause, one.workers) for one in causes] == [("slow-data-loading", (2,))]
-
-
-@seeds
 def test_a_slow_host_is_named_as_slow_and_not_as_its_link(seed: int) -> None:
     verdict = verdict_on(SlowCompute((2, 3), 3.0), seed=seed)
     causes = [one for one in verdict.findings if one.role == "cause"]
@@ -97,14 +86,6 @@ def test_a_late_worker_and_a_slow_link_are_both_named() -> None:
     assert set(causes) == {"slow-link", "slow-data-loading"}
     assert causes["slow-link"].hosts == ("node-1",)
     assert causes["slow-data-loading"].workers == (4,)
-
-
-def test_the_report_speaks_of_the_link_and_not_of_workers() -> None:
-    console = Console(file=io.StringIO(), width=200)
-    render_verdict(verdict_on(SlowHostLink((1,), 300), seed=1), console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "the network link on node-1; behind it workers 2, 3" in text
-    assert "MB/s" in text
 
 
 def test_two_hosts_do_not_tell_whose_link_it_is() -> None:

@@ -24,11 +24,6 @@ def causes(patterns: list[WorkerPattern]) -> list[Finding]:
 
 
 @seeds
-def test_a_stage_that_takes_long_without_being_held_is_not(seed: int) -> None:
-    assert not causes(pipeline(SlowCompute((0,), 4.0, "nothing_of_note"), seed=seed))
-
-
-@seeds
 def test_a_job_that_is_stopped_as_a_whole_accuses_nobody(seed: int) -> None:
     paused = [
         msgspec.structs.replace(one, host_facts={**one.host_facts, "stopped": 0.5}) for one in pipeline(seed=seed)
@@ -48,16 +43,6 @@ def test_a_process_that_mostly_sleeps_is_late_because_it_is_stopped_not_for_wher
     assert verdict.cause is not None and (verdict.cause.cause, verdict.cause.workers) == (cause, (2,))
     assert ("is stopped 45 % of the time" in verdict.summary) == (stopped > 0.4)
     assert not [line for one in verdict.findings for line in one.evidence if "no function" in line]
-
-
-@seeds
-def test_a_quota_that_all_have_makes_nobody_worth_more(seed: int) -> None:
-    patterns = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 2.0, "nothing_of_note")])
-    (plain,) = causes(patterns)
-    held = [msgspec.structs.replace(one, host_facts={**one.host_facts, "throttled": 0.4}) for one in patterns]
-    (found,) = causes(held)
-    assert (found.cause, found.workers) == (plain.cause, plain.workers)
-    assert found.gain == pytest.approx(plain.gain, abs=0.05)
 
 
 @seeds

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from eroica.diagnosis.blocked import diagnose_blockage
-from eroica.diagnosis.waits import MOST_EDGES, MOST_NAMED, read_waits
+from eroica.diagnosis.sections import MOST_EDGES, MOST_NAMED, read_waits
 from eroica.localize import localize
 from eroica.localize.direct_waits import Meets
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Verdict, WaitEdge, Waits
+from eroica.model.verdict import WaitEdge, Waits
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support import FleetPlan, SlowLoader, Standstill, synthesize, synthesize_window
@@ -98,15 +98,6 @@ def test_very_many_workers_leave_a_short_list() -> None:
     assert len(waits.waited_ms) == MOST_NAMED and len(waits.blamed_ms) <= MOST_NAMED
 
 
-def test_the_record_is_the_same_after_a_trip_over_the_wire() -> None:
-    patterns = slow_fleet(4, 2)
-    verdict = analyze("job", synthesize_window(patterns), patterns)
-    again = Verdict.from_json(verdict.to_json())
-    assert again == verdict
-    assert verdict.waits is not None and again.waits is not None
-    assert list(again.waits.blamed_ms) == list(verdict.waits.blamed_ms)  # in falling order, still
-
-
 def test_nothing_is_told_where_nobody_was_seen_to_wait() -> None:
     patterns = slow_fleet(1, 0)
     assert analyze("job", synthesize_window(patterns), patterns).waits is None
@@ -133,8 +124,3 @@ def test_who_waits_further_on_waits_for_those_missing_before_too() -> None:
     assert verdict is not None and verdict.waits is not None
     edges = {(edge.waiter, edge.on) for edge in verdict.waits.edges}
     assert edges == {(1, 0), (2, 0), (2, 1), (3, 0), (3, 1)}
-
-
-def test_a_standstill_in_which_nobody_waits_for_anybody_has_no_edges() -> None:
-    verdict = diagnose_blockage(Standstill(2).blockage(), "demo", Settings())
-    assert verdict is not None and verdict.waits is None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, Phase, ThreadRole, WorkerPattern
 from eroica.model.series import encode_series
+from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window, WindowPurpose
 from eroica.model.worker import ProcessGroup, Worker
 from support.links import synthesize_links
@@ -438,3 +439,13 @@ def _collective_row(draft: Draft, wait_I: Floats, record: CollectiveRecord, wind
         active_iterations=wait_I.size,
         per_iteration_us=encode_series(wait_I.astype(np.float32)),
     )
+
+
+def causes(verdict: Verdict) -> list[Finding]:
+    """The causes that a verdict names."""
+    return [finding for finding in verdict.findings if finding.role == "cause"]
+
+
+def accused(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
+    """The causes that a verdict names, each with its workers."""
+    return [(finding.cause, finding.workers) for finding in causes(verdict)]

@@ -6,7 +6,7 @@ The algorithm, in six steps:
    operators, launches, collectives.
 2. **Blocks.** `search` compares each cell with what is expected (`outliers.expected`: peers of the role, the baseline
    window, a stated limit) and finds coherent excess: on some workers, on all, on another one each time, now and then.
-3. **Facts.** `facts` and `callers` measure each block; `neighbors`, `setup`, `helpers` and `lock` find culprits beside.
+3. **Facts.** `facts` and `callers` measure each block; `neighbors`, `setup` and `helpers` find culprits beside.
 4. **Labels.** `labels` is a table: the first row whose condition holds gives the block its cause.
 5. **Account.** `selection` takes blocks by what their removal gains, and each only with what is left.
 6. **Gate.** `gate` says how sure each cause is, and withholds those that are rather not real.
@@ -20,13 +20,11 @@ import msgspec
 
 from eroica import __version__
 from eroica.diagnosis import gate
-from eroica.diagnosis.breakdown import break_down
 from eroica.diagnosis.conclusion import conclude, too_little
 from eroica.diagnosis.findings import build_findings
-from eroica.diagnosis.hypotheses import list_hypotheses
+from eroica.diagnosis.sections import break_down, list_hypotheses, read_waits
 from eroica.diagnosis.selection import explained_us, find_causes
 from eroica.diagnosis.view import View, WindowContext
-from eroica.diagnosis.waits import read_waits
 from eroica.localize.suspects import Suspects
 from eroica.model.causes import CATALOG, CatalogEntry
 from eroica.model.verdict import Coverage, Verdict, VerdictWindow

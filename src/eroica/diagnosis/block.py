@@ -35,6 +35,10 @@ _KINDS: dict[Cell, FindingKind] = {
 }
 
 
+#: Factor from which a collective is called clearly more often than in the baseline window.
+MANY_MORE_CALLS = 1.5
+
+
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     """The taker of something that a block's workers lack.
 
@@ -75,6 +79,25 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
         return self.now / self.before
 
 
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """A function, and the time in what it calls.
+
+    Attributes:
+        focus: The function.
+        own_us: Time on the workers asked about, mean.
+        usual_us: The same time on the reference.
+    """
+
+    focus: Focus
+    own_us: float
+    usual_us: float
+
+    @property
+    def excess_us(self) -> float:
+        """Time beyond the reference."""
+        return self.own_us - self.usual_us
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of a block's workers and rows: everything that labels, gate and sentences read.
 
@@ -97,10 +120,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         every: Iterations from one occurrence to the next; 1 if it is in each.
         each_us: Time of one occurrence; NaN if it is in each iteration.
         caller: The user's function that calls the block's operators.
-        caller_us: Time in operators under it.
-        caller_usual_us: The same on the reference.
         operator: Name of the operator that holds most of the block, "" for none.
-        together: Share of the pauses that all workers take in the same iteration; NaN where it is about none.
         planned: What all workers have more of by the training's own plan, if that explains the block's time.
     """
 
@@ -121,11 +141,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     calls_before: float = np.nan
     every: float = 1.0
     each_us: float = np.nan
-    caller: Focus | None = None
-    caller_us: float = 0.0
-    caller_usual_us: float = 0.0
+    caller: Caller | None = None
     operator: str = ""
-    together: float = np.nan
     planned: tuple[Growth, ...] = ()
 
 
@@ -188,4 +205,4 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def calls_more(self) -> bool:
         """True if the job itself calls the collective more often than in the baseline window."""
-        return bool(self.facts.calls >= 1.5 * self.facts.calls_before)
+        return bool(self.facts.calls >= MANY_MORE_CALLS * self.facts.calls_before)

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
-from eroica.diagnosis.block import Block, Reference
+from eroica.diagnosis.block import Block, Caller, Reference
 from eroica.diagnosis.cells import enters_collective
-from eroica.diagnosis.frames import MOST, Focus, find_focus
+from eroica.diagnosis.frames import MOST, find_focus
+from eroica.diagnosis.operators import rows_then
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 
@@ -27,25 +28,6 @@ Measure = Callable[[Fleet, list[int]], Floats]
 _LEAST_SHARE = 0.001
 #: Share of the operators' excess that a caller must hold: stacks are sampled at a tenth of the operators' moments.
 _HOLDS_LAUNCHES = 0.2
-
-
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """A function, and the time in what it calls.
-
-    Attributes:
-        focus: The function.
-        own_us: Time on the workers asked about, mean.
-        usual_us: The same time on the reference.
-    """
-
-    focus: Focus
-    own_us: float
-    usual_us: float
-
-    @property
-    def excess_us(self) -> float:
-        """Time beyond the reference."""
-        return self.own_us - self.usual_us
 
 
 def host_us(fleet: Fleet, rows: list[int]) -> Floats:
@@ -85,8 +67,13 @@ def find_caller(
     entry = focus.entry
     under = np.asarray([entry in view.fleet.keys[row].stack for row in rows], dtype=np.bool_)
     usual_us = float(usual_R[under].sum())
-    if reference == "baseline":
-        usual_us = max(usual_us, _before(view, entry, members, measure))
+    if reference == "baseline":  # whatever it called then
+
+        def all_under(past: Fleet) -> Floats:
+            rows = [row for row in _rows(past) if entry in past.keys[row].stack]
+            return np.asarray(measure(past, rows).sum(axis=0))
+
+        usual_us = max(usual_us, float(view.then(all_under)[members].mean()))
     return Caller(focus=focus, own_us=float(time_R[under].sum()), usual_us=usual_us)
 
 
@@ -123,26 +110,7 @@ def _usual(
         return None
     if measure is inside_us and past.knows_launchers != view.fleet.knows_launchers:
         return None
-    columns = _columns(view, past, members)
-    places = {key: place for place, key in enumerate(past.keys)}
-    found = [places.get(view.fleet.keys[row], -1) for row in rows]
-    known = [place for place in found if place >= 0]
-    then_R = dict(zip(known, measure(past, known)[:, columns].mean(axis=1), strict=True)) if known else {}
-    return np.asarray([then_R.get(place, 0.0) for place in found])
-
-
-def _columns(view: View, past: Fleet, members: Sequence[int]) -> list[int]:
-    columns = {rank: column for column, rank in enumerate(past.ranks)}
-    return [columns[view.fleet.ranks[worker]] for worker in members]
-
-
-def _before(view: View, entry: str, members: list[int], measure: Measure) -> float:
-    """Return the time under a frame in the baseline window, whatever it called then."""
-    past = view.suspects.baseline
-    if past is None:
-        return 0.0
-    rows = [row for row in _rows(past) if entry in past.keys[row].stack]
-    return float(measure(past, rows)[:, _columns(view, past, members)].mean(axis=1).sum()) if rows else 0.0
+    return np.asarray(rows_then(view.suspects, rows, measure)[:, members].mean(axis=1))
 
 
 def with_caller(view: View, block: Block) -> Block:
@@ -154,7 +122,7 @@ def with_caller(view: View, block: Block) -> Block:
     if view.is_trace or not block.workers or block.cell in ("input", "python", "collectives", "process"):
         return block
     is_of_host = block.cell in ("launches", "collections") or _waits_on_host(block)
-    if not view.knows_callers and not is_of_host:
+    if not is_of_host and view.fleet.has_accelerator and not view.fleet.knows_launchers:
         return block
     measure = host_us if block.cell in ("launches", "collections") else inside_us
     caller = find_caller(view, block.workers, block.reference, measure)
@@ -163,10 +131,7 @@ def with_caller(view: View, block: Block) -> Block:
         return block
     if block.cell in ("memory", "collections") and caller.excess_us > block.excess_us / MOST:
         return block
-    facts = msgspec.structs.replace(
-        block.facts, caller=caller.focus, caller_us=caller.own_us, caller_usual_us=caller.usual_us
-    )
-    return msgspec.structs.replace(block, facts=facts)
+    return msgspec.structs.replace(block, facts=msgspec.structs.replace(block.facts, caller=caller))
 
 
 def _waits_on_host(block: Block) -> bool:

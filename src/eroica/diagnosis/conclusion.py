@@ -1,21 +1,19 @@
-"""The word of the verdict, its sentence and its notes: slow, healthy, or undetermined and what is missing."""
+"""The word of the verdict, its sentence and its notes: slow, healthy, or undetermined and what is missing.
+
+What may be the time of workers that did not report is nobody else's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from eroica.diagnosis.frames import HALF
+from eroica.diagnosis.frames import HALF, LARGE_PART, MOST
 from eroica.diagnosis.labels import PLANNED
-from eroica.diagnosis.missing_workers import (
-    ALL_OF_THEM,
-    describe_absence,
-    find_absence,
-    hides,
-    note_absence,
-)
 from eroica.diagnosis.recordings import FEW_STEPS, describe_turns
 from eroica.diagnosis.selection import LEAST_CHANGE, LEAST_DOUBTED, Cause, Weighed, explained_us, growth_of
 from eroica.diagnosis.setup import setup_notes
@@ -23,6 +21,7 @@ from eroica.diagnosis.stages import describe_stage, find_long_stage
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import summarize_cause
 from eroica.diagnosis.words import format_ms, name_workers
+from eroica.localize.excess import SURE, mean_error
 from eroica.model.causes import CATALOG
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
@@ -32,10 +31,6 @@ from eroica.model.words import milliseconds
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
 LEAVE_ON = "leave the baseline window on, or compare with a healthy run (eroica diff)"
-#: Share of the growth from which planned changes account for all of it: the rest of a busy machine's is noise.
-_MOST = 0.75
-#: An iteration so many times as long as the usual one had a pause; so much longer is told, though it may be noise.
-_PAUSE, _TOLD = 1.5, 1.1
 
 
 class Conclusion(NamedTuple):
@@ -61,21 +56,22 @@ def conclude(
     missing = too_little(view)
     if missing:
         return Conclusion("undetermined", f"Too little to tell: {missing}.", notes)
-    absence = find_absence(view)
+    absence = _find_absence(view)
     if causes:
         text = summarize_cause(view, causes[0])
-        if absence is not None and hides(view, absence, causes):
-            return Conclusion("undetermined", describe_absence(view, absence), (*notes, f"Besides: {text}"))
+        if absence is not None and _hides(view, absence, causes):
+            return Conclusion("undetermined", _describe_absence(view, absence), (*notes, f"Besides: {text}"))
         text, is_slow = _with_rest(view, causes, findings, text)
-        beside = (note_absence(view, absence),) if absence is not None and not view.is_trace else ()
+        beside = (_note_absence(view, absence),) if absence is not None and not view.is_trace else ()
         word: VerdictWord = "slow" if is_slow else "undetermined"
         if all(one.cause == PLANNED for one in causes):  # no fault, if it is all that has grown
-            word = "healthy" if explained_us(view, causes) >= _MOST * _grown_us(view) else "undetermined"
+            # the rest of a busy machine's growth is noise
+            word = "healthy" if explained_us(view, causes) >= LARGE_PART * _grown_us(view) else "undetermined"
         return Conclusion(word, text, (*notes, *beside))
     if view.suspects.arrivals.contradicted:
         return Conclusion("undetermined", _contradiction(view), notes)
     if absence is not None and absence.is_most:
-        return Conclusion("undetermined", describe_absence(view, absence), notes)
+        return Conclusion("undetermined", _describe_absence(view, absence), notes)
     doubted = [one for one in weighed if one.is_doubted and one.cause.gain >= LEAST_DOUBTED]
     if doubted:
         return Conclusion("undetermined", _doubted(view, doubted[0].cause), notes)
@@ -96,9 +92,9 @@ def too_little(view: View) -> str:
     if view.iterations < view.fewest_iterations:
         wanted = f"at least {view.fewest_iterations} are needed; {MORE_STEPS if view.is_trace else LONGER_WINDOW}"
         return f"the workers share {view.iterations} iteration, {wanted}"
-    if not view.has_enough:
+    if not view.is_trace and view.workers < HALF * view.context.expected_workers:
         few = f"only {view.workers} of {view.context.expected_workers} workers reported"
-        share = float(view.fleet.wait_us.min(axis=0).mean()) / max(view.iteration_us, 1e-9)
+        share = _common_share(view)
         who = "it waits" if view.workers == 1 else "they wait"
         waits = f", and {who} {percent(share)} of each iteration in collectives" if share >= 0.2 else ""
         return f"{few}{waits}; start {ALL_OF_THEM}"
@@ -184,7 +180,7 @@ def _contradiction(view: View) -> str:
 
 def _longer(view: View, loss: Lost) -> str:
     busy_I = view.whole.busy_us.max(axis=0)
-    long = int((busy_I >= _PAUSE * np.median(busy_I)).sum())
+    long = int((busy_I >= 1.5 * np.median(busy_I)).sum())
     what = f", {long} of {busy_I.size} at least half as long again as the usual one" if long else ""
     against = "the baseline window" if loss.is_inside else "the job's best"
     again = f"{LONGER_WINDOW}, to see whether and how often that comes again" if loss.is_inside else LEAVE_ON
@@ -201,7 +197,7 @@ def _healthy(view: View) -> str:
         return f"No cause found: no worker is slower than its peers. {describe_stage(view, stage)}, which is structure."
     text = "No cause found: no worker is slower than its peers, and no function stands out"
     text += f" ({view.now_text} per iteration)."
-    if (view.times.current_ms or 0.0) >= _TOLD * (view.times.baseline_ms or np.inf):
+    if (view.times.current_ms or 0.0) >= 1.1 * (view.times.baseline_ms or np.inf):  # told, though it may be noise
         text += f" Iterations take {view.now_and_before}; healthy windows differ by as much."
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
         return f"{text} The slowdown was over when the window opened."
@@ -240,3 +236,110 @@ def _worker_notes(view: View) -> Iterator[str]:
             owners.setdefault(note, []).append(pattern.worker.global_rank)
     for note, ranks in owners.items():
         yield f"{note} ({'all workers' if len(ranks) == view.workers else name_workers(ranks)})"
+
+
+# --- workers that did not report: nobody else is accused of what may be theirs ---
+
+
+#: What would tell.
+ALL_OF_THEM = (
+    "all of them with Eroica, and let their hosts reach the collector; if some step no optimizer, call eroica.step() "
+    "once per iteration on all of them"
+)
+#: Online, if all workers that reported wait this share of the iteration, one that did not report is late.
+_ALL_WAIT = 0.3
+
+
+class _Absence(msgspec.Struct, frozen=True, kw_only=True):
+    """Waiting of all workers that reported, for workers that did not or for the transfer: nothing tells which.
+
+    Attributes:
+        us: Waiting per iteration; or its excess over the baseline window, see `is_longer`.
+        is_longer: `us` is the excess over the baseline window.
+        is_most: The waiting is enough to be the reason by itself.
+    """
+
+    us: float
+    is_longer: bool
+    is_most: bool
+
+
+def _common_share(view: View) -> float:
+    """Return the share of the iteration that even the worker that waits least spends in collectives."""
+    return float(view.fleet.wait_us.min(axis=0).mean()) / max(view.iteration_us, 1e-9)
+
+
+def _find_absence(view: View) -> _Absence | None:
+    """Find the time that all wait in collectives for a worker that did not report; None where that is too little."""
+    if not view.context.missing:
+        return None
+    if view.is_trace:
+        worst = float(_for_nobody(view).max())
+        is_most = worst >= view.settings.min_gain
+        return _Absence(us=worst * view.iteration_us, is_longer=False, is_most=True) if is_most else None
+    now_1I, past = view.fleet.wait_us.min(axis=0)[None], view.suspects.baseline
+    those = [] if past is None else [at for at, rank in enumerate(past.ranks) if rank in view.fleet.known_ranks]
+    if past is not None and those:
+        then_1I = past.wait_us[those].min(axis=0)[None]  # of fewer workers the least wait is longer
+        longer_us = float(now_1I.mean() - then_1I.mean())
+        error_us = float(np.hypot(mean_error(now_1I)[0], mean_error(then_1I)[0]))
+        least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else LEAST_CHANGE
+        if longer_us >= max(least * view.iteration_us, SURE * error_us):
+            is_most = longer_us >= MOST * (view.iteration_us - past.mean_iteration_us) > 0
+            return _Absence(us=longer_us, is_longer=True, is_most=is_most)
+    share = _common_share(view)
+    if share < _ALL_WAIT:
+        return None
+    # as long as when all had reported it is what they always wait
+    is_known = past is not None and bool(those) and set(view.context.missing) <= set(past.ranks)
+    return _Absence(us=share * view.iteration_us, is_longer=False, is_most=not is_known)
+
+
+def _hides(view: View, absence: _Absence, causes: Sequence[Cause]) -> bool:
+    """True if the wait for workers that did not report may cost more than all causes, which then explain nothing.
+
+    Where that wait is no longer than in the baseline window, or there is none, it stands beside causes as a note. A
+    cause of kind "collective" is that wait itself.
+    """
+    if not absence.is_most:
+        return False
+    if any(cause.block.kind == "collective" for cause in causes):
+        return False
+    gained_us = sum(cause.gain for cause in causes) * view.iteration_us
+    return not causes or (absence.is_longer and absence.us > gained_us)
+
+
+def _describe_absence(view: View, absence: _Absence) -> str:
+    """Say that all may wait for workers that did not report, and what would settle it."""
+    ranks = name_workers(view.context.missing)
+    if view.is_trace:
+        worst = int(_for_nobody(view).argmax())
+        who, share = name_workers([view.fleet.ranks[worst]], capital=True), f"{percent(_for_nobody(view)[worst])}"
+        is_there = set(view.context.missing) <= set(view.context.left_out)
+        why = "left out of the comparison" if is_there else "of which there is no trace"
+        return (
+            f"{who} spends {share} of the iteration in collectives, and for none of the recorded workers: that may be "
+            f"the transfer, or {ranks}, {why}. Traces of all ranks would tell."
+        )
+    late = "it is" if len(view.context.missing) == 1 else "they are"
+    return (
+        f"{_wait(view, absence)}; {ranks} did not report, and whether {late} late or the transfer is slow cannot be "
+        f"told. Start {ALL_OF_THEM}."
+    )
+
+
+def _note_absence(view: View, absence: _Absence) -> str:
+    """Note that wait beside causes that cost more, or as much as can be told."""
+    return f"{_wait(view, absence)}, which may be for {name_workers(view.context.missing)}: not reported."
+
+
+def _wait(view: View, absence: _Absence) -> str:
+    longer = f" longer than {view.back_then}" if absence.is_longer else ""
+    each = f"{format_ms(absence.us)} of each {view.now_text} iteration"
+    return f"All workers that reported wait in collectives, {each}{longer}"
+
+
+def _for_nobody(view: View) -> NDArray[np.float64]:
+    """Return the share of the iteration in collectives that a worker waits for none of the recorded. float64 [W]."""
+    waited_W = view.wait_us - view.suspects.arrivals.waited_us.mean(axis=1)
+    return np.asarray(waited_W / max(view.iteration_us, 1e-9))

@@ -20,8 +20,6 @@ from eroica.model.pattern import ASIDE
 Floats = NDArray[np.float64]
 #: Share of the time in the wait for a disk from which it is a read, whatever the frames say.
 _LEAST_ON_DISK = 0.4
-#: A thread always gets some time: what is measured of the queue is a mean of the window.
-_LEAST_ALLOWED = 0.05
 #: Quantities that the training sets (fields of `Workload`), and the parts of the iteration that take longer with them.
 _PARAMETERS, _AFTER_FORWARD = ("parameters", "gradients"), frozenset({"backward", "optimizer", "other"})
 _DATA, _WITH_DATA = (
@@ -141,7 +139,7 @@ def _waits_for_read(activity: Activity, core: float, on_disk: float, allowed: fl
     if np.isnan(core):
         return activity in ("network", "service")
     is_read = activity in ("network", "service", "file") or on_disk >= _LEAST_ON_DISK
-    return is_read and min(core / max(allowed, _LEAST_ALLOWED), 1.0) < HALF
+    return is_read and min(core / max(allowed, 0.05), 1.0) < HALF  # some time every thread gets
 
 
 def _activity(view: View, rows: Sequence[int], time_R: Floats) -> Activity:

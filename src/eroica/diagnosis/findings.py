@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.operators import weighted_mean
 from eroica.diagnosis.outliers import FEWEST_SAMPLES
-from eroica.diagnosis.placement import host_step, name_accused
 from eroica.diagnosis.recordings import FEW_STEPS
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import describe_evidence
-from eroica.diagnosis.words import FEW, format_ms, name_workers
+from eroica.diagnosis.words import FEW, format_ms, host_step, name_accused, name_workers
 from eroica.localize.families import likeness_of_groups
 from eroica.localize.rule import expected_beta
 from eroica.model.causes import CATALOG
@@ -156,7 +155,7 @@ def _cause(view: View, order: int, cause: Cause, waits: Sequence[Waiting], expla
 def _stack(block: Block) -> tuple[str, ...]:
     """Return the stack of the named function; of operators without one, that of their caller."""
     caller = block.facts.caller
-    return block.focus.stack or (caller.stack if caller is not None else ())
+    return block.focus.stack or (caller.focus.stack if caller is not None else ())
 
 
 def _tell_wait(view: View, block: Block, wait: Waiting) -> str:

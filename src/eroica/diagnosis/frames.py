@@ -16,8 +16,9 @@ from eroica.model.verdict import NO_FUNCTION
 
 Floats = NDArray[np.float64]
 
-#: Shares that rules share: from `MOST` of it on a part stands for the whole, and workers stand for the job.
-MOST, HALF = 0.6, 0.5
+#: Shares that rules share: from `MOST` of it on a part stands for the whole, and workers stand for the job. What must
+#: account for nearly all holds a `LARGE_PART`; what is as good as all of it, or as long, has `NEARLY_ALL`.
+NEARLY_ALL, LARGE_PART, MOST, HALF = 0.85, 0.75, 0.6, 0.5
 #: Packages whose frames are nobody's own code. Others that are installed count as the user's: naming a frame too
 #: high or too deep in them still names the right place.
 _PACKAGES = frozenset(
@@ -113,7 +114,7 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: For findings that name none.
-NOTHING = Focus(name=NO_FUNCTION, place="", stack=(), functions=(), share=0.0, is_own=False, is_specific=False)
+NOTHING = Focus(name=NO_FUNCTION, functions=(), share=0.0, is_specific=False)
 
 
 class _Node(msgspec.Struct, kw_only=True):
@@ -150,7 +151,7 @@ def is_own_frame(entry: str) -> bool:
 
 def whole_rows(name: str, rows: Sequence[int]) -> Focus:
     """Name rows as they are, without a frame: an operator, or collectives of one kind."""
-    return Focus(name=name, place="", stack=(), functions=tuple(rows), share=1.0, is_own=False, is_specific=True)
+    return Focus(name=name, functions=tuple(rows))
 
 
 def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
@@ -215,13 +216,18 @@ def _focus(keys: Sequence[FunctionKey], entry: str, node: _Node, total: float, *
 
 def _heaviest(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus:
     row = int(np.argmax(excess_R))
-    key = keys[functions[row]]
+    found = focus_on_row(keys, functions[row], float(excess_R[row] / excess_R.sum()))
+    return msgspec.structs.replace(found, is_specific=bool(excess_R[row] >= HALF * time_R[row]))
+
+
+def focus_on_row(keys: Sequence[FunctionKey], row: int, share: float) -> Focus:
+    """Name one row by its key and the innermost frame of its stack; `share` is what it holds of the excess."""
+    key = keys[row]
     return Focus(
         name=key.name,
         place=split_frame(key.stack[-1]).place if key.stack else "",
         stack=key.stack,
-        functions=(functions[row],),
-        share=min(float(excess_R[row] / excess_R.sum()), 1.0),
+        functions=(row,),
+        share=min(share, 1.0),
         is_own=bool(key.stack) and is_own_frame(key.stack[-1]),
-        is_specific=bool(excess_R[row] >= HALF * time_R[row]),
     )

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Cell, Culprit
-from eroica.diagnosis.frames import HALF, NOTHING, Focus, split_frame
-from eroica.diagnosis.recordings import FEWEST_TOLD
+from eroica.diagnosis.frames import HALF, NOTHING, Focus, focus_on_row
+from eroica.diagnosis.recordings import FEWEST_TOLD, WORTH_A_WORD
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers
 from eroica.localize.chains import Chain, began_late, blame_of, chain_executions, held_up, without
@@ -24,13 +24,10 @@ from eroica.model.lost import noise_factor
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
-#: The others wait at least this share of the iteration; in a single one healthy workers wait for each other for 5 %.
-_LEAST_WAIT, _LEAST_WAIT_ONCE = 0.03, 0.1
-#: Executions in which a worker must be late.
-_FEWEST_LATE = 2
+#: The others wait at least this share of the iteration; more in a single one, in which healthy workers wait for 5 %.
+_LEAST_WAIT = 0.03
 #: Repetition over a few iterations is no repetition over many: standard errors at most.
 _HIGHEST_STRENGTH = 5.0
-_MOST_LISTED = 6
 
 
 def find_late_arrivals(view: View) -> Iterator[Block]:
@@ -40,14 +37,13 @@ def find_late_arrivals(view: View) -> Iterator[Block]:
     chains = chain_executions(view.suspects.arrivals.matched)
     late = [(chain, rows, at) for chain in chains for rows, at in _late_together(chain)]
     late.sort(key=lambda each: -float(blame_of(each[0])[each[1]].sum()))
-    late_in = _late_in_each(chains, late)
     known: set[int] = set()
     for whole, rows, at in late:
         passing = _passing_on(view, whole, rows, at)
         chain = without(whole, passing)
         own = [chain.members.index(whole.members[row]) for row in rows if row not in passing]
         members = {chain.members[row] for row in own}
-        if not 0 < len(own) < len(chain.members) or members <= known or _is_a_role(view, chain, members, late_in):
+        if not 0 < len(own) < len(chain.members) or members <= known or _is_a_role(view, chain, members):
             continue
         if not _is_chance(view, chain, own, at) and (block := _block(view, chain, own, at)) is not None:
             known |= members
@@ -64,7 +60,7 @@ def _late_together(chain: Chain) -> Iterator[tuple[list[int], Places]]:
         alike = [row for row in left if _overlap(own_K, chain.nearly_last[row]) >= HALF]
         left = [row for row in left if row not in alike]
         at = np.flatnonzero((chain.share[[first, *alike]] > 0).any(axis=0))
-        if at.size >= _FEWEST_LATE and 1 + len(alike) < len(chain.members):
+        if at.size > 1 and 1 + len(alike) < len(chain.members):
             yield [first, *alike], at
 
 
@@ -80,40 +76,12 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: Places) -> list[i
     return [row for row in rows if float(elsewhere_M[row] - np.median(elsewhere_M[others])) >= HALF * late_us]
 
 
-def _late_in_each(
-    chains: Sequence[Chain], late: Sequence[tuple[Chain, list[int], Places]]
-) -> list[tuple[frozenset[int], frozenset[int]]]:
-    """Return the members of each chain, and those of them that are late in it."""
-    found: dict[int, set[int]] = {id(chain): set() for chain in chains}
-    for chain, rows, _ in late:
-        found[id(chain)] |= {chain.members[row] for row in rows}
-    return [(frozenset(chain.members), frozenset(found[id(chain)])) for chain in chains]
-
-
-def _is_a_role(
-    view: View, chain: Chain, late: set[int], late_in: Sequence[tuple[frozenset[int], frozenset[int]]]
-) -> bool:
-    """Return True if the late are all workers of a role beside other roles: that is how work is cut, and no lateness.
-
-    Together in one group, or each in its own: the first and the last stage meet in groups of two. Where no other group
-    is like this one and workers are missing, nothing tells structure from lateness.
-    """
-    roles, members = view.fleet.roles, set(chain.members)
+def _is_a_role(view: View, chain: Chain, late: set[int]) -> bool:
+    """Return True if the late are all workers of their roles here, beside other roles: that is how work is cut."""
+    roles = view.fleet.roles
     own = {int(roles[worker]) for worker in late}
-    alike = {int(worker) for worker in np.flatnonzero(np.isin(roles, list(own)))}
-    if not {int(roles[worker]) for worker in members} - own or (alike - late) & members:
-        return False
-    if min(int((roles == role).sum()) for role in own) > 1 and late == alike:
-        return True
-    here = sorted(int(roles[worker]) for worker in members)
-    siblings = [
-        there_late
-        for there, there_late in late_in
-        if there != members and sorted(int(roles[worker]) for worker in there) == here
-    ]
-    if not siblings:
-        return bool(view.context.missing)
-    return all(one and {int(roles[worker]) for worker in one} <= own for one in siblings)
+    alike = {worker for worker in chain.members if int(roles[worker]) in own}
+    return late == alike and len(alike) < len(chain.members)
 
 
 def _is_chance(view: View, chain: Chain, rows: list[int], at: Places) -> bool:
@@ -141,7 +109,7 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
     others = [row for row in range(len(chain.members)) if row not in rows]
     waited_RK = chain.wait_us[others][:, at]
     each_us = float(waited_RK.sum(axis=1).mean()) / view.iterations
-    if each_us < (_LEAST_WAIT_ONCE if view.iterations == 1 else _LEAST_WAIT) * view.iteration_us:
+    if each_us < (WORTH_A_WORD if view.iterations == 1 else _LEAST_WAIT) * view.iteration_us:
         return None
     workers = sorted(chain.members[row] for row in rows)
     focus, cell = _function(view, workers, each_us)
@@ -150,11 +118,6 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
     if named:
         mean_us = float(view.fleet.critical_us[named][:, workers].sum(axis=0).mean())
         usual_us = float(np.nan_to_num(view.suspects.peers_us[named][:, workers]).sum(axis=0).mean())
-    saved_us = held_up(chain, rows, at) / view.iterations
-    if view.iterations == 1 and cell == "late":
-        longer_us = _worked_longer(view, workers)
-        if longer_us >= HALF * each_us:  # the device worked longer before each of them: all waits go with it
-            saved_us = max(saved_us, min(longer_us, float(waited_RK.sum(axis=1).min())))
     return Block(
         cell=cell,
         rows=focus.functions,
@@ -168,15 +131,10 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
         strength=_strength(view, workers, at.size),
         agreement=1.0,
         culprit=_told(view, chain, rows, at, each_us, focus),
-        gain=saved_us / max(float(view.fleet.iteration_us[list(chain.members)].mean()), 1e-9),
+        gain=held_up(chain, rows, at)
+        / view.iterations
+        / max(float(view.fleet.iteration_us[list(chain.members)].mean()), 1e-9),
     )
-
-
-def _worked_longer(view: View, workers: list[int]) -> float:
-    """Return how much longer the devices of the late computed than those of their peers, all kernels together."""
-    rows = [row for row, key in enumerate(view.fleet.keys) if key.kind == "compute"]
-    over = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[np.ix_(rows, workers)]
-    return float(over.sum(axis=0).mean())
 
 
 def _strength(view: View, workers: list[int], times: int) -> float:
@@ -196,13 +154,7 @@ def _function(view: View, workers: list[int], each_us: float) -> tuple[Focus, Ce
     if not order or over_F[order[0]] < HALF * each_us:
         return NOTHING, "late"
     row, key = order[0], keys[order[0]]
-    focus = Focus(
-        name=key.name,
-        place=split_frame(key.stack[-1]).place if key.stack else "",
-        stack=key.stack,
-        functions=(row,),
-        share=min(float(over_F[row]) / each_us, 1.0),
-    )
+    focus = focus_on_row(keys, row, float(over_F[row]) / each_us)
     if key.phase == "input":
         return focus, "input"
     cells: dict[str, Cell] = {"python": "python", "gc": "collections"}
@@ -217,7 +169,7 @@ def _told(view: View, chain: Chain, rows: list[int], at: Places, each_us: float,
     waits = f"the other {others} workers wait" if others > 1 else "the other worker waits"
     kinds = " and ".join(sorted({chain.kinds[place] for place in at}))
     which = f"{at.size} of {len(chain.kinds)} matched collectives ({kinds})"
-    if view.iterations == 1 and at.size <= 2 * _MOST_LISTED:
+    if view.iterations == 1 and at.size <= 12:
         which = f"collective{'s' if at.size > 1 else ''} {list_numbers(at.tolist())} ({kinds})"
     why = f"most of all because of {focus.label}" if focus.functions else "its trace does not show what kept it"
     is_older = began_late(chain, rows, at)

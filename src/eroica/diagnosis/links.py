@@ -24,20 +24,24 @@ from eroica.localize.excess import SURE, mean_error, standard_error
 from eroica.localize.families import Family, GroupPaths, GroupTransfer, paths_of, read_families
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
 from eroica.localize.peers import USE_FLOOR
-from eroica.model.causes import CATALOG
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
-#: The fast part of like groups shows what a transfer can take. A group is slow from so many times that on, and its
+#: The fast fifth of like groups shows what a transfer can take. A group is slow from so many times that on, and its
 #: members use more of a path from so many times what nearly everybody in other groups uses. Healthy ones differ by
 #: up to 40 %.
-_FAST, _LONGER, _NEARLY_EVERYBODY = 0.2, 1.5, 0.95
+_LONGER = 1.5
 #: Values of a counter behind a worker's use of its path.
 _LEAST_SAMPLES = 20
 #: A link, or a thread with the interpreter lock, was measured itself: the time lost need be less sure, and that counts
 #: for so many more standard errors.
 LEAST_STRENGTH, CORROBORATION = 1.5, 4.0
+_PATH_STEP = (
+    "On these hosts compare nvidia-smi topo -m and nvidia-smi nvlink -s with a healthy host, check that the fabric "
+    "manager runs and that driver and firmware are the same, and look at what NCCL_DEBUG=INFO says of the transport it "
+    "took; move the job off these hosts until that is mended."
+)
 _PATHS = {"pcie": "PCIe link", "nic": "network interface", "nvlink": "NVLink"}
 
 
@@ -167,7 +171,7 @@ def _of_family(view: View, family: Family) -> Iterator[Block]:
 def _slow_groups(view: View, family: Family) -> _Slow | None:
     """Return the groups that take clearly longer than like ones; None without any."""
     series_GI = np.stack([one.transfer_us for one in family.groups])
-    fast_I, mean_G = np.quantile(series_GI, _FAST, axis=0), series_GI.mean(axis=1)
+    fast_I, mean_G = np.quantile(series_GI, 0.2, axis=0), series_GI.mean(axis=1)
     fast_us = float(fast_I.mean())
     slow_G = (mean_G >= _LONGER * fast_us) & (mean_G - fast_us >= view.settings.min_gain * view.iteration_us)
     if not slow_G.any() or slow_G.mean() > MOST:
@@ -186,7 +190,7 @@ def _on_slower_path(view: View, one: GroupPaths, found: _Slow) -> list[int]:
     usual = usual[~np.isnan(usual)]
     if one.resource != "pcie" or not usual.size:
         return []
-    highest = float(np.quantile(usual, _NEARLY_EVERYBODY))
+    highest = float(np.quantile(usual, 0.95))
     least = max(_LONGER * highest, highest + USE_FLOOR)
     return [worker for worker, mu in zip(one.members, one.mu, strict=True) if mu >= least]
 
@@ -272,7 +276,7 @@ def _group_culprit(view: View, found: _Slow, workers: tuple[int, ...], how: str,
         f"Over all {len(means)} like groups it takes {format_ms(means[0])} to {format_ms(means[-1])}, with "
         "equally many executions of equal size, and nobody comes late."
     )
-    step = CATALOG["link-fallback"].next_step if how == "path" else ""
+    step = _PATH_STEP if how == "path" else ""
     return Culprit(
         kind="link", subject=subject, evidence=(text,), next_step=step, doubt=0.7 if how == "between" else 1.0
     )

@@ -13,17 +13,14 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import MOST, Focus, find_focus, is_own_frame, split_frame
+from eroica.diagnosis.frames import LARGE_PART, MOST, NEARLY_ALL, Focus, find_focus, is_own_frame, split_frame
+from eroica.diagnosis.operators import rows_then
 from eroica.diagnosis.outliers import Outliers
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ThreadRole
 
 Floats = NDArray[np.float64]
-#: Share of the time from which loader processes hardly rest. In a window there is more room to wait.
-_HARDLY_RESTS = 0.75
-#: Loader processes that need this share of the slowest ones' time for a batch would soon set the pace themselves.
-_AS_LONG = 0.85
 OTHER_THREADS: frozenset[ThreadRole] = frozenset({"background", "child"})
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
@@ -70,7 +67,7 @@ def find_loading_function(view: View, rows: Sequence[int], late: Outliers) -> Fo
     time_R = view.fleet.critical_us[list(rows)][:, members].mean(axis=1)
     excess_R = time_R - reference_of_rows(view, rows, late)
     inside = find_focus(view.fleet.keys, rows, excess_R, time_R)
-    if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside, rows):
+    if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside):
         return inside
     below = _library_below_next(view, rows, excess_R, time_R)
     return busy_in_loaders(view, members, late.reference) or below or _next_itself(view, rows, inside)
@@ -101,18 +98,14 @@ def _below(stack: Sequence[str]) -> tuple[str, ...]:
     return tuple(stack[max(own) + 1 :]) if own else ()
 
 
-def _is_around_next(view: View, focus: Focus, rows: Sequence[int]) -> bool:
+def _is_around_next(view: View, focus: Focus) -> bool:
     """Return True if a frame lies around next (the training loop), and so says no more than next itself."""
-    stacks = [view.fleet.keys[row].stack for row in focus.functions]
-    return any(_lies_above_next(stack, focus.name) for stack in stacks if stack) and len(focus.functions) > 0 < len(
-        rows
-    )
-
-
-def _lies_above_next(stack: Sequence[str], name: str) -> bool:
-    frames = [split_frame(entry) for entry in stack]
-    entry = next((at for at, frame in enumerate(frames) if frame.file.endswith(_LOADER_FILE)), len(frames))
-    return entry < len(frames) and all(frame.name != name for frame in frames[entry:])
+    for row in focus.functions:
+        frames = [split_frame(entry) for entry in view.fleet.keys[row].stack]
+        at = next((at for at, frame in enumerate(frames) if frame.file.endswith(_LOADER_FILE)), len(frames))
+        if at < len(frames) and all(frame.name != focus.name for frame in frames[at:]):
+            return True
+    return False
 
 
 def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
@@ -180,32 +173,22 @@ def _busiest(view: View, rows: list[int], members: Sequence[int], reference: str
     usual_R = np.zeros(len(rows))
     if reference == "peers":
         usual_R = np.nan_to_num(view.fleet.usual(total_RW)[:, list(members)]).mean(axis=1)
-    elif reference == "baseline" and view.suspects.baseline is not None:
-        usual_R = _before(view, rows, members)
+    elif reference == "baseline":
+        then_RW = rows_then(view.suspects, rows, lambda past, at: past.total_us[at])
+        usual_R = np.nan_to_num(then_RW[:, list(members)]).mean(axis=1)
     keys = view.fleet.keys
     return find_focus(keys, rows, time_R - usual_R, time_R) or find_focus(keys, rows, time_R, time_R)
 
 
-def _before(view: View, rows: Sequence[int], members: Sequence[int]) -> Floats:
-    """Return the time of rows in the baseline window, mean over these workers. float64 [R]."""
-    past = view.suspects.baseline
-    assert past is not None
-    places = {key: place for place, key in enumerate(past.keys)}
-    ranks = {view.fleet.ranks[worker] for worker in members}
-    columns = [column for column, rank in enumerate(past.ranks) if rank in ranks]
-    then = [places.get(view.fleet.keys[row], -1) for row in rows]
-    return np.asarray([past.total_us[place, columns].mean() if place >= 0 and columns else 0.0 for place in then])
-
-
 def join_equally_slow(view: View, late: Outliers) -> Outliers:
-    """Add to workers that wait for data those whose loader processes need about as long for a batch.
+    """Add to workers that wait for data those whose loader processes need about as long for a batch and hardly rest.
 
     The slowest loader sets the pace and lets the others fill their queues. Of equally slow ones, chance decides which
     worker waits, and to mend that one gains nothing.
     """
     members_W = np.isin(np.arange(view.workers), late.workers)
     need_W = np.nan_to_num(batch_us(view.fleet))
-    slow_W = (busy_share(view.fleet) >= _HARDLY_RESTS) & (need_W >= _AS_LONG * need_W[members_W].min())
+    slow_W = (busy_share(view.fleet) >= LARGE_PART) & (need_W >= NEARLY_ALL * need_W[members_W].min())
     if late.agreement is None or not slow_W[members_W].all() or not (slow_W & ~members_W).any():
         return late
     joined_W = members_W | slow_W

@@ -14,15 +14,14 @@ import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF
-from eroica.diagnosis.operators import FULL, HELD, host_fact
+from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, name_workers
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.shares import percent
 
-#: The fewest cores that count, and the share of the loss that must be a longer wait for a core.
-_LEAST_CORES, _LEAST_QUEUED = 0.2, 0.3
-_MOST_FACTOR = 10.0
+#: The fewest cores that count.
+_LEAST_CORES = 0.2
 
 
 class _Taken(NamedTuple):
@@ -109,7 +108,7 @@ def find_process(view: View, block: Block) -> Culprit | None:
     is_told = any(pattern.host_facts for pattern in view.fleet.patterns)
     if view.is_trace or not members or block.reference_us <= 0 or not is_told or block.facts.held > HELD:
         return None
-    factor = min(block.mean_us / block.reference_us, _MOST_FACTOR)
+    factor = block.mean_us / block.reference_us
     found = []
     for host in sorted({view.fleet.patterns[at].worker.host for at in members}):
         here = _Host(view, host, members, block.reference)
@@ -145,7 +144,7 @@ def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
         what = f"{here.name} is a virtual machine, and others take {percent(steal)} more of its CPU time than usual."
         return _Taken(what, f"other virtual machines on the hardware of {here.name}", min(steal / lost, 1.0))
     is_full = here.is_compared and fact(here.own, "host_busy") >= FULL
-    is_queued, more = here.queued() >= _LEAST_QUEUED * lost, here.more("cores_outside")
+    is_queued, more = here.queued() >= OF_LOSS * lost, here.more("cores_outside")
     unseen = here.more("cores_unseen")
     more += unseen if unseen >= HALF else 0.0  # interrupts and brief processes are such, too
     if more < max(HALF * cores, _LEAST_CORES) or not (is_queued or is_full):

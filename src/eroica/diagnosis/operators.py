@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from eroica.localize.suspects import Suspects
 from eroica.model.pattern import LAUNCHING, Phase
 
 Floats = NDArray[np.float64]
+Source = Literal["peers", "baseline"]
 #: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
 _FORWARD, _BACKWARD, _WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
 #: An operator that others run in has less of its time for itself.
@@ -32,6 +34,8 @@ _LEAST_OF_BACKWARD = 0.15
 _BUSY_FOR = 0.35
 #: A process that is stopped or throttled for a smaller share of the time is not slow for that reason.
 HELD = 0.05
+#: What takes cores, and a longer wait for one, account for at least this share of a loss that they explain.
+OF_LOSS = 0.3
 #: A host on which this share of all cores is used has none left.
 FULL = 0.85
 
@@ -87,33 +91,17 @@ def running_us(fleet: Fleet) -> Floats:
     return np.asarray(np.where(busy_W > 0, busy_W, np.nan))
 
 
-def speed_against_peers(fleet: Fleet, phases: frozenset[str] | None = None) -> Speed:
-    """Compare operators of some phases, or of all, with the median of the role's others, whoever waits."""
+def speed_against(suspects: Suspects, source: Source, phases: frozenset[str] | None = None) -> Speed:
+    """Compare operators of some phases, or of all, with the median of the role's others or with the baseline window."""
+    fleet = suspects.fleet
     rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
-    total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
-    duration_FW = _mean_duration(total_FW, count_FW)
-    like_FW, like_count_FW = median_of_others(duration_FW, fleet.roles), median_of_others(count_FW, fleet.roles)
+    count_FW, duration_FW = fleet.count[rows], _mean_duration(fleet.total_us[rows], fleet.count[rows])
+    if source == "peers":
+        like_FW, like_count_FW = median_of_others(duration_FW, fleet.roles), median_of_others(count_FW, fleet.roles)
+    else:
+        like_count_FW = rows_then(suspects, rows, lambda past, at: past.count[at])
+        like_FW = _mean_duration(rows_then(suspects, rows, lambda past, at: past.total_us[at]), like_count_FW)
     return _compare(duration_FW, count_FW, like_FW, like_count_FW)
-
-
-def speed_against_baseline(suspects: Suspects, phases: frozenset[str] | None = None) -> Speed:
-    """Compare operators of some phases, or of all, with the same worker's in the baseline window."""
-    fleet, past = suspects.fleet, suspects.baseline
-    rows = [row for row in operators(fleet) if phases is None or fleet.keys[row].phase in phases]
-    shape = (len(rows), len(fleet.ranks))
-    before_total, before_count = np.full(shape, np.nan), np.full(shape, np.nan)
-    if past is not None:
-        places = {key: place for place, key in enumerate(past.keys)}
-        columns = {rank: column for column, rank in enumerate(past.ranks)}
-        at = np.asarray([places.get(fleet.keys[row], -1) for row in rows], dtype=np.intp)
-        for worker, rank in enumerate(fleet.ranks):
-            if rank in columns:
-                before_total[:, worker] = np.where(at >= 0, past.total_us[at, columns[rank]], 0.0)
-                before_count[:, worker] = np.where(at >= 0, past.count[at, columns[rank]], 0.0)
-    total_FW, count_FW = fleet.total_us[rows], fleet.count[rows]
-    return _compare(
-        _mean_duration(total_FW, count_FW), count_FW, _mean_duration(before_total, before_count), before_count
-    )
 
 
 def _mean_duration(total_FW: Floats, count_FW: Floats) -> Floats:
@@ -181,7 +169,7 @@ def weighted_mean(values: Sequence[float] | Floats, weights: Sequence[float] | F
     return float(np.average(value[known], weights=weight[known])) if known.any() else float("nan")
 
 
-def larger_tensors(suspects: Suspects, own: Speed, source: str) -> NDArray[np.bool_]:
+def larger_tensors(suspects: Suspects, own: Speed, source: Source) -> NDArray[np.bool_]:
     """Mark workers whose operators take longer as they do with larger batches or sequences. bool [W].
 
     Forward and backward take longer, the optimizer hardly does, and a processor is busy meanwhile.
@@ -219,8 +207,28 @@ def then(suspects: Suspects, measure: Callable[[Fleet], Floats]) -> Floats:
     return np.asarray([known.get(rank, np.nan) for rank in suspects.fleet.ranks], dtype=np.float64)
 
 
-def speed_against(suspects: Suspects, source: str, phases: frozenset[str] | None = None) -> Speed:
-    """Compare operators of some phases, or of all, with peers or with the baseline window."""
-    if source == "peers":
-        return speed_against_peers(suspects.fleet, phases)
-    return speed_against_baseline(suspects, phases)
+def rows_then(suspects: Suspects, rows: Sequence[int], measure: Callable[[Fleet, list[int]], Floats]) -> Floats:
+    """Measure some functions on each worker in the baseline window.
+
+    Args:
+        suspects: The window.
+        rows: The functions (indices into the fleet's keys). R of them.
+        measure: From a window and its rows to a value for each row and worker of that window.
+
+    Returns:
+        0 for a function that the baseline window does not have, NaN for a worker that was not in it. float64 [R, W].
+    """
+    past, ranks = suspects.baseline, suspects.fleet.ranks
+    found_RW = np.full((len(rows), len(ranks)), np.nan)
+    if past is None:
+        return found_RW
+    places = {key: place for place, key in enumerate(past.keys)}
+    columns = {rank: column for column, rank in enumerate(past.ranks)}
+    at_R = [places.get(suspects.fleet.keys[row], -1) for row in rows]
+    known = [at for at, place in enumerate(at_R) if place >= 0]
+    workers = [worker for worker, rank in enumerate(ranks) if rank in columns]
+    found_RW[:, workers] = 0.0
+    if known and workers:
+        then = measure(past, [at_R[at] for at in known])
+        found_RW[np.ix_(known, workers)] = then[:, [columns[ranks[worker]] for worker in workers]]
+    return found_RW

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import Reference
-from eroica.diagnosis.frames import MOST
+from eroica.diagnosis.block import Block, Cell, Reference, Scope
+from eroica.diagnosis.frames import LARGE_PART, MOST, Focus
 from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
@@ -29,9 +29,9 @@ LEAST_RATIO = 0.5
 _RATIO_WITHOUT_CORE = 0.2
 #: Share of an excess that the other workers must wait for, if only some are late.
 LEAST_AGREEMENT = 0.4
-#: Share of a slowdown that was told which a function must be able to hold, where nothing else is there to compare with;
-#: and how many times as long it may be: of a larger one any part may have been there before.
-_MOST_OF_SLOWDOWN, _MOST_OLDER = 0.75, 2.0
+#: Where nothing else is there to compare with, a function must be able to hold a large part of the slowdown that was
+#: told, and be at most so many times as long: of a larger one any part may have been there before.
+_MOST_OLDER = 2.0
 SOURCES: tuple[Reference, ...] = ("peers", "baseline", "expectation")
 #: In so few iterations the spread alone may understate the noise of sampling.
 FEW_ITERATIONS = 9
@@ -59,6 +59,12 @@ class Outliers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reference_us: float
     strength: float
     agreement: float | None = None
+
+    def as_block(self, cell: Cell, rows: Sequence[int], focus: Focus) -> Block:
+        """Return the excess as a block of some rows, named by a function."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        scope: Scope = "all" if self.agreement is None else "some"
+        return Block(cell=cell, rows=tuple(rows), focus=focus, scope=scope, **fields)
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -114,7 +120,7 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
         mean_W = spent.time_us.mean(axis=1)
         if view.suspects.baseline is not None or not view.is_slow or lost_us <= 0:
             return None
-        is_most_W = (mean_W >= _MOST_OF_SLOWDOWN * lost_us) & (mean_W <= _MOST_OLDER * lost_us)
+        is_most_W = (mean_W >= LARGE_PART * lost_us) & (mean_W <= _MOST_OLDER * lost_us)
         reference_W = np.where(is_most_W, np.maximum(mean_W - lost_us, 0.0), mean_W)
         excess = Excess(mean_us=mean_W, reference_us=reference_W, error_us=mean_error(spent.time_us))
     else:
@@ -237,21 +243,11 @@ def _most(
     if late_W.any():
         yield outliers_of(source, aim, spent.steady_us, late_W, agreement)
         return
-    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     if source == "expectation":
-        agreement_W = _awaited_roles(view) / np.maximum(excess.excess_us, 1e-9)
+        return
+    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     for role_W in late_roles(view, over_W, agreement_W):
         yield outliers_of(source, aim, spent.steady_us, role_W, agreement_W)
-
-
-def _awaited_roles(view: View) -> Floats:
-    """Return by how much less each worker waits than the median worker of other roles; 0 without any. float64 [W]."""
-    less_W = np.zeros(view.workers)
-    for role in np.unique(view.fleet.roles):
-        own_W = view.fleet.roles == role
-        if not own_W.all():
-            less_W[own_W] = float(np.median(view.wait_us[~own_W])) - view.wait_us[own_W]
-    return less_W
 
 
 def late_roles(view: View, over_W: Flags, agreement_W: Floats) -> Iterator[Flags]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import HALF, MOST, NOTHING, OUTSIDE, Focus, is_own_frame, split_frame
+from eroica.diagnosis.frames import HALF, MOST, NOTHING, OUTSIDE, Focus, focus_on_row, is_own_frame, split_frame
 from eroica.diagnosis.outliers import time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers, short_name
@@ -31,10 +31,8 @@ FEW_STEPS = 5
 _LEAST_BELIEVED, _LEAST_BELIEVED_ONCE = 2.5, 1.5
 #: So few iterations that are alike to the last digit say at most so many times what is known without them.
 FEWEST_TOLD, _MOST_BEYOND_KNOWN = 4, 1.5
-#: A worker alone has nobody to be compared with.
-_ALONE = 0.75
 #: Share of the iteration from which waiting is worth a word.
-_WORTH_A_WORD = 0.1
+WORTH_A_WORD = 0.1
 
 
 def find_idle_devices(view: View) -> Iterator[Block]:
@@ -79,12 +77,9 @@ def _heaviest(view: View, rows: list[int], members: list[int]) -> Focus:
         return NOTHING
     time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
     row = rows[int(np.argmax(time_R))]
-    key = view.fleet.keys[row]
-    if key.name.startswith("ProfilerStep"):  # the annotation around an iteration, which is no function
+    if view.fleet.keys[row].name.startswith("ProfilerStep"):  # the annotation around an iteration, which is no function
         return NOTHING
-    place = split_frame(key.stack[-1]).place if key.stack else ""
-    share = float(time_R.max() / max(float(time_R.sum()), 1e-9))
-    return Focus(name=key.name, place=place, stack=key.stack, functions=(row,), share=share)
+    return focus_on_row(view.fleet.keys, row, float(time_R.max() / max(float(time_R.sum()), 1e-9)))
 
 
 def _idle_culprit(view: View, members: list[int], focus: Focus, mean_us: float) -> Culprit:
@@ -149,7 +144,7 @@ def recorded_probability(view: View, block: Block) -> float:
     """Return the probability that a recording's cause is real: the gate is fitted on windows of running jobs."""
     strength = believed_strength(view, block)
     heard = max((view.workers / max(view.context.expected_workers, view.workers)) ** 0.5, 0.8)
-    alone = _ALONE if view.workers == 1 else 1.0
+    alone = 0.75 if view.workers == 1 else 1.0  # it has nobody to be compared with
     effect = strength**2 / (strength**2 + _LEAST_BELIEVED**2)
     return float(min(effect * (0.5 + 0.5 * block.focus.share) * heard * alone, 0.99))
 
@@ -163,7 +158,7 @@ def describe_turns(view: View) -> str:
     waited_us, most_us = float(arrivals.waited_us.sum()), float(arrivals.blamed_us.sum(axis=1).max(initial=0.0))
     each_us = float(view.wait_us.mean()) if is_pipeline else waited_us / max(view.iterations * (view.workers - 1), 1)
     is_of_one = most_us > (1 / view.workers + BEYOND_CHANCE) * waited_us and not is_pipeline
-    if each_us < _WORTH_A_WORD * view.iteration_us or is_of_one:
+    if each_us < WORTH_A_WORD * view.iteration_us or is_of_one:
         return ""
     share = f"{percent(each_us / view.iteration_us)} of each iteration ({format_ms(each_us)})"
     if is_pipeline:

@@ -3,7 +3,7 @@
 A block is in every iteration, in every so many, on another worker each time, or in the collectives of all workers. Each
 way to look is a function from the window to blocks; none of them knows of the others.
 
-Array suffixes: W workers, I iterations, R rows.
+Array suffixes: W workers, I iterations, A iterations asked about, R rows. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -17,26 +17,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
-from eroica.diagnosis.block import Block, Cell, Facts, Reference
+from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Reference
 from eroica.diagnosis.callers import with_caller
 from eroica.diagnosis.cells import list_cells, rows_by_frame
 from eroica.diagnosis.facts import with_facts
-from eroica.diagnosis.frames import HALF, MOST, NOTHING, Focus, find_focus, is_own_frame, whole_rows
+from eroica.diagnosis.frames import HALF, LARGE_PART, MOST, NOTHING, Focus, find_focus, is_own_frame, whole_rows
 from eroica.diagnosis.late_arrivals import find_late_arrivals
 from eroica.diagnosis.links import find_slow_transfers
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
-from eroica.diagnosis.operators import held_share
-from eroica.diagnosis.outliers import LEAST_AGREEMENT, LEAST_RATIO, SOURCES, Outliers, find_outliers, time_above
+from eroica.diagnosis.operators import held_share, queued_share
+from eroica.diagnosis.outliers import (
+    FEW_ITERATIONS,
+    LEAST_AGREEMENT,
+    LEAST_RATIO,
+    SOURCES,
+    Outliers,
+    find_outliers,
+    time_above,
+)
 from eroica.diagnosis.recordings import find_idle_devices
 from eroica.diagnosis.stages import find_structure
-from eroica.diagnosis.turns import read_turns
 from eroica.diagnosis.view import View
-from eroica.localize.blame import OFTEN
+from eroica.localize.blame import OFTEN, is_often
 from eroica.localize.excess import SURE, mean_error
 from eroica.localize.fleet import Fleet
 from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
 #: Least excess of operators relative to the reference: their times vary less than those of Python, on a device least.
 _RATIO_OF_OPERATORS, _RATIO_ON_DEVICE = 0.3, 0.1
 #: Prefetching loaders stall in bursts, so their excess is jumpy: standard errors that are enough.
@@ -47,8 +55,8 @@ _INPUT_ON_CPU = 0.25
 HOLDS = 0.9
 #: Blocks of Python that are looked at for each reference.
 _MOST_BLOCKS = 6
-#: Fewer iterations show no rhythm, and on cores no turns; devices are steady.
-_FEWEST, _FEWEST_ON_DEVICE = 10, 3
+#: Few iterations show no rhythm, and on cores no turns. Devices are steady: so many are enough.
+_FEWEST_ON_DEVICE = 3
 #: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
 _OCCURRENCE, _LEAST_EACH = 0.2, 0.3
 #: An occurrence shows in so many stack samples at least, or it may be one sample that fell there.
@@ -61,9 +69,10 @@ COLLECTIONS_GAIN = 0.07
 _PAUSE_US, _TOGETHER = 500.0, 0.7
 #: Share of the time from which a process that is stopped or throttled is a block by itself.
 _LONG_HELD = 0.2
-#: Waiting of all must grow by this share of the iteration, and of what it was; if own work has grown by little.
-_WAIT_OF_ITERATION, _LITTLE_OWN = 0.05, 0.3
-_MANY_MORE_CALLS = 1.5
+#: Share of the iteration by which workers, or the waiting of all, differ if it is no chance.
+LEAST_DIFFERENCE = 0.05
+#: All wait longer for their transfers only if own work makes up less than this share of the growth.
+_LITTLE_OWN = 0.3
 #: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
 _SHARED = 0.25
 _Cells = dict[Cell, list[int]]
@@ -134,19 +143,7 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block
         if late.agreement is not None and not _is_shared(view, rows, focus, late):
             return None
         rows = focus.functions
-    return Block(
-        cell=cell,
-        rows=tuple(rows),
-        focus=focus,
-        workers=late.workers,
-        scope="some" if late.agreement is not None else "all",
-        reference=late.reference,
-        removed_us=late.removed_us,
-        mean_us=late.mean_us,
-        reference_us=late.reference_us,
-        strength=late.strength,
-        agreement=late.agreement,
-    )
+    return late.as_block(cell, rows, focus)
 
 
 def _focus(view: View, rows: Sequence[int], late: Outliers) -> Focus | None:
@@ -198,7 +195,7 @@ def _is_apart(whole: _Found, found: Sequence[_Found]) -> bool:
 def _now_and_then(view: View, rows: list[int]) -> list[Block]:
     """Return functions that come every so many iterations, the slowest iterations included."""
     whole = view.whole
-    if whole.iteration_us.shape[1] < _FEWEST:
+    if whole.iteration_us.shape[1] <= FEW_ITERATIONS:
         return []
     found: list[Block] = []
     for cell, frame in rows_by_frame(view.fleet.keys, rows).items():
@@ -282,7 +279,7 @@ def _waited_for(view: View, time_WI: Floats, hit_I: NDArray[np.bool_], members: 
 
 
 def _fewest(view: View) -> int:
-    return _FEWEST_ON_DEVICE if view.fleet.has_accelerator else _FEWEST
+    return _FEWEST_ON_DEVICE if view.fleet.has_accelerator else FEW_ITERATIONS + 1
 
 
 def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
@@ -294,17 +291,16 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     lost_I = time_WI.max(axis=0) - before_W.max(initial=0.0)
     share_W = time_WI.sum(axis=1) / max(float(time_WI.sum()), 1e-9)
     strength = float(lost_I.mean() / max(float(mean_error(lost_I[None])[0]), 1e-9))
-    is_of_one = share_W.max() >= 0.75 and view.workers > 1
+    is_of_one = share_W.max() >= LARGE_PART and view.workers > 1
     if lost_I.mean() < COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
         return
     paused_WI = time_WI > _PAUSE_US
-    together = float(paused_WI[:, paused_WI.any(axis=0)].mean()) if paused_WI.any() else 0.0
+    is_of_all = paused_WI.any() and paused_WI[:, paused_WI.any(axis=0)].mean() >= _TOGETHER
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].sum()))
-    is_of_all = together >= _TOGETHER
     yield Block(
         cell="collections",
         rows=tuple(rows),
-        focus=msgspec.structs.replace(whole_rows(view.fleet.keys[heaviest].name, rows)),
+        focus=whole_rows(view.fleet.keys[heaviest].name, rows),
         workers=tuple(range(view.workers)) if is_of_all else (),
         scope="all" if is_of_all else "rotating",
         reference="baseline" if view.suspects.baseline is not None else "expectation",
@@ -312,7 +308,6 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
         mean_us=float(time_WI.mean()),
         reference_us=float(before_W.mean()),
         strength=strength,
-        facts=Facts(together=together),
     )
 
 
@@ -364,19 +359,19 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
     name = view.fleet.keys[heaviest].name
     calls, before = _calls(view.fleet, name), _calls(past, name)
-    own_us = float(np.nanmax(view.fleet.busy_us.mean(axis=1) - view.busy_before().mean(axis=1)))
+    own_us = float(np.nanmax(view.fleet.busy_us.mean(axis=1) - view.then(lambda one: one.busy_us.mean(axis=1))))
     is_own = own_us > _LITTLE_OWN * (view.iteration_us - past.mean_iteration_us)
-    if calls >= _MANY_MORE_CALLS * max(before, 1.0) and not is_own:
+    if calls >= MANY_MORE_CALLS * max(before, 1.0) and not is_own:
         now_I, then_us = view.fleet.wait_us.mean(axis=0), float(past.wait_us.mean())
     elif view.context.missing:
-        return  # they may wait for workers that did not report: `missing_workers` tells
+        return  # they may wait for workers that did not report: `conclusion` tells
     else:  # what even the last to arrive spends there
         waited_WI = view.suspects.arrivals.waited_us
         now_I = np.maximum(view.fleet.wait_us - waited_WI, 0.0).min(axis=0)
         then_us = float(past.wait_us.min(axis=0).mean())
     excess_us = float(now_I.mean()) - then_us
     strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
-    if excess_us < max(_WAIT_OF_ITERATION * view.iteration_us, HALF * then_us) or strength < SURE:
+    if excess_us < max(LEAST_DIFFERENCE * view.iteration_us, HALF * then_us) or strength < SURE:
         return
     yield Block(
         cell="collectives",
@@ -418,7 +413,7 @@ def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
     for block in known:
         if block.cell == "operators" and block.workers:
             members = list(block.workers)
-            late_W[members] &= block.excess_us < 0.6 * lost_W[members]
+            late_W[members] &= block.excess_us < MOST * lost_W[members]
     members = np.flatnonzero(late_W).tolist()
     if not members:
         return
@@ -435,4 +430,81 @@ def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
         reference_us=mean_us * (1 - float(held_W[members].mean())),
         strength=3 * SURE,
         agreement=float(agreement_W[members].min()),
+    )
+
+
+# --- who is late in which iteration, with the time that every worker always takes set aside ---
+
+
+class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Lateness by iteration.
+
+    Attributes:
+        above_us: Each worker's own time above its median. float64 [W, I].
+        last: Worker (index) that is furthest above its median. intp [I].
+        lead_us: Distance of that worker to those that are not late with it. float64 [I].
+        late_us: Distance of that worker to the median worker. float64 [I].
+        usual_us: Median own time over all workers and iterations.
+    """
+
+    above_us: Floats
+    last: Places
+    lead_us: Floats
+    late_us: Floats
+    usual_us: float
+
+    def iterations_with(self, share: float) -> Places:
+        """Return the iterations in which one worker leads by at least this share of the usual time. intp [A]."""
+        return np.flatnonzero(self.lead_us >= share * self.usual_us)
+
+    def wanders(self, at_A: Places) -> bool:
+        """Return True if no worker is the last in clearly more of these iterations than its turn would be."""
+        workers = self.above_us.shape[0]
+        if workers < 2 or not at_A.size:
+            return False
+        most = int(np.bincount(self.last[at_A], minlength=workers).max())
+        return most == 1 < at_A.size or not is_often(most / at_A.size, workers)
+
+    def share_of(self, fleet: Fleet, rows: Sequence[int], at_A: Places) -> float:
+        """Return the share of the last worker's lateness that some rows hold, mean over these iterations."""
+        own_A, others_A = self._last_and_others(fleet.series(rows), at_A)
+        return float((own_A - others_A).mean() / max(float(self.late_us[at_A].mean()), 1e-9))
+
+    def facts_of(self, fleet: Fleet, past: Fleet | None, rows: Sequence[int], at_A: Places) -> Facts:
+        """Return whether the last worker waits for a core, or has more to compute, in these iterations."""
+        shares = [queued_share(one) if one is not None else np.zeros(1) for one in (fleet, past)]
+        now, then = (float(np.nansum(share_W) / max(np.isfinite(share_W).sum(), 1)) for share_W in shares)
+        lost = float(self.late_us[at_A].sum()) / max(float(fleet.busy_us.max(axis=0).sum()), 1e-9)
+        queued = float(np.clip((now - then) / max(lost, 1e-9), 0.0, 1.0))
+        grows, fixed = (self._factor(fleet, rows, at_A, is_fixed) for is_fixed in (False, True))
+        more = grows > 1 and fixed - 1 <= HALF * (grows - 1) and queued < HALF
+        return Facts(queued=queued, has_more_data=more)
+
+    def _factor(self, fleet: Fleet, rows: Sequence[int], at_A: Places, is_fixed: bool) -> float:
+        """Return how many times as long operators of the optimizer, or of the rest, take the last worker."""
+        chosen = [row for row in rows if (fleet.keys[row].phase == "optimizer") == is_fixed]
+        if not chosen:
+            return 1.0
+        own_A, others_A = self._last_and_others(fleet.series(chosen), at_A)
+        return float(own_A.mean() / max(float(others_A.mean()), 1e-9))
+
+    def _last_and_others(self, time_WI: Floats, at_A: Places) -> tuple[Floats, Floats]:
+        own_A = time_WI[self.last[at_A], at_A]
+        return own_A, (time_WI[:, at_A].sum(axis=0) - own_A) / max(time_WI.shape[0] - 1, 1)
+
+
+def read_turns(fleet: Fleet) -> Turns:
+    """Read which worker is late when. Collections, saving and logging are set aside: they have cells of their own."""
+    aside = [row for row, key in enumerate(fleet.keys) if key.kind == "gc" or activity_of(key.stack) in ("save", "log")]
+    busy_WI = np.maximum(fleet.busy_us - fleet.series(aside), 0.0)
+    above_WI = busy_WI - np.median(busy_WI, axis=1, keepdims=True)
+    ranked_WI = np.sort(above_WI, axis=0)[::-1]
+    # of many workers some are late together by chance: the last is compared with the one after the first sixteenth
+    next_one = min(max(1, len(above_WI) // 16), len(above_WI) - 1)
+    return Turns(
+        above_us=above_WI,
+        last=np.asarray(above_WI.argmax(axis=0), dtype=np.intp),
+        lead_us=ranked_WI[0] - ranked_WI[next_one],
+        late_us=ranked_WI[0] - np.median(ranked_WI, axis=0),
+        usual_us=float(np.median(busy_WI)),
     )

@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import HALF, MOST
-from eroica.diagnosis.helpers import find_helpers
+from eroica.diagnosis.frames import HALF, LARGE_PART, MOST
+from eroica.diagnosis.helpers import find_helpers, find_lock_holders
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
-from eroica.diagnosis.lock import find_lock_holders
 from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
 from eroica.diagnosis.outliers import FEW_ITERATIONS
 from eroica.diagnosis.recordings import is_believed
-from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, find_blocks
+from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, LEAST_DIFFERENCE, find_blocks
 from eroica.diagnosis.setup import find_setting
 from eroica.diagnosis.view import View
 from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
@@ -31,12 +30,12 @@ from eroica.model.window import SLOWER
 Floats = NDArray[np.float64]
 #: A recording's iterations are too few to tell a gain of this from noise.
 LEAST_DOUBTED = 0.06
-#: In a job that nobody finds slow functions differ by so much of the iteration between windows, and between workers.
-LEAST_CHANGE, _LEAST_DIFFERENCE = 0.08, 0.05
-#: A block on some workers is surer than one on all in the same rows: least agreement, strength and gain for that.
-_SURE_AGREEMENT, _STRONGER, _AS_LARGE = 0.7, 1.5, 0.75
+#: In a job that nobody finds slow functions differ by so much of the iteration between windows.
+LEAST_CHANGE = 0.08
+#: A block on some workers is surer than one on all in the same rows: least agreement and strength for that.
+_SURE_AGREEMENT, _STRONGER = 0.7, 1.5
 #: Causes that a process beside the job may have brought about.
-_BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", UNKNOWN})
+_BY_NEIGHBORS = frozenset({"cpu-contention", "compute-slow", "host-bound", UNKNOWN})
 #: In so few iterations, what has this share of the standard errors asked for otherwise is worth a doubt.
 _LENIENT = 1 / 3
 
@@ -88,17 +87,11 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     few = f"{view.iterations} iterations are too few to be sure of it"
     weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
     if not causes and view.iterations <= FEW_ITERATIONS and view.strictness == 1:
-        weighed = [*_doubted(view), *weighed]
+        lenient, _ = find_causes(View(view.suspects, view.context, view.settings, _LENIENT))
+        large = sorted((one for one in lenient if one.gain >= LEAST_DOUBTED), key=lambda one: -one.weight)
+        weighed = [*(Weighed(cause=one, decision=few, is_doubted=True) for one in large), *weighed]
     settled = settle_gains(view, causes)
     return sorted(settled, key=lambda one: one.cause == PLANNED), weighed  # faults come first
-
-
-def _doubted(view: View) -> list[Weighed]:
-    """Return what a lenient search finds in a window of few iterations, the largest first."""
-    causes, _ = find_causes(View(view.suspects, view.context, view.settings, _LENIENT))
-    why = f"{view.iterations} iterations are too few to tell it from noise"
-    large = sorted((one for one in causes if one.gain >= LEAST_DOUBTED), key=lambda one: -one.weight)
-    return [Weighed(cause=one, decision=why, is_doubted=True) for one in large]
 
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
@@ -122,7 +115,7 @@ def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
             if other.cell == "process" and share >= HALF:
                 return True
             is_sure = (other.agreement or 0.0) >= _SURE_AGREEMENT and other.strength >= _STRONGER * block.strength
-            if is_sure and share >= _AS_LARGE and not set(other.rows).isdisjoint(block.rows):
+            if is_sure and share >= LARGE_PART and not set(other.rows).isdisjoint(block.rows):
                 return True
         return False
 
@@ -156,15 +149,17 @@ def _named(view: View, block: Block) -> Cause | None:
 
 def _by_caller(block: Block) -> Block:
     """Return more work of all workers as a block of the function that calls it, if that is new."""
-    caller, facts = block.facts.caller, block.facts
+    caller = block.facts.caller
     if caller is None or block.cell not in ("operators", "launches"):
         return block
+    focus = msgspec.structs.replace(caller.focus, functions=block.rows)
     if block.cell == "launches":
-        return msgspec.structs.replace(block, focus=msgspec.structs.replace(caller, functions=block.rows))
-    more_work = (UNKNOWN, "load-imbalance") if block.scope == "some" and not facts.has_more_data else (UNKNOWN,)
-    if label_of(block, True) not in more_work or facts.caller_usual_us > facts.caller_us / 3:
+        return msgspec.structs.replace(block, focus=focus)
+    is_uneven = block.scope == "some" and not block.facts.has_more_data
+    more_work = (UNKNOWN, "load-imbalance") if is_uneven else (UNKNOWN,)
+    if label_of(block, True) not in more_work or caller.usual_us > caller.own_us / 3:
         return block
-    return msgspec.structs.replace(block, cell="python", focus=msgspec.structs.replace(caller, functions=block.rows))
+    return msgspec.structs.replace(block, cell="python", focus=focus)
 
 
 def _joined(named: Sequence[Cause]) -> list[Cause]:
@@ -243,7 +238,7 @@ def least_gain(view: View, block: Block) -> float:
         return least
     if block.reference == "baseline":
         return max(least, LEAST_CHANGE)
-    return max(least, _LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
+    return max(least, LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
 
 
 def is_same_time(block: Block, other: Cause) -> bool:

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import MOST
-from eroica.diagnosis.operators import queued_share
-from eroica.diagnosis.placement import name_accused
+from eroica.diagnosis.frames import HALF, MOST
+from eroica.diagnosis.operators import OF_LOSS, queued_share
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import FEW, name_workers
+from eroica.diagnosis.words import FEW, name_affected, name_workers
 
 Setup = Mapping[str, str]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
@@ -28,10 +27,10 @@ _PYTHON = frozenset({"python-on-critical-path", "garbage-collection"})
 _BLOCKING = frozenset({"blocking-checkpoint", "blocking-logging"})
 _MEMORY = frozenset({"memory-operation-storm"})
 _MORE_WORK = frozenset({"load-imbalance"})
-#: Waiting for a core this share of the time, and this share of the loss, is no noise.
-_LEAST_QUEUE, _OF_LOSS = 0.1, 0.3
-#: Fewer cores must explain this share of the loss; this ratio of cores, or of loader processes and threads, is felt.
-_EXPLAINS, _FELT, _FELT_IN_PROCESSES = 0.5, 1.2, 1.5
+#: Waiting for a core for this share of the time is no noise.
+_LEAST_QUEUE = 0.1
+#: This ratio of cores, or of loader processes and threads, is felt.
+_FELT, _FELT_IN_PROCESSES = 1.2, 1.5
 _OLD_INSTRUCTIONS = ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2")
 _ON = ("1", "on", "true", "yes", "y")
 
@@ -107,7 +106,7 @@ def _cores(setup: Setup) -> float:
 
 def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
     ratio = _cores(other) / _cores(own)
-    return not loss.on_device and ratio >= _FELT and ratio - 1 >= _EXPLAINS * (loss.factor - 1)
+    return not loss.on_device and ratio >= _FELT and ratio - 1 >= HALF * (loss.factor - 1)
 
 
 def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
@@ -116,7 +115,7 @@ def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
 
 
 def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    return not loss.on_device and loss.waiting >= max(_LEAST_QUEUE, _OF_LOSS * (1 - 1 / loss.factor))
+    return not loss.on_device and loss.waiting >= max(_LEAST_QUEUE, OF_LOSS * (1 - 1 / loss.factor))
 
 
 def _crowds(own: Setup, other: Setup, loss: Loss) -> bool:
@@ -232,7 +231,7 @@ def find_setting(view: View, block: Block, cause: str) -> Culprit | None:
     proof = [one for one in found if one.is_proof]
     if not proof:
         return None
-    whom = _whom(view, block.workers)
+    whom = name_affected(view, block.workers)
     be = "is" if whom.startswith(("worker ", "host ")) else "are"
     first = proof[0]
     return Culprit(
@@ -248,7 +247,7 @@ def tell_settings(view: View, block: Block, cause: str) -> tuple[str, ...]:
     if view.is_trace or not block.workers:
         return ()
     found, whose = _compared(view, block, cause)
-    beside = [one.phrase(_whom(view, block.workers), whose) for one in found if not one.is_proof][:FEW]
+    beside = [one.phrase(name_affected(view, block.workers), whose) for one in found if not one.is_proof][:FEW]
     told = [f"Settings differ there: {'; '.join(beside)}."] if beside else []
     return (*told, *_warnings(view, block.workers, cause))
 
@@ -337,12 +336,6 @@ def _differences(pairs: Sequence[tuple[Setup, Sequence[Setup]]], cause: str, los
 def _values(values: Iterable[str | None]) -> str:
     distinct = sorted({"not set" if value is None else value for value in values})
     return " or ".join(distinct[:FEW])
-
-
-def _whom(view: View, workers: Sequence[int]) -> str:
-    if len(workers) == view.workers:
-        return f"all {view.workers} workers" if view.workers > 1 else name_workers([view.fleet.ranks[0]])
-    return name_accused(view, workers)[0]
 
 
 def _warnings(view: View, workers: Iterable[int], cause: str | None) -> Iterator[str]:

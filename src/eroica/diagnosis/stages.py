@@ -22,40 +22,21 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """The longest stage of a pipeline: its place, 0 = first; its workers (indices); times in microseconds.
+    """The longest stage of a pipeline.
 
     Attributes:
-        place: Place in the pipeline, 0 = first.
-        stages: Number of stages.
+        name: For sentences: "the second of 4 pipeline stages".
         workers: Workers (indices) that run it.
-        busy_us: Mean time outside communication on them.
-        balanced_us: Time of every stage if all work were spread evenly.
-        others_us: Longest of the other stages' means.
-        microbatches: Passes through the pipeline in an iteration; 0 where the records do not tell.
+        busy_us: Mean time outside communication on them, microseconds.
+        others_us: Longest of the other stages' means, microseconds.
+        gain: What equal stages would save, as a share of the iteration, 0-1.
     """
 
-    place: int
-    stages: int
+    name: str
     workers: tuple[int, ...]
     busy_us: float
-    balanced_us: float
     others_us: float
-    microbatches: int
-
-    @property
-    def name(self) -> str:
-        """For sentences: "the second of 4 stages"."""
-        ordinal = _ORDINALS[self.place] if self.place < len(_ORDINALS) else f"{self.place + 1}th"
-        return f"the {'last' if self.place == self.stages - 1 else ordinal} of {self.stages} pipeline stages"
-
-    def balanced_gain(self, iteration_us: float) -> float:
-        """Return the gain of equal stages as a share of the iteration, 0-1.
-
-        With M microbatches an iteration is about sum(t) + (M - 1) * max(t), t = busy / M: filling and draining pass all
-        stages once, and the longest one sets the pace of the rest. Balancing leaves the sum as it is.
-        """
-        repeats = (self.microbatches - 1) / self.microbatches if self.microbatches else 1.0
-        return repeats * (self.busy_us - self.balanced_us) / max(iteration_us, 1e-9)
+    gain: float
 
 
 def find_long_stage(view: View) -> Stage | None:
@@ -79,14 +60,17 @@ def find_long_stage(view: View) -> Stage | None:
         stands_out &= then >= MOST * (float(own.mean() / max(float(others.mean()), 1e-9)) - 1)
     if not stands_out:
         return None
+    ordinal = _ORDINALS[longest] if longest < len(_ORDINALS) else f"{longest + 1}th"
+    # With M microbatches an iteration is about sum(t) + (M - 1) * max(t), t = busy / M: filling and draining pass all
+    # stages once, and the longest one sets the pace of the rest. Balancing leaves the sum as it is.
+    many = _microbatches(view)
+    saved_us = ((many - 1) / many if many else 1.0) * (means[longest] - float(np.mean(list(means.values()))))
     return Stage(
-        place=longest,
-        stages=len(known),
+        name=f"the {'last' if longest == len(known) - 1 else ordinal} of {len(known)} pipeline stages",
         workers=tuple(np.flatnonzero(own_W).tolist()),
         busy_us=means[longest],
-        balanced_us=float(np.mean(list(means.values()))),
         others_us=max(time for place, time in means.items() if place != longest),
-        microbatches=_microbatches(view),
+        gain=saved_us / max(view.iteration_us, 1e-9),
     )
 
 
@@ -121,7 +105,7 @@ def find_structure(view: View) -> Iterator[Block]:
         reference_us=stage.others_us,
         strength=3 * SURE,
         culprit=Culprit(kind="stage", subject=describe_stage(view, stage)),
-        gain=stage.balanced_gain(view.iteration_us),
+        gain=stage.gain,
     )
 
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Growth
-from eroica.diagnosis.frames import HALF
 from eroica.diagnosis.operators import (
     Speed,
     larger_tensors,
-    speed_against_baseline,
-    speed_against_peers,
+    speed_against,
     then,
 )
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.localize.suspects import Suspects
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
-from eroica.model.pattern import FunctionKey, WorkerPattern, Workload
+from eroica.model.pattern import FunctionKey, Workload
 from eroica.model.verdict import Cost, IterationTimes
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE, Window
 from eroica.model.words import milliseconds
@@ -73,11 +70,6 @@ class View:
         return self.context.window.kind == "trace"
 
     @property
-    def knows_callers(self) -> bool:
-        """True if stacks tell who called operators, or launched what a device runs; recorded traces have their own."""
-        return not self.is_trace and (not self.fleet.has_accelerator or self.fleet.knows_launchers)
-
-    @property
     def iterations(self) -> int:
         """Iterations that count."""
         return int(self.fleet.columns.shape[1])
@@ -86,12 +78,6 @@ class View:
     def fewest_iterations(self) -> int:
         """Iterations that a verdict needs; a recording may hold one, and then claims less."""
         return 1 if self.is_trace else 2
-
-    @property
-    def has_enough(self) -> bool:
-        """True if workers and iterations suffice to accuse anybody; a trace of one rank of many still tells of it."""
-        reported = self.is_trace or self.workers >= HALF * self.context.expected_workers
-        return reported and self.iterations >= self.fewest_iterations
 
     @property
     def iteration_us(self) -> float:
@@ -130,7 +116,7 @@ class View:
     @cached_property
     def speed(self) -> Speed:
         """Operators against the peers'."""
-        return speed_against_peers(self.fleet)
+        return speed_against(self.suspects, "peers")
 
     @cached_property
     def larger_than_peers(self) -> NDArray[np.bool_]:
@@ -145,7 +131,7 @@ class View:
     @cached_property
     def speed_change(self) -> Speed:
         """Operators against the baseline window's."""
-        return speed_against_baseline(self.suspects)
+        return speed_against(self.suspects, "baseline")
 
     @cached_property
     def growths(self) -> tuple[Growth, ...]:
@@ -160,11 +146,6 @@ class View:
             if now > 0 and before > 0:
                 found.append(Growth(what=name, before=float(before), now=float(now)))
         return tuple(found)
-
-    @cached_property
-    def cores(self) -> dict[str, Cores]:
-        """Cores of each host that the job may use."""
-        return {host: cores_of_host(self.fleet.patterns[at] for at in members) for host, members in self.homes.items()}
 
     @cached_property
     def homes(self) -> dict[str, list[int]]:
@@ -204,7 +185,7 @@ class View:
     def deficit_since_us(self) -> Floats:
         """Time by which each worker's waiting rose less since the baseline window than that of other roles' workers.
 
-        For roles that have nobody to compare with inside; 0 without a baseline or another role. float64 [W].
+        Compares roles as a whole; 0 without a baseline window or another role. float64 [W].
         """
         rise_W = self.wait_rise_us
         deficit_W = np.zeros(self.workers)
@@ -227,11 +208,10 @@ class View:
 
     @property
     def baseline_us(self) -> float | None:
-        """Mean iteration of the baseline window, else of the job's best stretch.
+        """Mean iteration of the baseline window, else of the job's best stretch; None if nobody knows.
 
-        Of that, too, where this window shows all of the slowdown that was told, and the baseline window none: on a
-        device recording makes iterations longer the more they wait for launches, and a pause counts much in a few. What
-        a window shows of less may be the cost of recording, which the baseline window holds as well.
+        On a device, recording makes iterations longer that wait for launches. If this window shows all of the slowdown
+        that the trigger saw, and yet is as long as the baseline window, the best stretch counts.
         """
         past, told_us = self.suspects.baseline, (self.context.window.current_iteration_s or np.inf) * 1e6
         is_told = self.fleet.has_accelerator and self.shows_slowdown and self.iteration_us >= told_us
@@ -263,9 +243,9 @@ class View:
 
     @property
     def recording_us(self) -> float:
-        """Time by which a device's iterations are longer in the window than outside, while nobody finds the job slow.
+        """Time by which recording makes a device's iterations longer, in a job that nobody finds slow; else 0.
 
-        Recording makes all longer that the host does, and the device waits for it: a limit knows nothing of that.
+        Recording slows the host, and the device waits for it. A stated limit does not allow for that.
         """
         told_us = (self.context.window.current_iteration_s or np.inf) * 1e6
         is_steady = self.fleet.has_accelerator and not (self.is_trace or self.shows_slowdown)
@@ -289,10 +269,10 @@ class View:
         return max(self._losses, key=lambda one: one.beyond, default=None)
 
     def _compare_with_past(self) -> Iterator[Lost]:
-        """Compare with the baseline window own work, all of the iteration, and pauses; with the best pace, the whole.
+        """Yield what is lost against the job's best pace, and against the baseline window.
 
-        Capturing may make iterations longer, so the pace is the faster of that inside and that before; but without a
-        device it does not double them: those got slow as the window opened.
+        The best pace is compared with the iterations that count, made shorter by what capturing adds (`_shorter`).
+        The baseline window is compared in whole iterations, in own work, and in pauses; the largest loss counts.
         """
         past, best_us = self.suspects.baseline, self.stated_baseline_us
         kept_I, now_I = self.fleet.iteration_us.mean(axis=0), self.whole.busy_us.max(axis=0)
@@ -359,78 +339,11 @@ class View:
                 found += share_W[:, None] * self._of_these(past, past.series(list(one.then)))
         return found
 
-    def busy_before(self) -> Floats:
-        """Return the busy time in the baseline window, by iteration; NaN without one. float64 [W, J]."""
-        past = self.suspects.baseline
-        return np.full((self.workers, 2), np.nan) if past is None else self._of_these(past, past.busy_us)
-
     def _of_these(self, past: Fleet, series_VJ: Floats) -> Floats:
         """Arrange series of a past window's workers as this one's; NaN for workers not in it. float64 [W, J]."""
         columns = {rank: column for column, rank in enumerate(past.ranks)}
         missing = np.full(series_VJ.shape[1], np.nan)
         return np.stack([series_VJ[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])
-
-
-# --- cores that a job may use on each host: all there are, or those that its processes are bound to ---
-
-
-_MOST_RANGE = 4096
-_LONGEST_PART = 16
-
-
-class Cores(msgspec.Struct, frozen=True, kw_only=True):
-    """The cores of one host.
-
-    Attributes:
-        total: Cores of the host; NaN if nobody looked.
-        allowed: Cores that the job's workers there may use together; NaN if nobody knows.
-        busy: Share of `allowed` that is in use, 0-1; NaN if nobody looked.
-    """
-
-    total: float
-    allowed: float
-    busy: float
-
-    @property
-    def idle(self) -> float:
-        """Cores that the workers may use and nobody does."""
-        return self.allowed * (1 - self.busy)
-
-
-def cores_of_host(patterns: Iterable[WorkerPattern]) -> Cores:
-    """Count the cores of one host that its workers may use: an affinity, a cpuset, or all.
-
-    Where the workers may not use all, their cores are as busy as the job keeps them, or as the host if that is more.
-    """
-    here = list(patterns)
-    facts = here[0].host_facts
-    total, busy = facts.get("cpu_count", math.nan), facts.get("host_busy", math.nan)
-    bound = bound_to(here)
-    if not bound or not len(bound) < total:
-        return Cores(total=total, allowed=total, busy=busy)
-    used = min(facts.get("cores_job", math.nan) / len(bound), 1.0)
-    return Cores(total=total, allowed=float(len(bound)), busy=used if math.isnan(busy) else max(used, busy))
-
-
-def bound_to(patterns: Iterable[WorkerPattern]) -> frozenset[int]:
-    """Unite the cores that some workers of a host may run on; none where one worker does not say."""
-    told = [listed_cores(one.setup.get("affinity", "")) for one in patterns]
-    return frozenset[int]().union(*told) if all(told) else frozenset()
-
-
-@lru_cache(maxsize=4096)
-def listed_cores(listed: str) -> frozenset[int]:
-    """Read the cores of a list like "0-3,8"; none where it cannot be read."""
-    found: set[int] = set()
-    for part in filter(None, listed.split(",")):
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _LONGEST_PART:
-            return frozenset()
-        found.update(range(int(first), min(int(last or first), int(first) + _MOST_RANGE) + 1))
-    return frozenset(found)
-
-
-# --- facts on a window that diagnosis needs beside the patterns ---
 
 
 class WindowContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,20 +11,25 @@ from eroica.diagnosis.block import Block
 from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.labels import PLANNED, UNKNOWN
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
-from eroica.diagnosis.placement import describe_place, is_extra_duty, name_accused
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, name_workers, short_name
+from eroica.diagnosis.words import (
+    describe_place,
+    format_ms,
+    is_extra_duty,
+    name_accused,
+    name_affected,
+    name_workers,
+    short_name,
+)
 from eroica.model.shares import percent
 from eroica.model.words import milliseconds
 
 #: Use of a core below which a function waits rather than computes, and from which it computes.
-WAITS_RATHER, _COMPUTES = 0.3, 0.7
+_WAITS_RATHER, _COMPUTES = 0.3, 0.7
 #: A thread that waits this long for a core, and uses so much of the rest, is computing.
 _OFTEN_QUEUED = 0.2
-#: Less than this is told as nothing, microseconds.
-_NOTHING_US = 10.0
 _MEANINGS = {
     "compile": "That is a compiler: code is compiled again while the job trains.",
     "program": "That waits for another program that this function started.",
@@ -71,7 +76,8 @@ def _what(view: View, cause: Cause) -> str:
         return _collectives(view, block, iteration)
     if block.scope == "rotating":
         return _in_turn(view, cause, iteration)
-    return _does(view, cause, iteration) + _duty(view, block) + _rest(view, block)
+    duty = ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, block) else ""
+    return _does(view, cause, iteration) + duty + _rest(view, block)
 
 
 def _planned(view: View, block: Block, iteration: str) -> str:
@@ -159,7 +165,7 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
     )
     time, more = f"{format_ms(block.mean_us)} of each {iteration} iteration{each}", format_ms(block.excess_us)
     name, there, caller = block.focus.label, block.facts.elsewhere, block.facts.caller
-    meanwhile = f", most of it while {caller.label} runs" if caller is not None else ""
+    meanwhile = f", most of it while {caller.focus.label} runs" if caller is not None else ""
     data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
         "slow-data-loading": f"{data} makes in {there}"
@@ -189,17 +195,12 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
 
 def _by(block: Block) -> str:
     operator = f", most of all {short_name(block.facts.operator)}" if block.facts.operator else ""
-    caller = f", which {block.facts.caller.label} calls" if block.facts.caller is not None else ""
+    caller = f", which {block.facts.caller.focus.label} calls" if block.facts.caller is not None else ""
     return f"{operator}{caller}"
 
 
 def _times(block: Block) -> str:
     return f"{block.mean_us / max(block.reference_us, 1e-9):.1f} times"
-
-
-def _duty(view: View, block: Block) -> str:
-    """Mark a cause as rank 0's extra duty, which is often meant to be so."""
-    return ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, block) else ""
 
 
 def _rest(view: View, block: Block) -> str:
@@ -213,7 +214,7 @@ def _rest(view: View, block: Block) -> str:
             return f"; {waiting} of the other {others} workers wait{'s' if waiting == 1 else ''} for {whom}."
         return f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}."
     if block.reference == "baseline":
-        before = format_ms(block.reference_us) if block.reference_us >= _NOTHING_US else "nothing"
+        before = format_ms(block.reference_us) if block.reference_us >= 10.0 else "nothing"
         return f", against {before} {view.back_then}."
     return "."
 
@@ -226,7 +227,7 @@ def _limit(view: View, block: Block) -> str:
     queued = 0.0 if block.is_elsewhere else 1 - block.facts.allowed
     if core < _COMPUTES and queued >= _OFTEN_QUEUED and core >= MOST * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
-    if core < WAITS_RATHER:
+    if core < _WAITS_RATHER:
         return f"It waits rather than computes ({percent(core)} of a core)."
     return f"It keeps a core busy ({percent(core)})." if core > _COMPUTES else ""
 
@@ -272,7 +273,7 @@ def _amount(view: View, block: Block) -> str:
     noise = f"{min(block.strength, 999):.0f} standard errors over {view.iterations} iterations"
     if view.iterations == 1:
         noise = "one iteration only: its noise is unknown"
-    where = "Mean over all workers" if not block.workers else _ranks(view, block.workers)
+    where = "Mean over all workers" if not block.workers else name_affected(view, block.workers)
     where = where[0].upper() + where[1:]
     return f"{where}: {format_ms(block.mean_us)} per iteration; {usual} (excess {format_ms(block.excess_us)}, {noise})."
 
@@ -316,17 +317,9 @@ def _of_operators(view: View, block: Block) -> list[str]:
         told.append(f"Waiting longer for a core accounts for {percent(facts.queued)} of the excess.")
     if facts.caller is not None:
         usual = "before" if block.reference == "baseline" else "on the peers"
-        own, other = format_ms(facts.caller_us), format_ms(facts.caller_usual_us)
-        told.append(f"What {facts.caller.label} calls takes {own}; {usual} {other}.")
-    if facts.together >= 0:
-        told.append(f"{percent(facts.together)} of the pauses are in iterations in which the other workers pause, too.")
+        own, other = format_ms(facts.caller.own_us), format_ms(facts.caller.usual_us)
+        told.append(f"What {facts.caller.focus.label} calls takes {own}; {usual} {other}.")
     return told
-
-
-def _ranks(view: View, workers: Sequence[int]) -> str:
-    if len(workers) == view.workers > 1:
-        return f"all {view.workers} workers"
-    return name_accused(view, workers)[0]
 
 
 def _waiting(view: View, block: Block) -> list[str]:
@@ -336,9 +329,9 @@ def _waiting(view: View, block: Block) -> list[str]:
     if not others:
         return []
     theirs, own = (format_ms(float(view.wait_us[side].mean())) for side in (others, accused))
-    told = [f"The others spend {theirs} per iteration in collectives, {_ranks(view, accused)} {own}."]
+    told = [f"The others spend {theirs} per iteration in collectives, {name_affected(view, accused)} {own}."]
     arrivals = view.suspects.arrivals
     if arrivals.blame_share(accused):
         share = f"{percent(arrivals.waiting_for(accused))} of all critical waiting"
-        told.append(f"{share} in {arrivals.executions} matched collectives is for {_ranks(view, accused)}.")
+        told.append(f"{share} in {arrivals.executions} matched collectives is for {name_affected(view, accused)}.")
     return told

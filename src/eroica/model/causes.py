@@ -63,16 +63,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
         brings_about=frozenset({"python-on-critical-path"}),
     ),
-    "host-device-sync": CatalogEntry(
-        title="Waits for the device",
-        meaning="The host waits until its device has nothing left to do, and the device then waits for the host.",
-        next_step=(
-            "Keep values on the device (no .item(), .cpu(), .tolist(), nonzero or Python conditions on tensors in the "
-            "iteration), copy with non_blocking=True from pinned memory, and read losses every so many iterations; "
-            "torch.cuda.set_sync_debug_mode(1) warns at each such call."
-        ),
-        brings_about=frozenset({"host-bound", "python-on-critical-path"}),
-    ),
     "memory-operation-storm": CatalogEntry(
         title="Too many memory operations",
         meaning="Copies, fills or allocations take a share of the iteration that computation should have.",
@@ -154,19 +144,6 @@ CATALOG: dict[str, CatalogEntry] = {
             "switch port at the other end; move the job off this host until that is mended."
         ),
         brings_about=frozenset({"slow-collective-everywhere"}),
-    ),
-    "link-fallback": CatalogEntry(
-        title="Traffic on a slower path",
-        meaning=(
-            "Data that should go over a fast link (NVLink) goes over a slower one (PCIe), and everybody in the "
-            "collective waits for it."
-        ),
-        next_step=(
-            "On these hosts compare nvidia-smi topo -m and nvidia-smi nvlink -s with a healthy host, check that the "
-            "fabric manager runs and that driver and firmware are the same, and look at what NCCL_DEBUG=INFO says of "
-            "the transport it took; move the job off these hosts until that is mended."
-        ),
-        brings_about=frozenset({"slow-collective-everywhere", "slow-link"}),
     ),
     "desynchronized-collective": CatalogEntry(
         title="Desynchronized collective",

@@ -32,7 +32,7 @@ _FEWEST_COMMON = 2
 #: Start-up of this share of what was recorded is told.
 _LEAST_STARTUP = 0.1
 #: Causes that are read from what a device does not do.
-_OF_IDLE_DEVICES = frozenset({"host-bound", "host-device-sync", "python-on-critical-path"})
+_OF_IDLE_DEVICES = frozenset({"host-bound", "python-on-critical-path"})
 _ALL_AS_ONE = "No iterations were found: all that was recorded counts as one."
 _INFERENCE = "It looks like inference: no backward pass and no optimizer were recorded."
 _FOUND_BY = {

@@ -107,15 +107,6 @@ def test_without_an_answering_thread_only_a_sleeping_owner_holds_the_interpreter
     assert only_cause(verdict_on(job, silent)).cause == "blocked-in-user-code"
 
 
-def test_a_worker_without_a_thread_to_ask_is_not_accused_of_its_silence() -> None:
-    job = all_but(4, 0)
-    job.hold_interpreter_lock(0)
-    job.sit(0, made.ENDLESS_LOOP, state="R", channel="0")
-    assert only_cause(verdict_on(job)).cause == "held-interpreter-lock"
-    job.seats[0].asked = False
-    assert only_cause(verdict_on(job)).cause == "blocked-in-user-code"
-
-
 def test_a_collective_that_keeps_the_interpreter_lock_only_waits() -> None:
     job = Standstill(4)
     job.wait((0, 1))
@@ -172,14 +163,6 @@ def test_all_dead_workers_of_a_host_that_vanished_are_named() -> None:
     assert found.hosts == ("node-1",)
 
 
-def test_a_death_is_named_even_if_nobody_is_left_to_look_at() -> None:
-    job = Standstill(2)
-    job.hide([0])
-    job.die(1)
-    found = only_cause(verdict_on(job))
-    assert (found.cause, found.workers) == ("dead-worker", (1,))
-
-
 @pytest.mark.parametrize(("state", "word"), [("T", "kill -CONT 1002"), ("t", "debugger")])
 def test_a_stopped_worker_is_named_and_how_to_continue_it(state: str, word: str) -> None:
     job = all_but(4, 2)
@@ -196,12 +179,6 @@ def test_storage_is_called_storage(channel: str) -> None:
     found = assert_names(verdict, "blocked-in-user-code", (3,), "_fetch_block", 4)
     assert "storage or the network" in verdict.summary
     assert "timeout" in found.next_step
-
-
-def test_an_uninterruptible_sleep_without_a_channel_is_storage() -> None:
-    job = all_but(4, 3)
-    job.sit(3, ("main (job/train.py:3)", "save (job/train.py:9)"), state="D", channel="")
-    assert "storage" in verdict_on(job).summary
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -246,13 +223,6 @@ def test_a_stopped_loader_child_is_told() -> None:
     job.sit(1, made.LOADER_WAIT, channel="poll_schedule_timeout")
     job.add_child(1, made.LOADER_CHILD, state="T")
     assert "which is stopped" in verdict_on(job).summary
-
-
-def test_a_full_prefetch_queue_means_nothing_to_a_loop_that_waits_for_a_lock() -> None:
-    job = all_but(4, 2)
-    job.sit(2, made.OWN_LOCK)
-    job.add_thread(2, "prefetch", made.FULL_QUEUE)
-    assert_names(verdict_on(job), "blocked-in-user-code", (2,), "count", 4)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -475,22 +445,6 @@ def test_without_flight_recorders_other_functions_are_taken_for_other_collective
     found = only_cause(verdict_on(job))
     assert (found.cause, found.workers) == ("desynchronized-collective", (1,))
     assert found.confidence <= 0.5
-
-
-def test_without_flight_recorders_the_same_collective_everywhere_is_undetermined() -> None:
-    job = Standstill(4)
-    job.mute(range(4))
-    for rank in range(4):
-        job.sit(rank, made.ALL_REDUCE)
-    assert verdict_on(job).verdict == "undetermined"
-
-
-def test_a_job_of_one_worker_is_diagnosed() -> None:
-    job = Standstill(1)
-    job.sit(0, made.EMPTY_QUEUE)
-    job.add_thread(0, "prefetch", made.FULL_QUEUE)
-    found = assert_names(verdict_on(job), "blocked-in-user-code", (0,), "feed", 1)
-    assert found.scope == "some"
 
 
 def test_two_workers_at_different_places_are_two_causes() -> None:

@@ -15,18 +15,34 @@ which collective, and nothing else (`recorded`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from eroica import __version__
+from eroica.diagnosis.blocked.collectives import (
+    find_circle,
+    find_leavers,
+    find_mismatches,
+    find_stacks_apart,
+    find_stuck_transport,
+    find_unreadable_waits,
+    find_unrecorded,
+    find_unseen,
+)
 from eroica.diagnosis.blocked.conclusion import build_findings, choose_word, complete_notes, find_queues, summarize
+from eroica.diagnosis.blocked.culprits import find_blocked_code, find_dead, find_lock_holders, find_stopped
 from eroica.diagnosis.blocked.meetings import find_meetings
-from eroica.diagnosis.blocked.recorded import find_recorded_queues
-from eroica.diagnosis.blocked.rules import find_origins
+from eroica.diagnosis.blocked.origin import Origin, remaining
+from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
 from eroica.diagnosis.blocked.scene import Scene, build_scene, has_moved
-from eroica.diagnosis.blocked.waiting import find_waiting, standing_waits
+from eroica.diagnosis.blocked.waiting import Waiting, find_waiting, standing_waits
 from eroica.model.look import Blockage
 from eroica.model.verdict import NAMED, Coverage, Finding, Hypothesis, IterationTimes, Verdict, VerdictWindow
 from eroica.settings import Settings
 
 __all__ = ["diagnose_blockage"]
+
+#: Waits in which a training thread is certainly not inside a collective, though no frame tells.
+_ELSEWHERE = frozenset({"queue-get", "queue-put", "lock", "event", "join", "children", "process", "storage", "sleep"})
 
 
 def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:
@@ -47,7 +63,7 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
         return None
     waiting = find_waiting(find_meetings(scene))
     origins = find_origins(scene, waiting, settings)
-    queues = find_recorded_queues(scene, waiting, origins) if scene.from_dumps else find_queues(scene, waiting, origins)
+    queues = find_queues(scene, waiting, origins)
     findings = build_findings(scene, waiting, origins, queues)
     word = choose_word(scene, findings)
     baseline_s = blockage.baseline_iteration_s
@@ -97,3 +113,101 @@ def _window(scene: Scene, reason: str) -> VerdictWindow:
         duration_s=round(max(silences, default=0.0), 3),
         reason=reason,
     )
+
+
+# --- the rules in order: each takes what the rules before it left unexplained ---
+
+
+def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Origin]:
+    """Find why the job stands still, most certain reason first; empty if nothing is known."""
+    if scene.from_dumps:
+        return _from_dumps(scene, waiting)
+    dead = find_dead(scene)
+    found = [*dead, *find_stopped(scene), *find_lock_holders(scene, settings)]
+    found += _without(find_mismatches(scene, waiting), found)
+    found += _at_the_ends(scene, waiting, found, dead)
+    if remaining(waiting, found):
+        found += _in_circles(scene, waiting)
+    if remaining(waiting, found):
+        found += find_stuck_transport(scene, waiting, remaining(waiting, found))
+    if not found or (remaining(waiting, found) and not dead):
+        found += _by_stacks(scene, waiting, found)
+    return found
+
+
+def _from_dumps(scene: Scene, waiting: Waiting) -> list[Origin]:
+    """Find origins where neither processes nor stacks are known, only collectives entered and completed."""
+    found = find_mismatches(scene, waiting)
+    found += _without(find_stalled(scene, waiting), found)
+    ends = {node for node in waiting.ends() if node >= 0} - _named(found) - waiting.meetings.stalls.keys()
+    found += find_absent(scene, waiting, sorted(ends & scene.members.keys() - waiting.meetings.facing))
+    unheard = (ends - scene.members.keys()) & waiting.reached(remaining(waiting, found))
+    found += find_without_dump(scene, waiting, sorted(unheard))
+    if remaining(waiting, found):
+        found += find_circle(scene, waiting)
+    if remaining(waiting, found):
+        found += find_stuck_transport(scene, waiting, remaining(waiting, found))
+    return found + _without(find_facing(waiting, found), found)
+
+
+def _named(found: Iterable[Origin]) -> set[int]:
+    return {rank for origin in found for rank in origin.ranks}
+
+
+def _without(candidates: list[Origin], found: list[Origin]) -> list[Origin]:
+    """Keep the candidates whose workers no origin names yet."""
+    named = _named(found)
+    return [origin for origin in candidates if named.isdisjoint(origin.ranks)]
+
+
+def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list[Origin]) -> list[Origin]:
+    """Find workers at which the ways of the graph end: those for whom everybody waits.
+
+    After a death survivors react in all sorts of places: then only ends count that are awaited by a worker which does
+    not wait for the dead.
+    """
+    ends = {node for node in waiting.ends() if node >= 0} - _named(found)
+    if dead:
+        ends &= waiting.reached(remaining(waiting, dead))
+    members = {rank: scene.members[rank] for rank in sorted(ends) if rank in scene.members}
+    code = [rank for rank, member in members.items() if member.seat == "code"]
+    leaving = [rank for rank, member in members.items() if member.seat == "exit"]
+    blind = [rank for rank, member in members.items() if member.seat == "unknown"]
+    gone = sorted(rank for rank in ends if rank in scene.left)
+    origins = find_blocked_code(scene, code, confidence=0.92)
+    origins += find_leavers(scene, [*gone, *leaving], waiting)
+    missing = sorted(rank for rank in ends if rank not in scene.members and rank not in scene.left)
+    return origins + find_unseen(scene, [*missing, *blind])
+
+
+def _in_circles(scene: Scene, waiting: Waiting) -> list[Origin]:
+    """Find the origin of a circle of waits: workers that certainly sit outside any collective, else the minority."""
+    workers = [node for node in sorted(waiting.circle()) if node >= 0]
+    sites = {rank: scene.members[rank].site for rank in workers}
+    elsewhere = [rank for rank, site in sites.items() if site.kind == "code" and site.wait in _ELSEWHERE]
+    if elsewhere and len(elsewhere) < len(workers):
+        return find_blocked_code(scene, elsewhere, confidence=0.7)
+    return find_circle(scene, waiting)
+
+
+def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Origin]:
+    """Find origins by stacks alone, among workers that neither wait in a known collective nor are explained yet."""
+    named = _named(found)
+    free = {rank: member for rank, member in scene.members.items() if rank not in waiting.onward and rank not in named}
+    code = [rank for rank, member in free.items() if member.seat == "code"]
+    leaving = [rank for rank, member in free.items() if member.seat == "exit"]
+    talking = [rank for rank, member in free.items() if member.seat == "communication"]
+    if not code and talking and leaving:
+        return find_leavers(scene, leaving, waiting)
+    # `work.wait()` and waits for the device have no frame of their own: these may be for others
+    waits = {rank: free[rank].site.wait for rank in code}
+    certain = [rank for rank, wait in waits.items() if wait != "futex" and (wait or free[rank].worker.device == "cpu")]
+    if len(scene.members) > 1 and certain and len(certain) < len(code):
+        talking += [rank for rank in code if rank not in certain]
+        code = certain
+    if code or leaving:
+        return find_blocked_code(scene, [*code, *leaving], confidence=0.6 if talking else 0.75)
+    unrecorded = find_unrecorded(scene, talking, waiting)
+    if unrecorded or found:
+        return unrecorded
+    return find_stacks_apart(scene, talking) or find_unreadable_waits(scene, talking)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from eroica.diagnosis.blocked.meetings import is_first, operation_of
 from eroica.diagnosis.blocked.origin import MOST_TOLD, Origin
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.blocked.waiting import Node, Waiting
+from eroica.diagnosis.blocked.waiting import Waiting
 from eroica.diagnosis.words import name_workers
 from eroica.model.causes import CATALOG
 from eroica.model.look import Blockage
@@ -121,7 +122,6 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: The operation.
         ranks: Global ranks.
-        nodes: Nodes of the graph they are.
         evidence: Facts on the collective, one each.
         stack: The stack of the first of them.
         is_guess: Stacks show that these workers communicate; the workers that they wait for are not known.
@@ -135,34 +135,50 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Queue]:
-    """List the workers that wait by the collective they wait in; workers named as a cause are left out."""
+    """List the workers that wait, by the collective where a member is missing, if known; named causes are left out."""
     named = {rank for origin in origins for rank in origin.ranks}
-    by_kind: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    meetings = waiting.meetings
+    kinds = [(one.name, one.group.description or one.group.name) for one in meetings.items]
+    by_kind: dict[tuple[str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    by_pair: dict[str, list[int]] = defaultdict(list)
     guesses: dict[str, list[int]] = defaultdict(list)
-    kinds = [(one.name, one.group.description or one.group.name) for one in waiting.meetings.items]
-    for rank, member in scene.members.items():
-        if rank in named:
-            continue
-        meetings = waiting.meetings.of.get(rank, ())
-        if meetings:
-            by_kind[kinds[meetings[0]]].append((rank, meetings[0]))
-        elif rank in waiting.onward or member.seat == "communication":
-            guesses[clean(member.site.inside, 80) or "a collective"].append(rank)
-    queues = [_queue(scene, waiting, name, ranks) for (name, _), ranks in sorted(by_kind.items())]
+    for rank in sorted(scene.members.keys() - named):
+        mine = {at: meetings.items[at] for at in meetings.of.get(rank, ())}
+        held = [at for at, one in mine.items() if one.behind or one.stalled or one.previous is not None]
+        if held or (mine and rank not in meetings.peers):
+            choice = held or list(mine)
+            at = next((at for at in choice if is_first(scene, rank, mine[at])), choice[0])
+            by_kind[kinds[at]][at].append(rank)
+        elif rank in meetings.peers:
+            by_pair[operation_of(meetings.pairs[rank])].append(rank)
+        elif scene.members[rank].seat == "communication":
+            guesses[clean(scene.members[rank].site.inside, 80) or "a collective"].append(rank)
+    queues = [_queue(scene, waiting, name, found) for (name, _), found in sorted(by_kind.items())]
+    queues += [_pair_queue(waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
     queues += [_guess(scene, name, ranks) for name, ranks in sorted(guesses.items())]
     return sorted(queues, key=lambda queue: (-len(queue.ranks), queue.name, queue.ranks))[:MOST_TOLD]
 
 
-def _queue(scene: Scene, waiting: Waiting, name: str, found: Sequence[tuple[int, int]]) -> Queue:
-    meetings = sorted({meeting for _, meeting in found})
+def _queue(scene: Scene, waiting: Waiting, name: str, found: Mapping[int, Sequence[int]]) -> Queue:
+    """Build the queue of all workers that wait in meetings of one kind; `found` holds them by meeting."""
     evidence = []
-    for at in meetings[:3]:
-        meeting = waiting.meetings.items[at]
-        present = len(meeting.group.ranks) - len(meeting.absent) - len(meeting.group.unknown)
-        evidence.append(f"{meeting.label}: {present} of {len(meeting.group.ranks)} members have entered.")
-    evidence += [f"The same in {len(meetings) - 3} more groups or numbers."] if len(meetings) > 3 else []
-    ranks = tuple(rank for rank, _ in found)
+    for at in sorted(found)[:3]:
+        one = waiting.meetings.items[at]
+        members = len(one.group.ranks)
+        present = members - len(one.absent) - len(one.group.unknown)
+        evidence.append(f"{one.label}: {present} of {members} members have entered.")
+    evidence += [f"The same in {len(found) - 3} more groups or numbers."] if len(found) > 3 else []
+    ranks = tuple(sorted(rank for some in found.values() for rank in some))
     return Queue(name=name, ranks=ranks, evidence=tuple(evidence), stack=scene.members[ranks[0]].site.stack)
+
+
+def _pair_queue(waiting: Waiting, name: str, ranks: Sequence[int]) -> Queue:
+    meetings = waiting.meetings
+    evidence = (
+        f"Worker {rank}: {clean(meetings.pairs[rank].name, 60)} is for worker {meetings.peers[rank]}."
+        for rank in ranks[:3]
+    )
+    return Queue(name=name, ranks=tuple(ranks), evidence=tuple(evidence))
 
 
 def _guess(scene: Scene, name: str, ranks: Sequence[int]) -> Queue:
@@ -171,15 +187,11 @@ def _guess(scene: Scene, name: str, ranks: Sequence[int]) -> Queue:
         ranks=tuple(ranks),
         evidence=(
             "Read from stacks: which collective it is and who is missing was not recorded"
-            + (" (sends and receives leave no trace of their peer)." if _pairs(name) else "."),
+            + (" (sends and receives leave no trace of their peer)." if "send" in name or "recv" in name else "."),
         ),
         stack=scene.members[ranks[0]].site.stack,
         is_guess=True,
     )
-
-
-def _pairs(name: str) -> bool:
-    return "send" in name or "recv" in name
 
 
 def build_findings(scene: Scene, waiting: Waiting, origins: Sequence[Origin], queues: Sequence[Queue]) -> list[Finding]:
@@ -190,7 +202,7 @@ def build_findings(scene: Scene, waiting: Waiting, origins: Sequence[Origin], qu
         tuple(
             len(causes) + 1 + at
             for at, queue in enumerate(queues)
-            if queue.is_guess or _waits(queue, reached) or origin.cause == "unknown"
+            if queue.is_guess or not reached.isdisjoint(queue.ranks) or origin.cause == "unknown"
         )
         for origin, reached in zip(causes, reach, strict=True)
     ]
@@ -203,10 +215,6 @@ def build_findings(scene: Scene, waiting: Waiting, origins: Sequence[Origin], qu
         mine = next((origin.cause for origin, numbers in zip(causes, explained, strict=True) if order in numbers), "")
         findings.append(_symptom(scene, order, queue, mine or (causes[0].cause if causes else "unknown")))
     return findings
-
-
-def _waits(queue: Queue, reached: frozenset[Node]) -> bool:
-    return any(rank in reached for rank in queue.ranks)
 
 
 def _cause(scene: Scene, order: int, origin: Origin, explains: tuple[int, ...]) -> Finding:

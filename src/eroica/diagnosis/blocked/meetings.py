@@ -1,4 +1,4 @@
-"""Find the open collectives, who entered each and who did not, in the Flight Recorders of all workers.
+"""Find process groups, their open collectives, who entered each and who did not, in all workers' Flight Recorders.
 
 A *meeting* is one collective of one process group, by sequence number. Sequence numbers count the same way on every
 member, so nothing here needs a clock.
@@ -12,14 +12,112 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 
 import msgspec
 
-from eroica.diagnosis.blocked.groups import Group, GroupKey, Groups
 from eroica.diagnosis.blocked.scene import Member, Scene
 from eroica.model.window import FlightEntry
 from eroica.model.words import clean
 
+#: Two groups with the same name never share a member; these five tell them apart without comparing all ranks.
+GroupKey = tuple[str, str, int, int, int]
+
+_GONE = -2
 #: Operations whose members all pass the same number of elements; others may differ by root or by shard.
 _SAME_SIZE = ("all_reduce", "allreduce", "broadcast", "reduce")
 _POINT_TO_POINT = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group and how far its members are.
+
+    Attributes:
+        name: torch's name.
+        description: torch's description.
+        ranks: Global ranks of its members.
+        entered: Global rank -> last sequence number it entered; -2 for one that is gone.
+        unknown: Members that could not be asked.
+        completed: Global rank -> last sequence number it completed, -1 for none.
+    """
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    entered: dict[int, int]
+    unknown: list[int]
+    completed: dict[int, int]
+
+    @property
+    def label(self) -> str:
+        """For sentences: "group mesh_dp"."""
+        return f"group {clean(self.description or self.name, 60)}"
+
+
+class Groups:
+    """Process groups by key; a worker that told no groups is found through the others'."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._ranks: dict[GroupKey, tuple[int, ...]] = {}
+        self._of: dict[int, dict[str, GroupKey]] = defaultdict(dict)
+        for rank, member in scene.members.items():
+            for group in member.now.groups:
+                if group.ranks:
+                    ends = len(group.ranks), group.ranks[0], group.ranks[-1]
+                    key = (group.name, group.description, *ends)
+                    self._ranks.setdefault(key, group.ranks)
+                    self._of[rank][group.name] = key
+        self._by_name: dict[str, list[GroupKey]] = defaultdict(list)
+        for key in sorted(self._ranks):
+            self._by_name[key[0]].append(key)
+        self._built: dict[GroupKey, Group] = {}
+        self._mixed: set[GroupKey] = set()
+        for rank, member in scene.members.items():
+            for name in member.now.flight.mixed if member.now.flight is not None else ():
+                found = self.key(rank, name)
+                if found is not None:
+                    self._mixed.add(found)
+
+    def key(self, rank: int, name: str) -> GroupKey | None:
+        """Find the group of this name in which the worker is a member."""
+        found = self._of[rank].get(name) if rank in self._of else None
+        if found is None:
+            found = next((key for key in self._by_name.get(name, ()) if rank in self._ranks[key]), None)
+        if found is None and name in ("0", "default_pg"):
+            found = (name, "default_pg", self._scene.expected, 0, self._scene.expected - 1)
+            self._ranks.setdefault(found, tuple(range(self._scene.expected)))
+        return found
+
+    def build(self, key: GroupKey) -> Group:
+        """Build the group with the standing of each member."""
+        if key not in self._built:
+            self._built[key] = self._build(key)
+        return self._built[key]
+
+    def _build(self, key: GroupKey) -> Group:
+        name, scene = key[0], self._scene
+        group = Group(name=name, description=key[1], ranks=self._ranks[key], entered={}, unknown=[], completed={})
+        for rank in group.ranks:
+            member = scene.members.get(rank)
+            flight = member.now.flight if member is not None else None
+            if rank in scene.deaths or rank in scene.left:
+                group.entered[rank] = _GONE
+                continue
+            told = flight is not None and (key not in self._mixed or name in flight.mixed)
+            progress = [one for one in flight.progress if one.name == name and told] if flight is not None else []
+            recent = _sequences(flight.recent, name) if flight is not None else []
+            opened = _sequences(flight.open, name) if flight is not None else []
+            numbers = [*(one.enqueued for one in progress), *opened, *recent]
+            if flight is None or not (numbers or (flight.progress and told)):
+                group.unknown.append(rank)
+                continue
+            group.entered[rank] = max(numbers, default=-1)
+            group.completed[rank] = max([*(one.completed for one in progress), *recent], default=-1)
+        return group
+
+
+def _sequences(entries: Iterable[FlightEntry], name: str) -> list[int]:
+    return [one.sequence for one in entries if one.group == name and not one.is_p2p]
+
+
+# --- open collectives ---
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +200,17 @@ class Meetings(msgspec.Struct, frozen=True, kw_only=True):
     facing: frozenset[int] = frozenset()
     pairs: dict[int, FlightEntry] = {}
     stalls: dict[int, Stall] = {}
+
+
+def is_first(scene: Scene, rank: int, meeting: Meeting) -> bool:
+    """Return True if a worker that waits in a meeting has nothing older open."""
+    flight = scene.members[rank].now.flight
+    return flight is not None and flight.open[0] is meeting.entries[rank]
+
+
+def operation_of(entry: FlightEntry) -> str:
+    """Return the operation of a send or receive without its peer: "nccl:send"."""
+    return clean(entry.name.partition(" ")[0], 80)
 
 
 def find_meetings(scene: Scene) -> Meetings:
@@ -216,8 +325,8 @@ def _pair(member: Member, groups: Groups) -> tuple[int, FlightEntry] | None:
     for entry in member.now.flight.open if member.now.flight is not None else ():
         match = _POINT_TO_POINT.search(entry.name[:200]) if entry.is_p2p else None
         key = groups.key(member.rank, entry.group) if match else None
-        if match is not None and key is not None and len(match[1]) < 9 and int(match[1]) < len(groups.ranks(key)):
-            return groups.ranks(key)[int(match[1])], entry
+        if match is not None and key is not None and len(match[1]) < 9 and int(match[1]) < len(groups.build(key).ranks):
+            return groups.build(key).ranks[int(match[1])], entry
     return None
 
 
@@ -266,15 +375,13 @@ def find_stalls(scene: Scene, groups: Groups) -> dict[int, Stall]:
     for (key, sequence), entries in first.items():
         group = groups.build(key)
         finished = tuple(rank for rank, number in group.completed.items() if number >= sequence)
-        if not _most(len(finished), len(group.ranks)) or min(group.entered.values(), default=-1) < sequence:
+        members = len(group.ranks)
+        is_most = 2 * len(finished) > members or (members == 2 and len(finished) == 1)
+        if not is_most or min(group.entered.values(), default=-1) < sequence:
             continue
         for rank in entries.keys() & group.entered.keys():
             stalls[rank] = Stall(group=group, entry=entries[rank], finished=finished)
     return stalls
-
-
-def _most(finished: int, members: int) -> bool:
-    return 2 * finished > members or (members == 2 and finished == 1)
 
 
 def find_lagging(scene: Scene, group: Group, sequence: int, entries: Mapping[int, FlightEntry]) -> list[int]:

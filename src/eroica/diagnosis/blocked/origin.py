@@ -16,6 +16,8 @@ from eroica.model.words import clean
 
 #: Causes, places and symptoms that a verdict tells at most.
 MOST_TOLD = 20
+#: Sentences of one kind that the evidence of a cause holds at most.
+MOST_SENTENCES = 6
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

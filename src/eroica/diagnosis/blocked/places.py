@@ -45,6 +45,18 @@ _STORAGE_CHANNELS = (
 )  # fmt: skip
 _PROMPTS = frozenset({"bdb.py", "pdb.py", "cmd.py", "code.py"})  # somebody at a terminal is waited for
 _SLEEPS = ("hrtimer_nanosleep", "do_nanosleep")
+_QUEUES = ("queue.py", "multiprocessing/queues.py")
+#: Waits by files and functions of libraries (without names: any function), the most telling first.
+_LIBRARY_WAITS: tuple[tuple[Wait, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("children", ("torch/utils/data/",), ()),
+    ("queue-put", _QUEUES, ("put",)),
+    ("queue-get", _QUEUES, ()),
+    ("future", ("concurrent/futures/",), ()),
+    ("process", ("subprocess.py",), ()),
+    ("join", ("threading.py",), ("join", "_wait_for_tstate_lock", "_shutdown")),
+    ("lock", ("threading.py", "logging/__init__.py", "multiprocessing/synchronize.py"), ("acquire", "__enter__")),
+    ("event", ("threading.py",), ("wait", "wait_for")),
+)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,32 +182,10 @@ def _wait(region: Sequence[Step], own: Step, thread: ThreadLook) -> Wait:
 
 def _library_wait(region: Sequence[Step]) -> Wait:
     """Choose the most telling library frame of a wait: a queue is more than the condition it waits on."""
-    found: dict[str, Wait] = {}
-    for step in region:
-        base, last = step.file, step.last
-        if base.startswith("torch/utils/data/"):
-            found["children"] = "children"
-        elif base in ("queue.py", "multiprocessing/queues.py"):
-            found["queue"] = "queue-put" if last == "put" else "queue-get"
-        elif base.startswith("concurrent/futures/"):
-            found["future"] = "future"
-        elif base == "subprocess.py":
-            found["process"] = "process"
-        elif base == "threading.py":
-            found.update(_threading_wait(last))
-        elif last in ("acquire", "__enter__") and base in ("logging/__init__.py", "multiprocessing/synchronize.py"):
-            found["lock"] = "lock"
-    return next(
-        (found[key] for key in ("children", "queue", "future", "process", "join", "lock", "event") if key in found), ""
-    )
-
-
-def _threading_wait(last: str) -> dict[str, Wait]:
-    if last in ("join", "_wait_for_tstate_lock", "_shutdown"):
-        return {"join": "join"}
-    if last in ("acquire", "__enter__"):
-        return {"lock": "lock"}
-    return {"event": "event"} if last in ("wait", "wait_for") else {}
+    for wait, files, names in _LIBRARY_WAITS:
+        if any(step.file.startswith(files) and (not names or step.last in names) for step in region):
+            return wait
+    return ""
 
 
 def _storage(region: Sequence[Step], own: Step, thread: ThreadLook) -> Wait:
@@ -214,10 +204,11 @@ def _storage(region: Sequence[Step], own: Step, thread: ThreadLook) -> Wait:
 
 def _kernel_wait(thread: ThreadLook) -> Wait:
     channel = thread.wait_channel
-    if channel.startswith("futex"):
-        return "futex"
-    if channel.startswith(_SLEEPS):
-        return "sleep"
-    if channel.startswith("do_wait"):
-        return "process"
-    return "storage" if "pipe_read" in channel else ""
+    waits: dict[str, Wait] = {
+        "futex": "futex",
+        "hrtimer_nanosleep": "sleep",
+        "do_nanosleep": "sleep",
+        "do_wait": "process",
+    }
+    found = next((wait for start, wait in waits.items() if channel.startswith(start)), None)
+    return found or ("storage" if "pipe_read" in channel else "")

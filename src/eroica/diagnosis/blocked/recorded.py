@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from eroica.diagnosis.blocked.conclusion import Queue
-from eroica.diagnosis.blocked.meetings import Meeting, Stall
-from eroica.diagnosis.blocked.origin import Origin, remaining
+from eroica.diagnosis.blocked.meetings import Meeting, Stall, is_first, operation_of
+from eroica.diagnosis.blocked.origin import MOST_SENTENCES, Origin, remaining
 from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Waiting
 from eroica.diagnosis.words import name_workers
@@ -24,11 +23,6 @@ from eroica.model.verdict import FindingFunction
 from eroica.model.window import FlightEntry
 from eroica.model.words import clean
 
-_MOST_SENTENCES = 6
-#: A device that stands still is believed by so much if its peers are many; less, the more members are behind with it.
-_ONE_BEHIND = 0.9
-#: Below what counts as known: a worker without a dump may be inside like the others.
-_WITHOUT_DUMP = 0.3
 _STACKS_STEP = (
     "While it stands still: py-spy dump --pid of these processes shows where they sit. Afterwards: the end of their "
     "output (an exception, a loader, a lock that is never released), compared with a worker that did get there."
@@ -60,10 +54,10 @@ def _stalled(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[
     stalls = waiting.meetings.stalls
     first = stalls[ranks[0]]
     which = f"number {first.entry.sequence} " if len({stalls[rank].entry.sequence for rank in ranks}) == 1 else ""
-    evidence = [_stall_sentence(rank, stalls[rank]) for rank in ranks[:_MOST_SENTENCES]]
+    evidence = [_stall_sentence(rank, stalls[rank]) for rank in ranks[:MOST_SENTENCES]]
     evidence += [
         _missed_sentence(rank, meeting)
-        for rank in ranks[:_MOST_SENTENCES]
+        for rank in ranks[:MOST_SENTENCES]
         for meeting in _missed(scene, waiting, rank)[:1]
     ]
     evidence.append(
@@ -76,7 +70,8 @@ def _stalled(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[
         verbs=("has", "have"),
         rest=f"entered {kind[0]} {which}of {kind[1]} but never finished it, although the peers did",
         evidence=tuple(evidence),
-        confidence=round(_ONE_BEHIND - 0.4 * max(stalls[rank].left_behind for rank in ranks), 3),
+        # with many peers that are through a device stands still; with more members behind, it may be the transport
+        confidence=round(0.9 - 0.4 * max(stalls[rank].left_behind for rank in ranks), 3),
         next_step=_DEVICE_STEP,
     )
 
@@ -109,7 +104,7 @@ def _absent(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[i
     which = f" number {next(iter(numbers))}" if len(numbers) == 1 else ""
     what = f"entered {name}{which} of {label}" if label else f"answered {name}"
     evidence = []
-    for rank in ranks[:_MOST_SENTENCES]:
+    for rank in ranks[:MOST_SENTENCES]:
         evidence += [_missed_sentence(rank, meeting) for meeting in missed[rank][:2]]
         evidence += list(_pair_sentences(scene, waiting, rank))[:1]
         evidence += _idle_sentence(scene, rank)
@@ -130,14 +125,8 @@ def _missed(scene: Scene, waiting: Waiting, rank: int) -> list[Meeting]:
     nodes = [node for node in waiting.back.get(rank, ()) if node < 0]
     meetings = [waiting.meeting(node) for node in sorted(nodes, reverse=True)]
     return sorted(
-        meetings, key=lambda one: (-sum(_is_first(scene, other, one) for other in one.waiting), -len(one.waiting))
+        meetings, key=lambda one: (-sum(is_first(scene, other, one) for other in one.waiting), -len(one.waiting))
     )
-
-
-def _is_first(scene: Scene, rank: int, meeting: Meeting) -> bool:
-    """True if the worker has nothing older open than this meeting."""
-    flight = scene.members[rank].now.flight
-    return flight is not None and flight.open[0] is meeting.entries[rank]
 
 
 def _missed_sentence(rank: int, meeting: Meeting) -> str:
@@ -153,7 +142,7 @@ def _missed_sentence(rank: int, meeting: Meeting) -> str:
 
 def _pair_names(waiting: Waiting, rank: int) -> str:
     """Name the sends and receives that nobody answers, as in "nccl:send"."""
-    names = [_operation(waiting.meetings.pairs[node]) for node in waiting.back.get(rank, ()) if node >= 0]
+    names = [operation_of(waiting.meetings.pairs[node]) for node in waiting.back.get(rank, ()) if node >= 0]
     return max(sorted(set(names)), key=names.count) if names else "a send or receive"
 
 
@@ -169,10 +158,6 @@ def _label(scene: Scene, rank: int, entry: FlightEntry) -> str:
     """Return the group's description, or its name where it has none."""
     groups = scene.members[rank].now.groups
     return clean(next((one.description for one in groups if one.name == entry.group), "") or entry.group, 60)
-
-
-def _operation(entry: FlightEntry) -> str:
-    return clean(entry.name.partition(" ")[0], 80)
 
 
 def _idle_sentence(scene: Scene, rank: int) -> list[str]:
@@ -202,7 +187,7 @@ def find_without_dump(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> l
                 [f"{one.label}: every other member has entered, as far as dumps tell." for one in meetings[:4]]
                 + pairs[:2]
             ),
-            confidence=_WITHOUT_DUMP,
+            confidence=0.3,  # below what counts as known: it may be inside like the others
             next_step=_MISSING_STEP,
         )
     ]
@@ -225,7 +210,7 @@ def _facing(rank: int, peer: int, entries: Sequence[FlightEntry]) -> Origin:
     return Origin(
         cause="slow-link",
         ranks=(rank, peer),
-        function=FindingFunction(name=_operation(entries[0]), kind="collective"),
+        function=FindingFunction(name=operation_of(entries[0]), kind="collective"),
         who=f"{names[0]} of worker {rank} and {names[1]} of worker {peer}",
         verbs=("do not end", ""),
         rest="although both are there; the network between them is the suspect",
@@ -233,42 +218,6 @@ def _facing(rank: int, peer: int, entries: Sequence[FlightEntry]) -> Origin:
         confidence=0.4,
         next_step=_PAIR_STEP,
     )
-
-
-def find_recorded_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Queue]:
-    """List the workers that wait, by the collective where a member is missing, if known; named causes are left out."""
-    named = {rank for origin in origins for rank in origin.ranks}
-    by_meeting: dict[tuple[str, str], list[tuple[int, Meeting]]] = defaultdict(list)
-    by_pair: dict[str, list[int]] = defaultdict(list)
-    for rank in sorted(scene.members.keys() - named):
-        meetings = [waiting.meetings.items[at] for at in waiting.meetings.of.get(rank, ())]
-        held = [one for one in meetings if one.behind or one.stalled or one.previous is not None]
-        if held or (meetings and rank not in waiting.meetings.peers):
-            meeting = min(held or meetings, key=lambda one, rank=rank: not _is_first(scene, rank, one))  # type: ignore[misc]
-            by_meeting[meeting.name, meeting.group.description or meeting.group.name].append((rank, meeting))
-        elif rank in waiting.meetings.peers:
-            by_pair[_operation(waiting.meetings.pairs[rank])].append(rank)
-    queues = [_meeting_queue(name, found) for (name, _), found in sorted(by_meeting.items())]
-    queues += [_pair_queue(waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
-    return sorted(queues, key=lambda queue: (-len(queue.ranks), queue.name, queue.ranks))
-
-
-def _meeting_queue(name: str, found: Sequence[tuple[int, Meeting]]) -> Queue:
-    meetings = {meeting.label: meeting for _, meeting in found}
-    evidence = [
-        f"{label}: {len(one.group.ranks) - len(one.absent) - len(one.group.unknown)} of {len(one.group.ranks)} members "
-        "have entered."
-        for label, one in list(meetings.items())[:3]
-    ]
-    return Queue(name=name, ranks=tuple(rank for rank, _ in found), evidence=tuple(evidence))
-
-
-def _pair_queue(waiting: Waiting, name: str, ranks: Sequence[int]) -> Queue:
-    evidence = [
-        f"Worker {rank}: {clean(waiting.meetings.pairs[rank].name, 60)} is for worker {waiting.meetings.peers[rank]}."
-        for rank in ranks[:3]
-    ]
-    return Queue(name=name, ranks=tuple(ranks), evidence=tuple(evidence))
 
 
 def _largest_first(by_kind: dict[tuple[str, str], list[int]]) -> list[tuple[tuple[str, str], list[int]]]:

@@ -9,11 +9,9 @@ import msgspec
 
 from eroica.diagnosis.blocked.places import Site, find_site, without_line
 from eroica.diagnosis.words import name_workers
-from eroica.model.look import Blockage, Death, ProcessLook, ThreadLook, WorkerLook
+from eroica.model.look import Blockage, Death, ThreadLook, WorkerLook
 from eroica.model.worker import Worker
 
-#: Share of a core from which a thread counts as running rather than waiting.
-RUNNING = 0.25
 _STOPPED = ("T", "t")
 _MOVED_BYTES = 65_536
 
@@ -51,8 +49,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs(self) -> bool:
-        """True if the training thread uses a core."""
-        return self.cpu is not None and self.cpu >= RUNNING
+        """True if the training thread uses a quarter of a core or more: it runs rather than waits."""
+        return self.cpu is not None and self.cpu >= 0.25
 
     @property
     def is_stopped(self) -> bool:
@@ -225,8 +223,3 @@ def _runs_elsewhere(member: Member, before: WorkerLook) -> bool:
     if not member.runs or earlier is None or member.thread is None or member.seat == "communication":
         return False
     return list(map(without_line, earlier.stack)) != list(map(without_line, member.thread.stack))
-
-
-def holder_of_interpreter_lock(process: ProcessLook) -> ThreadLook | None:
-    """Find the thread that owns the interpreter lock."""
-    return next((thread for thread in process.threads if thread.holds_interpreter_lock), None)

@@ -15,7 +15,7 @@ import msgspec
 
 from eroica.diagnosis.blocked.meetings import Meeting, Meetings
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.waits import MOST_EDGES
+from eroica.diagnosis.sections import MOST_EDGES
 from eroica.model.verdict import WaitEdge, Waits
 
 Node = int

@@ -1,13 +1,14 @@
-"""Everything of a worker gets slower: another thread has the lock, or loader processes have the cores."""
+"""Threads and processes of the job's own: another thread has the lock, or loader processes have the cores."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 import pytest
 
+from eroica.diagnosis.helpers import cores_of_host
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
@@ -149,39 +150,27 @@ def test_processes_that_the_job_has_started_are_named_where_they_take_the_cores(
         assert "os.nice" in verdict.cause.next_step
 
 
-@seeds
-def test_they_hold_no_interpreter_lock_of_their_parents(seed: int) -> None:
-    before = synthesize(FleetPlan(workers=4, seed=seed + 100), (), 1)
-    slow = synthesize(FleetPlan(workers=4, seed=seed), [SlowCompute((2,), 5.0, fact="nothing_of_note")], 2)
-    patterns = [
-        msgspec.structs.replace(one, functions=(*one.functions, row(PACKING, "child", one.duration_s, 0.9)))
-        if one.worker.global_rank == 2
-        else one
-        for one in slow
-    ]
-    found = analyze("job", synthesize_window(patterns, "manual", before), patterns, before).cause
-    assert found is not None and found.cause == "compute-slow"
+def worker(affinity: str | None, **facts: float) -> WorkerPattern:
+    (plain,) = synthesize(FleetPlan(workers=1))
+    return msgspec.structs.replace(plain, setup={} if affinity is None else {"affinity": affinity}, host_facts=facts)
 
 
-# --- some of the workers take the cores of all, or their own thread takes theirs ---
+@pytest.mark.parametrize(
+    ("affinities", "allowed", "busy"),
+    [
+        (("0-63", "0-63"), 64, 0.1),
+        (("0-1", "0-1"), 2, 0.95),  # both in one cpuset
+        (("0-3", "4-7"), 8, 1.9 / 8),  # each has cores of its own
+        (("0-1", None), 64, 0.1),  # nobody knows of one of them
+        (("0-1", "all"), 64, 0.1),
+        (("0-99999999999999999999", "0"), 64, 0.1),  # damaged
+    ],
+)
+def test_what_the_workers_may_use_together(affinities: Sequence[str | None], allowed: float, busy: float) -> None:
+    found = cores_of_host(worker(one, cpu_count=64.0, host_busy=0.1, cores_job=1.9) for one in affinities)
+    assert found == (allowed, pytest.approx(busy))
 
 
-@seeds
-def test_a_thread_that_computes_less_is_named_where_the_training_thread_only_waits_longer(seed: int) -> None:
-    """It computes as long as its peers, and waits for the rest: for the lock, or for a core."""
-    plan = FleetPlan(workers=4, seed=seed)
-    before = synthesize(replace(plan, seed=seed + 100), (), 1)
-    waiting = with_thread(synthesize(plan, [SlowCompute((2,), 1.9, fact="nothing_of_note")], 2), (2,), 0.4)
-    computing = [
-        msgspec.structs.replace(
-            one,
-            functions=tuple(
-                msgspec.structs.replace(row, mu=0.9) if row.key.thread == "training" else row for row in one.functions
-            ),
-        )
-        for one in waiting
-    ]
-    found = analyze("job", synthesize_window(waiting, "slow", before), waiting, before).cause
-    assert found is not None and (found.workers, found.function.name) == ((2,), "count")
-    found = analyze("job", synthesize_window(computing, "slow", before), computing, before).cause
-    assert found is not None and found.cause == "compute-slow"
+def test_what_nobody_looked_at_is_unknown() -> None:
+    found = cores_of_host([worker("0-1")])
+    assert math.isnan(found.allowed) and math.isnan(found.busy)
