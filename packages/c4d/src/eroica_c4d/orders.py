@@ -2,8 +2,8 @@
 
     <run>/orders.jsonl    a line for each order, and a line for what became of it
 
-Off unless `act_from` says from which confidence on. Never on an undetermined verdict, on one that names nobody or
-everybody, or on the job's final one; one order for one fault; `act_pause_s` between two, `act_most` in a job. An order
+Off unless `EROICA_ACT_FROM` says from which confidence on. Never on an undetermined verdict, on one that names nobody
+or everybody, or on the job's final one; one order for one fault; `act_pause_s` between two, `act_most` in a job. An order
 for a standstill that comes inside the pause is held. It is given after the pause if the job has stood still since, and
 if no later verdict on the same standstill names somebody else, or nobody.
 
@@ -21,15 +21,18 @@ import shlex
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
-
 from eroica.collector.webhook import TRY_S, try_to_send, usable_address
-from eroica.model.order import Action, Order
 from eroica.model.verdict import Finding, Verdict
-from eroica.settings import Settings
+
+from eroica_c4d.options import Options, read_options
+from eroica_c4d.records import Action, Communication, Order
+
+if TYPE_CHECKING:
+    from eroica.collector.service import Collector
 
 _WAYS = ("connection", "sending", "receiving")
 log = logging.getLogger("eroica.collector")
@@ -38,8 +41,6 @@ ORDERS_FILE = "orders.jsonl"
 _PAUSES_S = (1.0, 2.0, 4.0)
 #: A command that takes longer over an order is ended, seconds.
 _COMMAND_S = 60.0
-#: How often it is asked whether an order that is held back is due.
-_HELD_S = 0.5
 
 
 class Steering:
@@ -47,12 +48,12 @@ class Steering:
 
     Args:
         job: Its name.
-        settings: `act_from`, `act_pause_s`, `act_most`.
+        options: `act_from`, `act_pause_s`, `act_most`.
     """
 
-    def __init__(self, job: str, settings: Settings) -> None:
+    def __init__(self, job: str, options: Options) -> None:
         self._job = job
-        self._settings = settings
+        self._options = options
         self._given: list[Order] = []
         self._held: tuple[int, Verdict] | None = None
         self._last_at = float("-inf")
@@ -97,9 +98,9 @@ class Steering:
         order = self._order(window_id, verdict, finding)
         if any(_covers(other, order) for other in self._given):
             return dropped
-        if self._count >= self._settings.act_most:
+        if self._count >= self._options.act_most:
             return f"no order for window {window_id}: {self._count} have been given, the most of one job (act_most)"
-        if now - self._last_at < self._settings.act_pause_s:
+        if now - self._last_at < self._options.act_pause_s:
             why = f"no order for window {window_id}: the last one is {now - self._last_at:.0f} s old (act_pause_s)"
             if not (order.restart and stands):
                 return why
@@ -133,7 +134,7 @@ class Steering:
         """
         if self._held is not None and self._held[0] not in standing:
             self._held = None
-        if self._held is None or now - self._last_at < self._settings.act_pause_s:
+        if self._held is None or now - self._last_at < self._options.act_pause_s:
             return None
         (window_id, verdict), self._held = self._held, None
         return self.judged(now, window_id, verdict)
@@ -157,9 +158,9 @@ class Steering:
 
     def _sure(self, window_id: int, verdict: Verdict) -> Finding | None:
         finding = verdict.cause
-        if self._settings.act_from <= 0 or not window_id or verdict.verdict not in ("slow", "blocked"):
+        if self._options.act_from <= 0 or not window_id or verdict.verdict not in ("slow", "blocked"):
             return None
-        if finding is None or finding.scope != "some" or finding.confidence < self._settings.act_from:
+        if finding is None or finding.scope != "some" or finding.confidence < self._options.act_from:
             return None
         return finding if finding.workers or finding.hosts else None
 
@@ -182,13 +183,12 @@ def _agree(later: Verdict, earlier: Verdict) -> bool:
 
 
 def _action(verdict: Verdict, finding: Finding) -> Action:
-    told = verdict.communication
-    places = () if told is None else (told.place, *told.further)
-    found = finding.workers, finding.hosts
-    kind = next((place.kind for place in places if (place.workers, place.hosts) == found), "")
+    told = verdict.communication and msgspec.convert(verdict.communication, Communication)
+    places = (told.place, *told.further) if told else ()
+    kind = next((place.kind for place in places if place.hosts == finding.hosts), "")
     if kind in _WAYS or (finding.cause == "slow-link" and len(finding.hosts) > 1):
         return "avoid-path"  # nobody at its ends is to blame
-    return "isolate-worker" if finding.workers and kind != "host" else "isolate-host"
+    return "isolate-worker" if finding.workers else "isolate-host"
 
 
 class Orders:
@@ -197,7 +197,7 @@ class Orders:
     Args:
         job: Its name.
         run: The run directory.
-        settings: `on_verdict`, `on_verdict_url`, `act_from` and what belongs to them.
+        options: To whom, and when.
         note: Where to say what people should know.
         standing: Windows whose verdict on a standstill still holds.
         lapsed: Those whose verdict on a standstill holds no longer: nothing is ordered, or sent again, for them.
@@ -207,24 +207,23 @@ class Orders:
         self,
         job: str,
         run: Path,
-        settings: Settings,
+        options: Options,
         note: Callable[[str], object],
         standing: Callable[[], Collection[int]] = frozenset,
         lapsed: Callable[[], Collection[int]] = frozenset,
     ) -> None:
-        self._steering = Steering(job, settings)
+        self._steering = Steering(job, options)
         self._path = run / ORDERS_FILE
-        self._settings = settings
-        self._url = usable_address(settings.on_verdict_url)
+        self._options = options
+        self._url = usable_address(options.on_verdict_url)
         self._note = note
         self._standing = standing
         self._lapsed = lapsed
-        self._holding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        if settings.on_verdict_url and not self._url:
-            note("on_verdict_url is no http or https address; nobody is given orders there")
-        if (settings.on_verdict or self._url) and settings.act_from <= 0:
-            note("orders are off: --act-from says from which confidence on they are given, as in --act-from 0.95")
+        if options.on_verdict_url and not self._url:
+            note("EROICA_ON_VERDICT_URL is no http or https address; nobody is given orders there")
+        if (options.on_verdict or self._url) and options.act_from <= 0:
+            note("orders are off: EROICA_ACT_FROM says from which confidence on they are given, as 0.95")
 
     def resume(self) -> None:
         """Go on where a collector before this one ended."""
@@ -240,14 +239,17 @@ class Orders:
         if window_id in self._lapsed():  # the job went on, or was started again, while it was made
             return
         self._follow(self._steering.judged(time.monotonic(), window_id, verdict, self._standing()))
-        if self._steering.holds and (self._holding is None or self._holding.done()):
-            self._holding = asyncio.get_running_loop().create_task(self._hold())
 
-    async def _hold(self) -> None:
+    def tick(self) -> None:
         """Give what is held back once the pause is over, if the job still stands."""
-        while self._steering.holds:
-            await asyncio.sleep(_HELD_S)
-            self._follow(self._steering.tick(time.monotonic(), self._standing()))
+        self._follow(self._steering.tick(time.monotonic(), self._standing()))
+
+    def reported(self, host: str, record: bytes) -> None:
+        """Agents tell nothing."""
+
+    def metrics(self) -> tuple[()]:
+        """There are none."""
+        return ()
 
     def _follow(self, order: Order | str | None) -> None:
         if isinstance(order, str):
@@ -261,15 +263,12 @@ class Orders:
 
     async def close(self, patience_s: float) -> None:
         """Let receivers have their orders, for so long at most; what is held back is not given any more."""
-        if self._holding is not None:
-            self._holding.cancel()
-            await asyncio.gather(self._holding, return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=patience_s)
 
     async def _give(self, order: Order) -> None:
         body = msgspec.json.encode(order)
-        if self._settings.on_verdict:
+        if self._options.on_verdict:
             self._outcome(order, "command", await self._run(body))
         if self._url:
             self._outcome(order, "url", await self._send(body, order))
@@ -283,7 +282,7 @@ class Orders:
         """Hand it to the command: no shell, its words as they are."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *shlex.split(self._settings.on_verdict),
+                *shlex.split(self._options.on_verdict),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -320,3 +319,22 @@ class Orders:
         except OSError as error:
             self._note(f"an order could not be written down: {error.strerror}")
             log.error("an order could not be written down: %s", error.strerror)
+
+
+def start(collector: Collector) -> Orders | None:
+    """Return the collector's part; None if nobody is to be given orders."""
+    options, ledger = read_options(os.environ), collector.windows.ledger
+    if not (options.on_verdict or options.on_verdict_url):
+        return None
+    orders = Orders(
+        collector.windows.job,
+        collector.run_directory,
+        options,
+        ledger.note,
+        lambda: collector.standing,
+        lambda: collector.lapsed,
+    )
+    if os.environ.get("EROICA_RESUME"):
+        orders.resume()
+    collector.listeners.append(orders.judged)
+    return orders

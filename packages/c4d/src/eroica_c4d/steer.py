@@ -2,7 +2,7 @@
 
 Each host's command is started through words of the user's choice (`--reach 'ssh {host}'`), which run `sh -s` there and
 pass standard input on: the command, its variables and the secret address of orders come in by it, so that nothing needs
-quotes or is seen in a list of processes, and its end ends the command there (`eroica.cli.steered`). An order to isolate
+quotes or is seen in a list of processes, and its end ends the command there (`eroica_c4d.steered`). An order to isolate
 a host or a worker of a job that stands ends the command on all hosts, takes a spare for the host that is left out, and
 starts the command again with other host numbers, another port and the same arguments; where the training begins is a
 matter of its own checkpoints. Everything that is done stands in a file, a line each.
@@ -30,12 +30,12 @@ from typing import Any
 
 import click
 import msgspec
-
-from eroica.cli import steered
 from eroica.errors import UsageError
-from eroica.model.order import Order
 from eroica.wire.admission import ThreadFront
 from eroica.wire.network import is_loopback
+
+from eroica_c4d import steered
+from eroica_c4d.records import Order
 
 _MOST_BYTES = 100_000
 _FIRST_BYTES = 4096
@@ -68,7 +68,7 @@ class Fleet:
             Why it cannot be followed; "" if it was.
         """
         if order.action == "avoid-path":
-            return "a path is to be avoided, which is not for us: plan the job's ways anew (packages/c4p)"
+            return "a path is to be avoided, which is not for us: plan the job's paths anew (packages/c4p)"
         if not order.restart:
             return "the job goes on, only slower: it is not ended for that"
         named = [host for host in order.hosts if host in self.hosts]
@@ -95,6 +95,7 @@ class Fleet:
 @click.option("--least", default=1, help="Hosts below which the job is not started again.")
 @click.option("--attempts", default=4, help="Starts at most.")
 @click.option("--stop-s", default=15.0, help="Time to end cleanly, before the command is killed.")
+@click.option("--act-from", default=0.95, help="Confidence from which on verdicts become orders: EROICA_ACT_FROM.")
 @click.option("--listen", default="", help="Where orders are awaited, HOST:PORT; default: where --address leads from.")
 @click.option("--log", "log_file", type=click.Path(path_type=Path), default=Path("eroica-steer.jsonl"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -108,16 +109,17 @@ def steer(  # noqa: PLR0913 - one for each option
     least: int,
     attempts: int,
     stop_s: float,
+    act_from: float,
     listen: str,
     log_file: Path,
     command: tuple[str, ...],
 ) -> None:
-    """Start COMMAND on each host, follow orders of `eroica run --act-from`, start it again without the named host.
+    """Start COMMAND on each host, follow its orders, start it again without the named host.
 
     In COMMAND, {nnodes}, {node_rank}, {host}, {master_addr}, {master_port} and {attempt} are filled in; the address for
     orders is in EROICA_ON_VERDICT_URL. As in: eroica steer --hosts a,b,c --spares d --reach 'ssh {host}' -- eroica run
-    --act-from 0.95 -- torchrun --nnodes {nnodes} --node-rank {node_rank} --master-addr {master_addr} --master-port
-    {master_port} --nproc-per-node 8 train.py
+    -- torchrun --nnodes {nnodes} --node-rank {node_rank} --master-addr {master_addr} --master-port {master_port}
+    --nproc-per-node 8 train.py
     """
     fleet = Fleet(_names(hosts), _names(spares))
     if not fleet.hosts:
@@ -127,7 +129,7 @@ def steer(  # noqa: PLR0913 - one for each option
         raise UsageError(f"--reach: there is no command {words[0]!r} here")
     addresses = [address.replace("{host}", host) for host in (*fleet.hosts, *fleet.spares)] if words else []
     receiver = Receiver(*_doors(listen, addresses))
-    run = Steered(fleet, command, reach, address, port, receiver.url, log_file)
+    run = Steered(fleet, command, reach, address, port, receiver.url, log_file, act_from)
     try:
         sys.exit(run.follow(receiver.orders, attempts, least, stop_s))
     finally:
@@ -246,6 +248,7 @@ class Steered:
         port: Master port of the first attempt.
         url: Where orders are awaited.
         log: Gets a line for everything that is done.
+        act_from: Confidence from which on verdicts become orders.
         stop_s: Time to end cleanly.
     """
 
@@ -256,6 +259,7 @@ class Steered:
     port: int
     url: str
     log: Path
+    act_from: float = 0.95
     stop_s: float = 0.0
     _attempt: int = 0
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -317,7 +321,7 @@ class Steered:
             "attempt": self._attempt,
         }
         self._note("start", hosts=fleet.hosts, spares=fleet.spares, left_out=fleet.left_out, attempt=self._attempt)
-        variables = {**_VARIABLES, "EROICA_ON_VERDICT_URL": self.url}
+        variables = {**_VARIABLES, "EROICA_ON_VERDICT_URL": self.url, "EROICA_ACT_FROM": str(self.act_from)}
         self._processes, self._started = [], list(fleet.hosts)
         for number, host in enumerate(fleet.hosts):
             words = [_filled(word, {**facts, "node_rank": number, "host": host}) for word in self.command]
@@ -374,7 +378,7 @@ def _filled(word: str, facts: dict[str, Any]) -> str:
 
 
 def _program(told: dict[str, Any], python: str) -> bytes:
-    """A line for a shell: it becomes `eroica.cli.steered`, with what it is told in its environment."""
+    """A line for a shell: it becomes `eroica_c4d.steered`, with what it is told in its environment."""
     text = Path(steered.__file__).read_text(encoding="utf-8")
     words = " ".join(map(shlex.quote, (python, "-c", text)))
     return f"export EROICA_STEER={shlex.quote(json.dumps(told))}; exec {words}\n".encode()
