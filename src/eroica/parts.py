@@ -7,7 +7,7 @@ nothing to do in this job. A part that raises is dropped with one note; the job 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,13 +44,18 @@ class Parts:
         self._note = note
         self._parts: dict[str, Any] = {}
         for entry in entry_points(group=group):
-            if (part := self._tried(entry.name, lambda make: make.load()(host), entry)) is not None:
+            if (part := self._tried(entry.name, lambda one: one.load()(host), entry)) is not None:
                 self._parts[entry.name] = part
 
     def call(self, method: str, *given: object, name: str = "") -> dict[str, Any]:
         """Call a method of all parts, or of the one of this name; return what each said, None where it failed."""
         chosen = {one: part for one, part in self._parts.items() if name in ("", one)}
-        return {one: self._tried(one, getattr(part, method), *given) for one, part in chosen.items()}
+
+        def answer(part: Any) -> Any:
+            said = getattr(part, method)(*given)
+            return list(said) if isinstance(said, Iterator) else said
+
+        return {one: self._tried(one, answer, part) for one, part in chosen.items()}
 
     async def call_async(self, method: str, *given: object) -> None:
         """Call a method of all parts that takes time, at once."""
@@ -63,9 +68,9 @@ class Parts:
 
         await asyncio.gather(*(call(name, part) for name, part in self._parts.items()))
 
-    def _tried(self, name: str, work: Callable[..., Any], *given: object) -> Any:
+    def _tried(self, name: str, work: Callable[[Any], Any], given: object) -> Any:
         try:
-            return work(*given)
+            return work(given)
         except Exception as error:  # noqa: BLE001 - it is not ours, and the job is watched without it
             self._drop(name, error)
             return None

@@ -17,10 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from c4d import LAUNCHER
 from machine import machine_facts
 from support.hosts import Hosts, available
 from support.node_jobs import environment
+
+from c4d import LAUNCHER
 
 HOSTS, TIME_OUT_S = 3, 1800.0
 REACH = """#!/bin/sh

@@ -4,8 +4,9 @@ from itertools import permutations
 
 import pytest
 
-from eroica.communication.stretch import CellReading, Stretch, build_matrix, read_places
-from eroica.model.communication import Place
+from eroica_c4d.matrix import build_matrix, read_places
+from eroica_c4d.records import Place
+from eroica_c4d.stretch import CellReading, Stretch
 
 HOSTS = ("a", "b", "c", "d")
 ALL = frozenset(permutations(HOSTS, 2))
@@ -47,13 +48,13 @@ def test_two_troubles_are_two_places() -> None:
 
 def test_the_record_has_a_row_for_each_sender_and_empty_cells_without_traffic() -> None:
     reading = CellReading(delay_s=0.01, bytes_per_s=1e6, busy=0.2, held=0.0)
-    stretch = Stretch(seconds=5, iteration_s=0.1, outside={}, moments={}, cells={("a", "b"): reading})
+    stretch = Stretch(seconds=5, iteration_s=0.1, cells={("a", "b"): reading})
     matrix = build_matrix(stretch, {("b", "a"): reading})
     assert matrix is not None
     assert matrix.hosts == ("a", "b")
     assert matrix.delay_s == ((None, 0.01), (None, None))
     assert matrix.usual_s == ((None, None), (0.01, None))
-    assert build_matrix(Stretch(seconds=5, iteration_s=0.1, outside={}, moments={}), {}) is None
+    assert build_matrix(Stretch(seconds=5, iteration_s=0.1), {}) is None
 
 
 def test_the_way_back_of_a_slow_connection_is_no_second_place() -> None:

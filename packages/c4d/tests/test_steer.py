@@ -17,12 +17,12 @@ from queue import Queue
 
 import httpx
 import pytest
-
-from eroica.cli import steer as steering
-from eroica.cli import steered
-from eroica.cli.steer import Fleet, Receiver, Steered
 from eroica.errors import UsageError
-from eroica.model.order import Order
+
+from eroica_c4d import steer as steering
+from eroica_c4d import steered
+from eroica_c4d.records import Order
+from eroica_c4d.steer import Fleet, Receiver, Steered
 
 
 def order(*hosts: str, action: str = "isolate-host", restart: bool = True) -> Order:
@@ -241,7 +241,7 @@ def test_a_host_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: py
 #: Ends a command, below which one process lives on for good: with a number above the highest that Linux gives.
 IMMORTAL = """
 import sys
-from eroica.cli import steered
+from eroica_c4d import steered
 steered._KILL_S, steered._below = 0.2, lambda: [4194305] * (sys.argv[1] == "left")
 sys.exit(steered.main())
 """
@@ -316,21 +316,32 @@ def test_the_command_line_says_what_it_wants(options: tuple[str, ...], said: str
 
 def test_what_the_command_line_names_is_filled_in(tmp_path: Path) -> None:
     facts = ["{nnodes}", "{node_rank}", "{host}", "{master_addr}", "{master_port}", "{attempt}", "{other}"]
-    options = ["--hosts", "a,b", "--address", "{host}.net", "--port", "31000", "--log", str(tmp_path / "log")]
-    words = [sys.executable, "-m", "eroica", "steer", *options, "--", "sh", "-c", 'echo "$EROICA_HOST $*"', "sh"]
+    options = [
+        "--hosts",
+        "a,b",
+        "--address",
+        "{host}.net",
+        "--port",
+        "31000",
+        "--act-from",
+        "0.9",
+        "--log",
+        str(tmp_path / "log"),
+    ]
+    words = [
+        sys.executable,
+        "-m",
+        "eroica",
+        "steer",
+        *options,
+        "--",
+        "sh",
+        "-c",
+        'echo "$EROICA_HOST $EROICA_ACT_FROM $*"',
+        "sh",
+    ]
     done = subprocess.run([*words, *facts], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == [
-        f"{host} 2 {number} {host} a.net 31000 1 {{other}}" for number, host in enumerate("ab")
+        f"{host} 0.9 2 {number} {host} a.net 31000 1 {{other}}" for number, host in enumerate("ab")
     ]
-
-
-def test_options_of_run_reach_the_collector_as_settings(tmp_path: Path) -> None:
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
-        code = "import os; print(os.environ.get('EROICA_ACT_FROM'), os.environ.get('EROICA_ON_VERDICT'))"
-        words = [sys.executable, "-m", "eroica", "run", "--out", str(tmp_path / "out"), *options]
-        return subprocess.run([*words, "--", sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert run("--quiet", "--act-from", "0.9", "--on-verdict", "./take it").stdout == "0.9 ./take it\n"
-    wrong = run("--act-from", "1.5")
-    assert wrong.returncode == 0 and "act_from" in wrong.stderr and "unwatched" in wrong.stderr

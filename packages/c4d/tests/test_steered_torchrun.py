@@ -1,4 +1,4 @@
-"""`eroica steer` with torchrun as in docs/c4.md: a worker stops, an order names its host, a spare takes its place."""
+"""`eroica steer` with torchrun as in the README: a worker stops, an order names its host, a spare takes its place."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from support.hosts import Hosts, available
 from support.node_jobs import environment, left_behind
 
 pytestmark = [
     pytest.mark.root,
     pytest.mark.jobs,
-    pytest.mark.long,
+    pytest.mark.thorough,
     pytest.mark.timeout(240),
     pytest.mark.skipif(not available()[0], reason=f"no hosts here: {available()[1]}"),
 ]
@@ -51,8 +50,8 @@ class Job:
         names = [hosts.address(host) for host in range(hosts.count)]
         steer = [*EROICA, "steer", "--hosts", ",".join(names[:-1]), "--spares", names[-1]]
         steer += ["--reach", f"{reach} {{host}}", "--stop-s", "5", "--log", str(place / "steer.jsonl"), "--"]
-        watched = [*EROICA, "run", "--act-from", "0.95", "--out", str(place / "report-{attempt}-{host}")]
-        watched += ["--set", "communication=true", "--set", "baseline_window=false", "--set", "pages=false", "--"]
+        watched = [*EROICA, "run", "--out", str(place / "report-{attempt}-{host}")]
+        watched += ["--set", "baseline_window=false", "--set", "pages=false", "--"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "{nnodes}", "--node-rank", "{node_rank}"]
         torchrun += ["--master-addr", "{master_addr}", "--master-port", "{master_port}", "--nproc-per-node", "1"]
         command = [*steer, *watched, *torchrun, "-m", "support.paced", "--faults", str(self.faults)]

@@ -2,14 +2,13 @@
 
 import pytest
 
-from eroica.communication.stretch import CellSum, Second, Stretch, stretch_of
-from eroica.model.communication import WorkerOperations
+from eroica_c4d.stretch import CellSum, Second, Stretch, stretch_of
 
 STEP_S = 0.5
 
 
 def lived(*parts: tuple[float, float | None], hosts: int = 2) -> Stretch:
-    """Parts of (seconds, iteration in seconds); None pauses, in which worker 0 works and the other one waits."""
+    """Parts of (seconds, iteration in seconds); None pauses."""
     seconds, at, iteration = [], 0.0, 0.0
     for length_s, iteration_s in parts:
         for _ in range(round(length_s / STEP_S)):
@@ -17,20 +16,17 @@ def lived(*parts: tuple[float, float | None], hosts: int = 2) -> Stretch:
             iteration += STEP_S / iteration_s if iteration_s else 0.0
             for host in range(hosts):
                 pauses = iteration_s is None
-                inside = 1 if not pauses else 2 * (host > 0)
-                one = WorkerOperations(worker=host, asked=2, answered=2, inside=inside)
                 cells = {(f"n{host}", f"n{1 - host}"): CellSum(sent_bytes=0 if pauses else 100_000, busy_s=0.1)}
                 came = at + 0.1 * host
-                seconds.append(Second(came, f"n{host}", STEP_S, (one,), cells, (), {host: int(iteration)}))
+                seconds.append(Second(came, f"n{host}", STEP_S, cells, {host: int(iteration)}))
     return stretch_of(seconds)
 
 
 @pytest.mark.parametrize("pause_s", [2.0, 4.0, 20.0])
-def test_a_pause_makes_no_iteration_longer_and_nobody_late(pause_s: float) -> None:
+def test_a_pause_makes_no_iteration_longer_and_no_way_slower(pause_s: float) -> None:
     plain, paused = lived((12.0, 0.1)), lived((5.0, 0.1), (pause_s, None), (7.0, 0.1))
     assert plain.iteration_s == pytest.approx(0.1, rel=0.05)
     assert paused.iteration_s == pytest.approx(0.1, rel=0.1)
-    assert paused.outside[0] == pytest.approx(0.5, abs=0.06) and paused.outside[1] == pytest.approx(0.5, abs=0.06)
     assert paused.cells["n0", "n1"].bytes_per_s == pytest.approx(200_000, rel=0.1)
     assert paused.seconds == pytest.approx(12.0, abs=1.1)
 
@@ -49,7 +45,7 @@ def test_what_an_iteration_takes_at_least() -> None:
     few = lived((6.0, 2.0))
     assert few.iterations == 3 and few.iteration_s is not None
     assert few.least_iteration_s == pytest.approx(few.iteration_s * 3 / 4)
-    assert Stretch(seconds=1, iteration_s=0.5, outside={}, moments={}).least_iteration_s == 0.5
+    assert Stretch(seconds=1, iteration_s=0.5).least_iteration_s == 0.5
 
 
 def test_a_pause_that_follows_the_first_iterations_of_a_stretch_makes_them_no_longer() -> None:

@@ -1,27 +1,28 @@
-"""A job's records in, verdicts out, with a clock of the test's own."""
+"""A job's records in, verdicts out, with a clock of the test's own; and the part in a real collector."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
 import msgspec
 import pytest
-
-from eroica.collector.communication_watch import Sense, Sensed
+from click.testing import CliRunner
+from eroica.archive.store import Store
+from eroica.cli import group
+from eroica.collector.service import Collector
 from eroica.collector.windows import Windows
-from eroica.model.communication import Flow, GroupCount, HostCommunication, WorkerOperations
-from eroica.model.look import Ending
+from eroica.model.verdict import Verdict
 from eroica.model.window import Window
-from eroica.model.worker import ProcessGroup, Worker
+from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, WorkerStatus
 
+from eroica_c4d.options import Options, read_options
+from eroica_c4d.records import DelayMatrix, Flow, HostRecord, read_record
+from eroica_c4d.watch import MATRIX_FILE, Found, Part, Watch
+
 HOSTS, PER_HOST = 4, 2
-WORLD = HOSTS * PER_HOST
-GROUP = ProcessGroup(name="0", description="default_pg", ranks=tuple(range(WORLD)))
 STEP_S = 0.5
 
 
@@ -29,103 +30,43 @@ STEP_S = 0.5
 class Job:
     """Two workers on each of four hosts; every host sends to every other."""
 
-    sense: Sense
-    windows: Windows
+    windows: Windows = field(default_factory=lambda: Windows("j", Settings()))
     now: float = 100.0
     iteration: float = 0.0
     iteration_s: float = 0.1
-    outside: dict[int, float] = field(default_factory=dict)
     delays: dict[tuple[int, int], float] = field(default_factory=dict)
-    behind: dict[int, str] = field(default_factory=dict)
-    busy: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
-    ends: dict[int, Ending] = field(default_factory=dict)
-    mute: set[int] = field(default_factory=set)
-    elsewhere: set[int] = field(default_factory=set)
-    hooked: set[int] = field(default_factory=set)
-    writing: set[int] = field(default_factory=set)
-    uploading: set[int] = field(default_factory=set)
-    before: int = -1
-    sent: int = 200_000
-    alive: int = 0
-    group: str = "0"
-    away_s: float = 0.0
     moves: bool = True
     pid: int = 1000
-    draw: random.Random = field(default_factory=lambda: random.Random(1))
 
-    def live(self, seconds: float) -> list[Sensed]:
-        """So many seconds; returns what was sensed."""
-        sensed: list[Sensed] = []
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.windows)
+
+    def live(self, seconds: float) -> list[Found]:
+        """So many seconds; returns what was found."""
+        found: list[Found] = []
         for _ in range(round(seconds / STEP_S)):
             self.now += STEP_S
-            if self.moves:
-                self.iteration += STEP_S / self.iteration_s
+            self.iteration += STEP_S / self.iteration_s if self.moves else 0.0
             for host in set(range(HOSTS)) - self.silent:
-                report = self.report(host)
-                self.windows.take(self.now, report)
-                self.sense.reported(self.now, report)
-            for one in self.sense.tick(self.now):
+                self.windows.take(self.now, self.report(host))
+                self.watch.reported(self.now, f"node{host}", self.record(host))
+            for one in self.watch.tick(self.now):
                 self.windows.ledger.show(one.window, "done", one.verdict)
-                sensed.append(one)
-        return sensed
+                found.append(one)
+        return found
 
     def report(self, host: int) -> AgentReport:
-        workers = range(host * PER_HOST, (host + 1) * PER_HOST)
-        return AgentReport(
-            host=f"node{host}",
-            pid=host + 1,
-            workers=tuple(self.status(worker) for worker in workers),
-            communication=HostCommunication(
-                interval_s=max(STEP_S, self.away_s),
-                workers=tuple(self.operations(worker) for worker in workers),
-                flows=tuple(self.flows(host)),
-                groups=(GROUP,),
-            ),
+        workers = (
+            Worker(global_rank=rank, world_size=HOSTS * PER_HOST, host=f"node{host}", pid=self.pid + rank)
+            for rank in range(host * PER_HOST, (host + 1) * PER_HOST)
         )
+        statuses = (WorkerStatus(worker=one, state="steady", iteration=int(self.iteration)) for one in workers)
+        return AgentReport(host=f"node{host}", pid=host + 1, workers=tuple(statuses))
 
-    def status(self, worker: int) -> WorkerStatus:
-        known = Worker(global_rank=worker, world_size=WORLD, host=f"node{worker // PER_HOST}", pid=self.pid + worker)
-        ending = self.ends.get(worker)
-        return WorkerStatus(
-            worker=known, state="steady", iteration=int(self.iteration), ended=ending is not None, ending=ending
-        )
-
-    def operations(self, worker: int) -> WorkerOperations:
-        entered, late = int(self.iteration), worker in self.behind
-        share = self.outside.get(worker, 0.5)
-        answered = 2 if self.moves else 0
-        return WorkerOperations(
-            worker=worker,
-            asked=answered,
-            answered=answered,
-            inside=sum(self.draw.random() >= share for _ in range(answered)),
-            counts=()
-            if worker in self.mute
-            else (
-                GroupCount(
-                    group=self.group,
-                    entered=entered - late,
-                    completed=entered - 1,
-                    before=self.before if not late else -1,
-                ),
-            ),
-            state=self.behind.get(worker, "S"),
-            cpu_s=self.now if worker in self.busy else 0.0,
-            elsewhere_cpu_s=self.now if worker in self.elsewhere else 0.0,
-            heard=int(2 * self.now) if worker in self.hooked else 0,
-            io_bytes=int(1e6 * self.now) if worker in self.writing else 0,
-        )
-
-    def flows(self, host: int) -> list[Flow]:
-        others = [other for other in range(HOSTS) if other != host]
-        sent = self.sent if self.moves else self.alive
-        uploads = [
-            Flow(worker=worker, local=f"10.0.0.{host} {7000 + worker}", remote="192.0.2.1 443", sent_bytes=500_000)
-            for worker in self.uploading
-            if worker // PER_HOST == host
-        ]
-        return uploads + [
+    def record(self, host: int) -> HostRecord:
+        sent = 200_000 if self.moves else 240  # signs of life are no data
+        flows = (
             Flow(
                 worker=host * PER_HOST,
                 local=f"10.0.0.{host} {5000 + other}",
@@ -135,378 +76,168 @@ class Job:
                 waiting_byte_s=sent * self.delays.get((host, other), 0.0005),
                 busy_s=min(0.45, 5 * self.delays.get((host, other), 0.0005)),
                 arriving_s=0.2 if self.delays.get((other, host), 0) > 0.01 else 0.01,
-                queued_bytes=0 if self.moves or other not in self.silent else 900,
             )
-            for other in others
-        ]
+            for other in range(HOSTS)
+            if other != host
+        )
+        return HostRecord(interval_s=STEP_S, flows=tuple(flows))
 
 
 @pytest.fixture
 def job() -> Job:
-    windows = Windows("j", Settings(communication=True))
-    job = Job(Sense(windows, Settings(communication=True)), windows)
+    job = Job()
     assert job.live(40) == []
     return job
+
+
+def places(found: Found) -> list[tuple[str, tuple[str, ...]]]:
+    told = found.verdict.communication
+    assert told is not None
+    return [(place["kind"], tuple(place["hosts"])) for place in (told["place"], *told["further"])]
+
+
+def test_a_slow_connection_is_told_once_and_in_time_and_again_after_it_was_mended(job: Job) -> None:
+    for _ in range(2):
+        job.iteration_s, job.delays = 0.2, {(1, 2): 0.05}
+        began = job.now
+        (found,) = job.live(14)
+        assert places(found) == [("connection", ("node1", "node2"))]
+        assert (found.verdict.verdict, found.verdict.found_by) == ("slow", "communication")
+        assert found.verdict.cause is not None and found.verdict.cause.cause == "slow-link"
+        assert found.since - began < 7
+        assert Verdict.from_json(found.verdict.to_json()).cause == found.verdict.cause
+        job.iteration_s, job.delays = 0.1, {}
+        assert job.live(80) == []
+
+
+def test_a_job_that_all_workers_make_slower_or_that_stands_is_left_to_eroica(job: Job) -> None:
+    job.iteration_s = 0.2
+    assert job.live(40) == []
+    job.moves = False
+    assert job.live(120) == []
+
+
+def test_nothing_is_read_while_a_host_is_not_heard_and_it_is_forgotten_after_a_while(job: Job) -> None:
+    job.iteration_s, job.delays, job.silent = 0.2, {(1, 2): 0.05}, {3}
+    assert job.live(6) == []
+    (found,) = job.live(20)
+    assert places(found) == [("connection", ("node1", "node2"))]
+
+
+def test_other_processes_have_no_past(job: Job) -> None:
+    job.pid, job.iteration_s, job.delays = 5000, 0.2, {(1, 2): 0.05}
+    assert job.live(40) == []
 
 
 @pytest.mark.parametrize(("purpose", "known"), [("baseline", True), ("slow", False)])
 def test_a_baseline_window_is_part_of_the_healthy_past_and_others_are_not(
     purpose: str, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    windows = Windows("j", Settings(communication=True))
-    job = Job(Sense(windows, Settings(communication=True)), windows)
+    job = Job()
     window = Window(window_id=1, purpose=purpose, reason="", first_iteration=1, last_iteration=9)  # type: ignore[arg-type]
     monkeypatch.setattr(Windows, "window", window)
     assert job.live(24) == []
     job.iteration_s, job.delays = 0.2, {(1, 2): 0.05}
-    job.outside = dict.fromkeys(range(WORLD), 0.25)
     assert bool(job.live(14)) is known
 
 
-def places(sensed: Sensed) -> list[tuple[str, tuple[int, ...], tuple[str, ...]]]:
-    told = sensed.verdict.communication
-    assert told is not None
-    return [(place.kind, place.workers, place.hosts) for place in (told.place, *told.further)]
-
-
-def test_a_late_worker_is_told_once_and_in_time(job: Job) -> None:
-    job.iteration_s, job.outside = 0.2, {worker: 0.9 if worker == 3 else 0.25 for worker in range(WORLD)}
-    began = job.now
-    (sensed,) = job.live(12)
-    told = sensed.verdict.communication
-    assert told is not None and told.kind == "non-communication-slow"
-    assert places(sensed) == [("worker", (3,), ("node1",))]
-    assert (sensed.verdict.verdict, sensed.verdict.found_by) == ("slow", "communication")
-    assert sensed.since - began < 7
-    assert job.live(60) == []
-
-
-def test_a_slow_connection_is_told_and_again_after_it_was_mended(job: Job) -> None:
-    for _ in range(2):
-        job.iteration_s, job.delays = 0.2, {(1, 2): 0.05}
-        job.outside = dict.fromkeys(range(WORLD), 0.25)
-        (sensed,) = job.live(14)
-        assert places(sensed) == [("connection", (), ("node1", "node2"))]
-        assert sensed.verdict.cause is not None and sensed.verdict.cause.cause == "slow-link"
-        job.iteration_s, job.delays, job.outside = 0.1, {}, {}
-        assert job.live(80) == []
-
-
-def test_both_at_once_are_two_findings(job: Job) -> None:
-    job.iteration_s, job.delays = 0.3, {(1, 2): 0.06}
-    job.outside = {worker: 0.6 if worker == 6 else 0.17 for worker in range(WORLD)}
-    (sensed,) = job.live(16)
-    assert sensed.verdict.communication is not None and sensed.verdict.communication.kind == "both-slow"
-    assert {finding.cause for finding in sensed.verdict.findings} == {"unknown", "slow-link"}
-
-
-def test_who_has_not_entered_is_told_within_seconds_and_taken_back_when_it_goes_on(job: Job) -> None:
-    job.moves, job.behind = False, {5: "S"}
-    assert job.live(2) == []
-    (sensed,) = job.live(3)
-    assert sensed.hangs and places(sensed) == [("worker", (5,), ("node2",))]
-    assert sensed.verdict.verdict == "blocked"
-    assert job.sense.standing == {sensed.window.window_id}
-    job.moves, job.behind = True, {}
-    job.live(2)
-    assert job.sense.standing == set() and job.windows.ledger.judged("passed") == {sensed.window.window_id}
-    assert any("went on by itself" in note for note in job.windows.ledger.notes)
-
-
-def test_a_pause_that_the_job_has_survived_is_no_hang(job: Job) -> None:
-    job.moves, job.behind, job.busy = False, {5: "S"}, {5}
-    assert job.live(6) == []
-    job.moves = True
-    job.live(20)
-    job.moves, job.busy = False, set()
-    assert job.live(6) == []
-    assert len(job.live(6)) == 1
-
-
-def test_who_computes_while_all_wait_has_as_long_as_before(job: Job) -> None:
-    job.moves, job.behind, job.busy = False, {5: "S"}, {5}
-    assert job.live(9) == []
-    assert len(job.live(3)) == 1
-
-
-def test_a_host_that_nobody_hears_is_cut_off(job: Job) -> None:
-    job.moves, job.behind, job.silent = False, {4: "S", 5: "S"}, {2}
-    (sensed,) = job.live(6)
-    assert places(sensed) == [("link", (), ("node2",))]
-    assert sensed.verdict.communication is not None
-    assert sensed.verdict.communication.kind == "communication-hang"
-
-
-@pytest.mark.parametrize("silent", [{0}, {2, 3}, {1, 2, 3}], ids=str)
-def test_where_the_collector_hears_nobody_nobody_is_accused(job: Job, silent: set[int]) -> None:
-    job.moves, job.behind, job.silent = False, {4: "S", 5: "S"}, silent
-    assert job.live(8) == []
-
-
-def test_a_collector_that_did_not_run_itself_takes_its_own_pause_for_no_hang(job: Job) -> None:
-    job.now += 20.0
-    job.moves, job.behind = False, {5: "S"}
-    assert job.live(1.5) == []
-
-
-def test_signs_of_life_on_connections_are_no_movement(job: Job) -> None:
-    job.live(20)
-    job.moves, job.behind, job.alive = False, {5: "S"}, 240
-    (sensed,) = job.live(6)
-    assert places(sensed) == [("worker", (5,), ("node2",))]
-
-
-def test_a_name_for_a_group_is_no_movement(job: Job) -> None:
-    job.live(20)
-    job.moves, job.behind = False, {5: "S"}
-    job.group = "#0"
-    job.live(2)
-    job.group = "0"
-    (sensed,) = job.live(2)
-    assert places(sensed) == [("worker", (5,), ("node2",))]
-
-
-def test_a_host_whose_agent_is_gone_blinds_nobody_and_is_not_accused_of_a_later_hang(job: Job) -> None:
-    job.live(20)
-    job.silent = {1}
-    assert job.live(30) == []
-    job.outside, job.iteration_s = {5: 0.8}, 0.16
-    (slow,) = job.live(20)
-    assert places(slow) == [("worker", (5,), ("node2",))]
-    job.moves, job.behind = False, {5: "S"}
-    (sensed,) = job.live(6)
-    assert places(sensed) == [("worker", (5,), ("node2",))]
-
-
-def test_an_agent_that_comes_back_while_the_job_hangs_is_no_movement(job: Job) -> None:
-    job.live(20)
-    job.silent = {1}
-    job.live(20)
-    job.moves, job.behind = False, {5: "S"}
-    job.live(2)
-    job.silent = set()
-    (sensed,) = job.live(2)
-    assert places(sensed) == [("worker", (5,), ("node2",))]
-
-
-def test_a_host_whose_workers_are_done_is_not_taken_for_cut_off(job: Job) -> None:
-    job.live(20)
-    job.ends = dict.fromkeys((2, 3), Ending(kind="signed-off"))
-    job.live(4)
-    job.silent = {1}
-    job.moves, job.behind = False, {5: "S"}
-    (sensed,) = job.live(6)
-    assert places(sensed) == [("worker", (5,), ("node2",))]
-
-
-def test_who_tells_nothing_is_not_accused_beside_one_who_is_behind(job: Job) -> None:
-    job.mute = {1}
-    job.live(20)
-    job.moves, job.behind = False, {5: "S"}
-    (sensed,) = job.live(6)
-    assert places(sensed) == [("worker", (5,), ("node2",))]
-    assert sensed.verdict.cause is not None
-    assert sensed.verdict.cause.function.name == "a collective of default_pg"
+# ---------------------------------------------------------------------- strangers
 
 
 @pytest.mark.parametrize(
-    ("ending", "passes"),
+    "data",
     [
-        (Ending(kind="signed-off"), True),
-        (Ending(kind="exit"), True),
-        (Ending(kind="exit", number=1), False),
-        (Ending(kind="signal", number=9), False),
+        b"", b"\xc1", msgspec.msgpack.encode([1]), msgspec.msgpack.encode({"interval_s": float("nan")}),
+        msgspec.msgpack.encode({"interval_s": -1.0}), b"\x81" * 5000,
     ],
-    ids=["signed off", "exit 0", "exit 1", "killed"],
+)  # fmt: skip
+def test_what_is_no_record_is_none(data: bytes) -> None:
+    assert read_record(data) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"busy_s": float("inf")}, {"waiting_byte_s": -1.0}, {"sent_bytes": -5}, {"worker": 10**9}, {"local": "x" * 500}],
+    ids=lambda wrong: next(iter(wrong)),
 )
-def test_workers_that_end_in_order_behind_a_last_barrier_hung_nowhere(job: Job, ending: Ending, passes: bool) -> None:
-    job.moves, job.behind = False, {5: "S"}
-    (sensed,) = job.live(6)
-    job.ends = dict.fromkeys(range(WORLD), ending)
-    job.live(1)
-    assert (sensed.window.window_id in job.windows.ledger.judged("passed")) == passes
-    assert (job.sense.standing == set()) == passes
+def test_flows_that_cannot_be_are_left_out(wrong: dict[str, object]) -> None:
+    good = {"worker": 1, "local": "a 1", "remote": "b 2"}
+    record = read_record(msgspec.msgpack.encode({"interval_s": 1.0, "flows": [good, {**good, **wrong}]}))
+    assert record is not None and [one.local for one in record.flows] == ["a 1"]
 
 
-def test_a_command_that_ends_with_success_hung_nowhere(job: Job) -> None:
-    job.moves, job.behind = False, {5: "S"}
-    (sensed,) = job.live(6)
-    job.sense.finished(1)
-    assert job.sense.standing
-    job.sense.finished(0)
-    assert job.windows.ledger.judged("passed") == {sensed.window.window_id}
+def test_no_host_speaks_for_the_workers_of_another(job: Job) -> None:
+    forged = Flow(worker=0, local="10.0.0.3 5000", remote="10.0.0.0 5003", sent_bytes=10**9, waiting_byte_s=1e12)
+    before = job.watch.matrix(job.now)
+    job.watch.reported(job.now, "node3", HostRecord(interval_s=STEP_S, flows=(forged,)))
+    after = job.watch.matrix(job.now)
+    assert before is not None and after is not None
+    assert max(filter(None, after.delay_s[3])) == pytest.approx(max(filter(None, before.delay_s[3])))
 
 
-@pytest.mark.parametrize("work", ["elsewhere", "hooked", "writing", "uploading"])
-def test_who_is_at_work_on_something_else_for_minutes_hangs_nowhere(job: Job, work: str) -> None:
-    """An evaluation in other threads or with a loader of its own, a last checkpoint, an upload: looks see more."""
-    at_work: set[int] = getattr(job, work)
-    job.moves, job.behind = False, {0: "S"}
-    at_work.add(0)
-    assert job.live(120) == []
-    at_work.clear()
-    assert len(job.live(200)) == 1
+# ---------------------------------------------------------------------- in the collector
 
 
-def test_helper_threads_that_all_have_are_no_work(job: Job) -> None:
-    job.elsewhere = set(range(WORLD))
-    job.live(5)
-    job.moves, job.behind = False, {5: "S"}
-    assert len(job.live(5)) == 1
+def collector(tmp_path: Path) -> Collector:
+    return Collector("j", Store(tmp_path), Settings(), "t", lambda *_: pytest.fail("no window was captured"))
 
 
-def test_a_collective_that_the_job_has_not_done_before_is_left_to_the_looks(job: Job) -> None:
-    """A last barrier, that of a first evaluation, that of the next epoch."""
-    job.moves, job.behind, job.before = False, {0: "S"}, 0
-    assert job.live(60) == []
-    job.moves, job.behind = True, {}
-    job.live(2)
-    job.moves, job.behind, job.before = False, {0: "S"}, 37
-    assert len(job.live(120)) == 1
+def test_it_is_off_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EROICA_C4D", raising=False)
+    assert collector(tmp_path).parts.call("tick") == {}
+    monkeypatch.setenv("EROICA_C4D", "perhaps")
+    mistaken = collector(tmp_path)
+    assert mistaken.parts.call("tick") == {} and "EROICA_C4D cannot be 'perhaps'" in str(mistaken.windows.ledger.notes)
 
 
-def test_a_collective_that_it_does_again_and_again_is_told_in_time(job: Job) -> None:
-    job.moves, job.behind, job.before = False, {5: "S"}, 37
-    assert len(job.live(5)) == 1
-
-
-def test_a_job_that_somebody_suspends_hangs_nowhere_and_its_next_hang_is_told_in_time(job: Job) -> None:
-    job.moves, job.behind = False, dict.fromkeys(range(WORLD), "T")
-    assert job.live(60) == []
-    job.moves, job.behind = True, {}
-    assert job.live(20) == []
-    job.moves, job.behind = False, {5: "S"}
-    assert len(job.live(5)) == 1
-
-
-def test_hosts_that_wake_up_one_after_the_other_cut_nobody_off(job: Job) -> None:
-    job.moves, job.silent = False, set(range(HOSTS))
-    assert job.live(20) == []
-    job.silent, job.away_s = {3}, 20.0
-    assert job.live(STEP_S) == []
-    job.away_s = 0.0
-    assert job.live(2) == []
-    job.moves, job.silent = True, set()
-    assert job.live(20) == []
-
-
-def test_an_agent_of_a_large_job_that_always_reports_seldom_does_not_hide_a_hang(job: Job) -> None:
-    job.away_s = 4.0
-    job.live(20)
-    job.moves, job.behind = False, {5: "S"}
-    assert len(job.live(6)) == 1
-
-
-def test_what_a_look_refutes_is_taken_back_and_not_said_again_of_the_same_standstill(job: Job) -> None:
-    job.moves, job.behind = False, {5: "S"}
-    (sensed,) = job.live(6)
-    job.sense.refuted()
-    assert job.windows.ledger.judged("passed") == {sensed.window.window_id} and job.sense.standing == set()
-    assert job.live(60) == []
-    job.moves, job.behind = True, {}
-    job.live(2)
-    job.moves, job.behind = False, {5: "S"}
-    assert len(job.live(120)) == 1
-
-
-def pause(job: Job, seconds: float, worker: int = 0) -> list[Sensed]:
-    """All wait in a collective, but for one worker that does something else; counters are still asked for."""
-    rate, outside = job.iteration_s, job.outside
-    job.iteration_s = 1e9
-    job.outside = {**dict.fromkeys(range(WORLD), 0.0), worker: 1.0}
-    sensed = job.live(seconds)
-    job.iteration_s, job.outside = rate, outside
-    return sensed
-
-
-@pytest.mark.parametrize(("every_s", "seconds"), [(15.0, 3.0), (20.0, 6.0), (30.0, 12.0)])
-def test_pauses_in_which_one_worker_saves_or_evaluates_make_it_no_slow_one(
-    job: Job, every_s: float, seconds: float
+def test_a_slow_way_becomes_a_verdict_a_window_a_matrix_and_a_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job.outside = {worker: 0.8 if worker == 0 else 0.3 for worker in range(WORLD)}
-    for _ in range(6):
-        assert job.live(every_s) == []
-        assert pause(job, seconds) == []
+    monkeypatch.setenv("EROICA_C4D", "true")
+    now, told = [100.0], list[tuple[int, Verdict]]()
+    whole = collector(tmp_path)
+    whole.clock = lambda: now[0]
+    whole.listeners.append(lambda window, verdict: told.append((window, verdict)))
+    asked: list[str] = []
+    monkeypatch.setattr(whole.windows, "asked", lambda _, request: asked.append(request.reason))
+    job = Job(windows=whole.windows)
+    for step in range(112):
+        now[0] = job.now = job.now + STEP_S
+        job.iteration += STEP_S / job.iteration_s
+        if step == 80:
+            job.iteration_s, job.delays = 0.2, {(1, 2): 0.05}
+        for host in range(HOSTS):
+            whole.windows.take(now[0], job.report(host))
+            whole.parts.call("reported", f"node{host}", msgspec.msgpack.encode(job.record(host)), name="ways")
+        whole.parts.call("tick")
+    ((window, verdict),) = told
+    assert verdict.cause is not None and verdict.cause.hosts == ("node1", "node2")
+    assert (tmp_path / "windows" / str(window) / "verdict.json").is_file()
+    assert asked == ["communication shows the connection from node1 to node2"]
+    names = {metric.name for families in whole.parts.call("metrics").values() for metric in families}
+    assert names == {"eroica_way_delay_seconds", "eroica_way_delay_max_seconds", "eroica_ways"}
+    shown = CliRunner().invoke(group, ["ways", str(tmp_path)], terminal_width=200)
+    assert shown.exit_code == 0 and "50.0 (0.5)" in shown.output and (tmp_path / MATRIX_FILE).is_file()
 
 
-def test_a_worker_with_more_to_do_is_not_late_in_a_job_of_few_and_long_iterations(job: Job) -> None:
-    windows = Windows("j", Settings(communication=True))
-    job = Job(Sense(windows, Settings(communication=True)), windows, iteration_s=2.7)
-    job.outside = {worker: 0.9 if worker == 0 else 0.4 for worker in range(WORLD)}
-    assert job.live(300) == []
+def test_a_directory_without_a_matrix_says_what_turns_it_on(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(group, ["ways", str(tmp_path)])
+    assert shown.exit_code == 1 and "EROICA_C4D=true" in str(shown.exception)
 
 
-def test_bytes_that_wait_because_there_are_more_of_them_are_no_slow_way(job: Job) -> None:
-    """All-to-all of uneven sizes, gathering for an evaluation, longer sequences: as much comes through as before."""
-    job.iteration_s, job.sent = 0.2, 16_000_000
-    job.delays = {(1, 2): 0.02, (2, 1): 0.01}
-    assert job.live(60) == []
+def test_variables_are_checked() -> None:
+    assert read_options({}) == Options()
+    assert read_options({"EROICA_C4D": "1", "EROICA_ACT_FROM": "0.9"}) == Options(watches=True, act_from=0.9)
+    for name, text in (("ACT_FROM", "1.5"), ("ACT_FROM", "nan"), ("ACT_PAUSE_S", "soon"), ("ACT_MOST", "-1")):
+        with pytest.raises(Exception, match=f"EROICA_{name} cannot be"):
+            read_options({f"EROICA_{name}": text})
 
 
-def test_a_late_worker_is_told_within_nine_seconds(job: Job) -> None:
-    job.iteration_s, job.outside = 0.2, {worker: 0.9 if worker == 3 else 0.25 for worker in range(WORLD)}
-    assert len(job.live(9)) == 1
-
-
-def test_a_slow_way_of_a_job_without_a_past_is_left_to_the_windows() -> None:
-    windows = Windows("j", Settings(communication=True))
-    job = Job(Sense(windows, Settings(communication=True)), windows, delays={(1, 2): 0.05})
-    assert job.live(60) == []
-
-
-def test_a_job_that_was_started_again_has_no_past(job: Job) -> None:
-    job.pid, job.iteration_s = 2000, 0.3
-    assert job.live(30) == []
-
-
-def test_noise_of_a_healthy_job_is_no_verdict(job: Job) -> None:
-    for _ in range(60):
-        job.iteration_s = 0.1 * job.draw.uniform(0.97, 1.06)
-        job.outside = {worker: job.draw.uniform(0.4, 0.6) for worker in range(WORLD)}
-        assert job.live(5) == []
-
-
-class Walked(dict[str, Any]):
-    """Count how often somebody goes through all of it."""
-
-    walks = 0
-
-    def __iter__(self) -> Iterator[str]:
-        self.walks += 1
-        return super().__iter__()
-
-    def values(self) -> Any:
-        self.walks += 1
-        return super().values()
-
-    def items(self) -> Any:
-        self.walks += 1
-        return super().items()
-
-
-def test_a_movement_costs_nothing_by_the_number_of_hosts(job: Job) -> None:
-    walked = job.sense.ledger.latest = Walked(job.sense.ledger.latest)
-    job.now += STEP_S
-    job.iteration += 5
-    for host in range(HOSTS):
-        job.sense.reported(job.now, job.report(host))
-    assert not walked.walks
-    job.sense.tick(job.now)
-    assert walked.walks
-
-
-def test_the_matrix_of_the_last_seconds_is_there_to_be_shown(job: Job) -> None:
-    job.live(20)
-    matrix = job.sense.matrix(job.now)
-    assert matrix is not None and matrix.hosts == ("node0", "node1", "node2", "node3")
-    assert matrix.delay_s[0][0] is None and matrix.delay_s[0][1] == pytest.approx(0.0005)
-    assert matrix.usual_s[0][1] == pytest.approx(0.0005)
-
-
-def test_a_record_without_sense_is_refused() -> None:
-    from eroica.collector.intake import clean_communication
-
-    fine = HostCommunication(interval_s=0.5, groups=(GROUP,))
-    assert clean_communication(fine) == fine
-    strange: Mapping[str, float] = {"interval_s": float("nan")}
-    assert clean_communication(msgspec.structs.replace(fine, **strange)) is None
+def test_series_are_bounded_and_the_longest_way_is_among_them(tmp_path: Path) -> None:
+    part = Part(collector(tmp_path))
+    hosts = tuple(f"node{number}" for number in range(40))
+    rows = tuple(tuple(None if i == j else 0.05 if (i, j) == (7, 9) else 0.001 for j in range(40)) for i in range(40))
+    part._matrix = DelayMatrix(hosts=hosts, delay_s=rows, bytes_per_s=(), busy=(), held=())
+    delays, longest, ways = part.metrics()
+    assert len(delays.samples) == 32 and (longest.samples[0].value, ways.samples[0].value) == (0.05, 1560)
+    assert {"run": "j", "from": "node7", "to": "node9"} in [sample.labels for sample in delays.samples]

@@ -280,7 +280,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one window, or on a whole job.
 
     `considered` holds what was named first, what was not by falling gain; empty where nothing was weighed. `found_by`
-    says whether it rests on a window (or looks, or traces), or on communication alone, which the extra `c4d` reads; then
+    says whether it rests on a window (or looks, or traces), or on communication alone (the extra `c4d`); then
     `communication` has places and matrix. `breakdown` is of healthy and undetermined verdicts on windows.
     """
 

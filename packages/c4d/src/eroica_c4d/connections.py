@@ -149,33 +149,34 @@ class Watch:
     Args:
         roster: The host's workers.
         clock: Seconds, monotonic.
-
-    Raises:
-        OSError: The kernel does not tell of connections, or we may not ask.
     """
 
     def __init__(self, roster: Roster, clock: Callable[[], float] = time.monotonic) -> None:
         self._roster = roster
         self._clock = clock
         self._flows = Flows()
-        self._reader = SocketReader()
         self._found_at = self._read_at = float("-inf")
         self._find_s, self._read_s = _FIND_S, _READ_S
         self._taken_at = clock()
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Read until cancelled.
+
+        Raises:
+            OSError: The kernel does not tell of connections, or we may not ask.
+        """
+        reader = SocketReader()
         try:
             while True:
                 try:
-                    self.poll(self._roster.living)
+                    self.poll(reader, self._roster.living)
                 except (OSError, ValueError):  # no answer in time, or a cut one: the next search asks anew
                     self._found_at = self._clock()
                 await asyncio.sleep(_READ_S * random.uniform(1 - _JITTER, 1 + _JITTER))
         finally:
-            self._reader.close()
+            reader.close()
 
-    def poll(self, workers: Sequence[LocalWorker]) -> None:
+    def poll(self, reader: SocketReader, workers: Sequence[LocalWorker]) -> None:
         """Read the connections, or look for new ones, if it is time.
 
         Raises:
@@ -186,14 +187,14 @@ class Watch:
             return
         now, began = self._clock(), time.thread_time()  # what others take from us is no cost of ours
         if now - self._found_at >= self._find_s:
-            found = self._reader.find(one.worker.pid for one in workers)
+            found = reader.find(one.worker.pid for one in workers)
             ranks = {one.worker.pid: one.worker.global_rank for one in workers}
             stores = frozenset(int(one.reader.identity.get("master_port") or 0) for one in workers)
             self._flows.found(now, {ranks[pid]: ones for pid, ones in found.items()}, stores)
             self._found_at = self._read_at = now
             self._find_s = max(_FIND_S, (time.thread_time() - began) / _CORE_TO_FIND)
         elif now - self._read_at >= self._read_s - _READ_S * _JITTER and self._flows.active:
-            self._flows.read(now, self._reader.again(self._flows.active))
+            self._flows.read(now, reader.again(self._flows.active))
             self._read_s = max(_READ_S, min(_LONGEST_PAUSE_S, (time.thread_time() - began) / _CORE))
             self._read_at = now
 

@@ -3,9 +3,9 @@
     <run>/orders.jsonl    a line for each order, and a line for what became of it
 
 Off unless `EROICA_ACT_FROM` says from which confidence on. Never on an undetermined verdict, on one that names nobody
-or everybody, or on the job's final one; one order for one fault; `act_pause_s` between two, `act_most` in a job. An order
-for a standstill that comes inside the pause is held. It is given after the pause if the job has stood still since, and
-if no later verdict on the same standstill names somebody else, or nobody.
+or everybody, or on the job's final one; one order for one fault; `act_pause_s` between two, `act_most` in a job. An
+order for a standstill that comes inside the pause is held. It is given after the pause if the job has stood still
+since, and if no later verdict on the same standstill names somebody else, or nobody.
 
 The address is a secret, as that of the webhook. Nothing here waits for the receiver: a command has a minute.
 """
