@@ -69,7 +69,7 @@ class Job:
 
     async def _serve(self, where: Endpoint | None, started: threading.Event) -> None:
         collector = Collector(
-            f"job {SCRIPT}", Store(self.run), Settings(baseline_window=False, communication=True), TOKEN, judge
+            f"job {SCRIPT}", Store(self.run), Settings(baseline_window=False), TOKEN, judge
         )
         doors = Doors(collector, "a")
         await doors.open(None, where)

@@ -1,9 +1,10 @@
-"""What communication alone tells of real jobs on network namespaces as hosts: class, place, and how soon.
+"""What C4D tells of real jobs on network namespaces as hosts: the place of a slow way, and how soon.
 
     python benchmarks/c4d.py --out benchmarks/results/c4d.jsonl --hosts 4 --workers 2 --rounds 2
 
 Needs root and Linux. Workers sleep instead of computing, and communicate for real (gloo over TCP). One job suffers each
-slow fault, one after the other, each after the job was healthy again, and one hang at last; each fault is a line.
+fault, one after the other, each after the job was healthy again; each fault is a line. Of a late worker nothing is to be
+told.
 Hosts, workers and rates vary with the options; healthy jobs have `--faults none`.
 """
 
@@ -22,7 +23,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from machine import machine_facts, revision
 from support.hosts import Hosts, available
 from support.node_jobs import environment
 
@@ -34,15 +34,17 @@ ranks = [subprocess.Popen([sys.executable, "-m", "support.paced", *sys.argv[3:]]
 sys.exit(max(rank.wait() for rank in ranks))
 """
 HEALTHY_S, PATIENCE_S, AFTER_S = 24.0, 25.0, 18.0
-HANGS = ("stop-outside", "stop-inside", "path-down", "host-down")
-SLOW = ("slow-compute", "slow-host", "slow-path", "slow-send", "slow-receive", "mixed")
+FAULTS = ("slow-compute", "slow-path", "slow-send", "slow-receive")
+#: Where the machine's facts come from: the benchmarks of the repository.
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+
+
+from machine import machine_facts, revision  # noqa: E402
 
 
 class Truth(NamedTuple):
-    """What is to be found."""
+    """What is to be found; without a place nothing."""
 
-    kind: str
-    workers: tuple[int, ...] = ()
     place: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
@@ -70,6 +72,7 @@ class Job:
             env = environment(
                 self.hosts, host, WORLD_SIZE=str(world), MASTER_ADDR=self.hosts.address(0), MASTER_PORT="29533",
                 LOCAL_WORLD_SIZE=str(options.workers), PYTHONPATH=os.environ.get("PYTHONPATH", ""),
+                EROICA_C4D=os.environ["EROICA_C4D"],
             )  # fmt: skip
             job = ["--faults", str(self.faults), "--traffic", options.traffic, "--kilobytes", str(options.kilobytes)]
             job += ["--pace-ms", str(options.pace_ms)]
@@ -134,90 +137,43 @@ class Job:
 def inject(job: Job, fault: str, draw: random.Random) -> tuple[Truth, Callable[[], None]]:
     """Do it; returns what is to be found, and what undoes it."""
     hosts, options = job.hosts, job.options
-    world = hosts.count * options.workers
-    worker = draw.randrange(world)
     host = draw.randrange(1, hosts.count)
     other = draw.choice([at for at in range(hosts.count) if at != host])
     if options.traffic == "ring":  # gloo's workers send to the one before them; the other way has acknowledgements only
         other = (host - 1) % hosts.count
-    here = tuple(range(host * options.workers, (host + 1) * options.workers))
-    name, rate = f"node{host}", options.rate
-    if fault in ("stop-outside", "stop-inside"):
-        kind = "communication-hang" if fault == "stop-inside" else "non-communication-hang"
-        pid = job.pids()[worker]
-        (job.faults / f"{fault}-{worker}").touch()
-        return Truth(kind, (worker,), ("worker",)), lambda: os.kill(pid, signal.SIGCONT)
+    name = f"node{host}"
     if fault == "slow-compute":
-        (job.faults / f"slow-{worker}").write_text(str(draw.uniform(40, 120)))
-        return Truth("non-communication-slow", (worker,), ("worker",)), (job.faults / f"slow-{worker}").unlink
-    if fault == "slow-host":
-        for one in here:
-            (job.faults / f"slow-{one}").write_text(str(draw.uniform(70, 100)))
-        undo = lambda: [(job.faults / f"slow-{one}").unlink() for one in here]  # noqa: E731
-        return Truth("non-communication-slow", here, ("host", "worker"), (name,)), undo  # type: ignore[return-value]
+        slow = job.faults / f"slow-{draw.randrange(hosts.count * options.workers)}"
+        slow.write_text(str(draw.uniform(40, 120)))
+        return Truth(), slow.unlink
     if fault == "slow-path":
-        hosts.limit_path(host, other, rate)
-        return Truth("communication-slow", (), ("connection",), (name, f"node{other}")), lambda: hosts.unlimit(host)
+        hosts.limit_path(host, other, options.rate)
+        return Truth(("connection",), (name, f"node{other}")), lambda: hosts.unlimit(host)
     if fault in ("slow-send", "slow-receive"):
         hosts.limit(host, options.host_rate, ("send",) if fault == "slow-send" else ("receive",))
-        place = "sending" if fault == "slow-send" else "receiving"
-        return Truth("communication-slow", (), (place,), (name,)), lambda: hosts.unlimit(host)
-    if fault == "mixed":
-        hosts.limit_path(host, other, rate)
-        (job.faults / f"slow-{worker}").write_text(str(draw.uniform(200, 300)))
-
-        def undo_both() -> None:
-            hosts.unlimit(host)
-            (job.faults / f"slow-{worker}").unlink()
-
-        return Truth("both-slow", (worker,), ("connection",), (name, f"node{other}")), undo_both
-    if fault == "path-down":
-        hosts.cut_path(host, other)
-        return Truth("communication-hang", (), ("connection",), (name, f"node{other}")), lambda: hosts.mend_path(
-            host, other
-        )
-    if fault == "host-down":
-        hosts.down(host)
-        return Truth("communication-hang", (), ("link",), (name,)), lambda: hosts.up(host)
+        return Truth(("sending" if fault == "slow-send" else "receiving",), (name,)), lambda: hosts.unlimit(host)
     raise SystemExit(f"unknown fault {fault}")
 
 
 def judge(truth: Truth, told: dict[str, Any] | None, ring: bool) -> dict[str, bool]:
     """Whether class and place are right."""
-    if told is None:
-        return {"class": False, "place": False}
+    if told is None or not truth.place:
+        return dict.fromkeys(("class", "place"), told is None and not truth.place)
     places = [told["place"], *told.get("further", ())]
-    ways = [one for one in places if one["kind"] in ("connection", "sending", "receiving", "link")]
-    workers = sorted({worker for one in places for worker in one.get("workers", ())})
-    right = workers == sorted(truth.workers) if truth.workers else not workers
-    if truth.kind in ("communication-slow", "both-slow") or (truth.hosts and not truth.workers):
-        right = right and len(ways) == 1 and _same_way(truth, ways[0], ring)
-    return {"class": told["kind"] == truth.kind, "place": right}
+    return {"class": True, "place": len(places) == 1 and _same_way(truth, places[0], ring)}
 
 
 def judge_window(truth: Truth, verdict: dict[str, Any] | None) -> dict[str, bool]:
-    """The same for a verdict of Eroica's windows or looks: by cause, workers and hosts of its first finding.
-
-    It has no classes: a slow or stuck way is told by its cause; a stopped worker's class is not asked of it.
-    """
+    """The same for a verdict of Eroica's windows: by cause and hosts of its first finding."""
     causes = [one for one in (verdict or {}).get("findings", ()) if one["role"] == "cause"]
-    if verdict is None or not causes:
-        return {"class": False, "place": False}
-    first, ways = causes[0], ("slow-link", "link-fallback")
-    if truth.kind == "both-slow":
-        both = {one["cause"] in ways for one in causes} == {True, False}
-        return {"class": both, "place": both and any(tuple(one["workers"]) == truth.workers for one in causes)}
-    stopped = truth.kind.endswith("hang") and truth.workers
-    right = bool(stopped) or (first["cause"] in ways) == (truth.kind in ("communication-slow", "communication-hang"))
-    if truth.workers:
-        return {"class": right, "place": tuple(first["workers"]) == truth.workers}
-    return {"class": right, "place": set(first["hosts"]) == set(truth.hosts)}
+    right = bool(causes) and causes[0]["cause"] in ("slow-link", "link-fallback") and bool(truth.place)
+    return {"class": right, "place": right and set(causes[0]["hosts"]) == set(truth.hosts)}
 
 
 def _same_way(truth: Truth, way: dict[str, Any], ring: bool) -> bool:
     """In a ring a host sends to one other only: then the connection is right for its direction, if it says so."""
     if way["kind"] in truth.place and set(way["hosts"]) == set(truth.hosts):
-        return way["kind"] != "connection" or truth.kind == "communication-hang" or way["hosts"] == list(truth.hosts)
+        return way["kind"] != "connection" or way["hosts"] == list(truth.hosts)
     if not ring or way["kind"] != "connection":
         return False
     end = way["hosts"][0] if truth.place == ("sending",) else way["hosts"][1]
@@ -243,7 +199,7 @@ def suffer(job: Job, fault: str, draw: random.Random) -> dict[str, Any]:
                 wanted = "window" if job.options.windows_alone else "communication"
                 if verdict.get("found_by") == wanted and verdict["verdict"] != "healthy" and first is None:
                     first, when = verdict, time.monotonic() - began
-            if first is not None and (fault in HANGS or time.monotonic() - began > when + job.options.linger_s):
+            if first is not None and time.monotonic() - began > when + job.options.linger_s:
                 break
             time.sleep(0.05)
     finally:
@@ -265,13 +221,6 @@ def suffer(job: Job, fault: str, draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
     job.wait_healthy(AFTER_S)
     return line
-
-
-def chosen(faults: list[str], seed: int, draw: random.Random) -> list[str]:
-    """Slow faults in any order, and one hang at the end: a pause that a job has survived is none from then on."""
-    hangs = [fault for fault in faults if fault in HANGS]
-    slow = [fault for fault in faults if fault not in HANGS]
-    return [*draw.sample(slow, len(slow)), *([hangs[seed % len(hangs)]] if hangs else [])]
 
 
 def run_job(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
@@ -302,7 +251,7 @@ def run_job(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
                 healthy = {"fault": "none", "verdicts": told, "right": {"class": not told, "place": not told}}
                 healthy |= {"kind": "run", "iterations": job.iterations()[0], "seconds": options.healthy_s}
                 lines.append({**healthy, **facts})
-            for fault in chosen(faults, seed, draw):
+            for fault in draw.sample(faults, len(faults)):
                 line = {**suffer(job, fault, draw), **facts, "iteration": rate}
                 lines.append(line)
                 say(line)
@@ -336,7 +285,7 @@ def say(line: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--faults", default=",".join((*HANGS, *SLOW)), help="only these, with commas; or none")
+    parser.add_argument("--faults", default=",".join(FAULTS), help="only these, with commas; or none")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--workers", type=int, default=2, help="of each host")
     parser.add_argument("--traffic", choices=("ring", "mesh"), default="mesh")
@@ -352,7 +301,7 @@ def main() -> int:
     parser.add_argument("--windows-alone", action="store_true", help="without communication: what windows tell")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
-    options.set += [f"communication={str(not options.windows_alone).lower()}"]
+    os.environ["EROICA_C4D"] = str(not options.windows_alone).lower()
     possible, why = available()
     if not possible:
         print(f"no hosts here: {why}")

@@ -2,9 +2,9 @@
 
     python benchmarks/steer.py --runs 3 --json benchmarks/results/steer.json
 
-Needs root and Linux. Three namespaces train, a fourth one is the spare. `eroica steer` starts the job, `eroica run
---act-from` gives the order. Without it, the job stands still until the process group's time-out ends it (torch's
-default for gloo is 30 minutes); what follows then is the same stop and start.
+Needs root and Linux. Three namespaces train, a fourth one is the spare. `eroica steer` starts the job, and Eroica's
+look at the standstill becomes the order. Without it, the job stands still until the process group's time-out ends it
+(torch's default for gloo is 30 minutes); what follows then is the same stop and start.
 """
 
 import argparse
@@ -17,11 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from machine import machine_facts
 from support.hosts import Hosts, available
 from support.node_jobs import environment
 
-from c4d import LAUNCHER
+from c4d import LAUNCHER, machine_facts
 
 HOSTS, TIME_OUT_S = 3, 1800.0
 REACH = """#!/bin/sh
@@ -36,22 +35,20 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--act-from", default="0.95")
-    parser.add_argument("--without-communication", action="store_true", help="orders come from windows and looks alone")
     options = parser.parse_args()
     possible, why = available()
     if not possible:
         print(f"no hosts here: {why}")
         return 2
-    watched = not options.without_communication
-    runs = [run(options.act_from, number, watched) for number in range(options.runs)]
-    results = {"machine": machine_facts(), "time_out_s": TIME_OUT_S, "communication": watched, "runs": runs}
+    runs = [run(options.act_from, number) for number in range(options.runs)]
+    results = {"machine": machine_facts(), "time_out_s": TIME_OUT_S, "runs": runs}
     print(json.dumps(results, indent=1))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
     return 0
 
 
-def run(act_from: str, number: int, watched: bool) -> dict[str, Any]:
+def run(act_from: str, number: int) -> dict[str, Any]:
     """One fault, steered."""
     with tempfile.TemporaryDirectory(prefix="steer-") as name, Hosts(HOSTS + 1) as hosts:
         place, faults = Path(name), Path(name) / "faults"
@@ -61,7 +58,7 @@ def run(act_from: str, number: int, watched: bool) -> dict[str, Any]:
         reach.write_text(REACH.format(cases="\n".join(_case(hosts, host) for host in range(HOSTS + 1))))
         reach.chmod(0o700)
         process = hosts.run(
-            0, _command(hosts, place, faults, reach, act_from, watched), environment(hosts, 0), cwd=place,
+            0, _command(hosts, place, faults, reach, act_from), environment(hosts, 0), cwd=place,
             stdin=subprocess.DEVNULL, stdout=(place / "out").open("w"), stderr=(place / "err").open("w"),
         )  # fmt: skip
         try:
@@ -97,17 +94,17 @@ def _case(hosts: Hosts, host: int) -> str:
     return f'node{host}) shift; exec {enter} env GLOO_SOCKET_IFNAME={hosts.interface(host)} "$@";;'
 
 
-def _command(hosts: Hosts, place: Path, faults: Path, reach: Path, act_from: str, watched: bool) -> list[str]:
+def _command(hosts: Hosts, place: Path, faults: Path, reach: Path, act_from: str) -> list[str]:
     eroica = [sys.executable, "-m", "eroica"]
     names = ",".join(f"node{host}" for host in range(HOSTS))
     world = ["env", "WORLD_SIZE={nnodes}", "LOCAL_WORLD_SIZE=1", f"MASTER_ADDR={hosts.address(0)}"]
     job = [*world, "MASTER_PORT={master_port}", sys.executable, str(place / "launcher.py"), "{node_rank}", "1"]
     return [
         *eroica, "steer", "--hosts", names, "--spares", f"node{HOSTS}", "--reach", f"{reach} {{host}}",
-        "--listen", f"{hosts.address(0)}:0", "--stop-s", "3", "--log", str(place / "steer.jsonl"), "--",
-        *eroica, "run", "--out", str(place / "report-{attempt}-{host}"), "--act-from", act_from,
-        "--set", "baseline_window=false", "--set", "pages=false",
-        "--set", f"communication={str(watched).lower()}", "--",
+        "--listen", f"{hosts.address(0)}:0", "--stop-s", "3", "--act-from", act_from,
+        "--log", str(place / "steer.jsonl"), "--",
+        *eroica, "run", "--out", str(place / "report-{attempt}-{host}"),
+        "--set", "baseline_window=false", "--set", "pages=false", "--",
         *job, "--faults", str(faults),
     ]  # fmt: skip
 
