@@ -68,9 +68,7 @@ class Job:
         )
 
     async def _serve(self, where: Endpoint | None, started: threading.Event) -> None:
-        collector = Collector(
-            f"job {SCRIPT}", Store(self.run), Settings(baseline_window=False), TOKEN, judge
-        )
+        collector = Collector(f"job {SCRIPT}", Store(self.run), Settings(baseline_window=False), TOKEN, judge)
         doors = Doors(collector, "a")
         await doors.open(None, where)
         address = read_address(self.run, "a")

@@ -3,9 +3,8 @@
     python benchmarks/c4d.py --out benchmarks/results/c4d.jsonl --hosts 4 --workers 2 --rounds 2
 
 Needs root and Linux. Workers sleep instead of computing, and communicate for real (gloo over TCP). One job suffers each
-fault, one after the other, each after the job was healthy again; each fault is a line. Of a late worker nothing is to be
-told.
-Hosts, workers and rates vary with the options; healthy jobs have `--faults none`.
+fault, one after the other, each after the job was healthy again; each fault is a line. Of a late worker nothing must be
+told. Hosts, workers and rates vary with the options; healthy jobs have `--faults none`.
 """
 
 import argparse
@@ -115,7 +114,7 @@ class Job:
 
     def wait_healthy(self, seconds: float) -> bool:
         """The job has iterated for so long, all workers known, and no verdict came meanwhile."""
-        world, end = self.hosts.count * self.options.workers, time.monotonic() + 120
+        world, end = self.hosts.count * self.options.workers, time.monotonic() + 300
         while time.monotonic() < end and self.living:
             if len(self.pids()) == world and self.iterations()[0] > 60:
                 time.sleep(seconds)

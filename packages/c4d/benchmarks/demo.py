@@ -1,4 +1,4 @@
-"""Three hosts train, the path between two of them gets slow: C4D names it, and the delays between the hosts say the same.
+"""Three hosts train, and the path between two of them gets slow: C4D names it, and shows the delays between hosts.
 
     python benchmarks/demo.py
 

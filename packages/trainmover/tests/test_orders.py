@@ -24,7 +24,7 @@ def test_a_cause_on_one_worker_moves_the_host_that_holds_its_rank_now() -> None:
 
 
 def given(**changes: Any) -> str:
-    """What `eroica run --on-verdict` gives to a command."""
+    """What `EROICA_ON_VERDICT` of eroica-c4d gives to a command."""
     order = {
         "job": "j", "order": 1, "action": "isolate-worker", "workers": [2], "hosts": ["node-2"], "restart": False,
         "confidence": 0.97, "cause": "slow-compute", "found_by": "window", "window": 3, "summary": "", "at": "",
