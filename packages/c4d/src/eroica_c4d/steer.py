@@ -114,7 +114,7 @@ def steer(  # noqa: PLR0913 - one for each option
     log_file: Path,
     command: tuple[str, ...],
 ) -> None:
-    """Start COMMAND on each host, follow its orders, start it again without the named host.
+    """Start COMMAND on each host, follow orders of `eroica run`, start it again without the named host.
 
     In COMMAND, {nnodes}, {node_rank}, {host}, {master_addr}, {master_port} and {attempt} are filled in; the address for
     orders is in EROICA_ON_VERDICT_URL. As in: eroica steer --hosts a,b,c --spares d --reach 'ssh {host}' -- eroica run
