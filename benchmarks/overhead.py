@@ -90,41 +90,12 @@ def start_ms(repeats: int = 40) -> dict[str, float]:
     return {"bootstrap_ms": statistics.median(differences), "python_ms": statistics.median(plain)}
 
 
-def reading(pairs: int) -> dict[str, object]:
-    """What being asked for counters costs: at many times the rate of `communication_hz`, then in proportion."""
-    from eroica.settings import Settings
-
-    with tempfile.TemporaryDirectory() as name:
-        out = Path(name) / "record.json"
-        job = [sys.executable, str(JOB.with_name("asked.py")), "--out", str(out), "--pairs", str(pairs)]
-        subprocess.run(job, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        record = json.loads(out.read_text())
-    at_once, rate = slowdown(record["pairs"]), record["asked_hz"]
-    share = Settings().communication_hz / rate
-    answers = sorted(record["answer_ns"])
-    return {
-        "asked_hz": rate,
-        "slowdown": at_once,
-        "communication_hz": Settings().communication_hz,
-        "in_proportion": {name: at_once[name] * share for name in ("mean", "lower95", "upper95")},
-        "answer_cpu_us": {"median": answers[len(answers) // 2] / 1e3, "p99": answers[int(len(answers) * 0.99)] / 1e3},
-        "raw_pairs": record["pairs"],
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reading", action="store_true", help="only what being asked for counters costs a worker")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--pairs", type=int, default=1500)
     parser.add_argument("--ranks", type=int, default=1)
     options = parser.parse_args()
-    if options.reading:
-        results = {"machine": machine_facts(), **reading(min(options.pairs, 400))}
-        print(json.dumps({name: value for name, value in results.items() if name != "raw_pairs"}, indent=1))
-        if options.json:
-            options.json.write_text(json.dumps(results))
-        return
     with tempfile.TemporaryDirectory() as name:
         pairs = in_a_job(Path(name), options.ranks, "--pairs", str(options.pairs))["pairs"]
     with tempfile.TemporaryDirectory() as name:

@@ -134,23 +134,6 @@ class Settings:
         "the user's code or to Slurm (`--signal`), and may interrupt a system call; so it is only taken if it is free.",
     )
 
-    # --- communication that watches itself (C4D; C4, arXiv 2406.04594) ---
-    communication: bool = _setting(False, "Watch communication all the time, without a window (docs/c4.md).")
-    communication_hz: float = _setting(
-        3.0, "How often a worker is asked for the counters of its collectives, per second; 0 = never.", Numbers(0, 5)
-    )
-    communication_share: float = _setting(
-        0.01, "Share of a core that the agent may take for reading the workers' connections.", Numbers(0.0001, 1)
-    )
-    hang_s: float = _setting(
-        3.0,
-        "Nothing entered, completed or moved for at least so long, and five usual operations, may mean a hang, s.",
-        Numbers(0.5, 1_000_000),
-    )
-    communication_slow: float = _setting(
-        0.15, "A place that costs at least this share of an iteration is slow, as far as communication tells.", SHARE
-    )
-
     # --- comparison ---
     roles: str = _setting(
         "",
@@ -306,19 +289,6 @@ class Settings:
     fleet_patience_s: float = _setting(
         600.0, "How long reports that could not be handed over are tried again after the job's end, s.", SECONDS
     )
-
-    # --- steering ---
-    act_from: float = _setting(
-        0.0, "Orders are given for verdicts of at least this confidence, as 0.95; 0 = never.", SHARE
-    )
-    on_verdict: str = _setting("", "A command that is given each order as JSON on its standard input; no shell.")
-    on_verdict_url: str = _setting(
-        "",
-        "Where each order is sent, https://...; a secret, so not with --set: EROICA_ON_VERDICT_URL or eroica.toml.",
-        secret=True,
-    )
-    act_pause_s: float = _setting(300.0, "Pause between two orders of a job, s.", SECONDS)
-    act_most: int = _setting(3, "Orders that one job may give.", Numbers(1, 1000))
 
     # --- processes ---
     sealed_memory: bool = _setting(

@@ -29,9 +29,7 @@ _COMMAND = "eroica"
 COLLECTOR_NICENESS = 5
 _LONGEST_PROBLEM = 300
 #: Options of `eroica run` that take the next word; `scripts/eroica` has the same.
-_OPTIONS_WITH_VALUES = frozenset(
-    ("--job", "--out", "--json", "--set", "--expected-iteration-s", "--fleet", "--on-verdict", "--act-from")
-)
+_OPTIONS_WITH_VALUES = frozenset(("--job", "--out", "--json", "--set", "--expected-iteration-s", "--fleet"))
 
 
 def isolated(module: str, *arguments: str, niceness: int = 0) -> list[str]:

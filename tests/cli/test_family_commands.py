@@ -31,11 +31,11 @@ def test_a_command_of_another_package_is_listed_and_runs() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("name", ["serve", "fleet"])
-def test_without_its_package_a_command_says_how_to_get_it(name: str) -> None:
+@pytest.mark.parametrize(("name", "extra"), [("serve", "fleet"), ("fleet", "fleet"), ("steer", "c4d"), ("ways", "c4d")])
+def test_without_its_package_a_command_says_how_to_get_it(name: str, extra: str) -> None:
     refused = CliRunner().invoke(cli.group, [name]).exception
     assert isinstance(refused, UnavailableError)
-    assert str(refused) == f"`eroica {name}` comes with eroica-fleet: pip install 'eroica[fleet]'"
+    assert str(refused) == f"`eroica {name}` comes with eroica-{extra}: pip install 'eroica[{extra}]'"
 
 
 @pytest.mark.usefixtures("installed")

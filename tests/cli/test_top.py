@@ -44,15 +44,6 @@ def test_into_a_pipe_it_prints_one_screen_of_the_only_job(tmp_path: Path) -> Non
     assert shown.exit_code == 0 and "job-a" in shown.output and "\x1b" not in shown.output
 
 
-def test_communication_is_one_line_where_it_is_watched(tmp_path: Path) -> None:
-    run = keep(tmp_path / "eroica-report" / "a", "job-a")
-    status = msgspec.json.decode((run / "status.json").read_bytes(), type=JobStatus)
-    assert "longest way" not in CliRunner().invoke(top, []).output
-    words = "12 collectives/s, longest way node1 to node0: 48.0 ms"
-    (run / "status.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(status, communication=words)))
-    assert words in CliRunner().invoke(top, []).output.splitlines()
-
-
 @pytest.mark.parametrize(
     "bad", ["{", '{"job":"a","began":0,"at_s":[2,1],"iteration":[1],"mean_ms":[9,1e999]}', "[" * 5000]
 )

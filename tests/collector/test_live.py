@@ -21,11 +21,10 @@ from eroica.collector.live import routes, telling
 from eroica.collector.live import telling as module
 from eroica.collector.live.telling import Feed, Position, sibling_link, siblings
 from eroica.collector.service import Collector
-from eroica.model.communication import Flow, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.settings import Settings
 from eroica.wire.address import Address, announce, page_link, read_address
-from eroica.wire.messages import AgentReport, CollectorReply
+from eroica.wire.messages import CollectorReply
 from eroica.wire.network import Endpoint
 from support.agents import Agents
 
@@ -514,31 +513,3 @@ def test_a_collector_that_died_comes_back_where_its_pages_look_for_it(tmp_path: 
             (tmp_path / "hosts" / "a.json").write_bytes(kept)  # as if it had been killed
 
     asyncio.run(together())
-
-
-def test_the_delays_between_hosts_go_to_the_page_and_the_status_has_them_in_words(tmp_path: Path) -> None:
-    def told(host: int, other: int) -> HostCommunication:
-        here, there = f"10.0.0.{host} 5000", f"10.0.0.{other} 5000"
-        sent = Flow(worker=2 * host, local=here, remote=there, sent_bytes=200_000, waiting_byte_s=400.0, busy_s=0.1)
-        count = WorkerOperations(worker=2 * host, asked=2, answered=2, inside=1)
-        return HostCommunication(interval_s=0.5, workers=(count,), flows=(sent,))
-
-    async def look(job: Job) -> None:
-        for _ in range(8):
-            job.agents.advance(0.5)
-            for host in range(2):
-                report = msgspec.msgpack.decode(job.agents.encoded(host), type=AgentReport)
-                report = msgspec.structs.replace(report, communication=told(host, 1 - host))
-                answer = await job.client.post(
-                    "/v1/report", content=msgspec.msgpack.encode(report), headers={"Authorization": f"Bearer {TOKEN}"}
-                )
-                assert answer.status_code == 200
-        await job.come_in()
-        async with following(job.client) as events:
-            matrix = (await until(events, "ways"))["data"]
-        assert len(matrix["hosts"]) == 2
-        assert matrix["delay_s"][0][0] is None and matrix["delay_s"][0][1] == pytest.approx(0.002)
-        status = await job.client.get("/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
-        assert "longest way" in status.json()["communication"] and "2.0 ms" in status.json()["communication"]
-
-    with_job(tmp_path, look, communication=True)

@@ -13,12 +13,11 @@ import pytest
 
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store, save_patterns
-from eroica.collector.blockage import Examine
 from eroica.collector.resume import History, read_history
 from eroica.collector.service import MAX_LOOKS_BYTES, MAX_PATTERN_BYTES, Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError
-from eroica.model.look import Blockage, HostLooks
+from eroica.model.look import HostLooks
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Recurrence, Verdict
 from eroica.model.window import Window
@@ -360,23 +359,3 @@ def test_a_third_collector_does_not_go_on_with_what_the_second_may_have_died_of(
     last = read_history(tmp_path, "was ended by SIGKILL")
     assert last.underway is None
     assert [(line.window_id, line.phase) for line in last.lines if line.window_id == 1] == [(1, "lost")]
-
-
-@pytest.mark.parametrize(("answer", "refutes"), [("nobody hangs", True), ("blocked", False), ("fails", False)], ids=str)
-def test_a_look_that_sees_somebody_move_takes_back_what_communication_took_for_a_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, refutes: bool
-) -> None:
-    def diagnosis(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:
-        if answer == "fails":
-            raise ValueError(answer)
-        return None if answer == "nobody hangs" else Verdict(
-            eroica_version="0", job=job, verdict="blocked", summary="", window=None, iteration=IterationTimes(),
-            coverage=Coverage(workers_expected=1, workers_reported=1),
-        )  # fmt: skip
-
-    collector = Collector("j", Store(tmp_path), Settings(communication=True), TOKEN, judge, diagnosis=diagnosis)
-    refuted: list[bool] = []
-    monkeypatch.setattr(collector.sense, "refuted", lambda: refuted.append(True))
-    window = Window(window_id=1, purpose="blocked", reason="", first_iteration=1, last_iteration=1, kind="blocked")
-    asyncio.run(collector._examine(Examine(window, Blockage(look_id=1, reason=""), 0.0)))
-    assert bool(refuted) == refutes

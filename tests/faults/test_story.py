@@ -112,4 +112,4 @@ def test_the_story_tells_who_died_first_and_how() -> None:
 def test_what_communication_says_comes_before_the_window_that_it_has_opened() -> None:
     told = msgspec.structs.replace(window("done", "communication", verdict="slow"), window_id=1)
     lines = list(Story("none").tell(status(400, 90.0, (told, window("probe", "manual")))))
-    assert lines[-2:] == ["communication alone says: because", "a window opens, to see what it is"]
+    assert lines[-2:] == ["communication alone says: because", "asked for a window by hand"]

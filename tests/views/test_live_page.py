@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,12 +16,11 @@ from eroica.archive.store import Store
 from eroica.collector.listening_sockets import Doors
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
-from eroica.model.communication import Flow, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.settings import Settings
 from eroica.wire.address import Address, page_link, read_address
 from eroica.wire.codec import encode_record
-from eroica.wire.messages import AgentReport, CollectorReply, WorkerStatus
+from eroica.wire.messages import CollectorReply, WorkerStatus
 from eroica.wire.network import Endpoint, endpoint_of
 from support.agents import Agents
 from support.browser import PHONE, Browser
@@ -49,13 +48,6 @@ def silent(status: WorkerStatus) -> WorkerStatus:
     return msgspec.structs.replace(status, silent=True, silent_s=30.0, silence=f"30 s {EVIL}")
 
 
-def ways(host: int, delay_s: float) -> HostCommunication:
-    """What a host of two tells of half a second: how long its bytes wait for the other one."""
-    here, there, sent = f"10.0.0.{host} 5000", f"10.0.0.{1 - host} 5000", 200_000
-    flow = Flow(worker=4 * host, local=here, remote=there, sent_bytes=sent, waiting_byte_s=sent * delay_s, busy_s=0.1)
-    return HostCommunication(interval_s=0.5, workers=(WorkerOperations(worker=4 * host),), flows=(flow,))
-
-
 class Job:
     """A collector in a thread of its own, and what its agents say when they are told to."""
 
@@ -76,9 +68,7 @@ class Job:
         )
 
     async def _serve(self, where: Endpoint | None, started: threading.Event) -> None:
-        collector = Collector(
-            f"job {SCRIPT}", Store(self.run), Settings(baseline_window=False, communication=True), TOKEN, judge
-        )
+        collector = Collector(f"job {SCRIPT}", Store(self.run), Settings(baseline_window=False), TOKEN, judge)
         doors = Doors(collector, "a")
         await doors.open(None, where)
         address = read_address(self.run, "a")
@@ -111,14 +101,10 @@ class Job:
         assert answer.is_success, answer.text
         return answer
 
-    def report(self, seconds: float = 0.5, told: Mapping[int, float] | None = None) -> None:
+    def report(self, seconds: float = 0.5) -> None:
         self.agents.advance(seconds)
         for host in range(self.agents.hosts):
-            content = self.agents.encoded(host)
-            if told:
-                report = msgspec.msgpack.decode(content, type=AgentReport)
-                content = msgspec.msgpack.encode(msgspec.structs.replace(report, communication=ways(host, told[host])))
-            answer = self.post("/v1/report", content)
+            answer = self.post("/v1/report", self.agents.encoded(host))
         self.agents.obey(msgspec.msgpack.decode(answer.content, type=CollectorReply))
 
     def hand_in(self) -> None:
@@ -217,20 +203,6 @@ def test_who_is_silent_is_seen_named_and_reached_by_keyboard(browser: Browser, j
     browser.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
     browser.until(lambda: "pid 4005" in browser.text("#who"), "nothing is said of the worker")
     assert browser.text("#who").startswith(f"worker 5 on node001{EVIL}")
-    assert browser.axe() == [] and browser.errors() == []
-
-
-def test_the_delays_between_hosts_are_a_table_whose_cells_name_both_ends(browser: Browser, job: Job) -> None:
-    come_in(browser, job)
-    assert browser.script("return document.getElementById('ways-section').hidden")
-    delays = {0: 0.002, 1: 0.0481}
-    for _ in range(6):
-        job.report(told=delays)
-    browser.until(lambda: browser.all("#ways td.way-6"), "no matrix")
-    assert browser.text("#ways td.way-6") == "48.10 ms"
-    title = browser.script("return document.querySelector('#ways td.way-6').title")
-    assert title == f"a byte from node001{EVIL} to node000{EVIL} waits 48.10 ms"
-    assert len(browser.all("#ways td")) == 4 and len(browser.all("#ways td.none")) == 2
     assert browser.axe() == [] and browser.errors() == []
 
 

@@ -8,7 +8,6 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-from eroica.model.communication import DelayMatrix
 from eroica.model.verdict import (
     Cost,
     Coverage,
@@ -20,7 +19,7 @@ from eroica.model.verdict import (
     Waits,
 )
 from eroica.model.worker import Worker
-from eroica.views.metrics import LONGEST_LABEL, MOST_BLAMED, MOST_HOSTS, MOST_WAYS, Scrape, exposition
+from eroica.views.metrics import LONGEST_LABEL, MOST_BLAMED, MOST_HOSTS, Scrape, exposition
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 OPEN = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
@@ -157,30 +156,3 @@ def test_open_metrics_is_for_who_asks_for_it(accept: str, wanted: str) -> None:
     body, content_type = exposition(Scrape(status=job()), accept)
     assert content_type.startswith(wanted)
     assert body.endswith(b"# EOF\n") == (wanted != "text/plain")
-
-
-def matrix(count: int = 3, hot: tuple[int, int] = (0, 1)) -> DelayMatrix:
-    hosts = tuple(f"node{number}" for number in range(count))
-
-    def rows(value: float, high: float, empty: float | None) -> tuple[tuple[float | None, ...], ...]:
-        return tuple(
-            tuple(empty if i == j else high if (i, j) == hot else value for j in range(count)) for i in range(count)
-        )
-
-    return DelayMatrix(
-        hosts=hosts,
-        delay_s=rows(0.001, 0.05, None),
-        bytes_per_s=rows(1e6, 1e6, 0.0),  # type: ignore[arg-type]
-        busy=rows(0.1, 0.6, 0.0),  # type: ignore[arg-type]
-        held=rows(0.0, 0.0, 0.0),  # type: ignore[arg-type]
-        usual_s=rows(0.001, 0.0015, None),
-    )
-
-
-def test_series_are_bounded_and_the_longest_are_among_them() -> None:
-    status = JobStatus(job="j", phase="watching", message="")
-    text = exposition(Scrape(status=status, delays=matrix(40, (7, 9))))[0].decode()
-    lines = [line for line in text.splitlines() if line.startswith("eroica_way_delay_seconds{")]
-    assert len(lines) == MOST_WAYS
-    assert any('from="node7"' in line and 'to="node9"' in line and line.endswith(" 0.05") for line in lines)
-    assert 'eroica_ways{run="j"} 1560.0' in text

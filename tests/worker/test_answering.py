@@ -29,7 +29,7 @@ guard = Guard(lambda: here / "log" / "worker.log", lambda text: None)
 def say(*what): print(*what, flush=True)
 """
 LISTENING = """
-answering = Answering(here, guard.run, tells=True)
+answering = Answering(here, guard.run)
 assert answering.start()
 say(threading.active_count(), len(threading.enumerate()), len(os.listdir("/proc/self/task")))
 """
@@ -91,10 +91,9 @@ def test_it_answers_a_letter_with_what_every_thread_does(tmp_path: Path, program
         if "say" not in [name for name, _, _ in main["frames"]]:
             break
     assert [name for name, _, _ in main["frames"]] == ["<module>", "waiting_for_more"]
-    plain = program.ask(b"q")
-    assert plain is not None and "threads" not in plain and plain["thread_names"] == {str(program.pid): "MainThread"}
+    assert answer["thread_names"] == {str(program.pid): "MainThread"}
     modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-    assert modes == {".ask": 0o600, ".answer": 0o600, ".told": 0o600}
+    assert modes == {".ask": 0o600, ".answer": 0o600}
     program.process.stdin.write("\n")
     assert program.end() == (0, "", "")
     assert list(tmp_path.iterdir()) == []
@@ -109,7 +108,7 @@ def test_garbage_gets_no_answer_and_a_flood_keeps_it_no_busier(tmp_path: Path, p
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
         try:
-            os.write(handle, b"z" * 4096)
+            os.write(handle, b"Z" * 4096)
         except BlockingIOError:
             time.sleep(0.01)
     os.close(handle)
@@ -143,7 +142,7 @@ def test_a_forked_child_has_neither_thread_nor_fifo_and_can_have_its_own(
     program = begin(programs, tmp_path, body)
     program.line()
     assert [program.line() for _ in range(4)] == ["2", "0", "True", "back"]
-    assert program.ask(b"a") is not None
+    assert program.ask(b"A") is not None
     program.process.stdin.write("\n")
     assert program.end() == (0, "", "")
 
@@ -158,7 +157,7 @@ def test_a_program_that_closes_all_its_files_keeps_what_it_opens_then(tmp_path: 
     program.line()
     assert program.line() == "closed"
     with contextlib.suppress(OSError):  # it may have ended already
-        program.ask(b"a", limit_s=1.0)
+        program.ask(b"A", limit_s=1.0)
     program.process.stdin.write("\n")
     status, out, err = program.end()
     assert (status, out.split(), err) == (0, ["b'mine'", "0"], "")
@@ -229,53 +228,3 @@ def test_of_the_recorder_only_what_is_open_or_recent_is_told() -> None:
     assert kept == [("0", 3), *(("0", number) for number in range(469, 501)), ("1", 1)]
     assert found["entries"][0]["input_sizes"] == [[4]] and "thread_name" not in found["entries"][0]
     assert digest(b"") is None
-
-
-@pytest.mark.parametrize(
-    ("ended", "waiting", "before"),
-    [
-        ([[4]] * 30, {}, 30),
-        ([[4]] * 30, {"input_sizes": [[1]]}, 0),
-        ([[4]] * 30, {"profiling_name": "gloo:barrier"}, 0),
-        ([[number] for number in range(30)], {"input_sizes": [[99]]}, 30),
-    ],
-    ids=["as ever", "of another size", "of another kind", "of sizes that always differ"],
-)
-def test_what_is_open_says_how_many_like_it_have_ended(
-    ended: list[list[int]], waiting: dict[str, Any], before: int
-) -> None:
-    entries = [entry("0", number, True, input_sizes=[sizes]) for number, sizes in enumerate(ended)]
-    entries += [entry("1", 1, True), entry("0", 99, False, **{"input_sizes": [[4]], **waiting})]
-    found = digest(json.dumps({"entries": entries, "pg_status": {}}).encode())
-    assert found is not None and found["entries"][-1]["before"] == before
-    assert all("before" not in one for one in found["entries"][:-1])
-
-
-def test_a_digit_is_answered_in_one_line_of_another_fifo(programs: list[Program], tmp_path: Path) -> None:
-    program = begin(programs, tmp_path, LISTENING + "sys.stdin.read(); answering.stop(); say(sorted(os.listdir(here)))")
-    program.line()
-    told = os.open(tmp_path / f"{program.pid}.told", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        assert program.ask(b"7", limit_s=0.3) is None
-        end, line = time.monotonic() + 5, b""
-        while not line and time.monotonic() < end:
-            with contextlib.suppress(BlockingIOError):
-                line = os.read(told, 100)
-        assert json.loads(line) == ["7", {}]
-    finally:
-        os.close(told)
-    status, out, err = program.end()
-    assert (status, out.strip(), err) == (0, "['log']" if "log" in out else "[]", "")
-
-
-def test_without_communication_there_is_no_second_fifo_and_no_counter_is_read(
-    tmp_path: Path, programs: list[Program]
-) -> None:
-    body = """
-from eroica.worker import counters
-counters.Counters.read = lambda self: say("counted")
-a = Answering(here, guard.run)
-a.start(); say(sorted(path.suffix for path in here.iterdir()))
-a._reply(ord("7")); a.stop()
-"""
-    assert begin(programs, tmp_path, body).end() == (0, "['.ask']\n", "")

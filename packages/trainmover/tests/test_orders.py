@@ -22,7 +22,7 @@ def test_a_cause_on_one_worker_names_it() -> None:
 
 
 def given(**changes: Any) -> str:
-    """What `eroica run --on-verdict` gives to a command."""
+    """What `EROICA_ON_VERDICT` of eroica-c4d gives to a command."""
     order = {
         "job": "j", "order": 1, "action": "isolate-worker", "workers": [2], "hosts": ["node-2"], "restart": False,
         "confidence": 0.97, "cause": "slow-compute", "found_by": "window", "window": 3, "summary": "", "at": "",

@@ -12,7 +12,6 @@ from itertools import chain, repeat
 
 import msgspec
 
-from eroica.agent.communication import Communication
 from eroica.agent.home import HomeFinder
 from eroica.agent.link import CollectorLink
 from eroica.agent.looks import Subject, take_looks
@@ -22,6 +21,7 @@ from eroica.agent.stacks import available
 from eroica.agent.window import HostWindow
 from eroica.hardware.cpu import is_alive
 from eroica.model.look import HostLooks
+from eroica.parts import MOST_BYTES, Parts
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.codec import plain
@@ -84,7 +84,7 @@ class Agent:
         self._windows: list[HostWindow] = []
         self._closing: list[HostWindow] = []
         self._notes: list[str] = []
-        self._communication = Communication(settings, lambda: self.roster.living, lambda: bool(self._look_tasks), clock)
+        self._parts = Parts("eroica.agent", self, self._notes.append)
         self._outside: tuple[bool, str] | None = None
         self._parent = os.getppid()
         launcher = os.environ.get("EROICA_LAUNCHED", "").partition("@")[0]  # it may have died before we looked
@@ -107,7 +107,7 @@ class Agent:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         polling = asyncio.create_task(self._poll())
         finding = asyncio.create_task(self._home.run())
-        sensing = asyncio.create_task(self._communication.run())
+        watching = asyncio.create_task(self._parts.call_async("run"))
         try:
             while not (self._stop and not self._window_tasks):
                 if polling.done():
@@ -122,7 +122,7 @@ class Agent:
         finally:
             polling.cancel()
             finding.cancel()
-            sensing.cancel()
+            watching.cancel()
             for task in (*self._window_tasks, *self._look_tasks):
                 task.cancel()
             await self._link.close()
@@ -187,7 +187,6 @@ class Agent:
         notes = [
             *self.roster.notes,
             *self._home.notes,
-            *self._communication.notes,
             *self._notes,
             *(note for window in self._windows for note in window.notes),
         ]
@@ -200,7 +199,7 @@ class Agent:
             summarizing=len(self._window_tasks),
             notes=tuple(dict.fromkeys(notes))[:_MAX_NOTES],
             waiting=self._home.waiting,
-            communication=self._communication.take(),
+            parts={name: told for name, told in self._parts.call("take").items() if told and len(told) <= MOST_BYTES},
         )
 
     # ------------------------------------------------------------------ orders

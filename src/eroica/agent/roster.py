@@ -381,7 +381,7 @@ class Roster:
 
 def remove_traces(beat_file: Path) -> None:
     """Remove what an ended worker left in the runtime directory."""
-    for suffix in (".beat", ".ask", ".answer", ".told", ".stacks"):
+    for suffix in (".beat", ".ask", ".answer", ".stacks"):
         with contextlib.suppress(OSError):
             beat_file.with_suffix(suffix).unlink()
 

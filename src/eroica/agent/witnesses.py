@@ -27,7 +27,6 @@ from eroica.trace.stacks import frame_text
 from eroica.wire.places import read_private
 
 _MAX_BYTES = 8_000_000
-_MOST_TOLD = 65_536
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT, _MAX_GROUPS, _MAX_NOTES = 128, 128, 300, 256, 10
 _LOOK_AGAIN_S = 0.01
 _SETTLED_S = 0.05
@@ -184,41 +183,6 @@ def put_question(beat_file: Path, letter: str) -> None:
         raise UnavailableError(f"it takes no questions ({error.strerror})") from error
     finally:
         os.close(handle)
-
-
-def read_answer(beat_file: Path) -> bytes:
-    """Read the worker's last answer; empty if it never gave one.
-
-    Raises:
-        UnavailableError: The file is not ours, or too large.
-    """
-    return _read_ours(beat_file.with_suffix(".answer"))
-
-
-def open_told(beat_file: Path) -> int:
-    """The FIFO into which the worker writes its counters, open for reading without waiting.
-
-    Raises:
-        UnavailableError: There is none of ours.
-    """
-    path = beat_file.with_suffix(".told")
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise UnavailableError(f"it tells no counters ({error.strerror})") from error
-    facts = os.fstat(handle)
-    if not stat.S_ISFIFO(facts.st_mode) or facts.st_uid != os.getuid():
-        os.close(handle)
-        raise UnavailableError(f"{path.name} is not our FIFO")
-    return handle
-
-
-def read_told(handle: int) -> bytes:
-    """Read the counters that the worker has written since the last call, without waiting; empty if there are none."""
-    try:
-        return os.read(handle, _MOST_TOLD)
-    except OSError:
-        return b""
 
 
 def _read_ours(path: Path) -> bytes:

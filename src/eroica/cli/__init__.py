@@ -25,14 +25,18 @@ _COMMANDS = {
     "mcp": "Answer an AI assistant's questions about jobs.",
     "demo": "Watch a small real training job get slow and be diagnosed.",
     "sample": "Sample hardware channels into a directory.",
-    "steer": "Start a job on several hosts, and again without a host that an order names.",
     "settings": "List every setting with its default and source.",
 }
 
 
 #: Packages of the family enter their commands here; these come with which package, and which extra.
 _GROUP = "eroica.commands"
-_ELSEWHERE = {"serve": ("eroica-fleet", "fleet"), "fleet": ("eroica-fleet", "fleet")}
+_ELSEWHERE = {
+    "serve": ("eroica-fleet", "fleet"),
+    "fleet": ("eroica-fleet", "fleet"),
+    "steer": ("eroica-c4d", "c4d"),
+    "ways": ("eroica-c4d", "c4d"),
+}
 
 
 class _Commands(click.Group):

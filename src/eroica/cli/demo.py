@@ -30,8 +30,6 @@ TIME_LIMIT_S = 120.0
 HEALTHY_S = 40.0
 #: The page is drawn by a process that gives way to all others.
 _PAGE_S = 20.0
-#: Faults of which communication is to tell the place before anybody has looked.
-WATCHED = ("hang",)
 
 
 @click.command()
@@ -56,8 +54,7 @@ def demo(fault: str, worker: int | None, workers: int, json_file: Path | None, d
         signal.signal(number, _leave)
     with contextlib.ExitStack() as stack:
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eroica-demo-")))
-        watch = {"communication": "true"} if fault in WATCHED else {}
-        case = Rehearsal(fault, worker, workers, directory.resolve(), device, settings={**SETTINGS, **watch})
+        case = Rehearsal(fault, worker, workers, directory.resolve(), device, settings=SETTINGS)
         verdict, judgement = rehearse(case, console)
         if verdict is not None and json_file is not None:
             json_file.write_bytes(verdict.to_json())

@@ -31,8 +31,6 @@ _OF_ONE_JOB = ("EROICA_JOB", "EROICA_RUN_DIR", "EROICA_COLLECTOR", "EROICA_TOKEN
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A setting; `eroica settings` lists them.")
 @click.option("--expected-iteration-s", type=float, help="Iterations longer than this are slow from the start.")
 @click.option("--fleet", metavar="URL", help="Report to this `eroica serve`, with EROICA_FLEET_TOKEN.")
-@click.option("--on-verdict", metavar="COMMAND", help="Give it an order (JSON) for a sure verdict; see --act-from.")
-@click.option("--act-from", type=float, help="From which confidence on orders are given, as 0.95; default: never.")
 @click.option("--keep-traces", is_flag=True, help="Keep the raw traces of windows.")
 @click.option("--quiet", is_flag=True, help="Print no verdict at the end.")
 @click.option("--no-footer", is_flag=True, help="No live line at the bottom of the terminal.")
@@ -45,8 +43,6 @@ def run(  # noqa: PLR0913 - one for each option
     pairs: tuple[str, ...],
     expected_iteration_s: float | None,
     fleet: str | None,
-    on_verdict: str | None,
-    act_from: float | None,
     keep_traces: bool,
     quiet: bool,
     no_footer: bool,
@@ -62,8 +58,6 @@ def run(  # noqa: PLR0913 - one for each option
     extra = [f"expected_iteration_s={expected_iteration_s}"] if expected_iteration_s is not None else []
     extra += [f"fleet={fleet}"] if fleet is not None else []
     extra += ["keep_traces=true"] if keep_traces else []
-    extra += [f"on_verdict={on_verdict}"] if on_verdict else []
-    extra += [f"act_from={act_from}"] if act_from is not None else []
     claim = launch = None
     try:
         try:

@@ -83,8 +83,6 @@ class Story:
             return "the job has failed"
         if line.purpose == "blocked":
             return "noticed: looking at stacks, kernel states and collectives of every worker"
-        if line.purpose == "manual" and any(one.purpose == "communication" for one in status.windows):
-            return "a window opens, to see what it is"
         return "asked for a window by hand" if line.purpose == "manual" else f"noticed: {self._rise(status)}"
 
     @staticmethod

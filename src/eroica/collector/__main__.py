@@ -63,7 +63,7 @@ class _Told(Protocol):
     async def close(self, patience_s: float) -> None: ...
 
 
-def _listeners(where: Places, collector: Collector, settings: Settings, resumed: bool) -> Iterator[_Told]:
+def _listeners(where: Places, collector: Collector, settings: Settings) -> Iterator[_Told]:
     """Make what is told of verdicts, as far as settings ask for it; clients and SDKs are only loaded then."""
     note, listen = collector.windows.ledger.note, collector.listeners.append
     if settings.webhook_url:
@@ -73,14 +73,6 @@ def _listeners(where: Places, collector: Collector, settings: Settings, resumed:
         webhook.resume(collector.windows.ledger.verdicts)
         listen(webhook.judged)
         yield webhook
-    if settings.on_verdict or settings.on_verdict_url:
-        from eroica.collector.orders import Orders
-
-        orders = Orders(where.job, where.run, settings, note, lambda: collector.standing, lambda: collector.lapsed)
-        if resumed:
-            orders.resume()
-        listen(orders.judged)
-        yield orders
     if settings.otlp_endpoint and (telemetry := _telemetry(where, collector, settings)) is not None:
         telemetry.start()
         listen(telemetry.judged)
@@ -124,7 +116,7 @@ async def _serve(where: Places, settings: Settings) -> None:
     collector = Collector(where.job, Store(where.run), settings, token, _analyze, page=page)
     if died:
         collector.resume(read_history(where.run, died))
-    told = list(_listeners(where, collector, settings, bool(died)))
+    told = list(_listeners(where, collector, settings))
     metrics = Scraping(collector, where.host)
     collector.listeners.append(metrics.judged)
     doors = Doors(collector, where.host, metrics)
@@ -132,7 +124,8 @@ async def _serve(where: Places, settings: Settings) -> None:
     try:
         await doors.open(door and door[0], former and former[0])
         if await _unless(doors.elsewhere, collector.run()):
-            farewells = (collector.bid_farewell(), *(one.close(PARTING_S) for one in told))
+            closing = collector.parts.call_async("close", PARTING_S)
+            farewells = (collector.bid_farewell(), closing, *(one.close(PARTING_S) for one in told))
             for failure in filter(None, await asyncio.gather(*farewells, return_exceptions=True)):
                 logging.error("the job's end: %r", failure)
             collector.save_status()  # what could not be sent is a note in it

@@ -257,12 +257,6 @@ class Blockages:
                 return self._examine(now, current)
         return []
 
-    def alarmed(self, now: float, reason: str) -> None:
-        """Communication says that the job hangs: look at once, without waiting for silence."""
-        living = self._windows.roll.living
-        if self._now is None and self._ended is None and not self._at_work and living:
-            self._look_at(now, living, reason)
-
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended; before anything else."""
         self._earlier = set(self._held & {window_id for window_id, _ in history.verdicts})

@@ -16,7 +16,6 @@ import numpy as np
 from msgspec import inspect
 
 from eroica.errors import InputError
-from eroica.model.communication import HostCommunication
 from eroica.model.look import HostLooks, WorkerLook
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import RowTable
@@ -43,10 +42,9 @@ _NAME = 255
 #: Items of a list; the last ones where the number is negative. What is not here holds `_ITEMS`.
 _MOST = {"notes": 50, "stack": -128, "children": 64, "open": 200, "recent": -200, "trouble": 16}
 _MOST |= {"ranks": MAX_WORKERS, "workers": MAX_WORKERS, "first": MAX_WORKERS, "second": MAX_WORKERS}
-_MOST |= {"flows": 1024}
 _ITEMS = 256
 #: Numbers that are -1 for "none"; times for which 0 is no answer; numbers that may be of any size.
-_OR_NONE = frozenset({"entered", "completed", "before", "enqueued"})
+_OR_NONE = frozenset({"entered", "completed", "enqueued"})
 _ABOVE_0 = frozenset({"current_s", "baseline_s", "latest_s"})
 _ANY_SIZE = frozenset({"created_ns"})
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -110,7 +108,7 @@ def _cleaner(name: str, kind: inspect.Type) -> Callable[[Any], Any] | None:
     if isinstance(kind, inspect.VarTupleType):
         item = _rank if name == "ranks" else _cleaner(name, kind.item_type)
         return partial(_items, most=_MOST.get(name, _ITEMS), item=item)
-    if isinstance(kind, inspect.DictType):
+    if isinstance(kind, inspect.DictType) and isinstance(kind.value_type, inspect.IntType):
         return partial(_counters, most=_MOST.get(name, _ITEMS))
     return None
 
@@ -160,14 +158,12 @@ def clean_report(report: AgentReport) -> AgentReport:
         InputError: It names no host.
     """
     host, refused = _clean_host(report.host), list[str]()
-    told = report.communication
     return clean(
         msgspec.structs.replace(
             report,
             host=host,
             workers=tuple(_possible(report.workers, host, refused)),
             notes=(*report.notes, *refused),
-            communication=None if told is None else clean_communication(told),
         )
     )
 
@@ -188,19 +184,6 @@ def _possible(records: Iterable[OfWorker], host: str, refused: list[str]) -> Ite
                 one, source=min(max(one.source, 0), ANNOUNCED), known=max(one.known, 0) % (2 << ANNOUNCED)
             )
         yield one
-
-
-def clean_communication(told: HostCommunication) -> HostCommunication | None:
-    """Clean a host's record of its workers' communication; None if its numbers are none."""
-    if not (0.0 < told.interval_s <= _LONGEST_S and _finite(msgspec.to_builtins(told))):
-        return None
-    return clean(
-        msgspec.structs.replace(
-            told,
-            workers=tuple(one for one in told.workers if 0 <= one.worker < MAX_WORKERS),
-            flows=tuple(flow for flow in told.flows if flow.sent_bytes >= 0 and flow.waiting_byte_s >= 0),
-        )
-    )
 
 
 def clean_request(request: ProfileRequest) -> ProfileRequest:

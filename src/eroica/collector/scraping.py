@@ -23,6 +23,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -108,7 +109,7 @@ class Scraping:
             verdict_at=self._stood_at.get(window_id),
             verdicts=tuple(verdicts.values()),
             messages=self._collector.messages,
-            delays=self._collector.sense.matrix(now),
+            more=tuple(chain.from_iterable(filter(None, self._collector.parts.call("metrics").values()))),
         )
 
     # ------------------------------------------------------------------ to whom

@@ -23,7 +23,6 @@ from eroica.archive.store import Store, write_json
 from eroica.collector.access import TooLong, body_of
 from eroica.collector.arrivals import Arrivals, head_in
 from eroica.collector.blockage import Blockages, Examine
-from eroica.collector.communication_watch import Sense, Sensed
 from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_report, clean_request, clean_text
 from eroica.collector.live.routes import Live
@@ -38,6 +37,7 @@ from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
+from eroica.parts import Parts
 from eroica.settings import Settings
 from eroica.wire.address import read_shared
 from eroica.wire.codec import UNDECODABLE, decode_message
@@ -115,7 +115,6 @@ class Collector:
     ) -> None:
         self.windows = Windows(job, settings)
         self.blockages = Blockages(self.windows, settings)
-        self.sense = Sense(self.windows, settings)
         self._same_iterations = SameIterations()
         self._former: Verdict | None = None
         self._over_at: float | None = None
@@ -144,6 +143,7 @@ class Collector:
         self._note = self.windows.ledger.note
         self.windows.ledger.listen = lambda news: self.pace.shown(self.clock(), news)
         self.live = Live(self, token, page)
+        self.parts = Parts("eroica.collector", self, self._note)
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:
         """The ASGI application; `more` are routes of whoever listens for us (`eroica.collector.listening_sockets`)."""
@@ -180,7 +180,7 @@ class Collector:
     @property
     def standing(self) -> frozenset[int]:
         """Windows whose verdict on a standstill still holds; none once the job is over."""
-        return frozenset() if self.windows.ended else self.blockages.standing | self.sense.standing
+        return frozenset() if self.windows.ended else self.blockages.standing
 
     @property
     def lapsed(self) -> frozenset[int]:
@@ -206,7 +206,6 @@ class Collector:
         """The job is over, or we are asked to end."""
         now = self.clock()
         self._over_at = now if self._over_at is None else self._over_at
-        self.sense.finished(how.exit_status)
         self._start(self.blockages.finished(now, how.exit_status, how.asked_to_end))
         self._start(self.windows.job_ended(now, how.patience_s))
 
@@ -250,7 +249,8 @@ class Collector:
             self._former = None
             self._keep(self._store.remove_final)
         self.pace.reported(now, report.host, self.windows.roll.workers_of(report.host))
-        self.sense.reported(now, report)
+        for name, record in report.parts.items():
+            self.parts.call("reported", report.host, record, name=name)
         self._start(self.blockages.reported(now, report))
         self._tick_if_due()
         reply = CollectorReply(
@@ -325,8 +325,7 @@ class Collector:
 
     def _tick(self) -> None:
         now = self.clock()
-        for sensed in self.sense.tick(now):
-            self._confirm(now, sensed)
+        self.parts.call("tick")
         self._start(self.blockages.tick(now))
         self.windows.hold = self.blockages.on
         if note := self._same_iterations.tick(now, self.windows.roll.living):
@@ -342,19 +341,21 @@ class Collector:
             self._analyses.add(task)
             task.add_done_callback(self._analyses.discard)
 
-    def _confirm(self, now: float, sensed: Sensed) -> None:
-        """Keep and tell what communication says, and have somebody look what runs there."""
-        window = sensed.window
-        verdict = with_recurrence(
-            window.window_id, stamped(sensed.verdict, now - sensed.since), self.windows.ledger.verdicts
-        )
+    def found(self, window: Window, verdict: Verdict, since: float) -> None:
+        """Keep and tell what a part found without a window, and open one that sees more.
+
+        Args:
+            window: A number of the ledger, and why; it captured nothing.
+            verdict: What was found.
+            since: When it began, on our clock.
+        """
+        now = self.clock()
+        verdict = with_recurrence(window.window_id, stamped(verdict, now - since), self.windows.ledger.verdicts)
         self.windows.ledger.show(window, "done", verdict)
         self._keep(self._store.save_window, window)
         self._keep(self._store.save_verdict, window.window_id, verdict)
         self._tell(window.window_id, verdict)
-        if sensed.hangs:
-            self.blockages.alarmed(now, window.reason)
-        elif self.windows.window is None:
+        if self.windows.window is None:
             self.windows.asked(now, ProfileRequest(reason=window.reason))
         self.save_status()
 
@@ -369,8 +370,6 @@ class Collector:
             self._note(f"the diagnosis of blockage {window.window_id} failed; see log/collector.log")
             failed = True
         now = self.clock()
-        if verdict is None and not failed:
-            self.sense.refuted()
         if verdict is not None or failed:  # looks that found nothing are kept nowhere: there may be many
             self._keep(self._store.save_blockage, order.blockage)
         if verdict is not None:
@@ -441,7 +440,7 @@ class Collector:
             self.windows.ledger.verdicts,
             attendance.expected,
             attendance.watched,
-            standing=self.blockages.standing or self.sense.standing,
+            standing=self.blockages.standing,
             passed=self.windows.ledger.judged("passed"),
             hints=Hints(
                 roll.slowed,
@@ -481,7 +480,6 @@ class Collector:
         status = self.windows.status()
         if self.windows.ended:
             return status
-        status = msgspec.structs.replace(status, communication=self.sense.in_words(self.clock()))
         still = self.blockages.shown_in(status)
         return status if still is None else msgspec.structs.replace(status, phase=still[0], message=still[1])
 

@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from eroica.model.communication import Communication
-
 SCHEMA_VERSION = 1
 #: Name of the function where workers are late and nothing says why.
 NO_FUNCTION = "no function"
@@ -282,8 +280,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one window, or on a whole job.
 
     `considered` holds what was named first, what was not by falling gain; empty where nothing was weighed. `found_by`
-    says whether it rests on a window (or looks, or traces), or on communication alone; then `communication` has class,
-    place and matrix. `breakdown` is of healthy and undetermined verdicts on windows.
+    says whether it rests on a window (or looks, or traces), or on communication alone (the extra `c4d`); then
+    `communication` has places and matrix. `breakdown` is of healthy and undetermined verdicts on windows.
     """
 
     eroica_version: str
@@ -300,7 +298,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     breakdown: Breakdown | None = None
     schema_version: int = SCHEMA_VERSION
     found_by: Literal["window", "communication"] = "window"
-    communication: Communication | None = None
+    communication: dict[str, Any] | None = None
 
     def __str__(self) -> str:
         """The word and the sentence."""

@@ -99,8 +99,6 @@ def _header(view: View, width: int) -> Iterator[Text]:
     yield from _wrapped(Text(" · ".join(facts)), width, 3)
     if status.message and not stale:
         yield from _wrapped(Text(sentence(status.message), style="dim"), width, 2)
-    if status.communication and not stale:
-        yield Text(clean(status.communication, width), style="dim")
     if view.link and cell_len(view.link) <= width:
         yield Text(view.link, style="dim")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ASSETS = {
     "live.css": "text/css",
     **dict.fromkeys(
-        ("main.js", "stream.js", "chart.js", "scale.js", "workers.js", "windows.js", "ways.js", "words.js"),
+        ("main.js", "stream.js", "chart.js", "scale.js", "workers.js", "windows.js", "words.js"),
         "text/javascript",
     ),
 }

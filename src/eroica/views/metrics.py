@@ -17,7 +17,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from eroica import __version__
-from eroica.model.communication import DelayMatrix
 from eroica.model.verdict import Verdict, VerdictWord, Waits
 from eroica.model.window import WindowPurpose
 from eroica.model.words import clean, worker_list
@@ -27,8 +26,6 @@ from eroica.wire.messages import JobStatus
 MOST_BLAMED = 16
 #: Hosts with a series of their own: all of a small job, else only those whose agents are overdue.
 MOST_HOSTS = 16
-#: Ways between hosts with a series of their own, by delay.
-MOST_WAYS = 32
 #: Longest value of a label: a wide panel shows about so much of a line.
 LONGEST_LABEL = 120
 #: What `JobStatus.phase` can be; "other" stands for what this list has forgotten.
@@ -59,7 +56,7 @@ class Scrape:
         verdict: The job's final one, else that of the newest window that still holds; None before there is one.
         verdict_at: When it stood, seconds since 1970; None if unknown.
         verdicts: Of all windows, for what looking has cost so far.
-        delays: How long a byte waits from host to host, as of the last seconds; None where no two hosts talk.
+        more: Of parts of other packages.
         messages: How often the webhook was "sent" something, "failed", or something was "withheld"; empty without one.
     """
 
@@ -71,7 +68,7 @@ class Scrape:
     verdict_at: float | None = None
     verdicts: Sequence[Verdict] = ()
     messages: Mapping[str, int] = field(default_factory=dict)
-    delays: DelayMatrix | None = None
+    more: tuple[Metric, ...] = ()
 
 
 def exposition(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
@@ -106,7 +103,7 @@ class _Once(Collector):
         yield from _windows(run, scrape)
         yield from _verdict(run, scrape.verdict, scrape.verdict_at)
         yield from _blame(run, scrape.verdict.waits if scrape.verdict is not None else None)
-        yield from _ways(run, scrape.delays)
+        yield from scrape.more
         if scrape.messages:
             told = {(outcome,): scrape.messages.get(outcome, 0) for outcome in _OUTCOMES}
             yield run.counter("eroica_webhook_messages", "Messages for the webhook, by outcome.", told, ("result",))
@@ -226,20 +223,3 @@ def _blame(run: _Run, waits: Waits | None) -> Iterator[Metric]:
     yield run.gauge("eroica_blame", text, blamed_s, "seconds", ("worker",))
     withheld = "Waiting per iteration that nobody is blamed for."
     yield run.gauge("eroica_blame_withheld", withheld, waits.withheld_ms / 1e3, "seconds")
-
-
-def _ways(run: _Run, delays: DelayMatrix | None) -> Iterator[Metric]:
-    if delays is None:
-        return
-    cells = {
-        (here, there): delay
-        for here, row in zip(delays.hosts, delays.delay_s, strict=True)
-        for there, delay in zip(delays.hosts, row, strict=True)
-        if delay is not None
-    }
-    longest = dict(sorted(cells.items(), key=lambda cell: -cell[1])[:MOST_WAYS])
-    text = f"How long a byte waits from host to host until it is acknowledged; the longest {MOST_WAYS} only."
-    yield run.gauge("eroica_way_delay", text, longest, "seconds", ("from", "to"))
-    yield run.gauge("eroica_ways", "Pairs of hosts of which one sends the other data.", len(cells))
-    most = max(cells.values(), default=None)
-    yield run.gauge("eroica_way_delay_max", "The longest of all of them.", most, "seconds")

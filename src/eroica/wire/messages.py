@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from eroica.model.communication import HostCommunication
 from eroica.model.look import Ending
 from eroica.model.window import WindowPurpose
 from eroica.model.worker import Worker
@@ -92,7 +91,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         event_budget: Trace events per worker that the host's scratch directory has room for; 0 = unknown.
         waiting: The job has other hosts, and their collector is being looked for: open no window yet.
-        communication: What was seen of it since it was last told, once a second; else None.
+        parts: What parts of other packages tell their like in the collector, by name; see `eroica.parts`.
         protocol: Version of what the agent says; see `eroica.wire.version`. Older agents do not say theirs, which is 1.
     """
 
@@ -103,7 +102,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     summarizing: int = 0
     notes: tuple[str, ...] = ()
     waiting: bool = False
-    communication: HostCommunication | None = None
+    parts: dict[str, bytes] = {}
     protocol: int = 1
 
 
@@ -218,11 +217,7 @@ class WindowLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What `status.json`, `eroica status` and the demo's progress show.
-
-    Attributes:
-        communication: What it is like in the last seconds, in one line; empty where it is not watched.
-    """
+    """What `status.json`, `eroica status` and the demo's progress show."""
 
     job: str
     phase: str
@@ -234,4 +229,3 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerStatus, ...] = ()
     windows: tuple[WindowLine, ...] = ()
     notes: tuple[str, ...] = ()
-    communication: str = ""

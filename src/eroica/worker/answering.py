@@ -1,11 +1,9 @@
 """A thread that sleeps until the agent asks what this process is waiting for.
 
 It waits for a FIFO, `<pid>.ask` in the runtime directory, and answers a question, one letter, with
-`<pid>.answer`. The answer holds process groups, the open and recent entries of the Flight Recorder, thread names, and,
-if the letter is a capital, the Python stacks of all threads. A digit asks only how far each group's collectives are:
-one line from torch's counters, whatever the recorder holds. It goes into another FIFO, `<pid>.told`, because a file
-costs three times as much. Until the agent asks, the thread costs nothing: no wake-up, no lock, no frame. It takes no
-signal from the user's threads, and answers less than five times a second, whatever is written into the FIFO.
+`<pid>.answer`. The answer holds process groups, the open and recent entries of the Flight Recorder, thread names, and
+the Python stacks of all threads. Until the agent asks, the thread costs nothing: no wake-up, no lock, no frame. It
+takes no signal from the user's threads, and answers less than five times a second, whatever is written into the FIFO.
 
 A process of a single thread gets none: forking it would draw a warning from Python 3.12 on that it does not draw
 without us. A process with a process group always has several.
@@ -27,7 +25,6 @@ from typing import Any, TypeVar
 from eroica.settings import Settings
 from eroica.wire.places import private_file, write_private
 from eroica.worker import surroundings
-from eroica.worker.counters import Counters
 from eroica.worker.limits import lack_for_a_window
 from eroica.worker.pristine import (
     Listener,
@@ -44,16 +41,12 @@ _PAUSE_S = 0.2
 _ALONE = 2  # threads of a process that has only the training's and the one that asks
 _STOP_PATIENCE_S = 1.0
 _READ_BYTES = 65_536  # all that a FIFO holds
-_PLAIN, _WITH_STACKS = frozenset(b"abcdefghijklmnopqrstuvwxyz"), frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_MOST_LINE = 4096  # what a FIFO takes whole
-_COUNTS = frozenset(b"0123456789")
-_QUESTIONS = _PLAIN | _WITH_STACKS | _COUNTS
+_QUESTIONS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 128, 200, 300
 _RECENT, _MAX_OPEN, _MAX_GROUPS = 32, 256, 256
-_VARIES = 0.2  # where more than this share of a kind are of sizes of their own, each size is like any other
 _ENTRY_FACTS = (
     "profiling_name", "process_group", "pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "is_p2p",
-    "time_created_ns", "state", "retired", "before",
+    "time_created_ns", "state", "retired",
 )  # fmt: skip
 # what names of torch that are not public lead to where they have changed
 _UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
@@ -73,18 +66,14 @@ class Answering:
     Args:
         directory: The runtime directory.
         run: Runs our code behind the guest's border.
-        tells: How far collectives are is told, too; without it there is no second FIFO.
     """
 
-    def __init__(self, directory: Path, run: Callable[..., Any], tells: bool = False) -> None:
-        self._tells = tells
-        self._counters = Counters()
+    def __init__(self, directory: Path, run: Callable[..., Any]) -> None:
         self._ask = directory / f"{os.getpid()}.ask"
         self._answer = directory / f"{os.getpid()}.answer"
         self._run = run
-        self._told = directory / f"{os.getpid()}.told"
-        self._reading = self._writing = self._telling = -1
-        self._fifo = self._told_fifo = (0, 0)
+        self._reading = self._writing = -1
+        self._fifo = (0, 0)
         self._thread: Listener | None = None
 
     def start(self) -> bool:
@@ -127,15 +116,6 @@ class Answering:
             raise PermissionError(f"{self._ask} is not our FIFO")
         self._fifo = (facts.st_dev, facts.st_ino)
         self._writing = posix.open(self._ask, os.O_WRONLY | os.O_NONBLOCK | flags)
-        if not self._tells:
-            return
-        self._told.unlink(missing_ok=True)
-        posix.mkfifo(self._told, 0o600)
-        self._telling = posix.open(self._told, os.O_RDWR | os.O_NONBLOCK | flags)
-        facts = posix.fstat(self._telling)
-        self._told_fifo = (facts.st_dev, facts.st_ino)  # whatever it is, it is closed with the others
-        if not stat.S_ISFIFO(facts.st_mode) or facts.st_uid != os.getuid():
-            raise PermissionError(f"{self._told} is not our FIFO")
 
     def _is_ours(self, handle: int) -> bool:
         """The number still means our FIFO: a program that closes all files may have opened another one under it."""
@@ -143,16 +123,16 @@ class Answering:
             facts = posix.fstat(handle)
         except OSError:
             return False
-        return (facts.st_dev, facts.st_ino) == (self._told_fifo if handle == self._telling else self._fifo)
+        return (facts.st_dev, facts.st_ino) == self._fifo
 
     def _close(self) -> None:
-        for handle in (self._reading, self._writing, self._telling):
+        for handle in (self._reading, self._writing):
             if handle >= 0 and self._is_ours(handle):
                 posix.close(handle)
-        self._reading = self._writing = self._telling = -1
+        self._reading = self._writing = -1
 
     def _remove(self) -> None:
-        for path in (self._ask, self._answer, self._told):
+        for path in (self._ask, self._answer):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
@@ -176,10 +156,6 @@ class Answering:
         """Write the answer, whole; whatever fails costs this answer and nothing else."""
         if not question:
             return
-        if question in _COUNTS:
-            if self._tells:
-                self._tell(question)
-            return
         try:
             text = json.dumps(answer(question)).encode("utf-8", "replace")
         except Exception as error:  # noqa: BLE001 - the agent learns why; the training's hooks go on
@@ -188,20 +164,6 @@ class Answering:
         with contextlib.suppress(OSError):
             write_private(draft, text)
             draft.replace(self._answer)
-
-    def _tell(self, question: int) -> None:
-        """Write the counters at once: the write takes place whole or, where no agent reads, not at all.
-
-        Null, where they cannot be read at this moment.
-        """
-        try:
-            counts = self._counters.read()
-        except Exception:  # noqa: BLE001 - without counters it is watched as before
-            counts = {}
-        line = json.dumps([chr(question), counts]).encode() + b"\n"
-        with contextlib.suppress(OSError):
-            if len(line) <= _MOST_LINE and self._is_ours(self._telling):
-                posix.write(self._telling, line)
 
 
 def answer(question: int) -> dict[str, Any]:
@@ -215,8 +177,7 @@ def answer(question: int) -> dict[str, Any]:
     told["thread_names"] = _ask(notes, "thread names", surroundings.thread_names) or {}
     told["process_groups"] = (_ask(notes, "process groups", surroundings.process_groups) or [])[:_MAX_GROUPS]
     told["flight"] = _ask(notes, "flight recorder", _flight)
-    if question in _WITH_STACKS:
-        told["threads"] = _ask(notes, "stacks", stacks) or []
+    told["threads"] = _ask(notes, "stacks", stacks) or []
     return {**told, "notes": notes}
 
 
@@ -237,8 +198,6 @@ def _flight() -> dict[str, Any] | None:
 def digest(dump: bytes) -> dict[str, Any] | None:
     """Extract from a Flight Recorder dump the counters, the open entries, and the last 32 of each group.
 
-    An open entry says how many ended ones of its group are like it: `before`.
-
     Args:
         dump: As torch wrote it; empty for none.
     """
@@ -254,21 +213,10 @@ def digest(dump: bytes) -> dict[str, Any] | None:
         seen[group] = seen.get(group, 0) + 1
         if seen[group] <= _RECENT:
             kept[number] = entry
-    ended: dict[Any, int] = {}
-    shapes: dict[Any, set[str]] = {}
     for number, entry in entries:
-        if _has_ended(entry):
-            kind = (str(entry.get("process_group")), entry.get("profiling_name"))
-            shape = str(entry.get("input_sizes"))
-            ended[kind] = ended.get(kind, 0) + 1
-            ended[kind, shape] = ended.get((kind, shape), 0) + 1
-            shapes.setdefault(kind, set()).add(shape)
-        elif still_open < _MAX_OPEN:
+        if not _has_ended(entry) and still_open < _MAX_OPEN:
             still_open += 1
-            kind = (str(entry.get("process_group")), entry.get("profiling_name"))
-            varies = len(shapes.get(kind, ())) > _VARIES * ended.get(kind, 0)
-            like = kind if varies else (kind, str(entry.get("input_sizes")))
-            kept[number] = {**entry, "before": ended.get(like, 0)}
+            kept[number] = entry
     return {
         "pg_status": record.get("pg_status", {}),
         "entries": [_short(kept[number]) for number in sorted(kept)],
@@ -384,7 +332,7 @@ class Witness:
     ) -> None:
         self._signal = StackSignal(directory, settings.stack_signal, in_main_thread)
         listens = settings.answering_thread and has_other_threads()
-        self._thread = Answering(directory, run, settings.communication) if listens else None
+        self._thread = Answering(directory, run) if listens else None
 
     @property
     def facts(self) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Orders from Eroica's verdicts: which worker's host to leave.
 
-It reads public JSON of schema version 1: a verdict, or what `eroica run --on-verdict COMMAND` gives its command.
+It reads public JSON of schema version 1: a verdict, or an order of Eroica's extra c4d (`EROICA_ON_VERDICT`).
 """
 
 from __future__ import annotations

@@ -45,7 +45,6 @@ LOOK_S = 0.25
 """Pause between two looks at the job while somebody reads, s."""
 MOST_CORE = 0.1
 """Looking may take this share of one core: a very large job is looked at more seldom."""
-WAYS_S = 1.0
 """Pause between two matrices of delays, s."""
 MOST_WINDOWS = 100
 _SIBLINGS_S = 5.0
@@ -219,7 +218,6 @@ class Telling:
         self._reports: set[int] = set()
         self._news = asyncio.Event()
         self._closed = False
-        self._ways_at = float("-inf")
         self._looking: asyncio.Task[None] | None = None
 
     def close(self) -> None:
@@ -300,10 +298,6 @@ class Telling:
         heard = job_now(status, lambda host: collector.windows.roll.hears(host, collector.clock()))
         for name, event in heard.items():
             put(name, name, encode(event))
-        due = time.monotonic() - self._ways_at >= WAYS_S
-        if due and (ways := collector.sense.matrix(collector.clock())) is not None:
-            self._ways_at = time.monotonic()
-            put("ways", "ways", encode(ways))
         put("notes", "notes", encode(status.notes))
         for line in status.windows[-MOST_WINDOWS:]:
             report = self.report_of(line)

@@ -3,7 +3,6 @@
 import { Chart } from "./chart.js";
 import { follow } from "./stream.js";
 import { OVER, PHASES, Windows } from "./windows.js";
-import { showWays } from "./ways.js";
 import { clock, count, make, milliseconds } from "./words.js";
 import { Workers } from "./workers.js";
 
@@ -13,7 +12,6 @@ const STILL_PHASES = ["blocked", "looking", "examining", "standstill"];
 
 for (const element of document.querySelectorAll(".scripted")) element.hidden = false;
 at("jobs-section").hidden = true;
-at("ways-section").hidden = true;
 const chart = new Chart(at("chart"), "pace-title");
 const workers = new Workers(at("map"), at("legend"), at("who"));
 const windows = new Windows(at("windows"), at("verdict"));
@@ -52,7 +50,6 @@ const takes = {
   verdict: record => windows.takeVerdict(record, settled),
   final: record => windows.takeVerdict(record, settled),
   pace: update => chart.take(update) && stream.anew(),
-  ways: matrix => showWays(at("ways-section"), at("ways"), matrix),
   notes(notes) {
     at("notes-section").hidden = notes.length === 0;
     list("notes", notes, note => [note], "");

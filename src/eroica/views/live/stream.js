@@ -5,7 +5,7 @@ const AGAIN_MS = [500, 1000, 2000, 3000];
 const HIDDEN_MS = 30000;
 // A collector that said goodbye may be followed by another one: after an interruption, or for a job of the same name.
 const AFTER_END_MS = 15000;
-const EVENTS = ["status", "roster", "workers", "window", "verdict", "final", "pace", "ways", "notes", "jobs", "beat"];
+const EVENTS = ["status", "roster", "workers", "window", "verdict", "final", "pace", "notes", "jobs", "beat"];
 
 // `heard(event, data)` for each event; `connection(state, since)` with "live", "lost" or "over".
 export function follow(heard, connection) {

@@ -1,14 +1,13 @@
-"""Writes the records that agents would send of a rehearsed job's communication: one of each host a second.
+"""Writes the records that agents would send of a rehearsed job's connections: one of each host a second.
 
-Operations come from the replay: how far each rank is in each group, and how many of some random moments lie inside a
-collective. Connections are made: rings in the order of the group, messages from sender to receiver, a byte waiting as
-long as its link's class, and what is left of it, lets it. Records are JSON lines in the shape of Eroica's
-`HostCommunication`; times are those of the job.
+Iterations come from the replay. Connections are made: rings in the order of the group, messages from sender to
+receiver, a byte waiting as long as its link's class, and what is left of it, lets it. Records are JSON lines in the
+shape of `eroica_c4d`'s `HostRecord`; times are those of the job.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from prismllm.costs import Costs
 from prismllm.graph import Graph
 from prismllm.replay import Iteration
 from prismllm.whatif import Change, Cut, Network
 
-Floats = NDArray[np.float64]
 Record = dict[str, Any]
 
 
@@ -42,9 +39,7 @@ class Span:
     seconds: float = 40.0
 
 
-def write_records(
-    graph: Graph, costs: Costs, spans: Sequence[Span], path: Path, *, asks: int = 3, seed: int = 1
-) -> int:
+def write_records(graph: Graph, costs: Costs, spans: Sequence[Span], path: Path) -> int:
     """Write a file of records.
 
     Args:
@@ -52,24 +47,21 @@ def write_records(
         costs: Of links.
         spans: One after the other; iterations are counted on.
         path: File, a JSON object a line: `at` (seconds), `host`, `iterations` (rank -> completed), `record`.
-        asks: Moments at which a rank is asked in a second.
-        seed: Of these moments.
 
     Returns:
         How many records.
     """
-    random, encoder, count = np.random.default_rng(seed), msgspec.json.Encoder(), 0
+    encoder, count = msgspec.json.Encoder(), 0
     at, done = 0.0, 0
     with path.open("wb") as file:
-        for number, span in enumerate(spans):
+        for span in spans:
             cycle = _Cycle(graph, span.iterations)
             flows = {} if cycle.is_endless else _flows(graph, costs, span, cycle.period_s / len(span.iterations))
             for second in range(1, int(span.seconds) + 1):
-                for host, row in cycle.tell(float(second), done, asks, random):
-                    row["record"] |= {"interval_s": 1.0, "flows": flows.get(host, [])}
-                    if number == 0 and second == 1:
-                        row["record"]["groups"] = _groups(graph, host)
-                    file.write(encoder.encode({"at": at + second, "host": f"host{host}"} | row) + b"\n")
+                for host, iterations in cycle.iterated(float(second), done):
+                    record = {"interval_s": 1.0, "flows": flows.get(host, [])}
+                    row = {"at": at + second, "host": f"host{host}", "iterations": iterations, "record": record}
+                    file.write(encoder.encode(row) + b"\n")
                     count += 1
             at += int(span.seconds)
             if not cycle.is_endless:
@@ -78,7 +70,7 @@ def write_records(
 
 
 class _Cycle:
-    """Iterations that repeat, rank by rank: when collectives are entered and completed; seconds from their begin."""
+    """Iterations that repeat, rank by rank; seconds from their begin."""
 
     def __init__(self, graph: Graph, iterations: Sequence[Iteration]) -> None:
         self.graph, self.count = graph, len(iterations)
@@ -89,60 +81,21 @@ class _Cycle:
         self.period_s = float("inf") if self.is_endless else float((ended - began).mean())
         self.iterations = iterations
 
-    def tell(self, now_s: float, done: int, asks: int, random: np.random.Generator) -> Iterator[tuple[int, Record]]:
-        """Each host's record of the second that ends now.
+    def iterated(self, now_s: float, done: int) -> Iterator[tuple[int, dict[int, int]]]:
+        """Each host's ranks, and how many iterations each has completed.
 
         Args:
             now_s: Since this span began.
             done: Iterations before it.
-            asks: Moments at which each rank is asked.
-            random: Draws them.
         """
         whole = 0 if self.is_endless else int(now_s // self.period_s)
         rest_s = self.begin_s + (now_s if self.is_endless else now_s % self.period_s)
-        moments_s = self.begin_s + (now_s - random.random(asks) if self.is_endless
-                                    else random.random(asks) * self.period_s)  # fmt: skip
-        hosts: dict[int, Record] = defaultdict(lambda: {"iterations": {}, "record": {"workers": []}})
-        for number in range(len(self.iterations[0].tracks)):
-            for rank, row, completed in self._ranks(number, rest_s, moments_s, done + whole * self.count):
-                host = hosts[rank // self.graph.job.local_world]
-                host["iterations"][rank] = completed
-                host["record"]["workers"].append({"worker": rank, "asked": asks, "answered": asks, "state": "S"} | row)
+        hosts: dict[int, dict[int, int]] = defaultdict(dict)
+        for number, track in enumerate(self.iterations[0].tracks):
+            ends = np.sum([one.tracks[number].end_s <= rest_s for one in self.iterations], axis=0)
+            for at, rank in enumerate(track.block.ranks.tolist()):
+                hosts[rank // self.graph.job.local_world][rank] = done + whole * self.count + int(ends[at])
         yield from sorted(hosts.items())
-
-    def _ranks(self, number: int, rest_s: float, moments_s: Floats, before: int) -> Iterator[tuple[int, Record, int]]:
-        layout, kinds = self.graph.layout, self.graph.job.kinds
-        tracks = [one.tracks[number] for one in self.iterations]
-        block, calls = tracks[0].block, kinds[tracks[0].block.kind].step.calls
-        each = Counter(layout.family_of(call.group) for call in calls if not call.is_pairwise)
-        entered = {family: np.zeros(len(block.ranks), np.int64) for family in each}
-        completed = {family: np.zeros(len(block.ranks), np.int64) for family in each}
-        inside = np.zeros((len(moments_s), len(block.ranks)), np.int64)
-        for track, iteration in zip(tracks, self.iterations, strict=True):
-            opens = np.zeros_like(inside, bool)
-            for place, call in enumerate(calls):
-                if call.is_pairwise:
-                    continue
-                family = layout.family_of(call.group)
-                at_s, done_s = track.at_s[track.launches[place]], iteration.done_s[block.slots[place]]
-                entered[family] += at_s <= rest_s
-                completed[family] += done_s <= rest_s
-                opens |= (at_s <= moments_s[:, None]) & (moments_s[:, None] < done_s)
-            inside += opens
-        ends = np.sum([track.end_s <= rest_s for track in tracks], axis=0)
-        for at, rank in enumerate(block.ranks.tolist()):
-            counts = [{"group": str(layout.group_of(family, rank)),
-                       "entered": before * n + int(entered[family][at]) - 1,
-                       "completed": before * n + int(completed[family][at]) - 1}
-                      for family, n in each.items()]  # fmt: skip
-            yield rank, {"inside": int(inside[:, at].sum()), "counts": counts}, before + int(ends[at])
-
-
-def _groups(graph: Graph, host: int) -> list[Record]:
-    local = graph.job.local_world
-    return [{"name": str(number), "description": group.description or "group", "ranks": group.ranks}
-            for number, group in enumerate(graph.job.groups)
-            if any(rank // local == host for rank in group.ranks)]  # fmt: skip
 
 
 def _flows(graph: Graph, costs: Costs, span: Span, iteration_s: float) -> dict[int, list[Record]]:
