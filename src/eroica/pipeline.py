@@ -147,7 +147,7 @@ def _judge(
     Looking through all series of all workers first would cost more than the verdict.
     """
     try:
-        suspects = localize(patterns, baseline, settings, reading_of, engine)
+        suspects = localize(patterns, baseline, settings, reading_of)
         return diagnose(suspects, context, settings), View(suspects, context, settings)
     except (InputError, ValueError, IndexError):  # what series that do not fit together end in
         kept, damaged = leave_out_damaged(patterns, engine)
@@ -156,7 +156,7 @@ def _judge(
             raise
     missing = _missing(kept, context.expected_workers)
     context = msgspec.structs.replace(context, missing=missing, notes=(*context.notes, *damaged))
-    suspects = localize(kept, past, settings, reading_of, engine)
+    suspects = localize(kept, past, settings, reading_of)
     return diagnose(suspects, context, settings), View(suspects, context, settings)
 
 

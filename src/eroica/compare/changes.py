@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from eroica.compare.matching import Pair
 from eroica.compare.table import Table
-from eroica.localize.peers import USE_FLOOR
+from eroica.localize.rule import USE_FLOOR
 from eroica.model.comparison import ChangeReason
 from eroica.model.pattern import FunctionKey
 from eroica.settings import Settings

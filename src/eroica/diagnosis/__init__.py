@@ -27,7 +27,7 @@ from eroica.diagnosis.hypotheses import list_hypotheses
 from eroica.diagnosis.selection import explained_us, find_causes
 from eroica.diagnosis.view import View, WindowContext
 from eroica.diagnosis.waits import read_waits
-from eroica.localize.suspects import Suspects
+from eroica.localize import Suspects
 from eroica.model.causes import CATALOG, CatalogEntry
 from eroica.model.verdict import Coverage, Verdict, VerdictWindow
 from eroica.settings import Settings

@@ -20,9 +20,9 @@ from eroica.diagnosis.operators import (
     speed_against_peers,
     then,
 )
+from eroica.localize import Suspects
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
-from eroica.localize.suspects import Suspects
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
 from eroica.model.pattern import FunctionKey, WorkerPattern, Workload
 from eroica.model.verdict import Cost, IterationTimes

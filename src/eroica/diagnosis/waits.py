@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.localize import Suspects
 from eroica.localize.direct_waits import DirectWaits
-from eroica.localize.suspects import Suspects
 from eroica.model.verdict import WaitEdge, Waits
 
 Floats = NDArray[np.float64]

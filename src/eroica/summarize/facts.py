@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,8 +12,6 @@ from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples, Series
 from eroica.model.pattern import LinkUse, Neighbor
-from eroica.model.series import encode_series
-from eroica.model.timeline import ChannelSeries
 from eroica.model.window import Capture
 from eroica.summarize.sweep import Times
 from eroica.summarize.utilization import find_resources, of_device, own_device
@@ -29,11 +28,6 @@ _LONGEST_NAME = 64
 Window = tuple[int, int]
 #: A record takes some 60 bytes on the wire.
 _MOST = 16
-MOST_BINS = 120
-#: Values are told in steps of this: finer ones are not to be seen and cost bytes.
-_STEP = 1 / 256
-#: Lengths of bins keep so many significant bits, so that their middles are short numbers.
-_BITS = 6
 _OF_A_GPU = ("gpu_utilization", "gpu_memory_utilization", "gpu_power")
 
 
@@ -237,7 +231,25 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def channel_series(capture: Capture, samples: Samples | None, most: int = MOST_BINS) -> list[ChannelSeries]:
+class ChannelSeries(NamedTuple):
+    """One hardware channel over a window, in bins of equal length. B of them.
+
+    Attributes:
+        name: Of the channel.
+        per_s: Distinct values a second that were really measured; lines are not to be drawn finer.
+        start_ns: Start of each bin after the start of the window, rising. int64 [B].
+        mean: Mean utilization in each bin, 0-1; NaN where nothing was measured. float64 [B].
+        highest: Highest value in each bin, 0-1. float64 [B].
+    """
+
+    name: str
+    per_s: float
+    start_ns: Times
+    mean: NDArray[np.float64]
+    highest: NDArray[np.float64]
+
+
+def channel_series(capture: Capture, samples: Samples | None, most: int) -> list[ChannelSeries]:
     """Channels of a worker and its host that are fractions of something, the most telling first.
 
     Args:
@@ -255,8 +267,7 @@ def channel_series(capture: Capture, samples: Samples | None, most: int = MOST_B
     device = resources["device"].series.channel.device if "device" in resources else ""
     others = [samples.find("run_queue", thread), *(samples.find(name, device) for name in _OF_A_GPU)]
     found += [[one] for one in others if one is not None and one.channel.unit == "fraction"]
-    made = (_binned(series, window, most) for series in found if series)
-    return [one for one in made if one is not None]
+    return [one for series in found if series and (one := _binned(series, window, most)) is not None]
 
 
 def _binned(series: Sequence[Series], window: tuple[int, int], most: int) -> ChannelSeries | None:
@@ -264,32 +275,16 @@ def _binned(series: Sequence[Series], window: tuple[int, int], most: int) -> Cha
     channel = series[0].channel
     per_s = min(channel.rate_hz, 1e9 / max(channel.resolution_ns, 1))
     bins = int(min(most, max((window[1] - window[0]) / 1e9 * per_s, 1)))
-    edges = _edges(window, bins)
+    edges = np.linspace(window[0], window[1], bins + 1).astype(np.int64)
     low, high = edges[:-1], edges[1:]
     means = np.stack([one.mean_over(low, high) for one in series])
-    known = ~np.isnan(means)
-    if not known.any():
+    count = (~np.isnan(means)).sum(axis=0)
+    if not count.any():
         return None
-    count = known.sum(axis=0)
     mean = np.where(count > 0, np.nansum(means, axis=0) / np.maximum(count, 1), np.nan)
     highest = np.fmax.reduce([_highest(one, low, high) for one in series])
-    middle = (low - window[0] + (high - low) / 2) / 1e3
-    return ChannelSeries(
-        name=channel.name,
-        per_s=round(per_s, 1),
-        at_us=encode_series(middle.astype(np.float32), exact=True),
-        mean=_stepped(mean),
-        highest=_stepped(np.fmax(highest, mean)),
-    )
-
-
-def _edges(window: tuple[int, int], bins: int) -> Times:
-    """Borders of at most so many bins of equal length, but for the last one."""
-    wanted_us = max((window[1] - window[0]) / bins / 1e3, 1.0)
-    grain_us = 2.0 ** (np.floor(np.log2(wanted_us)) - _BITS)
-    length_ns = np.ceil(wanted_us / grain_us) * grain_us * 1e3
-    edges: Times = np.rint(np.arange(window[0], window[1], length_ns, dtype=np.float64)).astype(np.int64)
-    return np.append(edges[edges < window[1]], window[1])
+    clipped = (np.clip(value, 0.0, 1.0) for value in (mean, np.fmax(highest, mean)))
+    return ChannelSeries(channel.name, per_s, low - window[0], *clipped)
 
 
 def _highest(series: Series, low: Times, high: Times) -> NDArray[np.float64]:
@@ -301,7 +296,3 @@ def _highest(series: Series, low: Times, high: Times) -> NDArray[np.float64]:
     bounds = np.stack((first, np.maximum(after, first + 1)), axis=1).ravel()
     highest: NDArray[np.float64] = np.fmax.reduceat(np.append(padded, np.nan), bounds)[::2]
     return np.where((after > first) & (high > series.start_ns), highest, np.nan)
-
-
-def _stepped(value: NDArray[np.float64]) -> bytes:
-    return encode_series((np.rint(np.clip(value, 0.0, 1.0) / _STEP) * _STEP).astype(np.float32), exact=True)
