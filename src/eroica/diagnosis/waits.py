@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize import Suspects
-from eroica.localize.direct_waits import DirectWaits
+from eroica.localize.ledger import DirectWaits
 from eroica.model.verdict import WaitEdge, Waits
 
 Floats = NDArray[np.float64]

@@ -91,6 +91,11 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         return any(pattern.has_accelerator for pattern in self.patterns)
 
     @cached_property
+    def is_recorded(self) -> bool:
+        """The patterns were read from traces that another tool recorded: there is nothing beside the traces."""
+        return any(pattern.found_by for pattern in self.patterns)
+
+    @cached_property
     def known_ranks(self) -> frozenset[int]:
         """Global ranks of all workers."""
         return frozenset(self.ranks)

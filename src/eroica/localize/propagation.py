@@ -6,13 +6,10 @@ iterations. All times are microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.meetings import MeetingBlock
+from eroica.localize.graph import Meetings
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -24,22 +21,7 @@ _LEAST_ON_ITS_WAY = 1e-6
 _ROUNDED_US = 10.0
 
 
-class _Meetings(msgspec.Struct, eq=False):
-    """Executions of all blocks, flat."""
-
-    worker: Places
-    meeting: Places
-    team: Places
-    start: Floats
-    end: Floats
-    critical: Floats
-    wait: Floats
-    share: Floats
-    column: Places
-    count: int
-
-
-def propagate(blocks: Sequence[MeetingBlock], wait_WI: Floats) -> tuple[Floats, float]:
+def propagate(flat: Meetings, wait_WI: Floats) -> tuple[Floats, float]:
     """Lay waiting at the workers with which the delay began.
 
     The waiting in a meeting is laid at the workers that came last. A part of each such worker's blame is explained by
@@ -49,7 +31,7 @@ def propagate(blocks: Sequence[MeetingBlock], wait_WI: Floats) -> tuple[Floats, 
     The rest is the worker's own doing. Nothing is lost: blame and what is withheld add up to the waiting.
 
     Args:
-        blocks: Matched executions with places in time, waits and shares of blame.
+        flat: Matched executions with places in time, waits and shares of blame.
         wait_WI: Critical time in any communication. float64 [W, I].
 
     Returns:
@@ -61,11 +43,11 @@ def propagate(blocks: Sequence[MeetingBlock], wait_WI: Floats) -> tuple[Floats, 
         and its own wait states in it pass it on. Deviation: waits carry the blame in proportion to their length.
     """
     blamed_WI = np.zeros(wait_WI.shape)
-    flat = _flatten(blocks)
-    if flat is None:
+    if not flat.wait.any():
         return blamed_WI, 0.0
+    flat = flat.at(np.lexsort((flat.end, flat.worker)))
     passed_E, unknown_E, low_E, high_E, waited_E = _passed_on(flat, wait_WI)
-    mass_M = np.bincount(flat.meeting, weights=flat.wait, minlength=flat.count)
+    mass_M = np.bincount(flat.meeting, weights=flat.wait, minlength=flat.transfer.size)
     enough = _LEAST_ON_ITS_WAY * float(mass_M.sum())
     late = np.flatnonzero((flat.share > 0) & (flat.column >= 0))
     for hop in range(_MOST_HOPS + 1):
@@ -79,43 +61,12 @@ def propagate(blocks: Sequence[MeetingBlock], wait_WI: Floats) -> tuple[Floats, 
         rate = on_its_way / waited_E[late].clip(1e-12)
         steps = np.bincount(low_E[late], weights=rate, minlength=flat.worker.size + 1)
         steps -= np.bincount(high_E[late], weights=rate, minlength=flat.worker.size + 1)
-        mass_M = np.bincount(flat.meeting, weights=flat.wait * np.cumsum(steps)[:-1], minlength=flat.count)
+        mass_M = np.bincount(flat.meeting, weights=flat.wait * np.cumsum(steps)[:-1], minlength=flat.transfer.size)
         mass_M = np.maximum(mass_M, 0.0)
     return blamed_WI, max(float(flat.wait.sum() - blamed_WI.sum()), 0.0)
 
 
-def _flatten(blocks: Sequence[MeetingBlock]) -> _Meetings | None:
-    """Lay out all executions in order of worker and end; None if no worker waited."""
-    if not any(block.wait_us.any() for block in blocks):
-        return None
-    firsts = np.cumsum([0, *(block.transfer_us.size for block in blocks)])
-    worker = np.concatenate([np.repeat(block.members, block.end_us.shape[2]) for block in blocks])
-    end = np.concatenate([block.end_us.ravel() for block in blocks])
-    order = np.lexsort((end, worker))
-    duration, critical, wait, share, column = (
-        np.concatenate([getattr(block, name).ravel() for block in blocks])[order]
-        for name in ("duration_us", "critical_us", "wait_us", "share", "columns")
-    )
-    meeting = [
-        np.broadcast_to(first + block.meetings, block.end_us.shape).ravel()
-        for block, first in zip(blocks, firsts, strict=False)
-    ]
-    team = np.concatenate([np.repeat(block.team, block.end_us[0].size) for block in blocks])
-    return _Meetings(
-        worker=worker[order],
-        meeting=np.concatenate(meeting)[order],
-        team=team[order],
-        start=end[order] - duration,
-        end=end[order],
-        critical=critical,
-        wait=wait,
-        share=share,
-        column=column,
-        count=int(firsts[-1]),
-    )
-
-
-def _passed_on(flat: _Meetings, wait_WI: Floats) -> tuple[Floats, Floats, Places, Places, Floats]:
+def _passed_on(flat: Meetings, wait_WI: Floats) -> tuple[Floats, Floats, Places, Places, Floats]:
     """Split the blame for each execution into a share to pass on and a share to withhold.
 
     Returns:
@@ -131,17 +82,17 @@ def _passed_on(flat: _Meetings, wait_WI: Floats) -> tuple[Floats, Floats, Places
     low_E = np.where(before_E >= 0, before_E + 1, np.searchsorted(flat.worker, flat.worker))
     apart = _apart(flat)
     high_E = np.searchsorted(
-        flat.end + flat.worker * apart, flat.start + flat.worker * apart + _ROUNDED_US, side="right"
+        flat.end + flat.worker * apart, (flat.end - flat.duration) + flat.worker * apart + _ROUNDED_US, side="right"
     )
     high_E = np.maximum(np.minimum(high_E, np.arange(size)), low_E)
     between_E = waited[high_E] - waited[low_E]
     since_E = np.where(before_E >= 0, flat.end[before_E], 0.0)
-    own_E = np.maximum(flat.start - since_E, 0.0) - between_E
+    own_E = np.maximum((flat.end - flat.duration) - since_E, 0.0) - between_E
 
     def usual(value_E: Floats) -> Floats:
-        weight_M = np.bincount(flat.meeting, weights=flat.wait, minlength=flat.count)
-        sum_M = np.bincount(flat.meeting, weights=flat.wait * value_E, minlength=flat.count)
-        usual_M = np.divide(sum_M, weight_M, out=np.zeros(flat.count), where=weight_M > 0)
+        weight_M = np.bincount(flat.meeting, weights=flat.wait, minlength=flat.transfer.size)
+        sum_M = np.bincount(flat.meeting, weights=flat.wait * value_E, minlength=flat.transfer.size)
+        usual_M = np.divide(sum_M, weight_M, out=np.zeros(flat.transfer.size), where=weight_M > 0)
         return np.asarray(usual_M[flat.meeting])
 
     more_own_E = np.maximum(own_E - usual(own_E), 0.0)
@@ -156,7 +107,7 @@ def _passed_on(flat: _Meetings, wait_WI: Floats) -> tuple[Floats, Floats, Places
     return share(more_wait_E), share(unknown_E), low_E, high_E, between_E
 
 
-def _unrecorded(flat: _Meetings, wait_WI: Floats) -> Floats:
+def _unrecorded(flat: Meetings, wait_WI: Floats) -> Floats:
     """Waiting of each execution's worker, in its iteration, in communication that none of the executions is. [E]."""
     cell_E = flat.worker * wait_WI.shape[1] + np.maximum(flat.column, 0)
     known = np.bincount(cell_E, weights=flat.critical * (flat.column >= 0), minlength=wait_WI.size)
@@ -164,7 +115,7 @@ def _unrecorded(flat: _Meetings, wait_WI: Floats) -> Floats:
     return np.where(flat.column >= 0, rest[cell_E], 0.0)
 
 
-def _last_of_team(flat: _Meetings) -> Places:
+def _last_of_team(flat: Meetings) -> Places:
     """The last execution of the same worker and team that was over before each began, -1 = none. intp [E].
 
     What was issued as one, like a send with a receive, does not count as before.
@@ -176,11 +127,14 @@ def _last_of_team(flat: _Meetings) -> Places:
     keys = flat.end[order] + line[order] * apart
     own = np.empty(order.size, dtype=np.intp)
     own[order] = np.arange(order.size)
-    at = np.minimum(np.searchsorted(keys, flat.start + line * apart + _ROUNDED_US, side="right"), own) - 1
+    at = (
+        np.minimum(np.searchsorted(keys, (flat.end - flat.duration) + line * apart + _ROUNDED_US, side="right"), own)
+        - 1
+    )
     first = np.searchsorted(line[order], np.arange(lines.size))[line]
     return np.where(at >= first, order[np.maximum(at, 0)], -1).astype(np.intp)
 
 
-def _apart(flat: _Meetings) -> float:
+def _apart(flat: Meetings) -> float:
     """More than any two times of one worker differ by: with it, times of all lie in one sorted array."""
-    return 4.0 * float(np.abs(flat.end).max() + np.abs(flat.start).max()) + 1e3
+    return 4.0 * float(np.abs(flat.end).max() + np.abs(flat.end - flat.duration).max()) + 1e3
