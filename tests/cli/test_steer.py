@@ -22,7 +22,7 @@ from eroica.cli import steer as steering
 from eroica.cli import steered
 from eroica.cli.steer import Fleet, Receiver, Steered
 from eroica.errors import UsageError
-from eroica.model.order import Order
+from eroica.model.verdict import Order
 
 
 def order(*hosts: str, action: str = "isolate-host", restart: bool = True) -> Order:

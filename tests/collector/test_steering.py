@@ -22,8 +22,7 @@ from eroica.collector.__main__ import _listeners
 from eroica.collector.orders import ORDERS_FILE, Orders, Steering
 from eroica.collector.service import Collector
 from eroica.model.communication import Communication, Place
-from eroica.model.order import Order
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Order, Verdict
 from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.places import Places

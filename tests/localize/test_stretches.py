@@ -10,8 +10,8 @@ import pytest
 
 from eroica.localize.arrivals import read_arrivals
 from eroica.localize.fleet import Fleet, build_fleet
+from eroica.localize.replay import shortened
 from eroica.localize.simulate import Removal, share_gains, simulated_gain
-from eroica.localize.stretches import find_stretches, progress_with, shortened
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from support.pipelines import Step, patterns_of_played, play
@@ -68,28 +68,6 @@ def test_pauses_of_one_worker_after_another_are_worth_all_of_them() -> None:
     assert simulated_gain(fleet, removed) == pytest.approx(EXTRA / (PLAIN_US + EXTRA), abs=0.01)
 
 
-def test_two_who_are_slow_in_different_stretches_each_get_their_own() -> None:
-    work = alike()
-    work[0, :, 2] += EXTRA
-    work[3, :, 6] += EXTRA
-    fleet = fleet_of(work)
-    removed = [np.zeros_like(fleet.iteration_us) for _ in range(2)]
-    removed[0][0] = removed[1][3] = EXTRA
-    assert share_gains(fleet, [Removal(one) for one in removed]) == pytest.approx(
-        [EXTRA / (PLAIN_US + 2 * EXTRA)] * 2, abs=0.01
-    )
-
-
-def test_a_slow_device_is_slow_in_all_stretches() -> None:
-    work = alike()
-    work[2] *= 1.5
-    fleet = fleet_of(work)
-    removed = np.zeros_like(fleet.iteration_us)
-    removed[2] = 0.5 * WORK * MEETINGS
-    truth = 0.5 * WORK * MEETINGS / (1.5 * WORK + TRANSFER) / MEETINGS
-    assert simulated_gain(fleet, removed) == pytest.approx(truth, abs=0.01)
-
-
 def test_what_all_workers_spend_is_not_taken_from_where_noise_makes_them_late() -> None:
     """With 20 % of noise, time taken from each one's latest stretches would save several times what was spent."""
     work = alike() * np.random.default_rng(2).uniform(0.8, 1.2, (WORKERS, ITERATIONS, MEETINGS))
@@ -98,28 +76,6 @@ def test_what_all_workers_spend_is_not_taken_from_where_noise_makes_them_late() 
     small = 0.1 * EXTRA
     gain = simulated_gain(fleet, np.full_like(fleet.iteration_us, small))
     assert 0.7 * small < gain * float(fleet.iteration_us.mean()) < 1.2 * small
-
-
-def test_time_that_no_worker_waits_for_gains_nothing_in_any_stretch() -> None:
-    work = alike()
-    work[1, :, 0] += EXTRA
-    work[2, :, 0] += 0.9 * EXTRA
-    fleet = fleet_of(work)
-    removed = np.zeros_like(fleet.iteration_us)
-    removed[2] = 0.9 * EXTRA
-    assert simulated_gain(fleet, removed) == pytest.approx(0.0, abs=0.001)
-
-
-def test_lengths_that_are_not_changed_leave_all_progress_as_it_was() -> None:
-    work = alike() * np.random.default_rng(3).uniform(0.2, 2.0, (WORKERS, ITERATIONS, MEETINGS))
-    replay = fleet_of(work).replay
-    assert replay is not None
-    graph = replay.graph
-    post_E, need_E, edge_WJ = progress_with(graph, replay.stretches, replay.stretches.length_S)
-    assert post_E == pytest.approx(graph.post_E, abs=1e-3)
-    assert need_E == pytest.approx(graph.need_E, abs=1e-3)
-    assert edge_WJ == pytest.approx(graph.progress_WJ, abs=1e-3)
-    assert not find_stretches(graph).excess_S.any()
 
 
 def test_what_is_taken_away_adds_up() -> None:

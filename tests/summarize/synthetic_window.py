@@ -7,9 +7,8 @@ import numpy as np
 from eroica.model.pattern import WorkerPattern
 from eroica.model.window import Capture, ClockPair, GarbageCollection
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.trace.schema import Category
 from eroica.trace.stacks import SampledThread, StackTimeline
-from eroica.trace.table import EventTable
+from eroica.trace.table import Category, EventTable
 
 PID = 100
 TRAINING = 100

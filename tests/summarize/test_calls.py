@@ -13,7 +13,7 @@ from eroica.summarize.activity import find_outline
 from eroica.summarize.calls import call_frame, new_trees, read_calls
 from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.sweep import Functions
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 
 ENGINE_THREAD = 150
 OTHER_THREAD = 160

@@ -11,8 +11,7 @@ from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
 from eroica.summarize.collectives import Execution, collective_kind, find_executions
 from eroica.summarize.rows import collective_series
-from eroica.trace.schema import Category
-from eroica.trace.table import CollectiveArguments
+from eroica.trace.table import Category, CollectiveArguments
 
 US = 1000
 MS = 1_000_000

@@ -11,7 +11,7 @@ from eroica.summarize.rows import Tally
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, ThreadSamples
 from eroica.summarize.staging import find_critical_path
 from eroica.summarize.sweep import Functions, empty_layer, join_durations
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 
 WINDOW = (10, 70)
 AUTOGRAD = 150

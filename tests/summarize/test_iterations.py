@@ -3,7 +3,7 @@ from synthetic_window import TRAINING, Events
 
 from eroica.summarize.iterations import find_iterations
 from eroica.summarize.phases import find_training_thread
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 
 ENGINE = 150
 

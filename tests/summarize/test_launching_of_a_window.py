@@ -9,7 +9,7 @@ from synthetic_window import PID, SCRIPT, STEP, TRAINING, Events, capture, is_co
 from eroica.model.pattern import LAUNCHING
 from eroica.settings import Settings
 from eroica.summarize.pattern import summarize_worker
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 
 US, MS = 1_000, 1_000_000
 ENGINE = 150

@@ -3,7 +3,7 @@ import pytest
 from synthetic_window import BACKWARD, HOOK, LOADER, SCRIPT, STEP, TRAINING, Events
 
 from eroica.summarize.phases import PHASES, find_parts, is_apply_frame, is_engine_frame, phases_at, stack_phase
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 
 
 def phases_of(events, names):

@@ -12,8 +12,7 @@ from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from eroica.summarize.host import clean_note
 from eroica.summarize.recorded import find_groups, summarize_recording
-from eroica.trace.schema import Category
-from eroica.trace.table import CollectiveArguments, TraceHeader
+from eroica.trace.table import Category, CollectiveArguments, TraceHeader
 
 ENGINE = 150
 US = 1000

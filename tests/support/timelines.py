@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from eroica.model.pattern import FunctionPattern, Phase, WorkerPattern
+from eroica.model.pattern import FunctionPattern, Phase, Timeline, Track, WorkerPattern
 from eroica.model.series import decode_series, encode_series
-from eroica.model.timeline import Timeline, Track
 from eroica.wire.codec import encode_record
 
 _ORDER: tuple[Phase, ...] = ("input", "forward", "backward", "other", "optimizer")

@@ -7,7 +7,7 @@ import pytest
 from eroica.errors import InputError
 from eroica.model.worker import ProcessGroup
 from eroica.trace.kineto import read_trace
-from eroica.trace.schema import Category, is_collective_kernel
+from eroica.trace.table import Category, is_collective_kernel
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the folder ../shared/traces is not here")

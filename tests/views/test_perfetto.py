@@ -19,9 +19,8 @@ from click.testing import CliRunner
 from eroica.cli import group
 from eroica.cli.perfetto import align
 from eroica.errors import UsageError
-from eroica.model.pattern import WorkerPattern
+from eroica.model.pattern import Timeline, WorkerPattern
 from eroica.model.series import decode_series, encode_series
-from eroica.model.timeline import Timeline
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker

@@ -33,7 +33,7 @@ import msgspec
 
 from eroica.cli import steered
 from eroica.errors import UsageError
-from eroica.model.order import Order
+from eroica.model.verdict import Order
 from eroica.wire.admission import ThreadFront
 from eroica.wire.network import is_loopback
 

@@ -27,8 +27,7 @@ import httpx
 import msgspec
 
 from eroica.collector.webhook import TRY_S, try_to_send, usable_address
-from eroica.model.order import Action, Order
-from eroica.model.verdict import Finding, Verdict
+from eroica.model.verdict import Action, Finding, Order, Verdict
 from eroica.settings import Settings
 
 _WAYS = ("connection", "sending", "receiving")

@@ -102,7 +102,7 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     anybody where members are missing, but for recorded traces whose ends confirm the pairing: there the late among
     those present are, and what they are blamed for is a lower bound.
 
-    Blame is passed on to where delays began (`localize.propagation`), as far as the records tell when executions ended.
+    Blame is passed on to where delays began (`localize.ledger`), as far as the records tell when executions ended.
     """
     ledger = Ledger(fleet)
     groups = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from eroica.engine import HERE, Engine
 from eroica.errors import InputError
 from eroica.localize.entries import Entries, gather_entries
-from eroica.localize.excess import Excess, excess_over_peers, find_measure, median_of_others
+from eroica.localize.excess import median_of_others
 from eroica.localize.matching import Carriers
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
-from eroica.model.pattern import CollectiveRecord, FunctionPattern, WorkerPattern
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.rows import RowTable
 from eroica.model.series import decode_alike, decode_series, decode_together
 from eroica.model.words import worker_list
@@ -72,18 +72,9 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         """Mean over workers and iterations that count."""
         return float(self.iteration_us.mean()) if self.iteration_us.size else 0.0
 
-    @cached_property
-    def measure(self) -> NDArray[np.bool_]:
-        """Workers that tell what is usual in their role: not the late ones, where these are most. bool [W]."""
-        return find_measure(self.wait_us, self.roles)
-
     def usual(self, values: Floats) -> Floats:
-        """Take for each worker the median over its role's others that tell what is usual. [..., W]; NaN without any."""
-        return median_of_others(values, self.roles, self.measure)
-
-    def above_usual(self, time_WI: Floats, factor_W: Floats | None = None) -> Excess:
-        """Measure the time of workers above what is usual in their role, times a factor. See `excess_over_peers`."""
-        return excess_over_peers(time_WI, self.roles, factor_W, self.measure)
+        """Take for each worker the median over its role's others. [..., W]; NaN without any."""
+        return median_of_others(values, self.roles)
 
     @cached_property
     def has_accelerator(self) -> bool:
@@ -124,17 +115,6 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         device_s = np.where(place_FW >= 0, self._device_s[place_FW], 0.0).sum(axis=0)
         iterations_W = [max(pattern.last_iteration - pattern.first_iteration, 1) for pattern in self.patterns]
         return np.asarray(device_s * 1e6 / np.asarray(iterations_W))
-
-    def row(self, function: int, worker: int) -> FunctionPattern | None:
-        """One function on one worker, None where that lacks it."""
-        at = int(self.place[function, worker])
-        return self.rows[at] if at >= 0 else None
-
-    def rows_of(self, function: int) -> list[tuple[int, FunctionPattern]]:
-        """The workers that have a function, in order, each with its row of it."""
-        workers = np.flatnonzero(self.place[function] >= 0)
-        rows = map(self.rows.__getitem__, self.place[function, workers].tolist())
-        return list(zip(workers.tolist(), rows, strict=True))
 
     def series(self, functions: Sequence[int], workers: NDArray[np.intp] | None = None) -> Floats:
         """Critical time of some functions together, iteration by iteration.

@@ -179,7 +179,6 @@ class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         name: Its command's name, without arguments.
         pid: Process id on that host.
         cpu_cores: Cores it used on average over the window.
-        memory_bytes: Resident memory.
         device: The worker's device if it uses that ("cuda:0"), else empty.
         device_utilization: Its share of that device's time, 0-1; 0 if unknown.
     """
@@ -187,7 +186,6 @@ class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     pid: int
     cpu_cores: float = 0.0
-    memory_bytes: int = 0
     device: str = ""
     device_utilization: float = 0.0
 
@@ -268,3 +266,45 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     found_by: str = ""
     has_trace: bool = True
     notes: tuple[str, ...] = ()
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """Slices of the critical path, in order of start.
+
+    Attributes:
+        name: For people: "critical path".
+        names: The functions that occur, as in `FunctionKey.name`.
+        kinds: Kind of each of `names`.
+        phases: Part of the iteration of each of `names`; empty if unknown.
+        function: Of each slice, its place in `names`; int32.
+        start_us: Of each slice, after the start of the iteration; float32.
+        duration_us: Of each slice; float32.
+        dropped: Slices that did not get room, the shortest ones.
+
+    Arrays are made by `eroica.model.series.encode_series` and have one value a slice.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    kinds: tuple[FunctionKind, ...]
+    function: bytes
+    start_us: bytes
+    duration_us: bytes
+    phases: tuple[Phase, ...] = ()
+    dropped: int = 0
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """What the picture of one worker is drawn from where its raw trace is gone.
+
+    Attributes:
+        iteration: Captured iteration that is shown, 0-based: the same on all workers of a window.
+        start_us: Its start after the start of this worker's window, by its own clock.
+        duration_us: How long it took.
+        critical: What the worker's iteration waited for, from end to end; without overlaps. None if unknown.
+    """
+
+    iteration: int
+    start_us: float
+    duration_us: float
+    critical: Track | None = None

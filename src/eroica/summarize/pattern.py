@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples
-from eroica.model.pattern import CollectiveRecord, WorkerPattern, Workload
+from eroica.model.pattern import CollectiveRecord, Timeline, Track, WorkerPattern, Workload
 from eroica.model.series import encode_series
-from eroica.model.setup import bounded_setup
-from eroica.model.timeline import Timeline, Track
-from eroica.model.window import Capture, FlightEntry
+from eroica.model.window import Capture, FlightEntry, bounded_setup
 from eroica.settings import Settings
 from eroica.summarize.clock import WallClock
 from eroica.summarize.facts import find_neighbors, host_facts, link_uses
@@ -36,9 +34,8 @@ from eroica.summarize.sampled import Stratum
 from eroica.summarize.staging import Sampled, Scene, read_sampled, set_scene, walk
 from eroica.summarize.sweep import Layer
 from eroica.summarize.utilization import disk_facts, find_resources, measure_threads, measure_use
-from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline
-from eroica.trace.table import EventTable
+from eroica.trace.table import Category, EventTable
 from eroica.wire.codec import encode_record
 
 _COLLECTIVES_SHARE = 4

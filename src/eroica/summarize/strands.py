@@ -38,8 +38,7 @@ from eroica.summarize.sweep import (
     split_at,
     unite,
 )
-from eroica.trace.schema import Category
-from eroica.trace.table import EventTable
+from eroica.trace.table import Category, EventTable
 
 _STEP = "ProfilerStep"
 _BACKWARD = PHASES.index("backward")

@@ -17,9 +17,8 @@ import numpy as np
 from eroica.archive.check import read_regular
 from eroica.archive.store import SOURCES_FILE
 from eroica.errors import InputError
-from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.pattern import FunctionKey, Timeline, WorkerPattern
 from eroica.model.series import decode_series
-from eroica.model.timeline import Timeline
 from eroica.settings import Settings
 from eroica.summarize.facts import ChannelSeries, channel_series
 from eroica.summarize.files import read_capture, read_window
