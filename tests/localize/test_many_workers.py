@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from eroica.errors import InputError
 from eroica.localize import entries
 from eroica.localize.excess import median_of_others
-from eroica.localize.fleet import build_fleet
-from eroica.localize.roles import members_of
 from eroica.model.series import decode_series, decode_together, encode_series
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
@@ -32,13 +30,6 @@ def test_the_median_of_others_is_that_of_its_slow_twin(drawn: list[tuple[float, 
     both = median_of_others(np.stack([values, -values]), roles)
     assert np.array_equal(both[0], expected, equal_nan=True)
     assert np.array_equal(median_of_others(values, roles), expected, equal_nan=True)
-
-
-@given(st.lists(st.sampled_from([0, 1, 5, 70_000]), max_size=30))
-def test_members_of_each_role(roles: list[int]) -> None:
-    found = members_of(np.array(roles, dtype=np.intp))
-    expected = [[at for at, own in enumerate(roles) if own == role] for role in sorted(set(roles))]
-    assert [members.tolist() for members in found] == expected
 
 
 @pytest.mark.parametrize("together", [1, 3, 256])
@@ -86,12 +77,6 @@ def test_very_many_like_groups_share_a_function(monkeypatch: pytest.MonkeyPatch)
     (at,) = [at for at, key in enumerate(joined.keys) if key.kind == "collective"]
     assert joined.keys[at].group == "tp of 2"
     assert (joined.critical_us[at] > 0).all()
-
-
-def test_series_of_some_workers_are_rows_of_all() -> None:
-    fleet = build_fleet(synthesize(FleetPlan(workers=6, iterations=12, seed=1)), SETTINGS)
-    rows, some = range(len(fleet.keys)), np.array([4, 1])
-    assert np.array_equal(fleet.series(rows, some), fleet.series(rows)[some])
 
 
 def test_series_decode_together_as_one_by_one() -> None:

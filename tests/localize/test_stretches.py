@@ -10,7 +10,6 @@ import pytest
 
 from eroica.localize.arrivals import read_arrivals
 from eroica.localize.fleet import Fleet, build_fleet
-from eroica.localize.replay import shortened
 from eroica.localize.simulate import Removal, share_gains, simulated_gain
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
@@ -58,16 +57,6 @@ def test_a_slow_loader_before_one_of_eight_meetings_is_worth_all_of_it() -> None
     assert simulated_gain(fleet, removed) == pytest.approx(EXTRA / (PLAIN_US + EXTRA), abs=0.01)
 
 
-def test_pauses_of_one_worker_after_another_are_worth_all_of_them() -> None:
-    """Each iteration another worker stops before another meeting: all wait each time."""
-    work, removed = alike(), np.zeros((WORKERS, ITERATIONS))
-    for iteration in range(ITERATIONS):
-        work[iteration % WORKERS, iteration, (3 * iteration) % MEETINGS] += EXTRA
-        removed[iteration % WORKERS, iteration] = EXTRA
-    fleet = fleet_of(work)
-    assert simulated_gain(fleet, removed) == pytest.approx(EXTRA / (PLAIN_US + EXTRA), abs=0.01)
-
-
 def test_what_all_workers_spend_is_not_taken_from_where_noise_makes_them_late() -> None:
     """With 20 % of noise, time taken from each one's latest stretches would save several times what was spent."""
     work = alike() * np.random.default_rng(2).uniform(0.8, 1.2, (WORKERS, ITERATIONS, MEETINGS))
@@ -76,19 +65,6 @@ def test_what_all_workers_spend_is_not_taken_from_where_noise_makes_them_late() 
     small = 0.1 * EXTRA
     gain = simulated_gain(fleet, np.full_like(fleet.iteration_us, small))
     assert 0.7 * small < gain * float(fleet.iteration_us.mean()) < 1.2 * small
-
-
-def test_what_is_taken_away_adds_up() -> None:
-    work = alike() * np.random.default_rng(4).uniform(0.2, 2.0, (WORKERS, ITERATIONS, MEETINGS))
-    replay = fleet_of(work).replay
-    assert replay is not None
-    cells = WORKERS * ITERATIONS
-    less_C = np.random.default_rng(5).uniform(0, 20_000, cells)
-    before = np.bincount(replay.stretches.cell_S, weights=replay.stretches.length_S, minlength=cells)
-    short_S = shortened(replay.stretches, less_C, np.minimum(less_C, 3_000.0))
-    after = np.bincount(replay.stretches.cell_S, weights=short_S, minlength=cells)
-    assert (short_S >= 0).all()
-    assert before - after == pytest.approx(np.minimum(less_C, before))
 
 
 def test_a_worker_that_is_held_loses_that_share_of_its_work_and_all_that_of_their_transfers() -> None:

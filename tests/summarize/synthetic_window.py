@@ -55,7 +55,7 @@ class Events:
         )
 
 
-def timeline(threads, rate_hz=100.0, unreadable=0):
+def timeline(threads, rate_hz=100.0):
     """Stacks from {(pid, tid): [(start, end, stack), ...]}."""
     stacks, rows, names = {}, [], []
     for number, (thread, stretches) in enumerate(threads.items()):
@@ -70,7 +70,6 @@ def timeline(threads, rate_hz=100.0, unreadable=0):
         start_ns=table[:, 2],
         end_ns=table[:, 3],
         rate_hz=rate_hz,
-        unreadable=unreadable,
     )
 
 

@@ -30,18 +30,6 @@ def test_profiler_steps_end_where_the_next_one_begins():
     assert one.notes == ()
 
 
-def test_the_same_step_noted_on_other_threads_and_on_the_device_counts_once():
-    events = steps(100, 100)
-    events.note("ProfilerStep#5", 3, 90, thread=ENGINE).note("ProfilerStep#5", 2, 80)
-    events.add("ProfilerStep#6", 110, 205, Category.OTHER, thread=7)
-    assert found(events).edges_ns.tolist() == [0, 101, 201]
-
-
-def test_steps_that_overlap_by_rounding_all_count():
-    events = Events().note("ProfilerStep#1", 0, 101).note("ProfilerStep#2", 100, 200).note("ProfilerStep#3", 199, 300)
-    assert found(events).edges_ns.tolist() == [0, 100, 199, 300]
-
-
 def test_steps_cut_by_the_profiler_at_either_end_are_left_out_and_said_so():
     one = found(steps(30, 100, 100, 3))
     assert one.edges_ns.tolist() == [31, 132, 233]
@@ -123,17 +111,6 @@ def test_a_first_iteration_in_which_the_host_only_filled_the_queue_of_an_idle_de
     assert any("ran ahead of the device" in note for note in one.notes) == has_device
 
 
-def test_several_optimizers_in_a_row_end_one_iteration():
-    assert found(training(3, ("SGD", "Adam"))).edges_ns.tolist() == [1, 94, 194, 294]
-    assert found(training(3, ("SGD", "SGD"))).edges_ns.tolist() == [1, 94, 194, 294]
-
-
-def test_an_optimizer_that_steps_seldom_is_not_what_iterations_are_counted_by():
-    events = training(20)
-    events.note("Optimizer.step#EMA.step", 1095, 1099)
-    assert len(found(events).edges_ns) == 21
-
-
 def test_accumulated_gradients_are_one_iteration():
     assert found(training(3, passes=4)).edges_ns.tolist() == [1, 89, 189, 289]
 
@@ -154,17 +131,6 @@ def test_without_an_optimizer_the_loader_marks_iterations():
             events.add("aten::mm", at + 10 + place * 10, at + 19 + place * 10)
     one = found(events)
     assert (one.found_by, one.edges_ns.tolist()) == ("loader", [0, 100, 200, 300])
-
-
-def repeated(*last):
-    """Five times the same operators, those of four layers among them; `last` end each time."""
-    events = Events().add("aten::setup", 0, 1)
-    for number in range(5):
-        at = 10 + number * 100
-        names = ["embed", *["norm", "mm", "gelu", "mm"] * 3, "loss", *last]
-        for place, name in enumerate(names):
-            events.add(name if ":" in name else f"aten::{name}", at + place * 5, at + place * 5 + 4)
-    return events
 
 
 def test_where_nothing_marks_iterations_the_whole_trace_is_one():

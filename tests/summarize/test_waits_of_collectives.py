@@ -69,13 +69,6 @@ def test_operators_tell_without_samples():
     assert waits(calls, thread(), active=[*range(0, 61), 91, 92]) == [(39, 40), (60, 90)]
 
 
-def test_buckets_that_are_waited_for_one_after_the_other_count_without_gaps():
-    calls = [(0, 50), (20, 70), (40, 90)]
-    active = [*range(0, 31), 90, 95]
-    samples = thread((90, TRAINING), (200, OTHER))
-    assert waits(calls, samples, active) == [(30, 50), (30, 70), (40, 90)]
-
-
 def test_an_end_that_was_noted_late_still_is_one():
     """Who waited for a bucket may go on before the group's thread has its core again, now and then."""
     begins = range(0, 500, 100)
@@ -99,45 +92,6 @@ def test_python_and_a_wait_in_one_function_are_told_by_what_comes_between():
     calls = [(at, at + 62) for at in begins]
     active = [one for at in begins for one in (at, at + 40, at + 42, at + 62, at + 99)]
     assert waits(calls, thread((500, TRAINING)), active) == [(at + 42, at + 62) for at in begins]
-
-
-@pytest.mark.parametrize("before", ["operator", "python", "python beside it"])
-def test_a_short_one_after_something_longer_counts_whole(before):
-    """3 ms are too short for samples, and nothing that came before them can be the wait."""
-    begin = 5 if before == "python beside it" else 30
-    active = [0, 30, 33, 40]
-    busy = (np.array([0]), np.array([30 * MS])) if before == "operator" else NOTHING
-    parts = ((30, DEVICE), (100, OTHER))
-    assert waits([(begin, 33)], thread(*parts), active, busy) == [(30, 33)]
-
-
-def test_a_send_that_nobody_waits_for_does_not_cost_what_is_waited_for_meanwhile():
-    """The receive ends at 50 and is waited for; the send to the other side is open from 5 to 80."""
-    calls = [(5, 80), (10, 50)]
-    active = [5, 10, 50, *range(51, 100)]
-    assert waits(calls, thread((50, ALL_REDUCE), (100, TRAINING)), active) == [(79, 80), (10, 50)]
-
-
-def test_a_wait_shorter_than_a_period_does_not_make_the_work_before_it_one():
-    """The work beside the collective is followed by a wait of 2 ms, which samples only hit now and then."""
-    begins = range(0, 1000, 100)
-    calls = [(at, at + 62) for at in begins]
-    time = np.arange(0, 1000 * MS, 5.3 * MS).astype(np.int64)
-    at = time % (100 * MS)
-    function = np.where(at < 60 * MS, DEVICE, np.where(at < 62 * MS, ALL_REDUCE, OTHER)).astype(np.int32)
-    samples = ThreadSamples(time, function, np.zeros(len(time), np.int8))
-    active = [moment for at in begins for moment in (at, at + 62)]
-    found = [one for one in waits(calls, samples, active) if one is not None]
-    assert sum(high - low for low, high in found) == pytest.approx(20, abs=15)
-
-
-def test_without_samples_in_the_window_every_stretch_counts():
-    late = thread((50, TRAINING))._replace(time_ns=np.arange(10, dtype=np.int64) * PERIOD + 2 * WINDOW[1])
-    assert waits([(10, 40)], late) == [(10, 40)]
-
-
-def test_a_window_that_ends_within_a_wait():
-    assert waits([(400, 1000)], thread((1000, ALL_REDUCE)), [390]) == [(400, 1000)]
 
 
 def test_the_kernel_tells_naps_from_waits():
@@ -204,25 +158,6 @@ def test_what_waits_in_the_standard_library_waits_for_no_collective(leaf, elsewh
 def test_a_process_group_that_is_written_in_python_waits_in_the_standard_library_for_its_collectives(caller, elsewhere):
     stack = ("<module> (train.py:1)", caller, "Pending.wait (theirs/group.py:58)", "Condition.wait (threading.py:295)")
     assert waits_elsewhere(stack) == elsewhere
-
-
-def test_a_model_that_waits_below_a_pipelines_schedule_waits_for_something_of_its_own():
-    stack = (
-        "_step_microbatches (torch/distributed/pipelining/schedules.py:800)",
-        "forward_one_chunk (torch/distributed/pipelining/stage.py:400)",
-        "_call_impl (torch/nn/modules/module.py:1700)",
-        "forward (mine/model.py:10)",
-        "get (queue.py:171)",
-        "wait (threading.py:327)",
-    )
-    assert waits_elsewhere(stack)
-
-
-def test_no_collectives():
-    empty = np.empty(0, np.int64)
-    witness = Witness(thread((100, TRAINING)), RATE_HZ, empty, empty)
-    found = find_waits((empty, empty), empty, NOTHING, witness, WINDOW)
-    assert len(found[0]) == len(found[1]) == 0
 
 
 # --- against a slow twin ---

@@ -45,23 +45,6 @@ def test_a_compressed_trace_reads_the_same(tmp_path):
     assert packed.thread.tolist() == [7, 9]
 
 
-@pytest.mark.parametrize(
-    ("text", "category"),
-    [
-        ("Operator", Category.OPERATOR),
-        ("Kernel", Category.KERNEL),
-        ("Runtime", Category.RUNTIME),
-        ("Memcpy", Category.MEMORY),
-        ("gpu_memset", Category.MEMORY),
-        ("cuda_driver", Category.RUNTIME),
-        ("gpu_user_annotation", Category.OTHER),
-        ("something new", Category.OTHER),
-    ],
-)
-def test_categories_of_all_years_are_known(tmp_path, text, category):
-    assert read_trace(write(tmp_path / "t.json", [event("x", 0, 1, cat=text)])).category.tolist() == [category]
-
-
 def test_an_event_without_an_end_ends_with_the_trace(tmp_path):
     events = [event("open", 1, 0), event("negative", 2, -5), event("minus one", 2, -1), event("last", 3, 4)]
     del events[0]["dur"]

@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from eroica.errors import InputError
@@ -258,20 +257,6 @@ def test_arguments_of_strange_types_do_no_harm(tmp_path, arguments):
 
 
 # --- real traces ---
-
-
-@needs_traces
-@pytest.mark.parametrize(
-    "path", sorted(TRACES.glob("*/*.json*")) + sorted(TRACES.glob("*/*/*.json*")), ids=lambda path: path.name
-)
-def test_every_real_trace_is_read_without_a_loss(path):
-    table = read_trace(path)
-    assert table.losses == ()
-    assert len(table) > 10
-    assert np.all(np.diff(table.start_ns) >= 0)
-    assert np.all(table.end_ns >= table.start_ns)
-    assert table.header.process_id > 0
-    assert table.header.has_wall_clock
 
 
 @needs_traces

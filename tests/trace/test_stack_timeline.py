@@ -135,14 +135,13 @@ def test_a_file_cut_short_is_read_as_far_as_it_goes(tmp_path, lost):
     assert stack_at(timeline, 11, 11, START_NS + 15_000_000)[-1] == "step (project/train.py:10)"
 
 
-def test_frames_that_make_no_sense_are_counted_and_left_out(tmp_path):
+def test_frames_that_make_no_sense_are_left_out(tmp_path):
     sampler = Sampler()
     sampler.sample(0, [11], 900, 11, [MAIN])
     sampler.sample(10_000, [11], 900, 11, [MAIN, ("st\x00ep\ufffd", "/x.py", 1)])
     sampler.sample(20_000, [11], 900, 11, [MAIN, STEP])
     sampler.sample(30_000, [11], 900, 11, [MAIN])
     timeline = sampler.write(tmp_path)
-    assert timeline.unreadable == 1
     assert all(frame.isprintable() for stack in timeline.stacks for frame in stack)
     assert stack_at(timeline, 11, 11, START_NS + 25_000_000)[-1] == "step (project/train.py:10)"
 

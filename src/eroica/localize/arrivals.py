@@ -57,8 +57,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         waited_us: Critical waiting of each worker in each iteration. float64 [W, I].
         blamed_us: Waiting of others that began with each worker: who came last because it waited itself has passed its
             part on. float64 [W, I].
-        direct_us: Waiting of others for each worker, passed on or not. float64 [W, I].
-        direct: The same by pair of workers, over all iterations.
+        direct: Waiting by pair of workers over all iterations, before blame is passed on.
         withheld_us: Waiting nobody is blamed for (nobody clearly last, or somebody else each time).
         executions: Executions that paired.
         transfer_us: Critical time of each execution of (group, kind) in which nobody is waited for, mean over members.
@@ -71,7 +70,6 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     waited_us: Floats
     blamed_us: Floats
-    direct_us: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0)))
     direct: DirectWaits = DirectWaits()
     withheld_us: float = 0.0
     executions: int = 0
@@ -130,7 +128,6 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
     return Arrivals(
         waited_us=ledger.waited,
         blamed_us=ledger.blamed,
-        direct_us=ledger.direct,
         direct=ledger.direct_waits(),
         withheld_us=ledger.withheld,
         executions=ledger.executions,

@@ -75,7 +75,6 @@ class Ledger:
 
     Attributes:
         waited: Critical waiting of each worker. float64 [W, I].
-        direct: Waiting of others for it, passed on or not. float64 [W, I].
         blamed: Waiting of others that began with it. float64 [W, I].
         edge_WJ: Boundaries of the common iterations on each worker's own clock.
         wait_WI: Critical time in communication in these.
@@ -86,7 +85,7 @@ class Ledger:
     def __init__(self, fleet: Fleet) -> None:
         shape = fleet.iteration_us.shape
         self._wait_WI = fleet.wait_us
-        self.waited, self.direct, self.blamed = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self.waited, self.blamed = np.zeros(shape), np.zeros(shape)
         self.withheld = 0.0
         self.executions = 0
         self.transfer_us: dict[tuple[str, str], Floats] = {}
@@ -155,7 +154,6 @@ class Ledger:
         blame_GMK = share_GMK * waited_GK[:, None]
         cells_GMK = members_GM[..., None] * self.waited.shape[1] + np.where(counted_GK[:, None], columns_GMK, 0)
         np.add.at(self.waited.reshape(-1), cells_GMK.ravel(), wait_GMK.ravel())
-        np.add.at(self.direct.reshape(-1), cells_GMK.ravel(), blame_GMK.ravel())
         np.add.at(self.blamed.reshape(-1), cells_GMK[..., :first].ravel(), blame_GMK[..., :first].ravel())
         self.withheld += float((waited_GK - blame_GMK.sum(axis=1))[:, :first].sum())
         self.executions += int(counted_GK.sum())

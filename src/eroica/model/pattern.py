@@ -215,7 +215,6 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             equal `duration_s`.
         dropped_critical_s: Critical seconds of rows that did not fit into the byte budget.
         samples_used: Stack samples that count.
-        samples_dropped: Stack samples thrown away (outside the window, unreadable).
         has_accelerator: Device kernels were seen.
         host_facts: Facts of the host in this window: "cpu_count", "run_queue_wait" (fraction of the training
             thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup); all
@@ -252,7 +251,6 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idle_s: float = 0.0
     dropped_critical_s: float = 0.0
     samples_used: int = 0
-    samples_dropped: int = 0
     has_accelerator: bool = False
     host_facts: dict[str, float] = {}
     links: tuple[LinkUse, ...] = ()

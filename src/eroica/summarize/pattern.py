@@ -109,7 +109,6 @@ def summarize_worker(
         idle_s=tally.idle_ns / 1e9,
         dropped_critical_s=dropped_s + left_out_s,
         samples_used=python.used,
-        samples_dropped=python.dropped,
         has_accelerator=scene.outline.has_accelerator,
         host_facts={**host_facts(capture, samples), **disk_facts(capture, samples, python.threads)},
         links=link_uses(capture, samples),
