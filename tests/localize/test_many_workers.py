@@ -13,10 +13,7 @@ from eroica.localize import entries
 from eroica.localize.excess import median_of_others
 from eroica.model.series import decode_series, decode_together, encode_series
 from eroica.model.worker import ProcessGroup
-from eroica.settings import Settings
 from support.fleet import FleetPlan, synthesize
-
-SETTINGS = Settings()
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, 2.5, np.nan, 7.0]), st.integers(0, 3)), min_size=1, max_size=40))
@@ -50,7 +47,7 @@ def test_entries_are_those_of_the_rows_one_by_one(monkeypatch: pytest.MonkeyPatc
                 assert not found.pattern[function, worker].any()
                 continue
             per_iteration = 1e6 / 4
-            assert found.rows[at] == row
+            assert found.tables[worker][at] == row
             assert found.critical_us[function, worker] == row.critical_s * per_iteration
             assert found.total_us[function, worker] == row.total_s * per_iteration
             assert found.error_us[function, worker] == row.beta_error * pattern.duration_s * per_iteration

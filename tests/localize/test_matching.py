@@ -72,18 +72,6 @@ def test_without_a_named_group_all_workers_are_its_members_if_the_ends_agree() -
     assert not found.notes
 
 
-def test_unknown_members_are_not_guessed() -> None:
-    assert "too few to find them by" in pair_by_order(_short(2))[1]
-    missing = arrivals(*records(group="", paired_by="none"), named=False, world=8)
-    assert missing.blamed_us.sum() == 0
-    assert "only 4 of 8 workers show it" in missing.notes[0]
-
-
-def _short(count: int) -> list[CollectiveRecord]:
-    end, duration = meet(ARRIVALS[:, :count])
-    return [recorded_collective(end[member], duration[member]) for member in range(2)]
-
-
 def cut(*kept: slice, arrivals_MK: np.ndarray = ARRIVALS) -> list[CollectiveRecord]:
     """Workers whose windows begin and end at other executions."""
     end, duration = meet(arrivals_MK)
@@ -119,15 +107,6 @@ def test_ends_that_are_damaged_count_as_none() -> None:
     assert arrivals(*short, named=False).blamed_us.sum() == 0
 
 
-def test_steps_of_one_length_do_not_tell_which_execution_is_too_many() -> None:
-    even = np.arange(10) * 2000.0 + np.zeros((4, 1))
-    assert "do not tell which belong together" in pair_executions(cut(slice(0, 10), slice(0, 9), arrivals_MK=even))[1]
-
-
-def test_numbers_that_differ_by_more_than_a_border_do_not_pair_by_order() -> None:
-    assert "unequal numbers" in pair_by_order(cut(slice(0, 10), slice(4, 10), arrivals_MK=UNEVEN))[1]
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.integers(1, 12), st.booleans())
 def test_whatever_was_recorded_blame_and_waiting_are_equal(seed: int, members: int, count: int, named: bool) -> None:
@@ -152,13 +131,6 @@ def test_the_late_among_those_present_are_blamed_though_a_members_trace_is_missi
     assert found.blamed_us.sum(axis=1).argmax() == 2
     assert found.blamed_us.sum() + found.withheld_us == pytest.approx(found.waited_us.sum())
     assert any("no trace of 1 of 4 members of process group '0' (3)" in note for note in found.notes)
-
-
-def test_with_a_member_missing_too_few_ends_confirm_nothing() -> None:
-    end, duration = meet(ARRIVALS[:, :2])
-    found = arrivals(*(recorded_collective(end[member], duration[member]) for member in range(3)))
-    assert found.blamed_us.sum() == 0
-    assert any("nobody is blamed" in note for note in found.notes)
 
 
 def test_a_member_that_has_a_trace_but_shows_no_execution_refuses_the_pairing() -> None:

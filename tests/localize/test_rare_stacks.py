@@ -18,7 +18,7 @@ from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.wire.codec import decode_record, encode_record
-from support import BackwardHook, FleetPlan, synthesize, synthesize_window
+from support import FleetPlan, synthesize, synthesize_window
 from support.code_troubles import Calls
 
 ITERATIONS, WINDOW_S = 10, 2.0
@@ -167,12 +167,6 @@ def little_room(monkeypatch):
     monkeypatch.setattr(folding, "_MOST_FUNCTIONS", 250)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e300])
-def test_numbers_that_are_none_end_in_no_endless_loop(value):
-    now = [pattern(0, [row((f"root_{at} (lib.py:{at})",), value) for at in range(50)])]
-    assert len(fold_rare_stacks(now, (), 10)[0]) == 1
-
-
 @pytest.mark.usefixtures("little_room")
 def test_a_function_spread_over_hundreds_of_rare_stacks_is_named():
     plan, busy = FleetPlan(workers=32, seed=3), Calls(("augment (project/data.py:7)",), (5,), 30, use=0.95)
@@ -194,23 +188,3 @@ def test_nothing_is_counted_with_a_caller_that_is_read_otherwise():
         (own, own_row), (other, other_row) = of(one).items()
         assert (own, reading(own), own_row.critical_s) == ((MAIN, STEP), False, 1.0)
         assert (other[:2], reading(other), other_row.critical_s) == ((MAIN, STEP), True, pytest.approx(0.009))
-
-
-@pytest.mark.usefixtures("little_room")
-def test_hooks_below_the_autograd_engine_are_not_counted_as_the_engine():
-    """Time in the engine's own frame is a gap between operators, and nobody's Python."""
-    plan = FleetPlan(workers=32, seed=3)
-    now = synthesize(plan, [BackwardHook((5,), 60)], 2)
-    now = with_rare([in_pieces(one, "scale_grad", 300, beside=True) for one in now], 2)
-    verdict = analyze("job", synthesize_window(now, "manual", ()), now, expected_workers=32)
-    cause = verdict.findings[0]
-    assert (cause.cause, cause.workers) == ("python-on-critical-path", (5,))
-    assert cause.function is not None and cause.function.name.startswith("scale_grad")
-
-
-@pytest.mark.usefixtures("little_room")
-def test_a_healthy_job_with_rare_stacks_stays_healthy():
-    plan = FleetPlan(workers=32, seed=3)
-    now, before = with_rare(synthesize(plan, (), 2), 2), with_rare(synthesize(plan, (), 1), 1)
-    verdict = analyze("job", synthesize_window(now, "manual", before), now, before, expected_workers=32)
-    assert verdict.verdict == "healthy"

@@ -240,23 +240,6 @@ def test_a_ring_is_no_pipeline() -> None:
     assert assign_roles(patterns).tolist() == [0] * 4
 
 
-def test_neighbours_that_exchange_borders_are_no_pipeline() -> None:
-    """Four on a line; those with even ranks send first."""
-    patterns = []
-    for rank in range(4):
-        sides = [side for side in ((rank + 1, rank - 1) if rank % 2 == 0 else (rank - 1, rank + 1)) if 0 <= side < 4]
-        kinds = ("send", "recv") if rank % 2 == 0 else ("recv", "send")
-        moves = [(kind, side, iteration) for iteration in range(3) for side in sides for kind in kinds]
-        patterns.append(moving(rank, moves, True))
-    assert stages_of(patterns) == [None] * 4
-    assert assign_roles(patterns).tolist() == [0] * 4
-
-
-def test_one_worker_without_a_place_leaves_all_of_them_to_their_groups() -> None:
-    patterns = [stage(0, None, 1, True), stage(1, 0, None, True), pattern(2, WORLD)]
-    assert stages_of(patterns) == [None] * 3
-
-
 # --- stated by hand ---
 
 

@@ -14,9 +14,7 @@ from eroica.localize.rule import (
     USE_FLOOR,
     distance_from_expectation,
     expected_beta,
-    outlying,
     peer_distances,
-    sample_peers,
 )
 from eroica.model.pattern import FunctionKey
 from eroica.settings import Settings
@@ -76,13 +74,6 @@ def fleets(draw: st.DrawFn) -> np.ndarray:
 @given(fleets())
 def test_the_distance_is_that_of_its_slow_twin(patterns: np.ndarray) -> None:
     sample = rule.sample_peers(len(patterns), 40)
-    assert np.array_equal(rule.differential_distance(patterns, sample), all_pairs(patterns, sample))
-
-
-def test_blocks_of_any_size_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns = np.random.default_rng(3).random((500, 3))
-    sample = rule.sample_peers(500, 100)
-    monkeypatch.setattr(rule, "_BLOCK", 7)
     assert np.array_equal(rule.differential_distance(patterns, sample), all_pairs(patterns, sample))
 
 
@@ -153,21 +144,11 @@ def test_trap_6_a_function_too_short_to_be_sampled_differs_in_nothing_but_its_ti
     assert our_flags(patterns).sum() == 0
 
 
-def test_every_comparison_of_one_window_takes_the_same_peers() -> None:
-    first, second = sample_peers(3400, 100), sample_peers(3400, 100)
-    assert first.tolist() == second.tolist()
-    assert np.unique(first).size == 100
-
-
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_tiny_fleets_divide_by_nobody(workers: int) -> None:
     distances, flags = peer_distances(np.full((workers, 3), 0.5), np.zeros(workers, dtype=np.intp))
     assert distances.tolist() == [0] * workers
     assert not flags.any()
-
-
-def test_a_margin_below_the_floor_is_no_outlier() -> None:
-    assert outlying(np.array([0.0, 0.0, 0.05, 0.0])).sum() == 0
 
 
 # --- expectation ---

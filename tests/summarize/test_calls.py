@@ -182,16 +182,6 @@ def test_very_deep_recursion_is_cut_and_not_lost():
     assert pattern.idle_s == 0
 
 
-def test_a_million_stacks_do_not_make_a_million_rows():
-    events = Events()
-    for number in range(4000):
-        events.add(f"train.py({number + 1}): step", number * 10, number * 10 + 10, Category.PYTHON)
-    pattern = summarize_worker(capture((0, 20_000, 40_000)), events.table(), None, None, [], Settings())
-    assert is_conserved(pattern)
-    assert len(pattern.functions) <= 3000
-    assert pattern.dropped_critical_s > 0
-
-
 def test_what_is_too_deep_or_too_much_is_said(monkeypatch):
     monkeypatch.setattr("eroica.summarize.calls.MOST_FRAMES", 20)
     monkeypatch.setattr("eroica.summarize.calls._MOST_STACKS", 10)
@@ -201,13 +191,3 @@ def test_what_is_too_deep_or_too_much_is_said(monkeypatch):
     notes = summarize_worker(capture((0, 6000)), events.table(), None, None, [], Settings()).notes
     assert any("left out: 30 Python calls below more than" in note for note in notes)
     assert any("more than 10 different Python stacks" in note for note in notes)
-
-
-def test_of_too_many_threads_of_the_engine_the_busiest_are_read(monkeypatch):
-    monkeypatch.setattr("eroica.summarize.activity._MOST_AUTOGRAD", 2)
-    events = Events()
-    for thread in range(5):
-        for number in range(thread + 1):
-            events.add("autograd::engine::evaluate_function: X", number * 10, number * 10 + 5, thread=8000 + thread)
-    events.add("aten::mm", 0, 100)
-    assert find_outline(events.table(), TRAINING).autograd_threads == (8003, 8004)

@@ -9,7 +9,7 @@ from synthetic_window import Events
 from eroica.model.series import decode_series
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
-from eroica.summarize.collectives import Execution, find_executions
+from eroica.summarize.collectives import find_executions
 from eroica.summarize.rows import collective_series
 from eroica.trace.table import Category, CollectiveArguments
 
@@ -74,12 +74,6 @@ def test_entries_the_ring_lost_leave_their_spans_unnumbered():
     numbered = [record for record in records if record.group]
     assert {record.paired_by for record in numbered} == {"sequence"}
     assert sum(record.dropped + record.executions for record in records) == len(found)
-
-
-def test_spans_that_contradict_the_recorder_are_not_numbered():
-    table, entries, _ = two_groups(4)
-    wrong = [one for number, one in enumerate(entries) if number % 2]
-    assert {one.paired_by for one in find_executions(table, wrong, GROUPS, WINDOW)} == {"none"}
 
 
 def test_without_a_recorder_one_group_is_paired_by_order_and_several_not_at_all():
@@ -226,16 +220,6 @@ def test_a_record_keeps_the_last_executions_and_says_how_many_it_dropped():
     assert decode_series(record.critical_us, np.float32).tolist() == [4, 5, 6, 7, 8, 9]
     assert decode_series(record.elements, np.int64).tolist() == [10] * 6
     assert record.peers == b""
-
-
-def test_of_very_many_groups_those_with_most_collectives_are_kept(monkeypatch):
-    monkeypatch.setattr("eroica.summarize.rows.MOST_RECORDS", 2)
-    found = [
-        Execution(row=0, name="x", kind="barrier", group=group, start_ns=WINDOW[0], end_ns=WINDOW[0] + 5)
-        for group in "abbcccd"
-    ]
-    records = collective_records(found, np.zeros(7, np.int64), np.array(WINDOW), GROUPS, 0, 512)
-    assert [(one.group, one.executions) for one in records] == [("b", 2), ("c", 3)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from eroica.summarize.sampled import (
     PLAIN,
     StackReader,
     ThreadSamples,
-    sample_runs,
     spread_samples,
     stack_function,
     training_samples,
@@ -61,18 +60,6 @@ def test_python_shorter_than_a_period_is_seen_at_its_true_share():
     assert abs(np.mean(estimates) - 0.15) < 0.015
 
 
-def test_where_no_sample_is_near_nobody_is_named():
-    cells = spread_samples(samples_at((10, 1), (2000, 1)), NOTHING, empty_layer(), (0, 3000 * MS), 100.0)
-    covered = int((cells.others.end - cells.others.start).sum())
-    assert covered == (260 + 500) * MS
-
-
-def test_samples_outside_the_window_stand_for_nothing():
-    cells = spread_samples(samples_at((5, 1), (95, 1)), NOTHING, empty_layer(), (10 * MS, 90 * MS), 100.0)
-    assert len(cells.others.start) == 0
-    assert len(cells.strata[0].function) == 0
-
-
 def wrappers_and_hooks(hooked, engine):
     """Fifty runs of a wrapper, 4 ms of each 20; samples in `hooked` of them show a hook, in `engine` of them none."""
     start = np.arange(0, 1000, 20) * MS
@@ -97,12 +84,6 @@ def test_most_samples_decide_and_fewer_share():
     assert wrappers_and_hooks(hooked=range(0, 50, 4), engine=range(1, 50, 10))[0] == 200
     assert 20 < wrappers_and_hooks(hooked=range(0, 50, 10), engine=range(5, 50, 4))[0] < 100
     assert wrappers_and_hooks(hooked=(), engine=range(0, 50, 4))[0] == 0
-
-
-def test_runs_are_consecutive_equal_samples():
-    runs = sample_runs(samples_at((10, 1), (20, 1), (30, 2), (40, 1)), (5 * MS, 45 * MS), 100.0)
-    assert runs.function.tolist() == [1, 2, 1]
-    assert runs.length_ns.tolist() == [20 * MS, 10 * MS, 10 * MS]
 
 
 def test_a_leaf_that_waits_in_the_engine_and_one_below_it_are_told_apart():
@@ -140,11 +121,6 @@ def test_a_stack_that_was_read_while_it_changed_is_dropped():
     good[7] = (70 * MS, 80 * MS, (STEP, HOOK))
     samples = training_samples(timeline({(PID, TRAINING): good}), PID, TRAINING, (), CLOCK, StackReader(Functions()))
     assert len(samples.time_ns) == 19
-
-
-def test_an_unsampled_training_thread_has_no_samples():
-    samples = training_samples(timeline({(PID, 5): []}), PID, TRAINING, (), CLOCK, StackReader(Functions()))
-    assert len(samples.time_ns) == 0
 
 
 CHILD = (

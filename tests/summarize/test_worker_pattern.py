@@ -154,27 +154,12 @@ def test_background_threads_and_loader_children_explain_but_are_never_critical()
     assert row_named(pattern, "Thread.run", thread="background").total_s == pytest.approx(0.4, rel=0.02)
 
 
-def test_the_error_of_beta_shrinks_with_the_number_of_samples():
-    errors = []
-    for count in (4, 64):
-        pattern = summarize(*training(count), iterations(count))
-        errors.append(row_named(pattern, "_try_get_data").beta_error)
-        assert row_named(pattern, "aten::mul_").beta_error == 0.0
-    assert 0 < errors[1] < errors[0] / 3
-
-
 def test_time_without_any_sample_is_idle_and_said_so():
     events, flight, _ = training(3)
     pattern = summarize(events, flight, None, iterations(3))
     assert pattern.idle_s > 0.02
     assert is_conserved(pattern)
     assert any("no Python stacks" in note for note in pattern.notes)
-
-
-def test_stacks_without_the_training_thread_are_said_so():
-    events, flight, _ = training(2)
-    pattern = summarize(events, flight, [], iterations(2), training_thread_id=12345)
-    assert any("training thread" in note for note in pattern.notes)
 
 
 def channel(name, device, value, unit="fraction"):
@@ -240,14 +225,6 @@ def test_a_crowded_pattern_stays_in_its_budget_and_owns_up_to_what_it_dropped(bu
     assert all(record.executions + record.dropped == 600 for record in pattern.collectives)
     betas = [row.beta for row in pattern.functions]
     assert betas == sorted(betas, reverse=True)
-
-
-def test_rows_that_explain_waits_do_not_give_way_to_the_tail():
-    events, flight, stretches, boundaries = crowded()
-    child = {(900, 900): [(0, boundaries[-1], (*CHILD, "Data.__getitem__ (project/data.py:19)"))]}
-    pattern = summarize(events, flight, stretches, boundaries, threads=child)
-    assert pattern.dropped_critical_s > 0
-    assert row_named(pattern, "Data.__getitem__", thread="loader").total_s > 1
 
 
 def test_a_capture_without_a_complete_iteration_is_refused():

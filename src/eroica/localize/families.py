@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from eroica.localize.arrivals import Arrivals
 from eroica.localize.entries import crowded_groups, labels_of
 from eroica.localize.fleet import Fleet
-from eroica.localize.matching import waits_in
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
-from eroica.model.series import decode_series, decode_together
+from eroica.model.series import decode_series
 from eroica.summarize.collectives import collective_kind
 
 Floats = NDArray[np.float64]
@@ -163,52 +162,38 @@ def _labels(fleet: Fleet) -> Mapping[str, str]:
     return found
 
 
-def _elements(record: CollectiveRecord) -> float:
-    """All that its executions carry; 0 = unknown."""
-    return float(decode_series(record.elements, np.int64).sum()) if record.elements else 0.0
-
-
 def _amount(record: CollectiveRecord) -> tuple[int, int]:
     """Executions, and on which step of a ladder of sizes all their elements together stand (0 = unknown)."""
-    elements = _elements(record)
+    elements = float(decode_series(record.elements, np.int64).sum())
     return record.executions, round(np.log(elements) / np.log(SAME_SIZE)) if elements > 0 else 0
 
 
 def _transfer(
     fleet: Fleet, group: str, owners: Mapping[int, CollectiveRecord], rows: tuple[int, ...], booked_K: Floats | None
 ) -> GroupTransfer | None:
-    """None where the members' executions do not lie beside each other one by one; `booked_K` is read where it fits."""
-    records = list(owners.values())
-    first = records[0]
-    whole = all(one.sequence == first.sequence and one.paired_by == "sequence" and not one.dropped for one in records)
-    if not whole or not rows:
+    """None where the members' executions do not lie beside each other one by one.
+
+    Args:
+        fleet: The window.
+        group: Name of the group.
+        owners: Records by worker.
+        rows: Rows of this collective.
+        booked_K: Critical time of each execution in which nobody is waited for, mean over members; None if unpaired.
+    """
+    first = next(iter(owners.values()))
+    whole = all(
+        one.sequence == first.sequence and one.paired_by == "sequence" and not one.dropped for one in owners.values()
+    )
+    if not whole or not rows or booked_K is None or booked_K.size != first.executions:
         return None
-    worker = next(iter(owners))
-    place_K = decode_series(first.iteration, np.int32)
-    own_K = booked_K if booked_K is not None and booked_K.size == place_K.size else _own(records)
-    columns_I = fleet.columns[worker]
-    sums = np.bincount(np.maximum(place_K, 0), weights=own_K * (place_K >= 0), minlength=int(columns_I.max()) + 1)
+    place_K, columns_I = decode_series(first.iteration, np.int32), fleet.columns[next(iter(owners))]
+    sums = np.bincount(np.maximum(place_K, 0), weights=booked_K * (place_K >= 0), minlength=int(columns_I.max()) + 1)
     return GroupTransfer(
         group=group,
         members=tuple(owners),
         rows=rows,
         transfer_us=np.asarray(sums[columns_I], dtype=np.float64),
     )
-
-
-def _own(records: Sequence[CollectiveRecord]) -> Floats:
-    """Critical time of each execution without waiting for a member, mean over members. float64 [K]."""
-    duration_MK = _side_by_side([one.duration_us for one in records])
-    critical_MK = _side_by_side([one.critical_us for one in records])
-    return np.asarray((critical_MK - waits_in(duration_MK, critical_MK)).mean(axis=0))
-
-
-def _side_by_side(encoded: Sequence[bytes]) -> Floats:
-    """Series of all members. float64 [M, K]."""
-    together = decode_together(encoded, np.float32)
-    if together is None:
-        together = np.stack([decode_series(data, np.float32) for data in encoded])
-    return np.asarray(together, dtype=np.float64)
 
 
 def paths_of(fleet: Fleet, transfer: GroupTransfer, least_samples: int) -> GroupPaths:

@@ -99,22 +99,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
     @cached_property
     def knows_launchers(self) -> bool:
         """Rows of Python tell on most workers what a device does for them."""
-        if not self.has_accelerator:
-            return False
-        told = [bool(table.column("device_s").any()) for table in self.rows.tables]
-        return sum(told) >= _MOST_TOLD * len(told)
-
-    @cached_property
-    def _device_s(self) -> Floats:
-        """Seconds that a device works for each of `rows`. float64 [R]."""
-        return np.concatenate([np.zeros(0), *(table.column("device_s") for table in self.rows.tables)])
-
-    def device_us(self, functions: Sequence[int]) -> Floats:
-        """Time per iteration that devices work on what was launched from some functions together. float64 [W]."""
-        place_FW = self.place[list(functions)]
-        device_s = np.where(place_FW >= 0, self._device_s[place_FW], 0.0).sum(axis=0)
-        iterations_W = [max(pattern.last_iteration - pattern.first_iteration, 1) for pattern in self.patterns]
-        return np.asarray(device_s * 1e6 / np.asarray(iterations_W))
+        return self.has_accelerator and bool((self.device_us > 0).any(axis=0).mean() >= _MOST_TOLD)
 
     def series(self, functions: Sequence[int], workers: NDArray[np.intp] | None = None) -> Floats:
         """Critical time of some functions together, iteration by iteration.
@@ -150,7 +135,8 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
 
     def _series_of(self, function: int, workers: NDArray[np.intp]) -> Floats:
         """Critical time of one function on workers that have it. float64 [A, I]."""
-        encoded = self.rows.series(self.place[function, workers])
+        places = zip(workers.tolist(), self.place[function, workers].tolist(), strict=True)
+        encoded = [self.tables[worker].series_of(place) for worker, place in places]
         known = [at for at, data in enumerate(encoded) if data]
         if len(known) < len(encoded):
             spread = np.repeat(self.critical_us[function, workers][:, None], self.columns.shape[1], axis=1)

@@ -229,7 +229,7 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         stall_s: The worker's stall for this window.
         summarize_s: Seconds the summary took.
         raw_bytes: Size of raw trace, stacks and samples.
-        timeline: The critical path of one iteration, for pictures: an encoded `model.timeline.Timeline`
+        timeline: The critical path of one iteration, for pictures: an encoded `Timeline`
             (`eroica.wire.codec.encode_record`); empty if there was nothing to show. Nothing is concluded from it, so it
             stays encoded until a picture is drawn.
         found_by: Recorded traces: how the iterations were found (see `eroica.model.trace`); "span" are none.

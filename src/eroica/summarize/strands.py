@@ -56,7 +56,7 @@ class Strand(NamedTuple):
 
     Attributes:
         name: For people.
-        spans: Executions in order of start, the longer first; they nest. `function` is a number in the keys given along.
+        spans: Executions in order of start, the longer first; they nest. `function` is a number in the keys.
     """
 
     name: str
