@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eroica.errors import InputError
 from eroica.localize import Suspects, localize
 from eroica.localize.rule import SuspectRow, flag_functions
 from eroica.settings import Settings
@@ -46,19 +45,9 @@ def test_against_the_baseline_all_workers_are_beyond_expectation() -> None:
     assert suspects.baseline is not None
 
 
-def test_without_a_baseline_what_all_share_is_no_excess() -> None:
-    suspects = localize(synthesize(PLAN, [SlowPython(30)], 2), [], Settings())
-    assert "_score_tokens" not in {name for name, _, _ in named(suspects)}
-
-
 def test_a_baseline_is_aligned_by_rank_and_function() -> None:
     before = synthesize(PLAN, (), 1)[:3]
     suspects = localize(synthesize(PLAN, [BackwardHook((1,), 20)], 2), before, Settings())
     new = next(at for at, key in enumerate(suspects.fleet.keys) if key.name == "scale_grad")
     assert suspects.before_us[new, :3].tolist() == [0, 0, 0]
     assert np.isnan(suspects.before_us[:, 3]).all()
-
-
-def test_without_patterns_there_is_nothing_to_compare() -> None:
-    with pytest.raises(InputError, match="no worker handed over"):
-        localize([], [], Settings())

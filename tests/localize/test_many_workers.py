@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eroica.errors import InputError
 from eroica.localize import entries
 from eroica.localize.excess import median_of_others
-from eroica.model.series import decode_series, decode_together, encode_series
 from eroica.model.worker import ProcessGroup
 from support.fleet import FleetPlan, synthesize
 
@@ -74,15 +72,3 @@ def test_very_many_like_groups_share_a_function(monkeypatch: pytest.MonkeyPatch)
     (at,) = [at for at, key in enumerate(joined.keys) if key.kind == "collective"]
     assert joined.keys[at].group == "tp of 2"
     assert (joined.critical_us[at] > 0).all()
-
-
-def test_series_decode_together_as_one_by_one() -> None:
-    values = [np.arange(5, dtype=np.float32) + at for at in range(3)]
-    parts = [encode_series(array) for array in values]
-    together = decode_together(parts, np.float32)
-    assert together is not None
-    assert np.array_equal(together, np.stack([decode_series(part, np.float32) for part in parts]))
-    assert decode_together([*parts, b""], np.float32) is None
-    assert decode_together([], np.float32) is None
-    with pytest.raises(InputError):
-        decode_together([parts[0][:-3]], np.float32)

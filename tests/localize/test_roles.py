@@ -25,12 +25,6 @@ NOTHING = {
 }
 
 
-def groups_of(pairs: str, across: str) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    """The default group, two groups of neighbours and two across."""
-    names = (("1", pairs, PAIRS[0]), ("2", pairs, PAIRS[1]), ("3", across, ACROSS[0]), ("4", across, ACROSS[1]))
-    return (WORLD, *names)
-
-
 def pattern(
     rank: int, *groups: tuple[str, str, tuple[int, ...]], used: tuple[tuple[str, str], ...] = ()
 ) -> WorkerPattern:
@@ -73,12 +67,6 @@ def test_undescribed_data_parallel_groups_of_two_stages_are_two_roles() -> None:
     assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 1, 0, 1]
 
 
-def test_a_group_that_only_sends_and_receives_makes_nobody_alike() -> None:
-    groups = groups_of("", "")
-    used = (("1", "send"), ("2", "recv"), ("3", "all_reduce"), ("4", "all_reduce"))
-    assert assign_roles([pattern(rank, *groups, used=used) for rank in range(4)]).tolist() == [0, 1, 0, 1]
-
-
 def test_timings_and_functions_change_no_role() -> None:
     healthy = synthesize(FleetPlan(workers=8, stages=2))
     slow = synthesize(FleetPlan(workers=8, stages=2), [SlowLoader((3,), 500)])
@@ -114,12 +102,6 @@ def test_a_mesh_over_pipeline_data_and_tensor_gives_a_role_to_each_stage_only() 
 def test_groups_that_were_split_off_together_and_share_a_name_are_told_apart() -> None:
     groups = (WORLD, ("5", "undefined", (0, 1)), ("5", "undefined", (2, 3)))
     assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 0, 1, 1]
-
-
-def test_two_models_on_workers_of_their_own_are_two_roles() -> None:
-    groups = (WORLD, ("1", "actor", (0, 1, 2, 3)), ("2", "critic", (4, 5, 6, 7)))
-    used = (("1", "all_reduce"), ("2", "all_reduce"), ("0", "barrier"))
-    assert assign_roles([pattern(rank, *groups, used=used) for rank in range(8)]).tolist() == [0] * 4 + [1] * 4
 
 
 # --- what groups are used for ---

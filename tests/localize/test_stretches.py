@@ -84,27 +84,3 @@ def test_a_worker_that_is_held_loses_that_share_of_its_work_and_all_that_of_thei
     assert gains == pytest.approx([truth, 0.0], abs=0.02)
     apart = msgspec.structs.replace(fleet, replay=None)
     assert simulated_gain(apart, own, held_W=held_W) == pytest.approx(truth, abs=0.01)
-
-
-def test_only_transfers_with_a_held_worker_are_quicker_without_its_being_held() -> None:
-    """Worker 3 is held half of the time: in its pair and among all, but the other pair's long transfer stays."""
-    groups = [
-        ProcessGroup(name=name, ranks=ranks, backend="gloo")
-        for name, ranks in (("a", (0, 1)), ("b", (2, 3)), ("0", (0, 1, 2, 3)))
-    ]
-    pair_us, all_us, long_us = 4_000.0, 3_000.0, 3_600.0
-    programs = [
-        [
-            Step("work", WORK),
-            Step("all_gather", long_us if rank < 2 else pair_us, "a" if rank < 2 else "b"),
-            Step("work", WORK),
-            Step("all_reduce", all_us, "0"),
-            Step("iteration"),
-        ]
-        * ITERATIONS
-        for rank in range(WORKERS)
-    ]
-    fleet = seen(programs, groups)
-    gain = simulated_gain(fleet, np.zeros_like(fleet.iteration_us), held_W=np.array([0.0, 0.0, 0.0, 0.5]))
-    truth = (pair_us - long_us + all_us / 2) / (2 * WORK + pair_us + all_us)
-    assert gain == pytest.approx(truth, abs=0.01)

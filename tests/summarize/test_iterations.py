@@ -111,17 +111,6 @@ def test_a_first_iteration_in_which_the_host_only_filled_the_queue_of_an_idle_de
     assert any("ran ahead of the device" in note for note in one.notes) == has_device
 
 
-def test_accumulated_gradients_are_one_iteration():
-    assert found(training(3, passes=4)).edges_ns.tolist() == [1, 89, 189, 289]
-
-
-def test_optimizers_inside_the_backward_pass_mark_nothing():
-    events = training(3)
-    for at in (0, 100, 200):
-        events.note("Optimizer.step#SGD.step", at + 7, at + 8, thread=ENGINE)
-    assert len(found(events).edges_ns) == 4
-
-
 def test_without_an_optimizer_the_loader_marks_iterations():
     events = Events()
     for number in range(4):
@@ -140,12 +129,6 @@ def test_where_nothing_marks_iterations_the_whole_trace_is_one():
     one = found(events.add("Trace", -50, 500, Category.OTHER, thread=-1))
     assert (one.found_by, one.edges_ns.tolist()) == ("span", [0, 99])
     assert "all of it counts as one" in one.notes[0]
-
-
-def test_of_very_many_iterations_the_last_count():
-    one = found(steps(*[100] * 30), most=10)
-    assert (one.first, one.steps, len(one.edges_ns)) == (25, (25, 34), 11)
-    assert "the last 10 of 30" in one.notes[0]
 
 
 def launched(device_begins, device_length):

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 from synthetic_window import PID, capture
 
-from eroica.errors import InputError
 from eroica.hardware.store import Samples, read_samples
 from eroica.hardware.writer import Channel, SampleWriter
-from eroica.model.window import MOST_BYTES, Capture, bounded_setup, read_setup
+from eroica.model.window import MOST_BYTES, Capture, bounded_setup
 from eroica.model.worker import Worker
-from eroica.summarize.facts import MOST_NEIGHBORS, find_neighbors, host_facts
+from eroica.summarize.facts import find_neighbors, host_facts
 
 S = 1_000_000_000
 START = 100 * S
@@ -68,20 +67,6 @@ def test_one_that_lived_for_a_part_of_the_window_counts_by_that_part(store: Stor
     assert one.cpu_cores == pytest.approx(0.4)
 
 
-def test_the_heaviest_are_kept_and_those_outside_the_window_or_light_are_not(store: Store) -> None:
-    for pid in range(1, 13):
-        store.neighbor(pid, f"p{pid}", pid / 10)
-    store.neighbor(50, "light", 0.01)
-    store.neighbor(51, "early", 3.0, begin=-5.0, end=-1.0)
-    found = find_neighbors(window(), store.read())
-    assert [one.pid for one in found] == list(range(12, 12 - MOST_NEIGHBORS, -1))
-
-
-def test_a_name_with_strokes_is_kept_whole(store: Store) -> None:
-    store.neighbor(7, "kworker/u8:1", 1.0)
-    assert find_neighbors(window(), store.read())[0].name == "kworker/u8:1"
-
-
 def test_processes_on_the_workers_own_device_come_first_and_those_of_others_not_at_all(store: Store) -> None:
     store.neighbor(7, "build", 3.0)
     store.neighbor(8, "infer", 0.2)
@@ -114,13 +99,6 @@ def test_what_cores_did_is_told_apart_by_whose_processes_did_it(store: Store) ->
     assert facts["steal"] == pytest.approx(0.05)
 
 
-def test_where_nobody_looked_nothing_is_told(store: Store) -> None:
-    assert find_neighbors(window(), None) == ()
-    store.gauge("cpu_host", "cpu0", (-1, 0.9), (11, 0.9))
-    facts = host_facts(window(), store.read())
-    assert not {"cores_job", "cores_outside", "cores_unseen", "cores_worker", "steal"} & set(facts)
-
-
 def test_settings_are_bounded_in_number_length_and_letters() -> None:
     facts = bounded_setup({"b": "x" * 500, "a": "1\x1b[31m\n", "n" * 100: "1"})
     assert facts == {"a": "1[31m", "b": "x" * 80}
@@ -128,14 +106,6 @@ def test_settings_are_bounded_in_number_length_and_letters() -> None:
     assert {"torch_threads", "nice"} <= set(bounded_setup(crowd))
     many = bounded_setup({f"name{at:04}": "v" * 80 for at in range(1000)})
     assert 0 < sum(len(name) + len(value) for name, value in many.items()) <= MOST_BYTES
-
-
-@pytest.mark.parametrize("content", [b"", b"[1]", b'{"a": 1}', b"\xff", b"[" * 100_000])
-def test_a_damaged_list_of_settings_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "setup.json"
-    path.write_bytes(content)
-    with pytest.raises(InputError):
-        read_setup(path)
 
 
 def test_what_the_driver_says_of_the_workers_own_device(store: Store) -> None:

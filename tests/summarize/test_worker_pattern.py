@@ -91,17 +91,6 @@ def test_each_millisecond_of_a_healthy_window_has_its_owner():
     assert [row.beta for row in pattern.functions] == sorted((row.beta for row in pattern.functions), reverse=True)
 
 
-def test_iterations_and_waits_are_told_one_by_one():
-    events, flight, stretches = training(4)
-    pattern = summarize(events, flight, stretches, iterations(4))
-    assert decode_series(pattern.iteration_us, np.float32).tolist() == [100_000] * 4
-    assert decode_series(pattern.wait_us, np.float32) == pytest.approx([15_500] * 4, rel=1e-3)
-    (record,) = pattern.collectives
-    assert (record.paired_by, record.executions) == ("sequence", 4)
-    assert decode_series(record.sequence, np.int64).tolist() == [30, 31, 32, 33]
-    assert decode_series(record.iteration, np.int32).tolist() == [0, 1, 2, 3]
-
-
 def test_a_python_hook_inside_the_backward_pass_is_not_hidden_by_the_engine():
     events, flight, stretches = training(6, hook_ms=15)
     pattern = summarize(events, flight, stretches, iterations(6))
