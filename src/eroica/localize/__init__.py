@@ -151,9 +151,10 @@ def align_baseline(fleet: Fleet, baseline: Fleet | None, moved: Sequence[Moved])
     for worker, column in zip(workers.tolist(), order.tolist(), strict=True):
         before[:, worker] = np.where(rows >= 0, baseline.critical_us[rows, column], 0.0)
     for one in moved:
-        now_RA = fleet.critical_us[np.ix_(one.now, workers)]
-        then_A = baseline.critical_us[np.ix_(one.then, order)].sum(axis=0)
+        cells = np.ix_(np.asarray(one.now, dtype=np.intp), workers)
+        now_RA = fleet.critical_us[cells]
+        then_A = baseline.critical_us[list(one.then)][:, order].sum(axis=0)
         total_A = now_RA.sum(axis=0)
         share_RA = np.divide(now_RA, total_A, out=np.zeros(now_RA.shape), where=total_A > 0)
-        before[np.ix_(one.now, workers)] = share_RA * then_A
+        before[cells] = share_RA * then_A
     return before

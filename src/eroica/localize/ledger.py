@@ -7,7 +7,7 @@ executions (one worker in one meeting) or edges (a pair of workers). All times a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from eroica.model.series import decode_series
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
+Scalar = TypeVar("Scalar", bound=np.generic)
 #: Who came last in one group, and more than these others did: a stage that shares the blame among a thousand would make
 #: millions of edges.
 _MOST_LAST = 8
@@ -148,11 +149,11 @@ class Ledger:
         wait_GMK, share_GMK = (array * counted_GK[:, None] for array in (wait_GMK, share_GMK))
         first = counted_GK.shape[1] - (0 if timed is None else timed.end_us.shape[2])
         if timed is not None:
-            judged = (array[..., first:] for array in (wait_GMK, share_GMK, columns_GMK))
+            judged = wait_GMK[..., first:], share_GMK[..., first:], columns_GMK[..., first:]
             self._timed.append(self._laid_flat(members_GM, timed, *judged))
         waited_GK = wait_GMK.sum(axis=1)
         blame_GMK = share_GMK * waited_GK[:, None]
-        cells_GMK = members_GM[..., None] * self.waited.shape[1] + np.where(counted_GK[:, None], columns_GMK, 0)
+        cells_GMK = members_GM[..., None] * self._wait_WI.shape[1] + np.where(counted_GK[:, None], columns_GMK, 0)
         np.add.at(self.waited.reshape(-1), cells_GMK.ravel(), wait_GMK.ravel())
         np.add.at(self.blamed.reshape(-1), cells_GMK[..., :first].ravel(), blame_GMK[..., :first].ravel())
         self.withheld += float((waited_GK - blame_GMK.sum(axis=1))[:, :first].sum())
@@ -180,7 +181,7 @@ class Ledger:
         queues = [self._groups.setdefault(name, len(self._groups)) for name in timed.groups]
         leads_M = np.arange(members) == (1 if timed.is_one_way else -1)
 
-        def flat(values: NDArray[np.generic]) -> NDArray[np.generic]:
+        def flat(values: NDArray[Scalar]) -> NDArray[Scalar]:
             return np.broadcast_to(values, shape).swapaxes(1, 2).ravel()
 
         return Meetings(

@@ -48,7 +48,8 @@ class _Side(NamedTuple):
 
     def at(self, places: Places) -> _Side:
         """Some of the executions."""
-        return _Side(self.worker, *(column[places] if column.size else column for column in self[1:]))
+        columns = {name: getattr(self, name) for name in self._fields[1:]}
+        return self._replace(**{name: column[places] for name, column in columns.items() if column.size})
 
 
 class _Pair(NamedTuple):
@@ -239,8 +240,9 @@ def book_rooted(
     if not told_K.any():
         return
     told = Paired(name=name, members=members, records=records, places=[at[told_K] for at in places])
-    duration_MK, critical_MK, wait_MK, share_MK, columns_MK = (
-        array[:, told_K] for array in (duration_MK, critical_MK, wait_MK, share_MK, columns_MK)
+    columns_MK = columns_MK[:, told_K]
+    duration_MK, critical_MK, wait_MK, share_MK = (
+        array[:, told_K] for array in (duration_MK, critical_MK, wait_MK, share_MK)
     )
     ends_MK = told.chained_ends(ledger, columns_MK)
     timed = place_in_time([name[0]], ends_MK[None], duration_MK[None], critical_MK[None])

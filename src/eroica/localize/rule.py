@@ -128,7 +128,7 @@ def _joined(pattern_RW3: Floats) -> Floats:
     sum_W2 = (beta_RW1 * np.nan_to_num(pattern_RW3[..., 1:])).sum(axis=0)
     unknown_W2 = np.where(joined_W3[:, :1] > 0, np.nan, np.zeros(weight_W2.shape))
     joined_W3[:, 1:] = np.divide(sum_W2, weight_W2, out=unknown_W2, where=weight_W2 > 0)
-    return joined_W3
+    return np.asarray(joined_W3)
 
 
 def _costing(
@@ -138,7 +138,7 @@ def _costing(
     asked = np.flatnonzero(unique_W)
     if asked.size:
         series = fleet.series(rows, asked)
-        sampled = np.sqrt((fleet.error_us[np.ix_(rows, asked)] ** 2).sum(axis=0))
+        sampled = np.sqrt((fleet.error_us[rows][:, asked] ** 2).sum(axis=0))
         noise = np.maximum(series.std(axis=1) / np.sqrt(max(series.shape[1], 1)), sampled)
         least_us = np.maximum(BETA_FLOOR * fleet.mean_iteration_us, _NOISE_ERRORS * noise)
         unique_W[asked] = (excess_W[asked] >= least_us) | _stands_out_by_hardware(pattern_W3, fleet.roles)[asked]

@@ -112,13 +112,14 @@ def _cut(spans: Layer, span: tuple[int, int]) -> Layer:
 
 
 def _join(parts: Sequence[Layer]) -> Layer:
-    return Layer(*map(np.concatenate, zip(empty_layer(), *parts, strict=True)))
+    start, end, function, execution = map(np.concatenate, zip(empty_layer(), *parts, strict=True))
+    return Layer(start, end, function, execution)
 
 
 def _nested(spans: Layer) -> Layer:
     """Order spans and cut them where they cross; of equal spans the first is the outer one."""
     order = np.lexsort((-spans.end, spans.start))
-    spans = Layer(*(column[order] for column in spans))
+    spans = Layer(spans.start[order], spans.end[order], spans.function[order], spans.execution[order])
     if not len(order):
         return spans
     spans = spans._replace(end=nest(spans.start, spans.end).end_N)
