@@ -167,6 +167,12 @@ def little_room(monkeypatch):
     monkeypatch.setattr(folding, "_MOST_FUNCTIONS", 250)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e300])
+def test_numbers_that_are_none_end_in_no_endless_loop(value):
+    now = [pattern(0, [row((f"root_{at} (lib.py:{at})",), value) for at in range(50)])]
+    assert len(fold_rare_stacks(now, (), 10)[0]) == 1
+
+
 @pytest.mark.usefixtures("little_room")
 def test_a_function_spread_over_hundreds_of_rare_stacks_is_named():
     plan, busy = FleetPlan(workers=32, seed=3), Calls(("augment (project/data.py:7)",), (5,), 30, use=0.95)

@@ -182,6 +182,16 @@ def test_very_deep_recursion_is_cut_and_not_lost():
     assert pattern.idle_s == 0
 
 
+def test_a_million_stacks_do_not_make_a_million_rows():
+    events = Events()
+    for number in range(4000):
+        events.add(f"train.py({number + 1}): step", number * 10, number * 10 + 10, Category.PYTHON)
+    pattern = summarize_worker(capture((0, 20_000, 40_000)), events.table(), None, None, [], Settings())
+    assert is_conserved(pattern)
+    assert len(pattern.functions) <= 3000
+    assert pattern.dropped_critical_s > 0
+
+
 def test_what_is_too_deep_or_too_much_is_said(monkeypatch):
     monkeypatch.setattr("eroica.summarize.calls.MOST_FRAMES", 20)
     monkeypatch.setattr("eroica.summarize.calls._MOST_STACKS", 10)

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from synthetic_window import PID, capture
 
+from eroica.errors import InputError
 from eroica.hardware.store import Samples, read_samples
 from eroica.hardware.writer import Channel, SampleWriter
-from eroica.model.window import MOST_BYTES, Capture, bounded_setup
+from eroica.model.window import MOST_BYTES, Capture, bounded_setup, read_setup
 from eroica.model.worker import Worker
 from eroica.summarize.facts import find_neighbors, host_facts
 
@@ -106,6 +107,14 @@ def test_settings_are_bounded_in_number_length_and_letters() -> None:
     assert {"torch_threads", "nice"} <= set(bounded_setup(crowd))
     many = bounded_setup({f"name{at:04}": "v" * 80 for at in range(1000)})
     assert 0 < sum(len(name) + len(value) for name, value in many.items()) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"a": 1}', b"\xff", b"[" * 100_000])
+def test_a_damaged_list_of_settings_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "setup.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        read_setup(path)
 
 
 def test_what_the_driver_says_of_the_workers_own_device(store: Store) -> None:

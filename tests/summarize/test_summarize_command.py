@@ -128,6 +128,16 @@ def test_the_command_works_on_its_own_and_says_nothing(files):
     assert decode_record((files / "pattern").read_bytes(), WorkerPattern).window_id == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("stacks.json", "broken"), ("flight.json", "{"), ("stacks.meta.json", ""), ("probe.json", "{")]
+)
+def test_what_is_damaged_but_optional_becomes_a_note(files, name, text, monkeypatch):
+    (files / name).write_text(text)
+    assert run(files) == 0
+    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    assert any(name in note for note in pattern.notes)
+
+
 def test_a_cut_capture_fails_with_one_line_that_names_it(files, capsys, monkeypatch):
     path = files / "capture.json"
     path.write_bytes(path.read_bytes()[:-20])

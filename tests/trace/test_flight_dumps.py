@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eroica.errors import InputError
@@ -228,3 +228,16 @@ def test_a_dump_with_anything_anywhere_is_a_dump_or_an_error(
         assert isinstance(parse_dump(data, 0), FlightDump)
     except InputError as error:
         assert "\n" not in str(error)
+
+
+@settings(max_examples=250, deadline=None)
+@example(0, b"c\\", 0, False)
+@given(st.integers(0, 10**6), st.binary(max_size=6), st.integers(0, 6), st.booleans())
+def test_a_dump_damaged_anywhere_is_a_dump_or_an_error(at: int, new: bytes, cut: int, as_json: bool) -> None:
+    data = bytearray(_job().as_json(0) if as_json else _job().pickled(0))
+    place = at % len(data)
+    data[place : place + cut] = new
+    try:
+        assert isinstance(parse_dump(bytes(data), 0), FlightDump)
+    except InputError as error:
+        assert str(error)

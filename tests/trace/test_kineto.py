@@ -122,6 +122,14 @@ def test_a_trace_cut_short_keeps_what_is_whole_and_says_what_is_lost(tmp_path):
     assert table.losses == ("the file ends inside event 4 at byte 400; what came after is lost",)
 
 
+def test_a_damaged_checksum_costs_nothing_but_is_said(tmp_path):
+    path = write(tmp_path / "t.json.gz", [event("aten::mm", 1, 2)])
+    path.write_bytes(path.read_bytes()[:-8] + b"\1" * 8)
+    table = read_trace(path)
+    assert len(table) == 1
+    assert any("compressed data is damaged" in loss for loss in table.losses)
+
+
 @pytest.mark.parametrize("keep", [10, 20])
 def test_a_compressed_trace_without_any_text_is_refused(tmp_path, keep):
     path = write(tmp_path / "t.json.gz", [event(f"op{number}", number, 2) for number in range(99)])
@@ -137,6 +145,11 @@ def test_a_foreign_file_is_refused(tmp_path, text):
     (tmp_path / "t.json").write_bytes(text)
     with pytest.raises(InputError):
         read_trace(tmp_path / "t.json")
+
+
+def test_a_base_time_beyond_64_bits_is_refused(tmp_path):
+    with pytest.raises(InputError):
+        read_trace(write(tmp_path / "t.json", [event("a", 0, 1)], baseTimeNanoseconds=10**30))
 
 
 def test_an_empty_trace_is_an_empty_table(tmp_path):

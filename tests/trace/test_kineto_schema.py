@@ -129,6 +129,11 @@ def test_sends_and_receives_tell_the_other_side_if_their_inputs_were_recorded(tm
     ]
 
 
+def test_ids_beyond_64_bits_and_odd_types_are_no_threads(tmp_path):
+    events = [event("a", tid=10**30), event("b", tid=[1]), event("c", tid=7.0), event("d", tid=None, pid={"x": 1})]
+    assert sorted(read(tmp_path, events).thread.tolist()) == [-1, -1, -1, 7]
+
+
 # --- what stands beside the events ---
 
 GROUPS = [
@@ -178,6 +183,14 @@ def test_a_group_whose_members_are_not_all_told_is_left_out(tmp_path, group):
     assert read(tmp_path, [event("a")], distributedInfo=told).header.groups == ()
 
 
+@pytest.mark.parametrize(
+    "told", ["", "not a record", [], 3, {"rank": "x"}, {"rank": -1}, {"rank": True}, {"rank": 10**40}, "[" * 9999]
+)
+def test_a_header_of_strange_types_says_nothing(tmp_path, told):
+    header = read(tmp_path, [event("a")], distributedInfo=told, deviceProperties="oops", host_name=[1]).header
+    assert (header.rank, header.groups, header.host, header.device) == (-1, (), "", "")
+
+
 def test_job_host_and_device_are_read_where_they_stand(tmp_path):
     devices = [{"id": 0, "name": "A"}, {"id": 6, "name": "B"}]
     beside = {"mast_job_name": "run-1", "host_name": "node-7", "deviceProperties": str(devices)}
@@ -213,6 +226,11 @@ def test_a_kernel_without_arguments_gets_those_of_the_call_that_launched_it(tmp_
     table = read(tmp_path, events)
     assert list(table.collectives) == [1]
     assert (table.collectives[1].group, table.collectives[1].sequence) == ("3", 5)
+
+
+@pytest.mark.parametrize("arguments", [[], "text", None, 3, {"Collective name": {"a": 1}, "Process Group Ranks": [1]}])
+def test_arguments_of_strange_types_do_no_harm(tmp_path, arguments):
+    assert len(read(tmp_path, [event("ncclDevKernel_X", cat="kernel", args=arguments)])) == 1
 
 
 # --- real traces ---

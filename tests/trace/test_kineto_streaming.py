@@ -3,6 +3,7 @@ import json
 import math
 import os
 
+import numpy as np
 import pytest
 
 from eroica.errors import InputError
@@ -110,10 +111,30 @@ def test_events_far_from_all_others_do_not_stretch_the_window(tmp_path, far):
     assert "left out: 2 events more than 1 h away from the others" in table.losses[0]
 
 
+def test_an_absurdly_long_event_does_not_stretch_the_window(tmp_path):
+    table = read_trace(write(tmp_path / "t.json", {"traceEvents": [*map(event, range(50)), event(3, dur=1e13)]}))
+    assert (len(table), len(table.losses)) == (50, 1)
+
+
 def test_a_kernel_without_an_end_is_left_out(tmp_path):
     events = [*map(event, range(5)), event(2, cat="kernel", dur=None)]
     table = read_trace(write(tmp_path / "t.json", {"traceEvents": events}))
     assert (len(table), table.losses, table.open_events) == (5, ("left out: 1 device event without an end",), 0)
+
+
+def test_names_of_any_type_become_texts_of_bounded_length(tmp_path):
+    names = ["x" * 1_000_000, "x" * 999_999, 12, None, 1.5, ["list"], {"a": 1}]
+    table = read_trace(
+        write(tmp_path / "t.json", {"traceEvents": [event(at, name=one) for at, one in enumerate(names)]})
+    )
+    assert table.strings == ("x" * 2000, "12", "None", "1.5", "")
+    assert len(table) == 7
+
+
+def test_elements_that_are_no_events_are_counted(tmp_path):
+    path = write(tmp_path / "t.json", {"traceEvents": [event(1), 3, None, "x", [], {}, event(2)]})
+    table = read_trace(path)
+    assert (len(table), table.losses) == (2, ("left out: 4 damaged events",))
 
 
 def test_unescaped_windows_paths_and_foreign_bytes_are_mended(tmp_path):
@@ -198,3 +219,10 @@ def test_damaged_metadata_before_the_events_costs_only_itself(tmp_path):
     table = read_trace(damage(path, b'"fooo"', b"}oops{"))
     assert (len(table), table.header.rank) == (1, 5)
     assert "before the events" in table.losses[0]
+
+
+def test_times_at_both_ends_of_what_can_be_are_no_overflow(tmp_path):
+    events = [event(number * 4e14 - 3.9e15, dur=3.9e15) for number in range(20)]
+    table = read_trace(write(tmp_path / "t.json", {"traceEvents": events, "baseTimeNanoseconds": 2**62}))
+    assert np.all(table.end_ns >= table.start_ns)
+    assert np.all(np.diff(table.start_ns) >= 0)

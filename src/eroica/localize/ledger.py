@@ -33,7 +33,7 @@ _ROUNDED_US = 10.0
 
 
 class DirectWaits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """How long each worker waited directly for each other worker it met, before blame is passed on.
+    """Time that each worker waited directly for each other worker it met, before blame is passed on.
 
     Sparse: only those who came last are waited for. They are few in each group, or share the blame, so that each is
     waited for a little; then those with most of it stand for the others.

@@ -13,8 +13,8 @@ stretch with the lost time makes others wait. Peers show which stretch it is: wo
 meetings in the same order and spend less before this one.
 
 Array suffixes: E executions, M meetings, W workers, J boundaries, I iterations, S stretches in order of worker and
-clock, C cells (a worker in an iteration), N workers that come to the same meetings in an iteration or steps of all main
-lines. Each stretch ends with the beginning of an execution or the end of an iteration. All times are microseconds.
+clock, C cells (a worker in an iteration). N workers come to the same meetings in an iteration, or N steps are those of
+all main lines. Each stretch ends with the beginning of an execution or the end of an iteration. All times are microseconds.
 """
 
 from __future__ import annotations
