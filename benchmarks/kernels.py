@@ -30,8 +30,7 @@ from eroica.summarize.recorded import summarize_recording
 from eroica.summarize.staging import find_critical_path
 from eroica.summarize.sweep import Functions, leaf_segments
 from eroica.summarize.utilization import critical_duration
-from eroica.trace.schema import Category
-from eroica.trace.table import EventTable, TraceHeader
+from eroica.trace.table import Category, EventTable, TraceHeader
 from machine import machine_facts
 
 TRAINING, ENGINE = 100, 150

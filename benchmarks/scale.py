@@ -32,9 +32,7 @@ import msgspec
 import numpy as np
 from zlib_ng import zlib_ng
 
-from eroica.localize.excess import median_of_others
-from eroica.localize.peers import DELTA, MAD_FACTOR, PEERS
-from eroica.localize.rule import Behavior, flag_functions
+from eroica.localize.rule import DELTA, MAD_FACTOR, PEERS, peer_distances
 from eroica.model.pattern import CollectiveRecord, FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.rows import NUMBERS
 from eroica.model.series import encode_series
@@ -156,23 +154,9 @@ def made_behavior(workers: int, functions: int) -> np.ndarray:
 
 
 def ours(pattern: np.ndarray) -> int:
-    """Medians of the peers, distances, flags."""
-    functions, workers, _ = pattern.shape
-    iteration_us = np.float32(1e5)
-    critical = pattern[:, :, 0] * iteration_us
-    roles = np.zeros(workers, dtype=np.intp)
-    behavior = Behavior(
-        keys=[FunctionKey(kind="compute", name=f"kernel_{at}", thread="device") for at in range(functions)],
-        pattern=pattern,
-        critical_us=critical,
-        peers_us=median_of_others(critical, roles),
-        before_us=np.broadcast_to(np.float32(np.nan), critical.shape),
-        roles=roles,
-        mean_iteration_us=float(iteration_us),
-        has_accelerator=True,
-    )
-    noise = lambda function, asked: 0.01 * critical[function, asked]  # noqa: E731
-    return sum(found.workers.size for found in flag_functions(behavior, noise, SETTINGS))
+    """Distances and flags."""
+    roles = np.zeros(pattern.shape[1], dtype=np.intp)
+    return sum(int((peer_distances(one, roles)[1] & (one[:, 0] > SETTINGS.beta_gate)).sum()) for one in pattern)
 
 
 def literal(pattern: np.ndarray, block: int = 50_000) -> int:

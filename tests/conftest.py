@@ -14,7 +14,7 @@ import pytest
 
 import eroica.pipeline
 from eroica.diagnosis import CATALOG, WindowContext
-from eroica.localize.suspects import Suspects
+from eroica.localize import Suspects
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
 from support.fixtures import browser, chromium, mark_thorough

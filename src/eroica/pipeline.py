@@ -131,7 +131,7 @@ def _judge(
     Looking through all series of all workers first would cost more than the verdict.
     """
     try:
-        return diagnose(localize(patterns, baseline, settings, reading_of, engine), context, settings)
+        return diagnose(localize(patterns, baseline, settings, reading_of), context, settings)
     except (InputError, ValueError, IndexError):  # what series that do not fit together end in
         kept, damaged = leave_out_damaged(patterns, engine)
         past, _ = leave_out_damaged(baseline, engine)
@@ -139,7 +139,7 @@ def _judge(
             raise
     missing = _missing(kept, context.expected_workers)
     context = msgspec.structs.replace(context, missing=missing, notes=(*context.notes, *damaged))
-    return diagnose(localize(kept, past, settings, reading_of, engine), context, settings)
+    return diagnose(localize(kept, past, settings, reading_of), context, settings)
 
 
 def _missing(patterns: Sequence[WorkerPattern], expected: int) -> tuple[int, ...]:

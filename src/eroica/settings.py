@@ -202,11 +202,6 @@ class Settings:
     pattern_bytes: int = _setting(
         24_000, "Byte budget of function rows of one worker on the wire.", Numbers(1000, 200_000)
     )
-    timeline_bytes: int = _setting(
-        4000,
-        "Most bytes of a worker's timeline, for pictures (1,500 in jobs of more than 1,024 workers); 0 = none.",
-        Numbers(0, 200_000),
-    )
 
     # --- localize (EROICA, section 4.3) ---
     beta_gate: float = _setting(

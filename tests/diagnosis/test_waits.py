@@ -10,7 +10,8 @@ import pytest
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.diagnosis.sections import MOST_EDGES, MOST_NAMED, read_waits
 from eroica.localize import localize
-from eroica.localize.direct_waits import Meets
+from eroica.localize.fleet import build_fleet
+from eroica.localize.ledger import DirectWaits, Ledger
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import WaitEdge, Waits
 from eroica.pipeline import analyze
@@ -71,25 +72,27 @@ def test_edges_are_direct_and_blame_follows_the_chain() -> None:
     assert waits.blamed_ms[2] > into_culprit
 
 
+def entered(workers: int, members: np.ndarray, wait: np.ndarray, share: np.ndarray) -> DirectWaits:
+    ledger = Ledger(build_fleet(synthesize(FleetPlan(workers=workers, iterations=4)), Settings()))
+    ledger.enter(members, wait, share, np.zeros(wait.shape, dtype=np.intp))
+    return ledger.direct_waits()
+
+
 def test_every_edge_is_what_the_pair_waited_in_all_its_meetings() -> None:
-    meets = Meets()
     wait = np.asarray([[5.0, 1.0], [2.0, 7.0], [3.0, 0.0]])
     share = np.asarray([[0.0, 0.0], [1.0, 0.0], [0.0, 0.5]])
     members, wait, share = np.asarray([(0, 1, 2), (4, 1, 2)]), np.stack([wait] * 2), np.stack([share] * 2)
-    meets.add(members, wait, share, share.sum(axis=2))
-    found = meets.by_pair(6)
+    found = entered(6, members, wait, share)
     got = dict(zip(zip(found.waiter.tolist(), found.on.tolist(), strict=True), found.wait_us.tolist(), strict=True))
     assert got == {(0, 1): 5.0, (2, 1): 6.0, (4, 1): 5.0, (0, 2): 0.5, (1, 2): 7.0, (4, 2): 0.5}
 
 
 def test_of_a_stage_that_comes_late_together_a_few_stand_for_all() -> None:
-    wait, share = np.full((1, 1000, 1), 4.0), np.zeros((1, 1000, 1))
-    share[0, :500] = 1 / 500
-    share[0, 77] = 0.01
-    meets = Meets()
-    meets.add(np.arange(1000)[None], wait, share, share.sum(axis=2))
-    found = meets.by_pair(1000)
-    assert found.on.size < 10_000 and 77 in found.on
+    wait, share = np.full((1, 100, 1), 4.0), np.zeros((1, 100, 1))
+    share[0, :50] = 1 / 50
+    share[0, 37] = 0.1
+    found = entered(100, np.arange(100)[None], wait, share)
+    assert found.on.size < 1_000 and 37 in found.on
 
 
 def test_very_many_workers_leave_a_short_list() -> None:

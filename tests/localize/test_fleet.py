@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-import pytest
 
 from eroica.localize.fleet import build_fleet
 from eroica.model.series import encode_series
 from eroica.settings import Settings
-from support import FleetPlan, SlowLoader, synthesize
+from support import FleetPlan, synthesize
 
 
 def test_workers_stand_in_order_of_rank_and_the_last_pattern_of_a_rank_counts() -> None:
@@ -40,33 +39,3 @@ def test_the_slowest_few_iterations_are_left_out_of_long_windows_only() -> None:
 
     assert slowed(8) == list(range(8))
     assert slowed(30) == [0, 1, *range(3, 30)]
-
-
-def test_waiting_never_exceeds_the_iteration() -> None:
-    patterns = [
-        msgspec.structs.replace(p, wait_us=encode_series(np.full(6, 9e9, dtype=np.float32)))
-        for p in synthesize(FleetPlan(workers=2, iterations=6))
-    ]
-    fleet = build_fleet(patterns, Settings())
-    assert (fleet.wait_us <= fleet.iteration_us).all()
-    assert (fleet.busy_us == 0).all()
-
-
-def test_a_function_that_a_worker_lacks_is_nothing_there() -> None:
-    fleet = build_fleet(synthesize(FleetPlan(iterations=6), [SlowLoader((2,), 40)]), Settings())
-    row = next(at for at, key in enumerate(fleet.keys) if key.name == "_read_block")
-    assert fleet.pattern[row, [0, 1, 3]].tolist() == [[0, 0, 0]] * 3
-    assert fleet.critical_us[row, 2] == pytest.approx(40_000, rel=0.2)
-    assert fleet.series([row])[[0, 1, 3]].sum() == 0
-
-
-def test_the_series_of_rows_add_up_to_their_means() -> None:
-    fleet = build_fleet(synthesize(FleetPlan(iterations=9)), Settings())
-    for row in range(len(fleet.keys)):
-        assert fleet.series([row]).mean(axis=1) == pytest.approx(fleet.critical_us[row], rel=2e-3, abs=1)
-
-
-def test_a_synthetic_worker_loses_no_time_but_to_sampling() -> None:
-    for pattern in synthesize(FleetPlan(seed=8), [SlowLoader((2,), 40)]):
-        named = sum(row.critical_s for row in pattern.functions)
-        assert named + pattern.idle_s == pytest.approx(pattern.duration_s, rel=0.03)

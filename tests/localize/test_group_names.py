@@ -49,11 +49,6 @@ def test_groups_of_one_name_are_told_apart_by_their_members() -> None:
         assert {row.key.group for row in pattern.functions if row.key.kind == "collective"} == {name}
 
 
-def test_groups_with_names_of_their_own_keep_them() -> None:
-    patterns = synthesize(FleetPlan())
-    assert tell_groups_apart(patterns, ()) == [patterns, ()]
-
-
 def test_a_window_that_lacks_one_of_the_groups_calls_the_other_as_the_whole_one_does() -> None:
     before, now = two_jobs_in_one(1)[:4], two_jobs_in_one(2)
     past, _ = tell_groups_apart(before, now)

@@ -59,12 +59,6 @@ def test_of_two_hosts_the_slow_direction_is_named() -> None:
     assert find_slow_link([fast]) is None  # nothing to compare with
 
 
-def test_one_slow_flow_of_a_ring_names_the_path() -> None:
-    found = find_slow_link(ring(0.1, 3.0, 0.1, 0.12))
-    assert found is not None
-    assert (found.hosts, found.way) == (("node-1", "node-2"), "path")
-
-
 def test_late_acknowledgements_tell_which_end_of_a_path_is_slow() -> None:
     """As measured in a ring of three hosts of which node-1 receives at 80 Mbit/s."""
     measured = [
@@ -103,11 +97,6 @@ def test_a_host_whose_many_workers_share_its_link_is_not_slow(many: tuple[str, .
     assert find_slow_link(flows) is None
 
 
-def test_two_slow_hosts_of_many_are_not_taken_for_one() -> None:
-    found = find_slow_link(ring(3.0, 0.1, 0.1, 3.0, 3.0, 0.1, 0.1, 3.0))
-    assert found is None
-
-
 def pattern(rank: int, host: str, *links: LinkUse) -> WorkerPattern:
     return WorkerPattern(
         worker=Worker(global_rank=rank, host=host),
@@ -141,16 +130,6 @@ def test_an_address_that_two_hosts_have_names_nobody() -> None:
         pattern(2, "c", LinkUse(local="10.0.0.3", remote="172.17.0.2", sent_bytes=1e6)),
     ]
     assert read_flows(patterns) == ()
-
-
-def test_a_pattern_from_before_there_were_links_still_decodes() -> None:
-    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(pattern(0, "a")))
-    del plain["links"]
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=WorkerPattern).links == ()
-
-
-def test_patterns_without_links_have_no_flows() -> None:
-    assert read_flows([pattern(0, "a"), pattern(1, "b")]) == ()
 
 
 def test_small_messages_are_no_slow_link_however_long_they_take() -> None:

@@ -7,21 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eroica.localize.arrivals import Arrivals, read_arrivals
-from eroica.localize.blame import is_often, measured_skew, nearly_last
 from eroica.localize.fleet import build_fleet
 from eroica.localize.matching import (
-    EXIT_US,
-    HOST_EXIT_US,
-    Carriers,
-    end_residuals,
     is_contradiction,
     pair_by_order,
     pair_executions,
-    uneven_exit,
 )
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.series import encode_series
-from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from support.recordings import meet, recorded_collective, recorded_worker
 
@@ -55,20 +48,11 @@ def test_executions_in_the_same_order_pair_whatever_the_clocks_say() -> None:
     assert [place.tolist() for place in places] == [list(range(10))] * 4
 
 
-def test_clocks_that_drift_are_no_contradiction() -> None:
-    assert pair_executions(records(drift=5e-5))[1] == ""
-
-
 def test_executions_that_ended_at_other_moments_are_not_the_same_ones() -> None:
     shuffled = np.array([3, 0, 7, 1, 9, 2, 8, 5, 4, 6])
     _, why = pair_executions(records(shuffled))
     assert is_contradiction(why)
     assert "ends of the executions paired by order differ by up to" in why
-
-
-def test_numbers_that_contradict_the_ends_are_refused_too() -> None:
-    shuffled = np.array([3, 0, 7, 1, 9, 2, 8, 5, 4, 6])
-    assert "paired by sequence number" in pair_executions(records(shuffled, paired_by="sequence"))[1]
 
 
 def test_one_odd_execution_does_not_spoil_the_others() -> None:
@@ -84,18 +68,6 @@ def test_without_a_named_group_all_workers_are_its_members_if_the_ends_agree() -
     assert found.executions == 10
     assert found.blame_share([2]) == 1
     assert not found.notes
-
-
-def test_unknown_members_are_not_guessed() -> None:
-    assert "too few to find them by" in pair_by_order(_short(2))[1]
-    missing = arrivals(*records(group="", paired_by="none"), named=False, world=8)
-    assert missing.blamed_us.sum() == 0
-    assert "only 4 of 8 workers show it" in missing.notes[0]
-
-
-def _short(count: int) -> list[CollectiveRecord]:
-    end, duration = meet(ARRIVALS[:, :count])
-    return [recorded_collective(end[member], duration[member]) for member in range(2)]
 
 
 def cut(*kept: slice, arrivals_MK: np.ndarray = ARRIVALS) -> list[CollectiveRecord]:
@@ -133,15 +105,6 @@ def test_ends_that_are_damaged_count_as_none() -> None:
     assert arrivals(*short, named=False).blamed_us.sum() == 0
 
 
-def test_steps_of_one_length_do_not_tell_which_execution_is_too_many() -> None:
-    even = np.arange(10) * 2000.0 + np.zeros((4, 1))
-    assert "do not tell which belong together" in pair_executions(cut(slice(0, 10), slice(0, 9), arrivals_MK=even))[1]
-
-
-def test_numbers_that_differ_by_more_than_a_border_do_not_pair_by_order() -> None:
-    assert "unequal numbers" in pair_by_order(cut(slice(0, 10), slice(4, 10), arrivals_MK=UNEVEN))[1]
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.integers(1, 12), st.booleans())
 def test_whatever_was_recorded_blame_and_waiting_are_equal(seed: int, members: int, count: int, named: bool) -> None:
@@ -168,55 +131,10 @@ def test_the_late_among_those_present_are_blamed_though_a_members_trace_is_missi
     assert any("no trace of 1 of 4 members of process group '0' (3)" in note for note in found.notes)
 
 
-def test_with_a_member_missing_too_few_ends_confirm_nothing() -> None:
-    end, duration = meet(ARRIVALS[:, :2])
-    found = arrivals(*(recorded_collective(end[member], duration[member]) for member in range(3)))
-    assert found.blamed_us.sum() == 0
-    assert any("nobody is blamed" in note for note in found.notes)
-
-
 def test_a_member_that_has_a_trace_but_shows_no_execution_refuses_the_pairing() -> None:
     patterns = [recorded_worker(rank, [own]) for rank, own in enumerate(records()[:3])]
     patterns.append(recorded_worker(3, []))
     assert read_arrivals(build_fleet(patterns, Settings())).blamed_us.sum() == 0
-
-
-def test_threads_on_the_host_may_leave_within_milliseconds() -> None:
-    end, duration = meet(ARRIVALS)
-    ends = end + np.random.default_rng(3).uniform(0, 4000, end.shape)
-    found = [recorded_collective(np.sort(ends[member]), duration[member]) for member in range(4)]
-    assert is_contradiction(pair_executions(found, EXIT_US)[1])
-    assert pair_executions(found, HOST_EXIT_US)[1] == ""
-
-
-@pytest.mark.parametrize(
-    ("backend", "accelerator", "most"),
-    [("nccl", True, EXIT_US), ("gloo", True, HOST_EXIT_US), ("", True, EXIT_US), ("", False, HOST_EXIT_US)],
-)
-def test_what_carries_a_group_says_how_unevenly_it_is_left(backend: str, accelerator: bool, most: float) -> None:
-    group = ProcessGroup(name="0", description="default_pg", ranks=(0, 1), backend=backend)
-    made = recorded_worker(0, [], groups=[group])
-    assert uneven_exit(Carriers([msgspec.structs.replace(made, has_accelerator=accelerator)]), "0") == most
-
-
-def test_residuals_forget_the_difference_of_the_clocks() -> None:
-    ends = np.array([[0.0, 10.0, 20.0], [1000.0, 1010.0, 1023.0]])
-    assert end_residuals(ends).tolist() == [[0, 0, 0], [0, 0, 3]]
-    assert measured_skew(ends, 5.0) == pytest.approx(5.0)
-
-
-def test_who_waits_for_a_small_share_of_what_the_others_do_came_nearly_last() -> None:
-    duration = np.array([[10.0], [60.0], [500.0], [540.0], [480.0]])
-    assert nearly_last(duration, 5.0).ravel().tolist() == [True, True, False, False, False]
-
-
-def test_when_most_come_nearly_last_nobody_did() -> None:
-    assert not nearly_last(np.array([[10.0], [11.0], [12.0], [500.0]]), 5.0).any()
-
-
-def test_often_is_clearly_more_than_ones_turn() -> None:
-    assert is_often(np.array([0.6, 0.5, 0.2]), 8).tolist() == [True, True, False]
-    assert is_often(np.array([0.6, 0.75]), 2).tolist() == [False, True]
 
 
 def test_in_one_iteration_executions_take_the_place_of_iterations() -> None:

@@ -15,7 +15,7 @@ from eroica.collector.recurrence import with_recurrence
 from eroica.compare import Run, compare
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.localize import localize
-from eroica.localize.peers import peer_distances
+from eroica.localize.rule import flag_functions
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.pipeline import analyze
@@ -28,7 +28,8 @@ Judged = tuple[Verdict, dict[tuple[str, str], set[int]]]
 def judged(patterns: Sequence[WorkerPattern], settings: Settings = Settings()) -> Judged:  # noqa: B008
     """The verdict, and the flagged workers by function name and half of the rule."""
     flagged: dict[tuple[str, str], set[int]] = {}
-    for row in localize(patterns, (), settings).abnormal:
+    suspects = localize(patterns, (), settings)
+    for row in flag_functions(suspects, range(len(suspects.fleet.keys)), settings):
         flagged.setdefault((row.key.name, row.why), set()).update(row.workers)
     return analyze("job", synthesize_window(patterns), patterns, settings=settings), flagged
 
@@ -242,30 +243,6 @@ def test_case_5_names_the_process_that_has_come_to_use_the_devices() -> None:
 def test_case_5_is_healthy_in_version_a() -> None:
     before, _ = cases.reinforcement_learning()
     assert judged(before)[0].verdict == "healthy"
-
-
-# --- the rule's traps ---
-
-
-def flagged_by_peers(patterns_W3: np.ndarray, roles_W: np.ndarray | None = None) -> list[int]:
-    roles = np.zeros(len(patterns_W3), dtype=np.intp) if roles_W is None else roles_W
-    return np.flatnonzero(peer_distances(patterns_W3, roles)[1]).tolist()
-
-
-def test_one_outlier_of_3400_flags_one() -> None:
-    noise = np.random.default_rng(3)
-    patterns_W3 = np.stack([noise.normal(0.1, 0.002, 3400), noise.normal(0.7, 0.01, 3400), np.full(3400, 0.05)], axis=1)
-    patterns_W3[1234] = (0.3, 0.2, 0.05)
-    assert flagged_by_peers(patterns_W3) == [1234]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_no_fault_and_tiny_noise_flag_nobody(seed: int) -> None:
-    noise = np.random.default_rng(seed)
-    patterns_W3 = np.stack(
-        [noise.normal(0.03, 0.001, 512), noise.normal(0.7, 0.01, 512), np.abs(noise.normal(0, 0.002, 512))], axis=1
-    )
-    assert flagged_by_peers(patterns_W3) == []
 
 
 @pytest.mark.parametrize("seed", range(3))

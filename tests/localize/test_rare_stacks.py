@@ -18,7 +18,7 @@ from eroica.model.series import decode_series, encode_series
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.wire.codec import decode_record, encode_record
-from support import BackwardHook, FleetPlan, synthesize, synthesize_window
+from support import FleetPlan, synthesize, synthesize_window
 from support.code_troubles import Calls
 
 ITERATIONS, WINDOW_S = 10, 2.0
@@ -97,24 +97,6 @@ def test_what_is_folded_in_one_window_is_folded_in_the_other():
         assert {stack for one in window for stack in of(one)} == {(MAIN, STEP)}
 
 
-def test_functions_of_other_phases_threads_and_kinds_stay_apart():
-    key = FunctionKey(kind="compute", name="aten::mm")
-    other = row((MAIN, STEP), 0.3)
-    in_input = msgspec.structs.replace(other, key=msgspec.structs.replace(other.key, phase="input"))
-    aside = msgspec.structs.replace(other, key=msgspec.structs.replace(other.key, thread="background"))
-    now = [
-        pattern(rank, [msgspec.structs.replace(other, key=key), other, in_input, aside, *leaves(rank, 9, 0.001)])
-        for rank in range(8)
-    ]
-    folded, _, _ = fold_rare_stacks(now, (), 6)
-    assert [(one.key.kind, one.key.phase, one.key.thread) for one in folded[0].functions] == [
-        ("compute", "other", "training"),
-        ("python", "forward", "training"),
-        ("python", "input", "training"),
-        ("python", "forward", "background"),
-    ]
-
-
 def test_series_add_up_and_whoever_has_none_counts_as_its_mean():
     own, child = row((MAIN, STEP), 1.0, series=True), row((MAIN, STEP, "odd (lib.py:1)"), 0.002, series=True)
     now = [pattern(rank, [own, *leaves(rank, 10, 0.002)]) for rank in range(6)]
@@ -125,24 +107,6 @@ def test_series_add_up_and_whoever_has_none_counts_as_its_mean():
     assert series[0] == pytest.approx(np.full(ITERATIONS, 1.0e5), rel=1e-3)  # what has none is little: kept as it is
     assert series[1] == pytest.approx(np.full(ITERATIONS, 1.022e5), rel=1e-3)
     assert series[2] == pytest.approx(np.full(ITERATIONS, 1.1e5), rel=1e-3)
-
-
-def test_the_resource_is_one_that_was_sampled_and_use_is_of_it_alone():
-    stem = (MAIN, STEP)
-    unsampled = row((*stem, "a (lib.py:1)"), 0.03, resource="", resource_samples=0, mu=0.0)
-    cpu, disk = row((*stem, "b (lib.py:2)"), 0.02, mu=0.4), row((*stem, "c (lib.py:3)"), 0.01, mu=1.0, resource="disk")
-    now = [pattern(0, [unsampled, cpu, disk]), *(pattern(rank, leaves(rank, 5, 0.001)) for rank in range(1, 8))]
-    made = of(fold_rare_stacks(now, (), 2)[0][0])[MAIN, STEP]
-    assert (made.resource, made.mu, made.critical_s) == ("cpu", pytest.approx(0.4), pytest.approx(0.06))
-
-
-def test_use_is_a_mean_by_time_and_errors_add_in_squares():
-    first = row((MAIN, STEP, "a (lib.py:1)"), 0.03, mu=1.0, beta_error=0.003)
-    second = row((MAIN, STEP, "b (lib.py:2)"), 0.01, mu=0.2, beta_error=0.004)
-    third = row((MAIN, STEP, "c (lib.py:3)"), 0.02, resource_samples=0, mu=0.0)
-    now = [pattern(0, [first, second, third]), *(pattern(rank, leaves(rank, 5, 0.001)) for rank in range(1, 8))]
-    made = of(fold_rare_stacks(now, (), 2)[0][0])[MAIN, STEP]
-    assert (made.mu, made.beta_error, made.resource, made.count) == pytest.approx((0.8, 0.005, "cpu", 9))
 
 
 @settings(max_examples=60, deadline=None)
@@ -209,11 +173,6 @@ def test_numbers_that_are_none_end_in_no_endless_loop(value):
     assert len(fold_rare_stacks(now, (), 10)[0]) == 1
 
 
-def test_a_job_of_a_few_workers_has_room_for_all_of_them():
-    now = with_rare(synthesize(FleetPlan(workers=32, seed=3), (), 2), 2)
-    assert fold_rare_stacks(now, ())[2] == 0
-
-
 @pytest.mark.usefixtures("little_room")
 def test_a_function_spread_over_hundreds_of_rare_stacks_is_named():
     plan, busy = FleetPlan(workers=32, seed=3), Calls(("augment (project/data.py:7)",), (5,), 30, use=0.95)
@@ -235,23 +194,3 @@ def test_nothing_is_counted_with_a_caller_that_is_read_otherwise():
         (own, own_row), (other, other_row) = of(one).items()
         assert (own, reading(own), own_row.critical_s) == ((MAIN, STEP), False, 1.0)
         assert (other[:2], reading(other), other_row.critical_s) == ((MAIN, STEP), True, pytest.approx(0.009))
-
-
-@pytest.mark.usefixtures("little_room")
-def test_hooks_below_the_autograd_engine_are_not_counted_as_the_engine():
-    """Time in the engine's own frame is a gap between operators, and nobody's Python."""
-    plan = FleetPlan(workers=32, seed=3)
-    now = synthesize(plan, [BackwardHook((5,), 60)], 2)
-    now = with_rare([in_pieces(one, "scale_grad", 300, beside=True) for one in now], 2)
-    verdict = analyze("job", synthesize_window(now, "manual", ()), now, expected_workers=32)
-    cause = verdict.findings[0]
-    assert (cause.cause, cause.workers) == ("python-on-critical-path", (5,))
-    assert cause.function is not None and cause.function.name.startswith("scale_grad")
-
-
-@pytest.mark.usefixtures("little_room")
-def test_a_healthy_job_with_rare_stacks_stays_healthy():
-    plan = FleetPlan(workers=32, seed=3)
-    now, before = with_rare(synthesize(plan, (), 2), 2), with_rare(synthesize(plan, (), 1), 1)
-    verdict = analyze("job", synthesize_window(now, "manual", before), now, before, expected_workers=32)
-    assert verdict.verdict == "healthy"

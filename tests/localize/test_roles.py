@@ -25,12 +25,6 @@ NOTHING = {
 }
 
 
-def groups_of(pairs: str, across: str) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    """The default group, two groups of neighbours and two across."""
-    names = (("1", pairs, PAIRS[0]), ("2", pairs, PAIRS[1]), ("3", across, ACROSS[0]), ("4", across, ACROSS[1]))
-    return (WORLD, *names)
-
-
 def pattern(
     rank: int, *groups: tuple[str, str, tuple[int, ...]], used: tuple[tuple[str, str], ...] = ()
 ) -> WorkerPattern:
@@ -52,21 +46,6 @@ def test_plain_data_parallel_is_one_role() -> None:
     assert assign_roles([pattern(rank, WORLD) for rank in range(4)]).tolist() == [0, 0, 0, 0]
 
 
-def test_workers_without_any_group_are_one_role() -> None:
-    assert assign_roles([pattern(rank) for rank in range(3)]).tolist() == [0, 0, 0]
-
-
-def test_a_described_pipeline_gives_a_role_to_each_stage() -> None:
-    groups = (
-        WORLD,
-        ("1", "mesh_pp", (0, 1)),
-        ("2", "mesh_pp", (2, 3)),
-        ("3", "mesh_dp", (0, 2)),
-        ("4", "mesh_dp", (1, 3)),
-    )
-    assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 1, 0, 1]
-
-
 def test_pipelines_of_pairs_of_neighbours_make_a_line() -> None:
     def paired(*ranks: tuple[int, int]) -> list[WorkerPattern]:
         groups = tuple((f"p{at}", "PIPELINE_MODEL_PARALLEL_GROUP", pair) for at, pair in enumerate(ranks))
@@ -83,37 +62,9 @@ def test_pipelines_of_pairs_of_neighbours_make_a_line() -> None:
     assert stages_of(ring) == [None, None, None]
 
 
-def test_megatron_names_its_pipeline_in_capitals() -> None:
-    groups = (WORLD, ("1", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 2)), ("2", "PIPELINE_MODEL_PARALLEL_GROUP", (1, 3)))
-    assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 0, 1, 1]
-
-
 def test_undescribed_data_parallel_groups_of_two_stages_are_two_roles() -> None:
     groups = (WORLD, ("1", "undefined", (0, 2)), ("2", "undefined", (1, 3)))
     assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 1, 0, 1]
-
-
-def test_tensor_and_data_parallel_members_are_alike() -> None:
-    groups = (
-        WORLD,
-        ("1", "mesh_tp", (0, 1)),
-        ("2", "mesh_tp", (2, 3)),
-        ("3", "mesh_dp", (0, 2)),
-        ("4", "mesh_dp", (1, 3)),
-    )
-    assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 0, 0, 0]
-
-
-def test_a_group_that_only_sends_and_receives_makes_nobody_alike() -> None:
-    groups = groups_of("", "")
-    used = (("1", "send"), ("2", "recv"), ("3", "all_reduce"), ("4", "all_reduce"))
-    assert assign_roles([pattern(rank, *groups, used=used) for rank in range(4)]).tolist() == [0, 1, 0, 1]
-
-
-def test_a_group_of_a_host_that_nobody_used_makes_no_role() -> None:
-    groups = (WORLD, ("1", "checkpoint", (0, 1)), ("2", "checkpoint", (2, 3)))
-    patterns = [pattern(rank, *groups, used=(("0", "all_reduce"),)) for rank in range(4)]
-    assert assign_roles(patterns).tolist() == [0, 0, 0, 0]
 
 
 def test_timings_and_functions_change_no_role() -> None:
@@ -148,29 +99,9 @@ def test_a_mesh_over_pipeline_data_and_tensor_gives_a_role_to_each_stage_only() 
     assert assign_roles([pattern(rank, *groups) for rank in range(8)]).tolist() == [0] * 4 + [1] * 4
 
 
-def test_pipelines_of_another_length_are_other_roles() -> None:
-    groups = (WORLD, ("1", "mesh_pp", (0, 1)), ("2", "mesh_pp", (2, 3, 4)))
-    assert assign_roles([pattern(rank, *groups) for rank in range(5)]).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_hybrid_sharding_makes_no_roles() -> None:
-    groups = (
-        WORLD,
-        *(("s", "mesh_dp_shard", pair) for pair in PAIRS),
-        *(("r", "mesh_dp_replicate", pair) for pair in ACROSS),
-    )
-    assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 0, 0, 0]
-
-
 def test_groups_that_were_split_off_together_and_share_a_name_are_told_apart() -> None:
     groups = (WORLD, ("5", "undefined", (0, 1)), ("5", "undefined", (2, 3)))
     assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 0, 1, 1]
-
-
-def test_two_models_on_workers_of_their_own_are_two_roles() -> None:
-    groups = (WORLD, ("1", "actor", (0, 1, 2, 3)), ("2", "critic", (4, 5, 6, 7)))
-    used = (("1", "all_reduce"), ("2", "all_reduce"), ("0", "barrier"))
-    assert assign_roles([pattern(rank, *groups, used=used) for rank in range(8)]).tolist() == [0] * 4 + [1] * 4
 
 
 # --- what groups are used for ---
@@ -289,35 +220,6 @@ def test_a_ring_is_no_pipeline() -> None:
         patterns.append(with_records(pattern(rank, WORLD), *both))
     assert stages_of(patterns) == [None] * 4
     assert assign_roles(patterns).tolist() == [0] * 4
-
-
-def test_neighbours_that_exchange_borders_are_no_pipeline() -> None:
-    """Four on a line; those with even ranks send first."""
-    patterns = []
-    for rank in range(4):
-        sides = [side for side in ((rank + 1, rank - 1) if rank % 2 == 0 else (rank - 1, rank + 1)) if 0 <= side < 4]
-        kinds = ("send", "recv") if rank % 2 == 0 else ("recv", "send")
-        moves = [(kind, side, iteration) for iteration in range(3) for side in sides for kind in kinds]
-        patterns.append(moving(rank, moves, True))
-    assert stages_of(patterns) == [None] * 4
-    assert assign_roles(patterns).tolist() == [0] * 4
-
-
-def test_two_branches_that_meet_are_a_pipeline() -> None:
-    there, back = [("send", 2, 0), ("recv", 2, 0)], [("recv", 0, 0), ("recv", 1, 0), ("send", 0, 0), ("send", 1, 0)]
-    assert stages_of([moving(0, there, True), moving(1, there, True), moving(2, back, True)]) == [0, 0, 1]
-
-
-def test_two_stages_of_two_workers_each_of_which_sends_to_both_are_a_pipeline() -> None:
-    sides = {0: (2, 3), 1: (2, 3), 2: (0, 1), 3: (0, 1)}
-    kinds = {rank: ("send", "recv") if rank < 2 else ("recv", "send") for rank in sides}
-    moves = {rank: [(kind, side, 0) for kind in kinds[rank] for side in sides[rank]] for rank in sides}
-    assert stages_of([moving(rank, moves[rank], True) for rank in sides]) == [0, 0, 1, 1]
-
-
-def test_one_worker_without_a_place_leaves_all_of_them_to_their_groups() -> None:
-    patterns = [stage(0, None, 1, True), stage(1, 0, None, True), pattern(2, WORLD)]
-    assert stages_of(patterns) == [None] * 3
 
 
 # --- stated by hand ---

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eroica.localize.fleet import Fleet, build_fleet
-from eroica.localize.simulate import Removal, share_gains, simulate_iterations, simulated_gain
+from eroica.localize.simulate import simulate_iterations, simulated_gain
 from eroica.settings import Settings
 from support import FleetPlan, SlowLoader, synthesize
 
@@ -25,11 +25,6 @@ def test_removing_a_latecomers_excess_gains_what_the_others_waited() -> None:
     assert simulated_gain(fleet([[60.0] * 3, [100.0] * 3]), removed) == pytest.approx(0.4)
 
 
-def test_the_next_latest_bounds_the_gain() -> None:
-    removed = np.array([[0.0], [0.0], [60.0]])
-    assert simulate_iterations(fleet([[60.0], [90.0], [120.0]], transfer=5.0), removed).tolist() == [95.0]
-
-
 def test_removing_time_from_someone_who_waits_gains_nothing() -> None:
     assert simulated_gain(fleet([[60.0], [100.0]]), np.array([[50.0], [0.0]])) == 0
 
@@ -37,11 +32,6 @@ def test_removing_time_from_someone_who_waits_gains_nothing() -> None:
 def test_wandering_pauses_gain_more_than_any_workers_mean() -> None:
     busy = 50 + 40 * np.eye(4)
     assert simulated_gain(fleet(busy.tolist()), 40 * np.eye(4)) == pytest.approx(4 / 9)
-
-
-def test_two_equal_latecomers_each_get_what_both_gain() -> None:
-    one, two = np.array([[40.0], [0.0], [0.0]]), np.array([[0.0], [40.0], [0.0]])
-    assert share_gains(fleet([[100.0], [100.0], [60.0]]), [Removal(one), Removal(two)]) == pytest.approx([0.4, 0.4])
 
 
 @settings(deadline=None, max_examples=50)

@@ -11,7 +11,6 @@ import pytest
 from eroica.localize.arrivals import read_arrivals
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.localize.simulate import Removal, share_gains, simulated_gain
-from eroica.localize.stretches import find_stretches, progress_with, shortened
 from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from support.pipelines import Step, patterns_of_played, play
@@ -58,38 +57,6 @@ def test_a_slow_loader_before_one_of_eight_meetings_is_worth_all_of_it() -> None
     assert simulated_gain(fleet, removed) == pytest.approx(EXTRA / (PLAIN_US + EXTRA), abs=0.01)
 
 
-def test_pauses_of_one_worker_after_another_are_worth_all_of_them() -> None:
-    """Each iteration another worker stops before another meeting: all wait each time."""
-    work, removed = alike(), np.zeros((WORKERS, ITERATIONS))
-    for iteration in range(ITERATIONS):
-        work[iteration % WORKERS, iteration, (3 * iteration) % MEETINGS] += EXTRA
-        removed[iteration % WORKERS, iteration] = EXTRA
-    fleet = fleet_of(work)
-    assert simulated_gain(fleet, removed) == pytest.approx(EXTRA / (PLAIN_US + EXTRA), abs=0.01)
-
-
-def test_two_who_are_slow_in_different_stretches_each_get_their_own() -> None:
-    work = alike()
-    work[0, :, 2] += EXTRA
-    work[3, :, 6] += EXTRA
-    fleet = fleet_of(work)
-    removed = [np.zeros_like(fleet.iteration_us) for _ in range(2)]
-    removed[0][0] = removed[1][3] = EXTRA
-    assert share_gains(fleet, [Removal(one) for one in removed]) == pytest.approx(
-        [EXTRA / (PLAIN_US + 2 * EXTRA)] * 2, abs=0.01
-    )
-
-
-def test_a_slow_device_is_slow_in_all_stretches() -> None:
-    work = alike()
-    work[2] *= 1.5
-    fleet = fleet_of(work)
-    removed = np.zeros_like(fleet.iteration_us)
-    removed[2] = 0.5 * WORK * MEETINGS
-    truth = 0.5 * WORK * MEETINGS / (1.5 * WORK + TRANSFER) / MEETINGS
-    assert simulated_gain(fleet, removed) == pytest.approx(truth, abs=0.01)
-
-
 def test_what_all_workers_spend_is_not_taken_from_where_noise_makes_them_late() -> None:
     """With 20 % of noise, time taken from each one's latest stretches would save several times what was spent."""
     work = alike() * np.random.default_rng(2).uniform(0.8, 1.2, (WORKERS, ITERATIONS, MEETINGS))
@@ -98,41 +65,6 @@ def test_what_all_workers_spend_is_not_taken_from_where_noise_makes_them_late() 
     small = 0.1 * EXTRA
     gain = simulated_gain(fleet, np.full_like(fleet.iteration_us, small))
     assert 0.7 * small < gain * float(fleet.iteration_us.mean()) < 1.2 * small
-
-
-def test_time_that_no_worker_waits_for_gains_nothing_in_any_stretch() -> None:
-    work = alike()
-    work[1, :, 0] += EXTRA
-    work[2, :, 0] += 0.9 * EXTRA
-    fleet = fleet_of(work)
-    removed = np.zeros_like(fleet.iteration_us)
-    removed[2] = 0.9 * EXTRA
-    assert simulated_gain(fleet, removed) == pytest.approx(0.0, abs=0.001)
-
-
-def test_lengths_that_are_not_changed_leave_all_progress_as_it_was() -> None:
-    work = alike() * np.random.default_rng(3).uniform(0.2, 2.0, (WORKERS, ITERATIONS, MEETINGS))
-    replay = fleet_of(work).replay
-    assert replay is not None
-    graph = replay.graph
-    post_E, need_E, edge_WJ = progress_with(graph, replay.stretches, replay.stretches.length_S)
-    assert post_E == pytest.approx(graph.post_E, abs=1e-3)
-    assert need_E == pytest.approx(graph.need_E, abs=1e-3)
-    assert edge_WJ == pytest.approx(graph.progress_WJ, abs=1e-3)
-    assert not find_stretches(graph).excess_S.any()
-
-
-def test_what_is_taken_away_adds_up() -> None:
-    work = alike() * np.random.default_rng(4).uniform(0.2, 2.0, (WORKERS, ITERATIONS, MEETINGS))
-    replay = fleet_of(work).replay
-    assert replay is not None
-    cells = WORKERS * ITERATIONS
-    less_C = np.random.default_rng(5).uniform(0, 20_000, cells)
-    before = np.bincount(replay.stretches.cell_S, weights=replay.stretches.length_S, minlength=cells)
-    short_S = shortened(replay.stretches, less_C, np.minimum(less_C, 3_000.0))
-    after = np.bincount(replay.stretches.cell_S, weights=short_S, minlength=cells)
-    assert (short_S >= 0).all()
-    assert before - after == pytest.approx(np.minimum(less_C, before))
 
 
 def test_a_worker_that_is_held_loses_that_share_of_its_work_and_all_that_of_their_transfers() -> None:
@@ -152,27 +84,3 @@ def test_a_worker_that_is_held_loses_that_share_of_its_work_and_all_that_of_thei
     assert gains == pytest.approx([truth, 0.0], abs=0.02)
     apart = msgspec.structs.replace(fleet, replay=None)
     assert simulated_gain(apart, own, held_W=held_W) == pytest.approx(truth, abs=0.01)
-
-
-def test_only_transfers_with_a_held_worker_are_quicker_without_its_being_held() -> None:
-    """Worker 3 is held half of the time: in its pair and among all, but the other pair's long transfer stays."""
-    groups = [
-        ProcessGroup(name=name, ranks=ranks, backend="gloo")
-        for name, ranks in (("a", (0, 1)), ("b", (2, 3)), ("0", (0, 1, 2, 3)))
-    ]
-    pair_us, all_us, long_us = 4_000.0, 3_000.0, 3_600.0
-    programs = [
-        [
-            Step("work", WORK),
-            Step("all_gather", long_us if rank < 2 else pair_us, "a" if rank < 2 else "b"),
-            Step("work", WORK),
-            Step("all_reduce", all_us, "0"),
-            Step("iteration"),
-        ]
-        * ITERATIONS
-        for rank in range(WORKERS)
-    ]
-    fleet = seen(programs, groups)
-    gain = simulated_gain(fleet, np.zeros_like(fleet.iteration_us), held_W=np.array([0.0, 0.0, 0.0, 0.5]))
-    truth = (pair_us - long_us + all_us / 2) / (2 * WORK + pair_us + all_us)
-    assert gain == pytest.approx(truth, abs=0.01)

@@ -14,11 +14,6 @@ ENDLESS = encode_series(np.asarray([1.0, np.inf], dtype=np.float32))
 NEGATIVE = encode_series(np.asarray([-1.0], dtype=np.float32))
 
 
-def test_whole_patterns_are_kept_as_they_are() -> None:
-    patterns = synthesize(FleetPlan(iterations=4))
-    assert leave_out_damaged(patterns) == (tuple(patterns), ())
-
-
 @pytest.mark.parametrize("data", [b"x", ENDLESS, NEGATIVE])
 @pytest.mark.parametrize("place", ["pattern", "row", "record"])
 def test_one_damaged_series_costs_its_worker_only(data: bytes, place: str) -> None:

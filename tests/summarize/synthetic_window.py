@@ -7,9 +7,8 @@ import numpy as np
 from eroica.model.pattern import WorkerPattern
 from eroica.model.window import Capture, ClockPair, GarbageCollection
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.trace.schema import Category
 from eroica.trace.stacks import SampledThread, StackTimeline
-from eroica.trace.table import EventTable
+from eroica.trace.table import Category, EventTable
 
 PID = 100
 TRAINING = 100
@@ -56,7 +55,7 @@ class Events:
         )
 
 
-def timeline(threads, rate_hz=100.0, unreadable=0):
+def timeline(threads, rate_hz=100.0):
     """Stacks from {(pid, tid): [(start, end, stack), ...]}."""
     stacks, rows, names = {}, [], []
     for number, (thread, stretches) in enumerate(threads.items()):
@@ -71,7 +70,6 @@ def timeline(threads, rate_hz=100.0, unreadable=0):
         start_ns=table[:, 2],
         end_ns=table[:, 3],
         rate_hz=rate_hz,
-        unreadable=unreadable,
     )
 
 

@@ -1,7 +1,6 @@
 """Traced Python calls, with a slow twin that looks at every moment."""
 
 import random
-from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from eroica.summarize.activity import find_outline
 from eroica.summarize.calls import call_frame, new_trees, read_calls
 from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.sweep import Functions
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 
 ENGINE_THREAD = 150
 OTHER_THREAD = 160
@@ -89,24 +88,6 @@ def test_every_moment_has_the_stack_that_is_open(seed):
         if stack:
             assert layers[0][1].stack == stack
             assert (layers[0][0] < len(calls.hooks)) == is_hook
-
-
-@given(st.integers(0, 10**9))
-def test_executions_last_as_long_as_their_stacks_are_innermost(seed):
-    events = random_calls(seed)
-    calls, keys = read(events)
-    expected = {}
-    for moment in range(*WINDOW):
-        stack = slow_stack(events, moment)[0]
-        other = open_stack(events, OTHER_THREAD, moment)
-        for role, one in (("training", stack), ("background", other)):
-            if one:
-                expected[role, one] = expected.get((role, one), 0) + 1
-    found = {}
-    for function, length in zip(calls.durations.function.tolist(), calls.durations.length_ns.tolist(), strict=True):
-        key = keys[function].thread, keys[function].stack
-        found[key] = found.get(key, 0) + length
-    assert {key: length for key, length in found.items() if length} == expected
 
 
 @pytest.mark.parametrize(
@@ -211,22 +192,6 @@ def test_a_million_stacks_do_not_make_a_million_rows():
     assert pattern.dropped_critical_s > 0
 
 
-def test_threads_read_together_have_what_each_has_alone():
-    def totals(threads):
-        events = Events()
-        iteration(events, 0)
-        for thread in threads:
-            for depth in range(4):
-                start = 10 * (thread % 7) + depth
-                events.add(f"w.py({thread % 3 + 1}): f{depth}", start, 190 - depth * 5, Category.PYTHON, 9000 + thread)
-        calls, keys = read(events)
-        found = zip(calls.durations.function.tolist(), calls.durations.length_ns.tolist(), strict=True)
-        return Counter((keys[number].stack, length) for number, length in found if keys[number].thread == "background")
-
-    together = totals(range(60))
-    assert together == sum((totals([thread]) for thread in range(60)), Counter())
-
-
 def test_what_is_too_deep_or_too_much_is_said(monkeypatch):
     monkeypatch.setattr("eroica.summarize.calls.MOST_FRAMES", 20)
     monkeypatch.setattr("eroica.summarize.calls._MOST_STACKS", 10)
@@ -236,13 +201,3 @@ def test_what_is_too_deep_or_too_much_is_said(monkeypatch):
     notes = summarize_worker(capture((0, 6000)), events.table(), None, None, [], Settings()).notes
     assert any("left out: 30 Python calls below more than" in note for note in notes)
     assert any("more than 10 different Python stacks" in note for note in notes)
-
-
-def test_of_too_many_threads_of_the_engine_the_busiest_are_read(monkeypatch):
-    monkeypatch.setattr("eroica.summarize.activity._MOST_AUTOGRAD", 2)
-    events = Events()
-    for thread in range(5):
-        for number in range(thread + 1):
-            events.add("autograd::engine::evaluate_function: X", number * 10, number * 10 + 5, thread=8000 + thread)
-    events.add("aten::mm", 0, 100)
-    assert find_outline(events.table(), TRAINING).autograd_threads == (8003, 8004)

@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_window import TRAINING, Events
+from synthetic_window import Events
 
 from eroica.model.series import decode_series
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
-from eroica.summarize.collectives import Execution, collective_kind, find_executions
+from eroica.summarize.collectives import find_executions
 from eroica.summarize.rows import collective_series
-from eroica.trace.schema import Category
-from eroica.trace.table import CollectiveArguments
+from eroica.trace.table import Category, CollectiveArguments
 
 US = 1000
 MS = 1_000_000
@@ -77,12 +76,6 @@ def test_entries_the_ring_lost_leave_their_spans_unnumbered():
     assert sum(record.dropped + record.executions for record in records) == len(found)
 
 
-def test_spans_that_contradict_the_recorder_are_not_numbered():
-    table, entries, _ = two_groups(4)
-    wrong = [one for number, one in enumerate(entries) if number % 2]
-    assert {one.paired_by for one in find_executions(table, wrong, GROUPS, WINDOW)} == {"none"}
-
-
 def test_without_a_recorder_one_group_is_paired_by_order_and_several_not_at_all():
     events = Events()
     for number in range(3):
@@ -95,12 +88,6 @@ def test_without_a_recorder_one_group_is_paired_by_order_and_several_not_at_all(
         ("all_reduce", "0", 1, "order"),
     ]
     assert {(one.group, one.paired_by) for one in find_executions(events.table(), [], GROUPS, WINDOW)} == {("", "none")}
-
-
-def test_a_span_still_open_at_the_stop_is_clipped_to_the_window():
-    events = Events().note("gloo:all_reduce", WINDOW[1] - 5 * MS, WINDOW[1] + 9 * MS, thread=200)
-    (found,) = find_executions(events.table(), [entry("gloo:all_reduce", "0", 7, WINDOW[1] - 6 * MS)], GROUPS, WINDOW)
-    assert (found.end_ns, found.sequence) == (WINDOW[1], 7)
 
 
 def test_a_send_begins_with_the_call_that_registers_its_buffer():
@@ -166,28 +153,6 @@ def test_sends_in_a_larger_group_pair_by_the_rank_in_the_group_that_their_call_n
     assert (receives.paired_by, sends.paired_by) == ("order", "order")
 
 
-def test_a_record_pairs_as_far_as_the_other_side_is_known():
-    group = ProcessGroup(name="0", ranks=(3, 4, 5))
-    executions = [
-        Execution(
-            row=number, name="gloo:send", kind="send", group="0", start_ns=WINDOW[0] + number * MS,
-            end_ns=WINDOW[0] + number * MS + 5, peer=peer, paired_by="none" if peer < 0 else "order",
-        )
-        for number, peer in enumerate((5, -1, 5, -1, -1))
-    ]  # fmt: skip
-
-    def pairing(limit):
-        (record,) = collective_records(executions, np.zeros(5, np.int64), np.array(WINDOW), (group,), 4, limit)
-        return record.paired_by, record.executions, record.dropped, decode_series(record.peers, np.int32).tolist()
-
-    assert pairing(512) == ("order", 5, 0, [5, -1, 5, -1, -1])
-    (record,) = collective_records(executions[3:], np.zeros(2, np.int64), np.array(WINDOW), (group,), 4, 512)
-    assert (record.paired_by, record.peers) == ("none", b"")
-    (series,) = collective_series(executions, np.zeros(5, np.int64), np.array(WINDOW), (group,), 4, 512)
-    cut = series.encode(2)
-    assert (cut.paired_by, cut.executions, cut.dropped, cut.peers) == ("none", 2, 3, b"")
-
-
 WORLD = ProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2, 3))
 PAIR = ProcessGroup(name="1", description="undefined", ranks=(0, 1))
 COPIES = ProcessGroup(name="2", description="undefined", ranks=(0, 2))
@@ -239,25 +204,6 @@ def test_nccl_kernels_bring_group_and_sequence_along():
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("_allgather_base", "all_gather"),
-        ("allreduce_coalesced", "all_reduce"),
-        ("reduce_scatter_tensor_coalesced", "reduce_scatter"),
-        ("all_to_allv", "all_to_all"),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "all_to_all"),
-        ("ncclDevKernel_Reduce_Sum_f32", "reduce"),
-        ("recvAnySource", "recv"),
-        ("broadcast_oop", "broadcast"),
-        ("gather", "gather"),
-        ("mystery", "mystery"),
-    ],
-)
-def test_kinds_have_one_name_each(name, kind):
-    assert collective_kind(name) == kind
-
-
 def test_a_record_keeps_the_last_executions_and_says_how_many_it_dropped():
     events, flight = Events(), []
     for number in range(10):
@@ -274,44 +220,6 @@ def test_a_record_keeps_the_last_executions_and_says_how_many_it_dropped():
     assert decode_series(record.critical_us, np.float32).tolist() == [4, 5, 6, 7, 8, 9]
     assert decode_series(record.elements, np.int64).tolist() == [10] * 6
     assert record.peers == b""
-
-
-def test_operators_that_only_enqueue_are_no_collectives():
-    events = Events().add("c10d::allreduce_", WINDOW[0], WINDOW[0] + 50, thread=TRAINING)
-    assert find_executions(events.table(), [], GROUPS, WINDOW) == []
-
-
-def test_sends_are_widened_by_calls_of_their_own_thread_only():
-    events = Events()
-    for thread, length in ((200, 60), (201, 20)):
-        events.add("c10d::send", WINDOW[0] + 10, WINDOW[0] + 10 + length, thread=thread)
-        events.note("gloo:send", WINDOW[0] + 50, WINDOW[0] + 100, thread=thread)
-    events.note("gloo:send", WINDOW[0] + 55, WINDOW[0] + 100, thread=202)
-    found = find_executions(events.table(), [], GROUPS[:1], WINDOW)
-    assert sorted(one.start_ns - WINDOW[0] for one in found) == [10, 50, 55]
-
-
-def test_a_record_cut_later_is_the_record_made_short():
-    found = [
-        Execution(row=n, name="gloo:send", kind="send", group="0", start_ns=WINDOW[0] + n, end_ns=WINDOW[0] + n + 5)
-        for n in range(50)
-    ]
-    critical, edges = np.arange(50), np.array(WINDOW)
-    for limit in (0, 1, 7, 50, 90):
-        (whole,) = collective_series(found, critical, edges, GROUPS, 0, 512)
-        (short,) = collective_series(found, critical, edges, GROUPS, 0, limit)
-        assert whole.encode(limit) == short.encode(limit)
-        assert whole.encode(limit).executions == min(limit, 50)
-
-
-def test_of_very_many_groups_those_with_most_collectives_are_kept(monkeypatch):
-    monkeypatch.setattr("eroica.summarize.rows.MOST_RECORDS", 2)
-    found = [
-        Execution(row=0, name="x", kind="barrier", group=group, start_ns=WINDOW[0], end_ns=WINDOW[0] + 5)
-        for group in "abbcccd"
-    ]
-    records = collective_records(found, np.zeros(7, np.int64), np.array(WINDOW), GROUPS, 0, 512)
-    assert [(one.group, one.executions) for one in records] == [("b", 2), ("c", 3)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from eroica.summarize.rows import Tally
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, ThreadSamples
 from eroica.summarize.staging import find_critical_path
 from eroica.summarize.sweep import Functions, empty_layer, join_durations
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 
 WINDOW = (10, 70)
 AUTOGRAD = 150
@@ -187,20 +187,3 @@ def test_critical_time_and_idle_time_are_the_window_exactly(seed, device):
     assert int(per_iteration.sum()) + tally.idle_ns == WINDOW[1] - WINDOW[0]
     assert tally.critical_ns(len(keys)).tolist() == per_iteration.sum(axis=1).tolist()
     assert np.all(per_iteration.sum(axis=0) <= np.diff(edges))
-
-
-@given(st.integers(0, 10**9))
-def test_the_critical_parts_of_collectives_are_those_of_their_functions(seed):
-    events, collections, _, edges = random_window(seed, device=True)
-    table = events.table()
-    functions = Functions()
-    executions = find_executions(table, [], (), WINDOW)
-    runs = np.array(collections, dtype=np.int64).reshape(-1, 2)
-    activity = gather_activity(
-        table, executions, (runs[:, 0], runs[:, 1]), find_outline(table, TRAINING), WINDOW, functions
-    )
-    segments, _ = find_critical_path(activity, None, 1.0, np.array(edges))
-    tally = Tally(np.array(edges), segments, activity.durations, activity.collectives, len(executions))
-    critical, total = tally.execution_ns, tally.critical_ns(len(functions))
-    assert critical.sum() == sum(total[number] for number, key in enumerate(functions.keys) if key.kind == "collective")
-    assert all(part <= one.end_ns - one.start_ns for part, one in zip(critical, executions, strict=True))

@@ -3,7 +3,7 @@ from synthetic_window import TRAINING, Events
 
 from eroica.summarize.iterations import find_iterations
 from eroica.summarize.phases import find_training_thread
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 
 ENGINE = 150
 
@@ -28,18 +28,6 @@ def test_profiler_steps_end_where_the_next_one_begins():
     assert one.edges_ns.tolist() == [0, 101, 202, 312]
     assert (one.found_by, one.first, one.steps, one.training_thread) == ("profiler steps", 5, (5, 7), TRAINING)
     assert one.notes == ()
-
-
-def test_the_same_step_noted_on_other_threads_and_on_the_device_counts_once():
-    events = steps(100, 100)
-    events.note("ProfilerStep#5", 3, 90, thread=ENGINE).note("ProfilerStep#5", 2, 80)
-    events.add("ProfilerStep#6", 110, 205, Category.OTHER, thread=7)
-    assert found(events).edges_ns.tolist() == [0, 101, 201]
-
-
-def test_steps_that_overlap_by_rounding_all_count():
-    events = Events().note("ProfilerStep#1", 0, 101).note("ProfilerStep#2", 100, 200).note("ProfilerStep#3", 199, 300)
-    assert found(events).edges_ns.tolist() == [0, 100, 199, 300]
 
 
 def test_steps_cut_by_the_profiler_at_either_end_are_left_out_and_said_so():
@@ -123,28 +111,6 @@ def test_a_first_iteration_in_which_the_host_only_filled_the_queue_of_an_idle_de
     assert any("ran ahead of the device" in note for note in one.notes) == has_device
 
 
-def test_several_optimizers_in_a_row_end_one_iteration():
-    assert found(training(3, ("SGD", "Adam"))).edges_ns.tolist() == [1, 94, 194, 294]
-    assert found(training(3, ("SGD", "SGD"))).edges_ns.tolist() == [1, 94, 194, 294]
-
-
-def test_an_optimizer_that_steps_seldom_is_not_what_iterations_are_counted_by():
-    events = training(20)
-    events.note("Optimizer.step#EMA.step", 1095, 1099)
-    assert len(found(events).edges_ns) == 21
-
-
-def test_accumulated_gradients_are_one_iteration():
-    assert found(training(3, passes=4)).edges_ns.tolist() == [1, 89, 189, 289]
-
-
-def test_optimizers_inside_the_backward_pass_mark_nothing():
-    events = training(3)
-    for at in (0, 100, 200):
-        events.note("Optimizer.step#SGD.step", at + 7, at + 8, thread=ENGINE)
-    assert len(found(events).edges_ns) == 4
-
-
 def test_without_an_optimizer_the_loader_marks_iterations():
     events = Events()
     for number in range(4):
@@ -156,17 +122,6 @@ def test_without_an_optimizer_the_loader_marks_iterations():
     assert (one.found_by, one.edges_ns.tolist()) == ("loader", [0, 100, 200, 300])
 
 
-def repeated(*last):
-    """Five times the same operators, those of four layers among them; `last` end each time."""
-    events = Events().add("aten::setup", 0, 1)
-    for number in range(5):
-        at = 10 + number * 100
-        names = ["embed", *["norm", "mm", "gelu", "mm"] * 3, "loss", *last]
-        for place, name in enumerate(names):
-            events.add(name if ":" in name else f"aten::{name}", at + place * 5, at + place * 5 + 4)
-    return events
-
-
 def test_where_nothing_marks_iterations_the_whole_trace_is_one():
     events = Events()
     for place, name in enumerate("abcdefghij"):
@@ -174,12 +129,6 @@ def test_where_nothing_marks_iterations_the_whole_trace_is_one():
     one = found(events.add("Trace", -50, 500, Category.OTHER, thread=-1))
     assert (one.found_by, one.edges_ns.tolist()) == ("span", [0, 99])
     assert "all of it counts as one" in one.notes[0]
-
-
-def test_of_very_many_iterations_the_last_count():
-    one = found(steps(*[100] * 30), most=10)
-    assert (one.first, one.steps, len(one.edges_ns)) == (25, (25, 34), 11)
-    assert "the last 10 of 30" in one.notes[0]
 
 
 def launched(device_begins, device_length):

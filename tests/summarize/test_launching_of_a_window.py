@@ -9,7 +9,7 @@ from synthetic_window import PID, SCRIPT, STEP, TRAINING, Events, capture, is_co
 from eroica.model.pattern import LAUNCHING
 from eroica.settings import Settings
 from eroica.summarize.pattern import summarize_worker
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 
 US, MS = 1_000, 1_000_000
 ENGINE = 150
@@ -55,32 +55,9 @@ def test_gaps_between_launches_are_launching_and_no_python():
     assert sum(one.critical_s for one in pattern.functions if one.key.kind == "python") < 1e-3
 
 
-def test_python_that_launches_nothing_keeps_its_time():
-    pattern = window(pause_ms=8)
-    row = row_named(pattern, "tokenize", kind="python")
-    assert row.critical_s == pytest.approx(COUNT * 8e-3, rel=0.05)
-    assert row_named(pattern, LAUNCHING).critical_s == pytest.approx(COUNT * 8.5e-3, rel=0.05)
-
-
-@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cuLaunchKernelEx", "hipGraphLaunch"])
-def test_graphs_are_launched_as_well(call):
-    events = Events()
-    for at in range(0, 10_000, 90):
-        events.add(call, at * US, (at + 8) * US, Category.RUNTIME)
-        events.add("gemm", (at + 12) * US, (at + 18) * US, Category.KERNEL, 7)
-    sampled = timeline({(PID, TRAINING): [(0, 10 * MS, (SCRIPT, STEP, *FORWARD))]}, rate_hz=1000.0)
-    pattern = summarize_worker(capture((0, 10 * MS)), events.table(), sampled, None, (), Settings())
-    assert row_named(pattern, LAUNCHING).critical_s == pytest.approx(9e-3, rel=0.05)
-
-
 def test_launches_of_the_engines_threads_are_the_backward_pass():
     row = row_named(window(engine=True), LAUNCHING)
     assert (row.key.phase, row.key.thread, row.count) == ("backward", "training", COUNT * 250)
-
-
-def test_recorded_traces_tell_by_themselves_what_the_host_did():
-    names = {one.key.name for one in window(stacks=False).functions}
-    assert LAUNCHING not in names and "cudaLaunchKernel" in names
 
 
 def test_a_host_that_is_far_ahead_of_its_device_does_not_hold_it_up():
@@ -133,41 +110,3 @@ def test_python_tells_what_a_device_does_for_it_long_after():
     assert row_named(pattern, "tokenize").device_s == pytest.approx(1.3e-3)  # the last kernel begins after the window
     unlinked = summarize_worker(capture((0, 17 * MS)), events.table(), sampled, None, (), Settings())
     assert sum(row.device_s for row in unlinked.functions) == 0
-
-
-@pytest.mark.parametrize("waits_in", ["cudaStreamSynchronize", "cudaMemcpyAsync"])
-def test_who_waits_for_the_device_is_not_taken_for_who_launched(waits_in):
-    """100 samples a second: 3 ms of launching between 2 ms of other Python and 15 ms of waiting."""
-    events, stretches = Events(), []
-    for number in range(10):
-        at = number * 20
-        for step in range(3):
-            events.add("cudaLaunchKernel", (at + 2 + step) * MS, (at + 2 + step) * MS + 5 * US, Category.RUNTIME)
-            events.add("gemm", (at + 5 + 4 * step) * MS, (at + 9 + 4 * step) * MS, Category.KERNEL, 7)
-        events.add(waits_in, (at + 5) * MS, (at + 20) * MS, Category.RUNTIME)
-        stretches += [
-            (at * MS, (at + 5) * MS, (SCRIPT, STEP, *FORWARD)),
-            ((at + 5) * MS, (at + 20) * MS, (SCRIPT, STEP, TOKENIZE)),
-        ]
-    moments = [(start, start + 10 * MS) for start in range(3 * MS, 200 * MS, 10 * MS)]
-    taken = [(low, high, next(stack for start, end, stack in stretches if start <= low < end)) for low, high in moments]
-    sampled = timeline({(PID, TRAINING): taken}, rate_hz=100.0)
-    pattern = summarize_worker(capture((0, 200 * MS)), linked(events.table()), sampled, None, (), Settings())
-    assert row_named(pattern, "forward").device_s == pytest.approx(10 * 12e-3, rel=0.1)
-    assert row_named(pattern, "tokenize").device_s == 0
-
-
-def test_kernels_that_wait_for_others_are_no_work():
-    events = Events().add("cudaLaunchKernel", 1 * MS, 1 * MS + 5 * US, Category.RUNTIME)
-    events.add("cudaLaunchKernel", 2 * MS, 2 * MS + 5 * US, Category.RUNTIME).add(
-        "gemm", 3 * MS, 4 * MS, Category.KERNEL, 7
-    )
-    events.add("ncclDevKernel_AllReduce", 4 * MS, 9 * MS, Category.KERNEL, 7)
-    table = events.table()
-    calls = [row for row in range(len(table)) if table.name_of(row) == "cudaLaunchKernel"]
-    link = np.full(len(table), -1, dtype=np.int64)
-    for number, name in enumerate(("gemm", "ncclDevKernel_AllReduce")):
-        link[[calls[number], *[row for row in range(len(table)) if table.name_of(row) == name]]] = number
-    sampled = timeline({(PID, TRAINING): [(0, 10 * MS, (SCRIPT, STEP))]}, rate_hz=1000.0)
-    pattern = summarize_worker(capture((0, 10 * MS)), replace(table, link=link), sampled, None, (), Settings())
-    assert sum(row.device_s for row in pattern.functions) == pytest.approx(1e-3)

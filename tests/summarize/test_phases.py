@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from synthetic_window import BACKWARD, HOOK, LOADER, SCRIPT, STEP, TRAINING, Events
 
-from eroica.summarize.phases import PHASES, find_parts, is_apply_frame, is_engine_frame, phases_at, stack_phase
-from eroica.trace.schema import Category
+from eroica.summarize.phases import PHASES, find_parts, phases_at, stack_phase
+from eroica.trace.table import Category
 
 
 def phases_of(events, names):
@@ -57,11 +57,6 @@ def test_a_step_in_a_hook_of_the_backward_pass_stays_the_optimizers():
     assert phases_of(events, ["aten::mm", "aten::add_"]) == ["forward", "optimizer"]
 
 
-def test_annotations_of_other_threads_do_not_count():
-    events = Events().add("aten::mm", 20, 30).note("enumerate(DataLoader)#x.__next__", 0, 100, thread=999)
-    assert phases_of(events, ["aten::mm"]) == ["other"]
-
-
 MODULE = "Module._call_impl (torch/nn/modules/module.py:1782)"
 
 
@@ -92,10 +87,3 @@ MODULE = "Module._call_impl (torch/nn/modules/module.py:1782)"
 )
 def test_the_outermost_known_frame_says_what_part_a_stack_belongs_to(stack, phase):
     assert stack_phase(stack) == phase
-
-
-def test_frames_of_the_engine_and_of_user_functions_are_known():
-    assert is_engine_frame(BACKWARD[-1])
-    assert not is_engine_frame(BACKWARD[0])
-    assert is_apply_frame("Function.apply (torch/autograd/function.py:560)")
-    assert not is_apply_frame("apply (project/function.py:5)")

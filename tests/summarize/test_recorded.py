@@ -1,7 +1,5 @@
 """What a recorded trace says about its worker, and what the host's own events explain."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from synthetic_window import TRAINING, Events, is_conserved, row_named
@@ -12,8 +10,7 @@ from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from eroica.summarize.host import clean_note
 from eroica.summarize.recorded import find_groups, summarize_recording
-from eroica.trace.schema import Category
-from eroica.trace.table import CollectiveArguments, TraceHeader
+from eroica.trace.table import Category, CollectiveArguments, TraceHeader
 
 ENGINE = 150
 US = 1000
@@ -150,11 +147,6 @@ def test_ends_of_collectives_count_from_the_windows_start():
     assert decode_series(record.end_us, np.float64).tolist() == [70, 85, 170, 185, 270, 285]
 
 
-def test_a_job_of_one_worker_gets_no_group():
-    assert summary(reduced(), TraceHeader(rank=0, world_size=1)).pattern.process_groups == ()
-    assert summary(three_steps()).pattern.process_groups == ()
-
-
 def test_of_several_streams_without_names_only_the_busiest_one_is_everybodys():
     found = {record.group: record for record in records(reduced(streams=(9, 9, 11)))}
     assert (found["0"].executions, found["0"].paired_by) == (4, "order")
@@ -196,15 +188,3 @@ def test_a_gpu_job_traced_without_its_kernels_is_said_so():
     found = summary(events).pattern
     assert found.collectives == ()
     assert any("no kernels of it" in note for note in found.notes)
-
-
-def test_the_trace_says_who_it_is_before_its_name_does():
-    assert summary(three_steps(), hint=5).rank == 1
-    found = summary(three_steps(), TraceHeader(), hint=5)
-    assert (found.rank, found.pattern.worker.global_rank, found.pattern.worker.device) == (5, 5, "cuda")
-
-
-def test_a_job_of_too_many_workers_gets_no_group_of_all_of_them():
-    header = TraceHeader(rank=0, world_size=900_000)
-    table = replace(reduced().table(), header=header)
-    assert find_groups(table, 0) == ((), ())

@@ -9,8 +9,7 @@ from synthetic_window import is_conserved
 from eroica.errors import InputError
 from eroica.settings import Settings
 from eroica.summarize.recorded import summarize_recording
-from eroica.trace.schema import Category
-from eroica.trace.table import CollectiveArguments, EventTable, TraceHeader
+from eroica.trace.table import Category, CollectiveArguments, EventTable, TraceHeader
 from eroica.wire.codec import encode_record
 
 SETTINGS = Settings()

@@ -138,12 +138,6 @@ def test_what_is_damaged_but_optional_becomes_a_note(files, name, text, monkeypa
     assert any(name in note for note in pattern.notes)
 
 
-def test_missing_hardware_is_a_note(files, monkeypatch):
-    assert run(files, hardware="nowhere") == 0
-    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
-    assert any("no hardware" in note for note in pattern.notes)
-
-
 def test_a_cut_capture_fails_with_one_line_that_names_it(files, capsys, monkeypatch):
     path = files / "capture.json"
     path.write_bytes(path.read_bytes()[:-20])

@@ -4,12 +4,10 @@ from hypothesis import strategies as st
 
 from eroica.summarize.sweep import (
     Layer,
-    find_interval,
     first_come,
     inside,
     leaf_segments,
     paint,
-    split_at,
     unite,
 )
 
@@ -97,22 +95,6 @@ def test_a_union_covers_what_any_interval_covers_in_fewest_pieces(pairs):
     assert {moment for low, high in zip(start, end, strict=True) for moment in range(low, high)} == covered
     assert np.all(start[1:] > end[:-1])
     assert inside(np.arange(LENGTH), start, end).tolist() == [moment in covered for moment in range(LENGTH)]
-
-
-def test_a_moment_outside_all_intervals_is_in_none():
-    times = np.array([0, 5, 9, 10, 20])
-    assert find_interval(times, *arrays([(5, 10)])).tolist() == [-1, 0, 0, -1, -1]
-    assert find_interval(times, *arrays([])).tolist() == [-1] * 5
-
-
-@given(intervals, st.sets(st.integers(-1, LENGTH + 1), max_size=8))
-def test_a_layer_cut_at_moments_covers_the_same_and_has_no_moment_inside_a_segment(pairs, cuts):
-    start, end, number = first_come(*arrays(sorted(pairs)))
-    layer = Layer(start, end, number.astype(np.int32), number.astype(np.int32))
-    pieces = split_at(layer, np.array(sorted(cuts), dtype=np.int64))
-    before = painted_by((layer.start, layer.end, layer.function))
-    assert painted_by((pieces.start, pieces.end, pieces.function)) == before
-    assert not any(low < cut < high for low, high in zip(pieces.start, pieces.end, strict=True) for cut in cuts)
 
 
 @given(st.lists(intervals, max_size=4), st.sets(st.integers(1, LENGTH - 1), max_size=5))

@@ -54,13 +54,6 @@ def test_a_function_of_a_loader_child_has_the_processor_use_of_its_moments() -> 
     assert (uses[1].resource, uses[1].samples) == ("cpu", 2)
 
 
-def test_threads_whose_processor_use_nobody_saw_say_nothing() -> None:
-    uses = [Use(), Use()]
-    measure_threads([child([1], pid=51)], Samples(series=()), WallClock(CLOCKS), 100.0, uses)
-    measure_threads([child([1], pid=51)], None, WallClock(CLOCKS), 100.0, uses)
-    assert uses == [Use(), Use()]
-
-
 def test_the_wait_for_a_disk_is_a_share_of_the_window_and_loader_children_add_up() -> None:
     waits, sleeps = float(ord("D")), float(ord("S"))
     samples = Samples(
@@ -101,14 +94,3 @@ def moments(samples: Samples | None, rate_hz: float = 100.0, until: int = 40) ->
     """Of a window from 10 ms on, milliseconds."""
     window = msgspec.structs.replace(captured(), boundaries_ns=(10 * MS, 20 * MS, until * MS))
     return awake_moments(window, samples, rate_hz).tolist()
-
-
-def test_states_tell_nothing_that_do_not_cover_the_window_or_are_rarer_than_stacks() -> None:
-    samples = Samples(series=(series("state", "40/40", [float(ord("R"))] * 4, "code"),))
-    assert len(moments(samples)) == 4
-    assert moments(samples, rate_hz=250.0) == moments(samples, until=45) == []
-
-
-def test_without_its_states_nothing_is_known_of_a_thread() -> None:
-    elsewhere = Samples(series=(series("state", "41/41", [float(ord("R"))] * 4, "code"),))
-    assert moments(elsewhere) == moments(None) == []

@@ -10,7 +10,7 @@ from eroica.model.window import ClockPair
 from eroica.model.worker import Worker
 from eroica.summarize.clock import WallClock
 from eroica.summarize.sweep import Layer
-from eroica.summarize.utilization import find_resources, measure_use, of_device, role_of
+from eroica.summarize.utilization import find_resources, measure_use, of_device
 
 MS = 1_000_000
 CLOCK = WallClock([ClockPair(realtime_ns=10**15, monotonic_ns=0)])
@@ -49,27 +49,6 @@ def test_only_the_critical_duration_of_a_long_execution_counts():
     assert use.samples == 6
 
 
-def test_an_execution_that_used_nothing_counts_whole_with_nothing():
-    (use,) = use_of([PYTHON], segments((0, 50, 0)), series([0.0] * 10))
-    assert (use.resource, use.mean, use.deviation, use.samples) == ("cpu", 0.0, 0.0, 10)
-
-
-def test_deviation_is_not_claimed_below_the_channels_resolution():
-    (use,) = use_of([PYTHON], segments((0, 15, 0)), series([0.0, 1.0, 0.0]))
-    assert use.mean == pytest.approx(1 / 3)
-    assert use.deviation == 0.0
-
-
-def test_time_the_channel_does_not_reach_is_left_out():
-    (use,) = use_of([OPERATOR], segments((8, 9, 0), (40, 41, 0)), series([0.5, 0.8]))
-    assert use.mean == pytest.approx(0.8)
-
-
-def test_functions_share_nothing():
-    first, second = use_of([OPERATOR, PYTHON], segments((0, 2, 0), (5, 6, 1)), series([0.5, 0.8]))
-    assert (first.mean, second.mean) == (pytest.approx(0.5), pytest.approx(0.8))
-
-
 def test_without_a_channel_nothing_is_claimed():
     (use,) = use_of([PYTHON], segments((0, 50, 0)))
     assert (use.resource, use.samples) == ("", 0)
@@ -86,13 +65,6 @@ def test_collectives_are_bounded_by_the_busiest_interface_with_a_stated_capacity
     ]
     (use,) = use_of([collective], segments((0, 2, 0)), *channels)
     assert (use.resource, use.mean) == ("nic", pytest.approx(0.4))
-
-
-def test_what_never_bounds_has_no_resource():
-    assert role_of(FunctionKey(kind="python", name="x", thread="loader")) == ""
-    assert role_of(FunctionKey(kind="memory", name="Memcpy", thread="device")) == ""
-    assert role_of(FunctionKey(kind="compute", name="gemm", thread="device")) == "device"
-    assert role_of(FunctionKey(kind="gc", name="garbage collection")) == "training"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """When the training thread waits for collectives that threads of the host run beside it."""
 
-import itertools
-import random
-
 import numpy as np
 import pytest
 
@@ -69,13 +66,6 @@ def test_operators_tell_without_samples():
     assert waits(calls, thread(), active=[*range(0, 61), 91, 92]) == [(39, 40), (60, 90)]
 
 
-def test_buckets_that_are_waited_for_one_after_the_other_count_without_gaps():
-    calls = [(0, 50), (20, 70), (40, 90)]
-    active = [*range(0, 31), 90, 95]
-    samples = thread((90, TRAINING), (200, OTHER))
-    assert waits(calls, samples, active) == [(30, 50), (30, 70), (40, 90)]
-
-
 def test_an_end_that_was_noted_late_still_is_one():
     """Who waited for a bucket may go on before the group's thread has its core again, now and then."""
     begins = range(0, 500, 100)
@@ -99,45 +89,6 @@ def test_python_and_a_wait_in_one_function_are_told_by_what_comes_between():
     calls = [(at, at + 62) for at in begins]
     active = [one for at in begins for one in (at, at + 40, at + 42, at + 62, at + 99)]
     assert waits(calls, thread((500, TRAINING)), active) == [(at + 42, at + 62) for at in begins]
-
-
-@pytest.mark.parametrize("before", ["operator", "python", "python beside it"])
-def test_a_short_one_after_something_longer_counts_whole(before):
-    """3 ms are too short for samples, and nothing that came before them can be the wait."""
-    begin = 5 if before == "python beside it" else 30
-    active = [0, 30, 33, 40]
-    busy = (np.array([0]), np.array([30 * MS])) if before == "operator" else NOTHING
-    parts = ((30, DEVICE), (100, OTHER))
-    assert waits([(begin, 33)], thread(*parts), active, busy) == [(30, 33)]
-
-
-def test_a_send_that_nobody_waits_for_does_not_cost_what_is_waited_for_meanwhile():
-    """The receive ends at 50 and is waited for; the send to the other side is open from 5 to 80."""
-    calls = [(5, 80), (10, 50)]
-    active = [5, 10, 50, *range(51, 100)]
-    assert waits(calls, thread((50, ALL_REDUCE), (100, TRAINING)), active) == [(79, 80), (10, 50)]
-
-
-def test_a_wait_shorter_than_a_period_does_not_make_the_work_before_it_one():
-    """The work beside the collective is followed by a wait of 2 ms, which samples only hit now and then."""
-    begins = range(0, 1000, 100)
-    calls = [(at, at + 62) for at in begins]
-    time = np.arange(0, 1000 * MS, 5.3 * MS).astype(np.int64)
-    at = time % (100 * MS)
-    function = np.where(at < 60 * MS, DEVICE, np.where(at < 62 * MS, ALL_REDUCE, OTHER)).astype(np.int32)
-    samples = ThreadSamples(time, function, np.zeros(len(time), np.int8))
-    active = [moment for at in begins for moment in (at, at + 62)]
-    found = [one for one in waits(calls, samples, active) if one is not None]
-    assert sum(high - low for low, high in found) == pytest.approx(20, abs=15)
-
-
-def test_without_samples_in_the_window_every_stretch_counts():
-    late = thread((50, TRAINING))._replace(time_ns=np.arange(10, dtype=np.int64) * PERIOD + 2 * WINDOW[1])
-    assert waits([(10, 40)], late) == [(10, 40)]
-
-
-def test_a_window_that_ends_within_a_wait():
-    assert waits([(400, 1000)], thread((1000, ALL_REDUCE)), [390]) == [(400, 1000)]
 
 
 def test_the_kernel_tells_naps_from_waits():
@@ -206,132 +157,4 @@ def test_a_process_group_that_is_written_in_python_waits_in_the_standard_library
     assert waits_elsewhere(stack) == elsewhere
 
 
-def test_a_model_that_waits_below_a_pipelines_schedule_waits_for_something_of_its_own():
-    stack = (
-        "_step_microbatches (torch/distributed/pipelining/schedules.py:800)",
-        "forward_one_chunk (torch/distributed/pipelining/stage.py:400)",
-        "_call_impl (torch/nn/modules/module.py:1700)",
-        "forward (mine/model.py:10)",
-        "get (queue.py:171)",
-        "wait (threading.py:327)",
-    )
-    assert waits_elsewhere(stack)
-
-
-def test_no_collectives():
-    empty = np.empty(0, np.int64)
-    witness = Witness(thread((100, TRAINING)), RATE_HZ, empty, empty)
-    found = find_waits((empty, empty), empty, NOTHING, witness, WINDOW)
-    assert len(found[0]) == len(found[1]) == 0
-
-
 # --- against a slow twin ---
-
-
-def slow_waits(spans, active, awake, busy, samples, rate_hz, window):
-    """The same, one collective after the other, over lists."""
-    period = 1e9 / rate_hz
-    cuts = sorted({*window, *(one for one in (*active, *awake) if window[0] < one < window[1])})
-    stretches = list(itertools.pairwise(cuts))
-
-    def is_busy(stretch):
-        return any(low <= stretch[0] + (stretch[1] - stretch[0]) // 2 < high for low, high in busy)
-
-    def shared(span, stretch):
-        return min(span[1], stretch[1]) - max(span[0], stretch[0])
-
-    def ending(span):
-        own = next(one for one in stretches if one[0] < span[1] <= one[1])
-        free = [one for one in stretches if one[1] - one[0] > 200_000 and not is_busy(one) and one < own]
-        if awake:
-            best, most = own, 0 if is_busy(own) else 4 * max(0, shared(span, own))
-            for one in free[-16:][::-1]:
-                if one[1] >= span[1] - 10 * MS and shared(span, one) > max(most, 200_000):
-                    best, most = one, shared(span, one)
-            return best, best != own
-        if not free or not (is_busy(own) or shared(span, own) <= 200_000):
-            return own, False
-        is_late = shared(span, free[-1]) > 200_000 and free[-1][1] >= span[1] - 10 * MS
-        return (free[-1], True) if is_late else (own, False)
-
-    runs = []  # function, stretch, moments
-    for time, number in samples:
-        if window[0] <= time < window[1]:
-            stretch = next(one for one in stretches if one[0] <= time < one[1])
-            if not runs or runs[-1][:2] != (number, stretch):
-                runs.append((number, stretch, []))
-            runs[-1][2].append(time)
-    waits = []  # start, end, run that was there last, whether it was over, whether it ended before the end was noted
-    for span in spans:
-        stretch, is_late = ending(span)
-        start = max(span[0], stretch[0])
-        end = max(start, min(span[1], stretch[1]))
-        before = [
-            place
-            for place, one in enumerate(runs)
-            if start <= one[2][0] < end or start <= one[2][-1] < end or any(start <= time < end for time in one[2])
-        ]
-        tells = before and not awake and runs[before[-1]][1][1] - runs[before[-1]][1][0] >= period
-        last = before[-1] if tells else None
-        over = last is not None and not is_late and (stretch[1] - end <= MS or runs[last][2][-1] <= end + period / 2)
-        waits.append((start, end, last, over, is_late, before))
-    reached = {last for _, _, last, over, _, _ in waits if over}
-    passed = {place for _, _, last, over, _, before in waits if over for place in before if place != last} - reached
-    waits = [
-        (start, end, last, over or (last in reached and not is_late)) for start, end, last, over, is_late, _ in waits
-    ]
-
-    def samples_in(number, places):
-        return sum(len(runs[place][2]) for place in places if runs[place][0] == number)
-
-    found = []
-    for start, end, last, over in waits:
-        since = start
-        if last is not None:
-            number, stretch, times = runs[last]
-            verdicts = [one[3] for one in waits if one[2] is not None and runs[one[2]][0] == number]
-            if not over and sum(verdicts) < len(verdicts) / 2:
-                since = end
-            elif samples_in(number, passed) <= 0.2 * (samples_in(number, passed) + samples_in(number, reached)):
-                if last and runs[last - 1][1] == stretch:
-                    gap = times[0] - runs[last - 1][2][-1]
-                    since = max(start, runs[last - 1][2][-1] + gap // 2)
-            else:
-                at = max(time for time in times if time < end)
-                following = runs[last + 1][2][0] if last + 1 < len(runs) else at + round(period)
-                since = at + (following - at) // 2 if at == times[-1] else end
-        found.append((min(since, end), end))
-    return found
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_against_the_slow_twin(seed):
-    pick = random.Random(seed)
-    window = (0, pick.choice((50, 200, 400)) * MS)
-    step = pick.choice((50_000, MS, 5 * MS))
-
-    def moment():
-        return pick.randrange(1, window[1] // step) * step
-
-    spans = sorted(tuple(sorted((moment(), moment() + step))) for _ in range(pick.randrange(1, 12)))
-    spans = [(low, min(high, window[1])) for low, high in spans if low < min(high, window[1])] or [(0, window[1])]
-    active = [moment() for _ in range(pick.choice((0, 3, 30, 200)))]
-    awake = [moment() for _ in range(pick.choice((0, 0, 5, 50)))]
-    elsewhere = [moment() for _ in range(pick.choice((0, 0, 4)))]
-    busy = [(active[0], active[0] + step)] if active and pick.random() < 0.5 else []
-    times = sorted({moment() for _ in range(pick.choice((0, 2, 20, 80)))})
-    samples = [(time, pick.choice((0, 0, 0, 1, 2))) for time in times]
-    arrays = ThreadSamples(
-        np.array(times, np.int64), np.array([one for _, one in samples], np.int32), np.zeros(len(times), np.int8)
-    )
-    sides = [np.array([one[side] for one in busy], np.int64) for side in (0, 1)]
-    found = find_waits(
-        tuple(np.array(side, np.int64) for side in zip(*spans, strict=True)),
-        np.array(active, np.int64),
-        (sides[0], sides[1]),
-        Witness(arrays, RATE_HZ, np.array(awake, np.int64), np.array(elsewhere, np.int64)),
-        window,
-    )
-    wanted = slow_waits(spans, [*active, *elsewhere], awake, busy, samples, RATE_HZ, window)
-    assert list(zip(found[0].tolist(), found[1].tolist(), strict=True)) == wanted
-    assert all(low <= begin <= end <= high for (low, high), (begin, end) in zip(spans, wanted, strict=True))

@@ -91,25 +91,6 @@ def test_each_millisecond_of_a_healthy_window_has_its_owner():
     assert [row.beta for row in pattern.functions] == sorted((row.beta for row in pattern.functions), reverse=True)
 
 
-def test_rows_carry_counts_and_durations():
-    events, flight, stretches = training(4)
-    row = row_named(summarize(events, flight, stretches, iterations(4)), "aten::mm", phase="forward")
-    assert (row.count, row.active_iterations, row.max_s) == (4, 4, pytest.approx(0.013))
-    assert row.total_s == pytest.approx(4 * 0.013)
-    assert decode_series(row.per_iteration_us, np.float32) == pytest.approx([13_000] * 4, rel=1e-3)
-
-
-def test_iterations_and_waits_are_told_one_by_one():
-    events, flight, stretches = training(4)
-    pattern = summarize(events, flight, stretches, iterations(4))
-    assert decode_series(pattern.iteration_us, np.float32).tolist() == [100_000] * 4
-    assert decode_series(pattern.wait_us, np.float32) == pytest.approx([15_500] * 4, rel=1e-3)
-    (record,) = pattern.collectives
-    assert (record.paired_by, record.executions) == ("sequence", 4)
-    assert decode_series(record.sequence, np.int64).tolist() == [30, 31, 32, 33]
-    assert decode_series(record.iteration, np.int32).tolist() == [0, 1, 2, 3]
-
-
 def test_a_python_hook_inside_the_backward_pass_is_not_hidden_by_the_engine():
     events, flight, stretches = training(6, hook_ms=15)
     pattern = summarize(events, flight, stretches, iterations(6))
@@ -136,12 +117,6 @@ def test_where_stacks_are_sampled_they_tell_what_the_compiler_does_and_who_calle
     assert row_named(alone, "bytecode_tracing (dynamo_timed)").critical_s == pytest.approx(4 * 0.060)
 
 
-def test_enqueueing_a_collective_is_not_compute():
-    events, flight, stretches = training(3)
-    pattern = summarize(events, flight, stretches, iterations(3))
-    assert not [row for row in pattern.functions if row.key.name.startswith("c10d")]
-
-
 def test_a_collector_run_takes_the_place_of_what_it_interrupts():
     events, flight, stretches = training(3)
     collections = ((38 * MS, 44 * MS), (112 * MS, 116 * MS), (174 * MS, 177 * MS))
@@ -152,17 +127,6 @@ def test_a_collector_run_takes_the_place_of_what_it_interrupts():
     assert decode_series(row.per_iteration_us, np.float32).tolist() == pytest.approx([6000, 7000, 0], rel=1e-3)
     assert row_named(pattern, "aten::mm", phase="forward").critical_s == pytest.approx(3 * 0.013 - 0.006)
     assert is_conserved(pattern)
-
-
-def test_a_collector_run_on_another_thread_is_not_critical():
-    events, flight, stretches = training(2)
-    facts = capture(iterations(2), collections=((30 * MS, 36 * MS),))
-    changed = [
-        type(one)(start_ns=one.start_ns, end_ns=one.end_ns, generation=2, thread_id=9)
-        for one in facts.garbage_collections
-    ]
-    pattern = summarize(events, flight, stretches, iterations(2), garbage_collections=tuple(changed))
-    assert "gc" not in {row.key.kind for row in pattern.functions}
 
 
 def test_background_threads_and_loader_children_explain_but_are_never_critical():
@@ -179,35 +143,12 @@ def test_background_threads_and_loader_children_explain_but_are_never_critical()
     assert row_named(pattern, "Thread.run", thread="background").total_s == pytest.approx(0.4, rel=0.02)
 
 
-def test_the_error_of_beta_shrinks_with_the_number_of_samples():
-    errors = []
-    for count in (4, 64):
-        pattern = summarize(*training(count), iterations(count))
-        errors.append(row_named(pattern, "_try_get_data").beta_error)
-        assert row_named(pattern, "aten::mul_").beta_error == 0.0
-    assert 0 < errors[1] < errors[0] / 3
-
-
-def test_samples_in_are_samples_used_and_dropped():
-    events, flight, stretches = training(6)
-    stacks = timeline({(PID, TRAINING): stretches, (900, 900): [(0, 600 * MS, CHILD)]}, unreadable=3)
-    pattern = summarize_worker(capture(iterations(3, first=100)), events.table(), stacks, None, flight, SETTINGS)
-    assert pattern.samples_used == 60
-    assert pattern.samples_dropped == 60 + 3
-
-
 def test_time_without_any_sample_is_idle_and_said_so():
     events, flight, _ = training(3)
     pattern = summarize(events, flight, None, iterations(3))
     assert pattern.idle_s > 0.02
     assert is_conserved(pattern)
     assert any("no Python stacks" in note for note in pattern.notes)
-
-
-def test_stacks_without_the_training_thread_are_said_so():
-    events, flight, _ = training(2)
-    pattern = summarize(events, flight, [], iterations(2), training_thread_id=12345)
-    assert any("training thread" in note for note in pattern.notes)
 
 
 def channel(name, device, value, unit="fraction"):
@@ -275,20 +216,6 @@ def test_a_crowded_pattern_stays_in_its_budget_and_owns_up_to_what_it_dropped(bu
     assert betas == sorted(betas, reverse=True)
 
 
-def test_the_budget_is_used_when_there_is_more_to_say():
-    pattern = summarize(*crowded())
-    assert len(encode_record(pattern)) >= 20_000
-    assert len(pattern.functions[0].per_iteration_us) > 0
-
-
-def test_rows_that_explain_waits_do_not_give_way_to_the_tail():
-    events, flight, stretches, boundaries = crowded()
-    child = {(900, 900): [(0, boundaries[-1], (*CHILD, "Data.__getitem__ (project/data.py:19)"))]}
-    pattern = summarize(events, flight, stretches, boundaries, threads=child)
-    assert pattern.dropped_critical_s > 0
-    assert row_named(pattern, "Data.__getitem__", thread="loader").total_s > 1
-
-
 def test_a_capture_without_a_complete_iteration_is_refused():
     events, _, _ = training(1)
     with pytest.raises(InputError, match="no complete iteration"):
@@ -333,11 +260,3 @@ def test_real_traces_are_conserved(path):
     assert ("memory" in kinds) == pattern.has_accelerator
     if pattern.has_accelerator:
         assert {row.key.thread for row in pattern.functions if row.key.kind == "compute"} == {"device"}
-
-
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the folder ../shared/traces is not here")
-def test_the_eight_collectives_of_the_recommender_trace_are_recorded():
-    facts, events = whole_trace(TRACES / "dlrm_8ranks/worker0_step_12.1694128201545.pt.trace.json")
-    pattern = summarize_worker(facts, events, None, None, [], SETTINGS)
-    found = {record.kind: record.executions for record in pattern.collectives}
-    assert found == {"all_to_all": 5, "all_reduce": 3}

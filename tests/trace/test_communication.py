@@ -7,7 +7,7 @@ import re
 import pytest
 
 from eroica.summarize.collectives import collective_kind
-from eroica.trace.schema import LIBRARIES, is_collective_kernel, readable
+from eroica.trace.table import LIBRARIES, is_collective_kernel, readable
 
 _NAMES = [
     ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", "NCCL", "all_reduce"),

@@ -58,29 +58,6 @@ def test_a_dump_tells_groups_counters_and_what_is_open() -> None:
     assert dump.notes == ()
 
 
-def test_counters_of_groups_without_entries_are_found_by_the_order_of_groups() -> None:
-    job = DumpedJob(4, only_active=True)
-    job.add_group("110", [0, 1], "LAST")
-    job.add_group("9", [0, 1], "FIRST")
-    job.enter([0, 1], "9", completed=[0, 1])
-    assert _progress(parse_dump(job.pickled(0), 0)) == {"0": (11, 11), "9": (12, 12), "110": (11, 11)}
-
-
-def test_counters_that_belong_to_no_known_group_are_left_out() -> None:
-    content = _job().content(0)
-    content["pg_status"]["40"] = {"last_enqueued_collective": 99, "last_completed_collective": 99}
-    assert _progress(parse_dump(pickle.dumps(content), 0)) == {"0": (13, 12), "7": (12, 11)}
-
-
-def test_a_group_that_sends_and_receives_is_counted_by_its_entries() -> None:
-    job = DumpedJob(2, entered=29)
-    for _ in range(50):
-        job.send(0, 1, completed=True)
-    job.send(0, 1)
-    assert job.content(0)["pg_status"]["0"]["last_enqueued_collective"] == 51
-    assert _progress(parse_dump(job.pickled(0), 0)) == {"0": (29, -1)}
-
-
 def test_ranks_may_be_text_lists_or_missing() -> None:
     content = _job().content(0)
     content["pg_config"]["0"]["ranks"] = [0, 1, 2, 3]
@@ -105,13 +82,6 @@ def test_the_first_versions_had_no_counters_and_groups_as_text() -> None:
         ]
         assert dump.state.recent[0].sequence == 4
         assert len(dump.notes) == 2
-
-
-def test_a_dump_without_entries_knows_by_its_counters_what_is_open() -> None:
-    content = _job().content(2)
-    del content["entries"]
-    dump = parse_dump(json.dumps(content).encode(), 2)
-    assert [(entry.name, entry.group, entry.sequence) for entry in dump.state.open] == [("a collective", "0", 13)]
 
 
 def test_an_entry_that_timed_out_is_open_with_nccl_and_a_retired_one_is_done_with_gloo() -> None:
@@ -232,7 +202,6 @@ _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max
 _VALUES = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
 )
-_KEYS = ["entries", "pg_config", "pg_status", "version", "process_group", "profiling_name", "input_sizes", "state"]
 
 
 def _replace(content: Any, path: list[int], value: Any) -> Any:

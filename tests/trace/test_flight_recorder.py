@@ -35,19 +35,9 @@ def test_an_entry_keeps_group_sequence_size_and_time(tmp_path):
     assert (found.elements, found.created_ns, found.is_p2p) == (100, 1000, False)
 
 
-def test_point_to_point_has_its_own_sequence(tmp_path):
-    (found,) = read_flight(write(tmp_path / "f.json", [entry(is_p2p=True, p2p_seq_id=9)]))
-    assert (found.is_p2p, found.sequence) == (True, 9)
-
-
 def test_entries_come_in_the_order_they_were_enqueued(tmp_path):
     entries = [entry(time_created_ns=30), entry(time_created_ns=10), entry(time_created_ns=20)]
     assert [one.created_ns for one in read_flight(write(tmp_path / "f.json", entries))] == [10, 20, 30]
-
-
-def test_a_barrier_without_input_has_no_elements(tmp_path):
-    (found,) = read_flight(write(tmp_path / "f.json", [entry(input_sizes=[])]))
-    assert found.elements == 0
 
 
 def test_hostile_numbers_and_long_names_are_bounded(tmp_path):
@@ -61,10 +51,6 @@ def test_a_foreign_or_cut_file_is_refused(tmp_path, text):
     (tmp_path / "f.json").write_text(text)
     with pytest.raises(InputError, match=r"f\.json"):
         read_flight(tmp_path / "f.json")
-
-
-def test_an_empty_dump_has_no_entries(tmp_path):
-    assert read_flight(write(tmp_path / "f.json", [])) == []
 
 
 def state_of(entries, **status):
@@ -92,11 +78,6 @@ def test_without_counters_progress_is_read_from_the_entries():
         entry(is_p2p=True, collective_seq_id=9, p2p_seq_id=99),
     ]
     assert state_of(entries).progress == (GroupProgress(name="3", enqueued=9, completed=8),)
-
-
-def test_a_group_without_entries_goes_by_its_number():
-    state = state_of([entry()], **{"0": {"last_enqueued_collective": 55}, "7": {"last_enqueued_collective": "-1"}})
-    assert state.progress == (GroupProgress(name="3", enqueued=55), GroupProgress(name="7"))
 
 
 def test_a_hostile_state_is_bounded_or_refused():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from eroica.errors import InputError, UsageError
 from eroica.offline import diagnose
 from eroica.offline.discover import discover
-from eroica.trace.flight import read_dump
 from eroica.trace.kineto import read_trace
 
 _TRACE = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}]}
@@ -62,16 +60,3 @@ def test_in_a_folder_files_of_other_tools_are_named_too(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").unlink()
     with pytest.raises(UsageError, match="speedscope"):
         discover([tmp_path])
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_a_dump_that_is_cut_anywhere_is_said_to_be_cut(tmp_path: Path, protocol: int) -> None:
-    entries = [
-        {"profiling_name": "nccl:all_reduce", "collective_seq_id": 300 * n, "time": 2**40 + n} for n in range(40)
-    ]
-    data = pickle.dumps({"version": "2.9", "entries": entries, "rate": 1.5}, protocol=protocol)
-    path = tmp_path / "_dump_0"
-    for end in (*range(3, 200), *range(200, len(data), 17)):
-        path.write_bytes(data[:end])
-        with pytest.raises(InputError, match="cut short"):
-            read_dump(path)

@@ -7,7 +7,7 @@ import pytest
 
 from eroica.errors import InputError
 from eroica.trace.kineto import read_trace
-from eroica.trace.schema import Category, is_collective_kernel
+from eroica.trace.table import Category
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the folder ../shared/traces is not here")
@@ -43,23 +43,6 @@ def test_a_compressed_trace_reads_the_same(tmp_path):
     assert np.array_equal(plain.end_ns, packed.end_ns)
     assert packed.category.tolist() == [Category.OPERATOR, Category.ANNOTATION]
     assert packed.thread.tolist() == [7, 9]
-
-
-@pytest.mark.parametrize(
-    ("text", "category"),
-    [
-        ("Operator", Category.OPERATOR),
-        ("Kernel", Category.KERNEL),
-        ("Runtime", Category.RUNTIME),
-        ("Memcpy", Category.MEMORY),
-        ("gpu_memset", Category.MEMORY),
-        ("cuda_driver", Category.RUNTIME),
-        ("gpu_user_annotation", Category.OTHER),
-        ("something new", Category.OTHER),
-    ],
-)
-def test_categories_of_all_years_are_known(tmp_path, text, category):
-    assert read_trace(write(tmp_path / "t.json", [event("x", 0, 1, cat=text)])).category.tolist() == [category]
 
 
 def test_an_event_without_an_end_ends_with_the_trace(tmp_path):
@@ -123,18 +106,6 @@ def test_work_of_a_device_shares_a_number_with_the_call_that_launched_it(tmp_pat
     assert len(read_trace(path).link) == 0
 
 
-def test_abbreviated_ranks_are_unknown_ranks(tmp_path):
-    said = {"Collective name": "allreduce", "Process Group Ranks": "[0, 1, ..., 127]"}
-    table = read_trace(write(tmp_path / "t.json", [event("ncclKernel_X", 0, 1, cat="kernel", args=said)]))
-    assert table.collectives[0].ranks == ()
-
-
-@pytest.mark.parametrize("name", ["ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "ncclDevKernel_SendRecv()"])
-def test_kernels_of_nccl_are_collectives(name):
-    assert is_collective_kernel(name)
-    assert not is_collective_kernel("void at::native::" + name)
-
-
 @pytest.mark.parametrize("keep", [0, 1, 40, 70])
 def test_a_trace_cut_short_before_its_first_event_is_refused_with_its_name(tmp_path, keep):
     path = write(tmp_path / "t.json", [event("aten::mm", 1, 2)] * 5)
@@ -149,14 +120,6 @@ def test_a_trace_cut_short_keeps_what_is_whole_and_says_what_is_lost(tmp_path):
     table = read_trace(path)
     assert len(table) == 3
     assert table.losses == ("the file ends inside event 4 at byte 400; what came after is lost",)
-
-
-def test_a_compressed_trace_cut_short_keeps_what_is_whole(tmp_path):
-    path = write(tmp_path / "t.json.gz", [event(f"op{number}", number, 2) for number in range(99)])
-    path.write_bytes(path.read_bytes()[:-60])
-    table = read_trace(path)
-    assert 10 < len(table) < 99
-    assert "its compressed data is cut short" in table.losses[0]
 
 
 def test_a_damaged_checksum_costs_nothing_but_is_said(tmp_path):
@@ -189,32 +152,10 @@ def test_a_base_time_beyond_64_bits_is_refused(tmp_path):
         read_trace(write(tmp_path / "t.json", [event("a", 0, 1)], baseTimeNanoseconds=10**30))
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match="nowhere"):
-        read_trace(tmp_path / "nowhere.json")
-
-
 def test_an_empty_trace_is_an_empty_table(tmp_path):
     table = read_trace(write(tmp_path / "t.json", []))
     assert len(table) == 0
     assert table.names_where([]).tolist() == []
-
-
-@needs_traces
-def test_a_rank_of_the_recommender_trace_has_its_eight_collectives():
-    for path in sorted((TRACES / "dlrm_8ranks").iterdir()):
-        table = read_trace(path)
-        collective = table.names_where([is_collective_kernel(name) for name in table.strings])
-        assert int((collective & (table.category == Category.KERNEL)).sum()) == 8
-
-
-@needs_traces
-def test_nccl_arguments_of_a_real_trace_are_read():
-    table = read_trace(TRACES / "schemas/nccl_parser_config/nccl_data.json.gz")
-    assert len(table.collectives) == 21
-    assert {(one.group_size, one.ranks) for one in table.collectives.values()} == {(2, (0, 1))}
-    for row, one in table.collectives.items():
-        assert one.name.replace("_", "")[:6].lower() in table.name_of(row).lower().replace("_", "") or one.elements
 
 
 @needs_traces

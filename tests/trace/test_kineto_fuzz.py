@@ -13,7 +13,7 @@ from eroica.offline.reading import read_one
 from eroica.settings import Settings
 from eroica.trace import chunks
 from eroica.trace.kineto import read_trace
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 from support.mutations import MUTATIONS, mutated, small_trace
 
 LIMITS = Settings(max_trace_bytes=1_000_000, max_trace_events=10_000)

@@ -14,7 +14,7 @@ from eroica.offline.discover import discover
 from eroica.offline.examine import examine
 from eroica.settings import Settings
 from eroica.trace.nsight import processes_of, read_nsight
-from eroica.trace.schema import Category
+from eroica.trace.table import Category
 from support.nsight_exports import write_nsight
 from support.written_jobs import START_US, WrittenJob
 from support.written_worker import WrittenWorker

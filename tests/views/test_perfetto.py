@@ -19,9 +19,8 @@ from click.testing import CliRunner
 from eroica.cli import group
 from eroica.cli.perfetto import align
 from eroica.errors import UsageError
-from eroica.model.pattern import WorkerPattern
+from eroica.model.pattern import Timeline, WorkerPattern
 from eroica.model.series import decode_series, encode_series
-from eroica.model.timeline import Timeline
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
@@ -136,14 +135,13 @@ def test_each_worker_is_a_process_with_its_critical_path_on_top(tmp_path: Path) 
     document = written(tmp_path / "trace.json", material_of(fleet(), 1), (1, 0))
     assert names_of(document, "process_name") == {(2, 0): "worker 1 on node-0", (1, 0): "worker 0 on node-0"}
     threads = names_of(document, "thread_name")
-    assert [name for (pid, _), name in threads.items() if pid == 2][:2] == ["critical path", "MainThread"]
+    assert [name for (pid, _), name in threads.items() if pid == 2] == ["critical path"]
     order = {e["pid"]: e["args"]["sort_index"] for e in document["traceEvents"] if e["name"] == "process_sort_index"}
     assert order == {2: 0, 1: 1}
     labels = {e["pid"]: e["args"]["labels"] for e in document["traceEvents"] if e["name"] == "process_labels"}
     assert labels[2].startswith("culprit") and "culprit" not in labels[1]
     path = slices_of(document, 1, "critical path")
     assert {event["cat"].partition(",")[0] for event in path} >= {"compute", "collective", "python"}
-    assert {event["name"].partition(" ")[0] for event in document["traceEvents"] if event["ph"] == "C"} >= {"cpu"}
 
 
 def test_the_trace_says_what_it_is_and_how_well_clocks_fit(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.rows import NUMBERS, RowsOfAll, RowTable
+from eroica.model.rows import NUMBERS, RowTable
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.wire.codec import decode_record, encode_record
 from eroica.wire.patterns import pack_pattern, unpack_pattern
@@ -155,9 +155,6 @@ def test_rows_stay_columns_until_somebody_asks_for_one() -> None:
     assert type(read[0].count) is int and type(read[0].beta) is float
     with pytest.raises(IndexError):
         read[4]
-    together = RowsOfAll([read, RowTable.of(()), RowTable.of(rows[:2])])
-    assert list(together) == [*rows, *rows[:2]] and together[5] == rows[1]
-    assert together.series(np.asarray([3, 5])) == [b"xxx", b"x"]
 
 
 def key(name: str) -> FunctionKey:

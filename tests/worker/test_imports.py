@@ -36,4 +36,4 @@ def test_the_modules_in_the_training_process_load_the_standard_library_only() ->
 
 
 def test_a_module_that_loads_more_would_be_seen() -> None:
-    assert "msgspec" in loaded("eroica.model.setup")
+    assert "msgspec" in loaded("eroica.model.window")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eroica.model.setup import joined_setup
+from eroica.model.window import joined_setup
 from eroica.worker.setup import loader_setup, torch_setup
 
 

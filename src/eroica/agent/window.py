@@ -23,7 +23,7 @@ from eroica.agent.scratch import Scratch
 from eroica.agent.setup import process_setup
 from eroica.agent.stacks import StackSampler, affordable_children, affordable_hz
 from eroica.errors import EroicaError
-from eroica.model.setup import SETUP_FILE
+from eroica.model.window import SETUP_FILE
 from eroica.settings import Settings
 from eroica.start import isolated
 from eroica.wire import beat, patience

@@ -19,7 +19,7 @@ from eroica.errors import InputError
 from eroica.model.look import HostLooks, WorkerLook
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import RowTable
-from eroica.model.setup import bounded_setup
+from eroica.model.window import bounded_setup
 from eroica.model.worker import Worker
 from eroica.wire.beat import ANNOUNCED
 from eroica.wire.messages import AgentReport, ProfileRequest, WorkerStatus

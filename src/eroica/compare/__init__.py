@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 
 from eroica import __version__
-from eroica.compare.changes import Change, Deltas, all_operators, find_changes, subtract
+from eroica.compare.changes import Change, Deltas, all_operators, describe, find_changes, predicate, subtract
 from eroica.compare.matching import match_functions, unseen_device, without_unlike
 from eroica.compare.table import Table, align
-from eroica.compare.words import describe, predicate
 from eroica.errors import InputError
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.model.comparison import Comparison, ComparisonWord, FunctionChange, Side

@@ -185,8 +185,9 @@ def _merge(fleet: Fleet, rows: tuple[int, ...]) -> tuple[Floats, Floats, Floats]
 
 
 def _resource(fleet: Fleet, rows: tuple[int, ...]) -> str:
-    at_WR = fleet.place[list(rows)].T
-    return next(filter(None, (fleet.rows[at].resource for at in at_WR[at_WR >= 0])), "")
+    at = list(rows)
+    numbers = fleet.resource[at].T[fleet.place[at].T >= 0]
+    return next(filter(None, (fleet.resources[number] for number in numbers.tolist())), "")
 
 
 def _transfer(fleet: Fleet) -> Floats:

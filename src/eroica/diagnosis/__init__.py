@@ -25,7 +25,7 @@ from eroica.diagnosis.findings import build_findings
 from eroica.diagnosis.sections import break_down, list_hypotheses, read_waits
 from eroica.diagnosis.selection import explained_us, find_causes
 from eroica.diagnosis.view import View, WindowContext
-from eroica.localize.suspects import Suspects
+from eroica.localize import Suspects
 from eroica.model.causes import CATALOG, CatalogEntry
 from eroica.model.verdict import Coverage, Verdict, VerdictWindow
 from eroica.settings import Settings

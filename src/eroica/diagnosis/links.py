@@ -23,7 +23,7 @@ from eroica.diagnosis.words import FEW, format_ms, name_workers, short_name
 from eroica.localize.excess import SURE, mean_error, standard_error
 from eroica.localize.families import Family, GroupPaths, GroupTransfer, paths_of, read_families
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
-from eroica.localize.peers import USE_FLOOR
+from eroica.localize.rule import USE_FLOOR
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
 

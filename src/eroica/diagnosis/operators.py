@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.frames import HALF
+from eroica.localize import Suspects
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
-from eroica.localize.suspects import Suspects
 from eroica.model.pattern import LAUNCHING, Phase
 
 Floats = NDArray[np.float64]

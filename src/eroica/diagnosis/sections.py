@@ -19,9 +19,10 @@ from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.selection import Cause, Weighed
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW
-from eroica.localize.direct_waits import DirectWaits
+from eroica.localize import Suspects
 from eroica.localize.excess import SURE
-from eroica.localize.suspects import SuspectRow, Suspects
+from eroica.localize.ledger import DirectWaits
+from eroica.localize.rule import SuspectRow, flag_functions
 from eroica.model.pattern import ASIDE, FunctionKey, WorkerPattern
 from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, Breakdown, BreakdownItem, FindingFunction, Hypothesis, WaitEdge, Waits
@@ -144,12 +145,11 @@ def _signs(view: View, cause: Cause) -> Iterator[tuple[str, str]]:
 
 def flagged_row(view: View, block: Block) -> SuspectRow | None:
     """Find the candidate's row that the rule flags most clearly; None if it flags none on most of the accused."""
-    keys = {view.fleet.keys[row] for row in (*block.rows, *block.focus.functions)}
     accused = {view.fleet.ranks[worker] for worker in block.workers}
     found = [
         row
-        for row in view.suspects.abnormal
-        if row.key in keys and (not accused or len(accused.intersection(row.workers)) >= len(accused) / 2)
+        for row in flag_functions(view.suspects, (*block.rows, *block.focus.functions), view.settings)
+        if not accused or len(accused.intersection(row.workers)) >= len(accused) / 2
     ]
     return max(found, key=lambda row: (row.beta * row.distance, row.key), default=None)
 

@@ -17,9 +17,9 @@ from eroica.diagnosis.operators import (
     speed_against,
     then,
 )
+from eroica.localize import Suspects
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
-from eroica.localize.suspects import Suspects
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
 from eroica.model.pattern import FunctionKey, Workload
 from eroica.model.verdict import Cost, IterationTimes

@@ -17,21 +17,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.engine import HERE, Engine
-from eroica.localize.blame import Ledger
-from eroica.localize.direct_waits import DirectWaits
 from eroica.localize.fleet import Fleet
-from eroica.localize.graph import build_graph
-from eroica.localize.matching import Matched, is_recorded, pair_executions, uneven_exit
-from eroica.localize.point_to_point import book_receives, book_untold
+from eroica.localize.graph import Meetings, build_graph
+from eroica.localize.ledger import DirectWaits, Ledger
+from eroica.localize.matching import Matched
+from eroica.localize.point_to_point import book_receives, book_rooted
 from eroica.localize.replay import TOLERANCE, Replay, prepare_replay
-from eroica.localize.synchronizing import (
-    Paired,
-    book_together,
-    pair_synchronizing,
-    pair_unnamed,
-    settle_single_iteration,
-)
+from eroica.localize.synchronizing import Paired, book_together, pair_synchronizing, pair_unnamed
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.series import decode_series
 from eroica.model.shares import percent
@@ -49,8 +41,6 @@ _MUCH_UNTOLD = 0.05
 _UNTOLD = "receives name no sender, so the window is not replayed: gains are estimated from busy times"
 #: Some members wait for the root, or the root for some. Captures do not tell who it is.
 _ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
-#: Iterations from which who is last again and again shows where no root is named.
-_FEWEST_UNTOLD = 3
 #: Sends and receives that last so many times as long as they hold their worker up go on beside its other work.
 _BESIDE_WORK = 1.5
 _ASYNCHRONOUS = "sends go on beside other work, so the window is not replayed: gains are estimated from busy times"
@@ -67,8 +57,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         waited_us: Critical waiting of each worker in each iteration. float64 [W, I].
         blamed_us: Waiting of others that began with each worker: who came last because it waited itself has passed its
             part on. float64 [W, I].
-        direct_us: Waiting of others for each worker, passed on or not. float64 [W, I].
-        direct: The same by pair of workers, over all iterations.
+        direct: Waiting by pair of workers over all iterations, before blame is passed on.
         withheld_us: Waiting nobody is blamed for (nobody clearly last, or somebody else each time).
         executions: Executions that paired.
         transfer_us: Critical time of each execution of (group, kind) in which nobody is waited for, mean over members.
@@ -81,7 +70,6 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     waited_us: Floats
     blamed_us: Floats
-    direct_us: Floats = msgspec.field(default_factory=lambda: np.zeros((0, 0)))
     direct: DirectWaits = DirectWaits()
     withheld_us: float = 0.0
     executions: int = 0
@@ -102,7 +90,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return float(self.blamed_us[list(workers)].sum()) / waited if waited > 0 else 0.0
 
 
-def read_arrivals(fleet: Fleet, engine: Engine = HERE) -> Arrivals:
+def read_arrivals(fleet: Fleet) -> Arrivals:
     """Book all waiting of a window.
 
     In all-reduce, all-gather, reduce-scatter, all-to-all and barrier: wait = duration - shortest duration in the group.
@@ -112,40 +100,35 @@ def read_arrivals(fleet: Fleet, engine: Engine = HERE) -> Arrivals:
     anybody where members are missing, but for recorded traces whose ends confirm the pairing: there the late among
     those present are, and what they are blamed for is a lower bound.
 
-    Blame is passed on to where delays began (`localize.propagation`), as far as the records tell when executions ended.
-
-    Args:
-        fleet: The window.
-        engine: Where groups are judged.
+    Blame is passed on to where delays began (`localize.ledger`), as far as the records tell when executions ended.
     """
     ledger = Ledger(fleet)
-    groups = _groups(fleet)
-    timed = _records(fleet)
-    records = _without_doubtful_ends(fleet, timed)
+    groups = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}
+    records: dict[tuple[str, str], dict[int, CollectiveRecord]] = defaultdict(dict)
+    for worker, pattern in enumerate(fleet.patterns):
+        for record in pattern.collectives:
+            records[record.group, record.kind][worker] = record
     paired: list[Paired | None] = []
     for (group, kind), owners in sorted(records.items()):
-        members = groups.get(group)
-        together = kind in SYNCHRONIZING
-        if kind in _ROOTED and members is not None:
-            _book_rooted(ledger, fleet, (group, kind), members, owners, timed[group, kind])
-        elif together and members is not None:
-            paired.append(pair_synchronizing(ledger, fleet, (group, kind), members, owners, timed[group, kind]))
-        elif together and len(owners) > 1 and all(record.end_us for record in owners.values()):
+        members = groups.get(group, ())
+        if kind in _ROOTED and len(members) > 1:
+            book_rooted(ledger, fleet, (group, kind), members, owners)
+        elif kind in SYNCHRONIZING and len(members) > 1:
+            paired.append(pair_synchronizing(ledger, fleet, (group, kind), members, owners))
+        elif kind in SYNCHRONIZING and fleet.is_recorded and len(owners) > 1 and all(r.end_us for r in owners.values()):
             paired.append(pair_unnamed(ledger, fleet, (group, kind), owners))
-        elif together:
+        elif kind in SYNCHRONIZING:
             which = f"process group {group!r}" if group else "a process group without a name"
             ledger.notes.append(f"members of {which} are unknown: nobody is blamed for its {kind}")
-    book_together(ledger, fleet, [one for one in paired if one is not None], engine)
-    settle_single_iteration(ledger)
-    book_receives(ledger, fleet, timed)
-    ledger.settle()
-    untold = _waits_for_untold(ledger, fleet, timed) or _goes_on_beside_work(fleet, timed)
-    replay, why = (None, (untold,)) if untold else _replay(ledger, fleet.roles)
+    book_together(ledger, fleet, [one for one in paired if one is not None])
+    book_receives(ledger, fleet, records)
+    meetings = ledger.settle()
+    untold = _waits_for_untold(ledger, fleet, records) or _goes_on_beside_work(fleet, records)
+    replay, why = (None, (untold,)) if untold else _replay(ledger, meetings, fleet.roles)
     return Arrivals(
         waited_us=ledger.waited,
         blamed_us=ledger.blamed,
-        direct_us=ledger.direct,
-        direct=ledger.meets.by_pair(len(fleet.ranks)),
+        direct=ledger.direct_waits(),
         withheld_us=ledger.withheld,
         executions=ledger.executions,
         transfer_us=ledger.transfer_us,
@@ -168,7 +151,7 @@ def _waits_for_untold(ledger: Ledger, fleet: Fleet, records: Records) -> str:
         for worker, record in owners.items():
             if kind in _ROOTED:
                 rooted_W[worker] += float(decode_series(record.critical_us, np.float32).sum())
-            elif kind == "recv" and not is_recorded(fleet.patterns[worker]):
+            elif kind == "recv" and not fleet.is_recorded:
                 critical_us = decode_series(record.critical_us, np.float32)
                 is_untold = decode_series(record.peers, np.int32) < 0 if record.peers else slice(None)
                 receives += float(critical_us[is_untold].sum())
@@ -185,99 +168,45 @@ def _goes_on_beside_work(fleet: Fleet, records: Records) -> str:
 
     Online only; under NCCL sends hold a stream, which is all that a trace of a device is about.
     """
-    lasting, critical = 0.0, 0.0
-    for (_, kind), owners in records.items():
-        for worker, record in owners.items():
-            if kind == "send" and not is_recorded(fleet.patterns[worker]) and not fleet.has_accelerator:
-                lasting += float(decode_series(record.duration_us, np.float32).sum())
-                critical += float(decode_series(record.critical_us, np.float32).sum())
+    if fleet.is_recorded or fleet.has_accelerator:
+        return ""
+    sends = [record for (_, kind), owners in records.items() if kind == "send" for record in owners.values()]
+    lasting, critical = (
+        sum(float(decode_series(getattr(record, name), np.float32).sum()) for record in sends)
+        for name in ("duration_us", "critical_us")
+    )
     is_much = lasting > _MUCH_UNTOLD * float(fleet.iteration_us.sum())
     return _ASYNCHRONOUS if is_much and lasting > _BESIDE_WORK * critical else ""
 
 
-def _replay(ledger: Ledger, roles_W: NDArray[np.intp]) -> tuple[Replay | None, tuple[str, ...]]:
+def _replay(
+    ledger: Ledger, meetings: Meetings | None, roles_W: NDArray[np.intp]
+) -> tuple[Replay | None, tuple[str, ...]]:
     """The window as it can be run again, or why it cannot; no word where the records do not tell ends at all.
 
     Senders that stand still are first taken to wait for their receivers, and waiting in communication that did not pair
     for waiting; then for time of their own if the window does not come out like that.
     """
+    if meetings is None:
+        return None, ()
     least, why = 1.0, ""
-    readings = [ledger.blocks]
-    if any(block.holds_leaders for block in ledger.blocks):
-        readings.append([block.without_held_leaders() for block in ledger.blocks])
-    for blocks, wait_WI in product(readings, (ledger.wait_WI, None)):
-        graph = build_graph(blocks, ledger.edge_WJ, ledger.whole_from, wait_WI)
+    readings, captured = [meetings], ledger.edge_WJ.shape[1] - 1
+    if (meetings.waits & meetings.leads).any():
+        readings.append(msgspec.structs.replace(meetings, waits=meetings.waits & ~meetings.leads))
+    for reading, wait_WI in product(readings, (ledger.wait_WI, None)):
+        graph = build_graph(reading, ledger.edge_WJ, ledger.whole_from, wait_WI)
         if graph is None:
             return None, ()
-        if graph.iterations < min(_FEWEST_REPLAYED, ledger.edge_WJ.shape[1] - 1):
+        if graph.iterations < min(_FEWEST_REPLAYED, captured):
             return None, (_TOO_FEW,)
         replay = prepare_replay(graph, roles_W)
         if replay is None:  # they wait for each other in a circle, which other readings may not
             why = "the order of the collectives cannot be replayed: gains are estimated from busy times"
             continue
         if replay.error <= TOLERANCE:
-            return replay, _sample(graph.iterations, ledger.edge_WJ.shape[1] - 1)
+            few = f"gains come from a replay of the last {graph.iterations} of {captured} iterations"
+            return replay, () if graph.iterations == captured else (few,)
         least = min(least, replay.error)
     if least < 1.0 or not why:
         why = f"a replay of the window misses its duration by {percent(least)}: gains are estimated from busy times"
     return None, (why,)
-
-
-def _sample(replayed: int, captured: int) -> tuple[str, ...]:
-    if replayed == captured:
-        return ()
-    return (f"gains come from a replay of the last {replayed} of {captured} iterations",)
-
-
-def _groups(fleet: Fleet) -> dict[str, tuple[int, ...]]:
-    """Global ranks of each group with more than one member."""
-    groups = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}
-    return {name: ranks for name, ranks in groups.items() if len(ranks) > 1}
-
-
-def _records(fleet: Fleet) -> dict[tuple[str, str], dict[int, CollectiveRecord]]:
-    """Records by (group, kind), then by worker index."""
-    found: dict[tuple[str, str], dict[int, CollectiveRecord]] = defaultdict(dict)
-    for worker, pattern in enumerate(fleet.patterns):
-        for record in pattern.collectives:
-            found[record.group, record.kind][worker] = record
-    return found
-
-
-def _without_doubtful_ends(fleet: Fleet, records: Records) -> dict[tuple[str, str], dict[int, CollectiveRecord]]:
-    """Records whose ends may confirm or refuse a pairing, and measure how unevenly members leave: those of traces.
-
-    Online, sequence numbers pair, and the library's threads write ends down when they get a core.
-    """
-    recorded_W = [is_recorded(pattern) for pattern in fleet.patterns]
-    return {
-        key: {
-            worker: record if recorded_W[worker] else msgspec.structs.replace(record, end_us=b"")
-            for worker, record in owners.items()
-        }
-        for key, owners in records.items()
-    }
-
-
-def _book_rooted(
-    ledger: Ledger,
-    fleet: Fleet,
-    name: tuple[str, str],
-    ranks: tuple[int, ...],
-    owners: Mapping[int, CollectiveRecord],
-    timed: Mapping[int, CollectiveRecord],
-) -> None:
-    """Book executions with a root; no worker is judged unless all members are present."""
-    present = {fleet.ranks[worker]: worker for worker in owners}
-    members = [present[rank] for rank in ranks if rank in present]
-    if len(members) < len(ranks):
-        return
-    records = [owners[worker] for worker in members]
-    places, reason = pair_executions(records, uneven_exit(fleet.carriers, name[0]))
-    if reason:
-        return
-    if fleet.columns.shape[1] < _FEWEST_UNTOLD:
-        return
-    told_M = book_untold(ledger, fleet, name, members, places, [timed[worker] for worker in members])
-    if told_M is not None:
-        ledger.told_W[members] += told_M

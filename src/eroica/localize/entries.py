@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.localize.folding import number_keys
 from eroica.model.pattern import FunctionKey, WorkerPattern
-from eroica.model.rows import NUMBERS, RowsOfAll, RowTable
+from eroica.model.rows import NUMBERS, RowTable
 
 Floats = NDArray[np.float64]
 _Key = TypeVar("_Key")
@@ -32,12 +32,12 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         keys: The functions, union over all workers.
-        rows: Rows of all workers, one worker after another.
-        place: Where the row of each function on each worker is in `rows`, -1 where a worker lacks the function. int32
-            [F, W].
+        tables: Rows of each worker.
+        place: Row of each function in the table of each worker, -1 where a worker lacks it. int32 [F, W].
         critical_us: Critical time per iteration, whole window. float64 [F, W], 0 where a worker lacks the function.
         error_us: Standard error of it where it comes from samples. float64 [F, W].
         total_us: Time over all executions per iteration. float64 [F, W].
+        device_us: Time per iteration that a device works on what was launched from it. float64 [F, W].
         count: Executions per iteration. float64 [F, W].
         pattern: (β, μ, σ), eq. 1-5. float64 [F, W, 3]; zeros where a worker lacks the function, NaN for μ and σ where
             no sample hit it.
@@ -47,11 +47,12 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     keys: tuple[FunctionKey, ...]
-    rows: RowsOfAll
+    tables: tuple[RowTable, ...]
     place: NDArray[np.int32]
     critical_us: Floats
     error_us: Floats
     total_us: Floats
+    device_us: Floats
     count: Floats
     pattern: Floats
     samples: Floats
@@ -73,12 +74,14 @@ def gather_entries(patterns: Sequence[WorkerPattern]) -> Entries:
     Args:
         patterns: One per worker.
     """
-    tables = [RowTable.of(pattern.functions) for pattern in patterns]
+    tables = tuple(RowTable.of(pattern.functions) for pattern in patterns)
     keys, function_R = _functions_of(patterns, tables)
     resources = _Numbers[str]()
-    entries = _empty(keys, RowsOfAll(tables))
+    entries = _empty(keys, tables)
+    starts = np.cumsum([0, *map(len, tables)])
     for start in range(0, len(patterns), _TOGETHER):
-        _fill(entries, patterns[start : start + _TOGETHER], start, function_R, resources)
+        some = patterns[start : start + _TOGETHER]
+        _fill(entries, some, start, function_R[starts[start] : starts[start + len(some)]], resources)
     return msgspec.structs.replace(entries, resources=tuple(resources))
 
 
@@ -149,15 +152,16 @@ def labels_of(pattern: WorkerPattern, crowded: frozenset[tuple[str, int]]) -> di
     return labels
 
 
-def _empty(keys: tuple[FunctionKey, ...], rows: RowsOfAll) -> Entries:
-    shape = len(keys), len(rows.tables)
+def _empty(keys: tuple[FunctionKey, ...], tables: tuple[RowTable, ...]) -> Entries:
+    shape = len(keys), len(tables)
     return Entries(
         keys=keys,
-        rows=rows,
+        tables=tables,
         place=np.full(shape, -1, dtype=np.int32),
         critical_us=np.zeros(shape),
         error_us=np.zeros(shape),
         total_us=np.zeros(shape),
+        device_us=np.zeros(shape),
         count=np.zeros(shape),
         pattern=np.zeros((*shape, 3)),
         samples=np.zeros(shape),
@@ -179,16 +183,15 @@ def _fill(
         entries: What is filled.
         patterns: These workers.
         start: Index of the first of them.
-        function_R: Index of each row's function, of all workers. intp [R].
+        function_R: Index of each of their rows' function. intp [R].
         resources: Numbers of the resources seen so far; new ones are added.
     """
-    first, last = entries.rows.starts[[start, start + len(patterns)]].tolist()
-    if first == last:
+    if not function_R.size:
         return
-    tables = entries.rows.tables[start : start + len(patterns)]
+    tables = entries.tables[start : start + len(patterns)]
     per_W = list(map(len, tables))
-    order = np.argsort(function_R[first:last], kind="stable")
-    at = function_R[first:last][order], (start + np.repeat(np.arange(len(patterns)), per_W))[order]
+    order = np.argsort(function_R, kind="stable")
+    at = function_R[order], (start + np.repeat(np.arange(len(patterns)), per_W))[order]
     iterations_W = [max(pattern.last_iteration - pattern.first_iteration, 1) for pattern in patterns]
     iterations_R = np.repeat(iterations_W, per_W)[order]
     duration_R = np.repeat(np.asarray([pattern.duration_s for pattern in patterns], dtype=np.float64), per_W)[order]
@@ -196,10 +199,11 @@ def _fill(
     of = dict(zip(NUMBERS, np.concatenate([table.numbers for table in tables], axis=1)[:, order], strict=True))
     unsampled_R = of["resource_samples"] == 0
     of["mu"][unsampled_R] = of["sigma"][unsampled_R] = np.nan
-    entries.place[at] = first + order
+    entries.place[at] = np.concatenate([np.arange(count) for count in per_W])[order]
     entries.critical_us[at] = of["critical_s"] * per_iteration_R
     entries.error_us[at] = of["beta_error"] * duration_R * per_iteration_R
     entries.total_us[at] = of["total_s"] * per_iteration_R
+    entries.device_us[at] = of["device_s"] * per_iteration_R
     entries.count[at] = of["count"] / iterations_R
     entries.samples[at] = of["resource_samples"]
     entries.pattern[at] = np.stack([of["beta"], of["mu"], of["sigma"]], axis=1)

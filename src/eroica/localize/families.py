@@ -14,7 +14,7 @@ Array suffixes: M members of a group, G groups of a family, I iterations, K exec
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from eroica.localize.arrivals import Arrivals
 from eroica.localize.entries import crowded_groups, labels_of
 from eroica.localize.fleet import Fleet
-from eroica.localize.matching import waits_in
-from eroica.model.pattern import CollectiveRecord, FunctionKey, WorkerPattern
-from eroica.model.series import decode_series, decode_together
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.series import decode_series
 from eroica.summarize.collectives import collective_kind
 
 Floats = NDArray[np.float64]
@@ -163,52 +162,38 @@ def _labels(fleet: Fleet) -> Mapping[str, str]:
     return found
 
 
-def _elements(record: CollectiveRecord) -> float:
-    """All that its executions carry; 0 = unknown."""
-    return float(decode_series(record.elements, np.int64).sum()) if record.elements else 0.0
-
-
 def _amount(record: CollectiveRecord) -> tuple[int, int]:
     """Executions, and on which step of a ladder of sizes all their elements together stand (0 = unknown)."""
-    elements = _elements(record)
+    elements = float(decode_series(record.elements, np.int64).sum())
     return record.executions, round(np.log(elements) / np.log(SAME_SIZE)) if elements > 0 else 0
 
 
 def _transfer(
     fleet: Fleet, group: str, owners: Mapping[int, CollectiveRecord], rows: tuple[int, ...], booked_K: Floats | None
 ) -> GroupTransfer | None:
-    """None where the members' executions do not lie beside each other one by one; `booked_K` is read where it fits."""
-    records = list(owners.values())
-    first = records[0]
-    whole = all(one.sequence == first.sequence and one.paired_by == "sequence" and not one.dropped for one in records)
-    if not whole or not rows:
+    """None where the members' executions do not lie beside each other one by one.
+
+    Args:
+        fleet: The window.
+        group: Name of the group.
+        owners: Records by worker.
+        rows: Rows of this collective.
+        booked_K: Critical time of each execution in which nobody is waited for, mean over members; None if unpaired.
+    """
+    first = next(iter(owners.values()))
+    whole = all(
+        one.sequence == first.sequence and one.paired_by == "sequence" and not one.dropped for one in owners.values()
+    )
+    if not whole or not rows or booked_K is None or booked_K.size != first.executions:
         return None
-    worker = next(iter(owners))
-    place_K = decode_series(first.iteration, np.int32)
-    own_K = booked_K if booked_K is not None and booked_K.size == place_K.size else _own(records)
-    columns_I = fleet.columns[worker]
-    sums = np.bincount(np.maximum(place_K, 0), weights=own_K * (place_K >= 0), minlength=int(columns_I.max()) + 1)
+    place_K, columns_I = decode_series(first.iteration, np.int32), fleet.columns[next(iter(owners))]
+    sums = np.bincount(np.maximum(place_K, 0), weights=booked_K * (place_K >= 0), minlength=int(columns_I.max()) + 1)
     return GroupTransfer(
         group=group,
         members=tuple(owners),
         rows=rows,
         transfer_us=np.asarray(sums[columns_I], dtype=np.float64),
     )
-
-
-def _own(records: Sequence[CollectiveRecord]) -> Floats:
-    """Critical time of each execution without waiting for a member, mean over members. float64 [K]."""
-    duration_MK = _side_by_side([one.duration_us for one in records])
-    critical_MK = _side_by_side([one.critical_us for one in records])
-    return np.asarray((critical_MK - waits_in(duration_MK, critical_MK)).mean(axis=0))
-
-
-def _side_by_side(encoded: Sequence[bytes]) -> Floats:
-    """Series of all members. float64 [M, K]."""
-    together = decode_together(encoded, np.float32)
-    if together is None:
-        together = np.stack([decode_series(data, np.float32) for data in encoded])
-    return np.asarray(together, dtype=np.float64)
 
 
 def paths_of(fleet: Fleet, transfer: GroupTransfer, least_samples: int) -> GroupPaths:
@@ -233,87 +218,3 @@ def paths_of(fleet: Fleet, transfer: GroupTransfer, least_samples: int) -> Group
         sigma=np.where(told_M & (sigma_M > 0), sigma_M, np.nan),
         resource=names.pop() if len(names) == 1 else "",
     )
-
-
-# --- collectives of like process groups as one function, for the comparison of workers ---
-
-
-class LikeRows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Functions to compare workers by.
-
-    Attributes:
-        keys: The functions; a collective of several like groups names none of them.
-        rows: Rows of the fleet behind each (indices into its keys).
-        pattern: float64 [F, W, 3].
-        critical_us: float64 [F, W].
-        peers_us: What is usual in the role. float64 [F, W].
-        before_us: The same worker's in the baseline window. float64 [F, W].
-    """
-
-    keys: tuple[FunctionKey, ...]
-    rows: tuple[tuple[int, ...], ...]
-    pattern: Floats
-    critical_us: Floats
-    peers_us: Floats
-    before_us: Floats
-
-
-def join_like(fleet: Fleet, peers_us: Floats, before_us: Floats) -> LikeRows:
-    """The fleet's rows with those of like groups added up; the very arrays where there is nothing to add."""
-    parts = _parts(fleet)
-    if len(parts) == len(fleet.keys):
-        single = tuple((at,) for at in range(len(fleet.keys)))
-        return LikeRows(
-            keys=fleet.keys,
-            rows=single,
-            pattern=fleet.pattern,
-            critical_us=fleet.critical_us,
-            peers_us=peers_us,
-            before_us=before_us,
-        )
-    first = [part[0] for part in parts]
-    made = LikeRows(
-        keys=tuple(_key(fleet, part) for part in parts),
-        rows=tuple(parts),
-        pattern=np.array(fleet.pattern[first]),
-        critical_us=np.array(fleet.critical_us[first]),
-        peers_us=np.array(peers_us[first]),
-        before_us=np.array(before_us[first]),
-    )
-    for at, part in enumerate(parts):
-        if len(part) > 1:
-            rows = list(part)
-            made.pattern[at] = _joined(fleet.pattern[rows])
-            made.critical_us[at] = fleet.critical_us[rows].sum(axis=0)
-            made.peers_us[at] = fleet.usual(made.critical_us[at])
-            made.before_us[at] = before_us[rows].sum(axis=0)
-    return made
-
-
-def _parts(fleet: Fleet) -> list[tuple[int, ...]]:
-    """Rows that belong together, in order of the first."""
-    like = likeness_of_groups(fleet.patterns) if any(key.kind == "collective" for key in fleet.keys) else {}
-    found: dict[Hashable, list[int]] = defaultdict(list)
-    for at, key in enumerate(fleet.keys):
-        is_one = key.kind != "collective" or key.group not in like
-        found[at if is_one else (key.name, key.phase, key.thread, like[key.group])].append(at)
-    return [tuple(rows) for rows in found.values()]
-
-
-def _key(fleet: Fleet, part: tuple[int, ...]) -> FunctionKey:
-    key = fleet.keys[part[0]]
-    return key if len(part) == 1 else msgspec.structs.replace(key, group="")
-
-
-def _joined(pattern_R3: Floats) -> Floats:
-    """β added up, μ and σ weighted by β over rows that were sampled; NaN where none was. float64 [W, 3]."""
-    beta_RW = pattern_R3[:, :, 0]
-    joined_W3 = np.zeros(pattern_R3.shape[1:])
-    joined_W3[:, 0] = beta_RW.sum(axis=0)
-    for axis in (1, 2):
-        known_RW = ~np.isnan(pattern_R3[:, :, axis])
-        weight_W = np.where(known_RW, beta_RW, 0.0).sum(axis=0)
-        sum_W = np.where(known_RW, beta_RW * np.nan_to_num(pattern_R3[:, :, axis]), 0.0).sum(axis=0)
-        unknown_W = np.where(joined_W3[:, 0] > 0, np.nan, 0.0)
-        joined_W3[:, axis] = np.divide(sum_W, weight_W, out=unknown_W, where=weight_W > 0)
-    return joined_W3

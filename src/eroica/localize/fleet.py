@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from eroica.engine import HERE, Engine
 from eroica.errors import InputError
 from eroica.localize.entries import Entries, gather_entries
-from eroica.localize.excess import Excess, excess_over_peers, find_measure, median_of_others
+from eroica.localize.excess import median_of_others
 from eroica.localize.matching import Carriers
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
-from eroica.model.pattern import CollectiveRecord, FunctionPattern, WorkerPattern
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.rows import RowTable
 from eroica.model.series import decode_alike, decode_series, decode_together
 from eroica.model.words import worker_list
@@ -72,23 +72,19 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         """Mean over workers and iterations that count."""
         return float(self.iteration_us.mean()) if self.iteration_us.size else 0.0
 
-    @cached_property
-    def measure(self) -> NDArray[np.bool_]:
-        """Workers that tell what is usual in their role: not the late ones, where these are most. bool [W]."""
-        return find_measure(self.wait_us, self.roles)
-
     def usual(self, values: Floats) -> Floats:
-        """Take for each worker the median over its role's others that tell what is usual. [..., W]; NaN without any."""
-        return median_of_others(values, self.roles, self.measure)
-
-    def above_usual(self, time_WI: Floats, factor_W: Floats | None = None) -> Excess:
-        """Measure the time of workers above what is usual in their role, times a factor. See `excess_over_peers`."""
-        return excess_over_peers(time_WI, self.roles, factor_W, self.measure)
+        """Take for each worker the median over its role's others. [..., W]; NaN without any."""
+        return median_of_others(values, self.roles)
 
     @cached_property
     def has_accelerator(self) -> bool:
         """Any worker saw device kernels."""
         return any(pattern.has_accelerator for pattern in self.patterns)
+
+    @cached_property
+    def is_recorded(self) -> bool:
+        """The patterns were read from traces that another tool recorded: there is nothing beside the traces."""
+        return any(pattern.found_by for pattern in self.patterns)
 
     @cached_property
     def known_ranks(self) -> frozenset[int]:
@@ -103,33 +99,7 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
     @cached_property
     def knows_launchers(self) -> bool:
         """Rows of Python tell on most workers what a device does for them."""
-        if not self.has_accelerator:
-            return False
-        told = [bool(table.column("device_s").any()) for table in self.rows.tables]
-        return sum(told) >= _MOST_TOLD * len(told)
-
-    @cached_property
-    def _device_s(self) -> Floats:
-        """Seconds that a device works for each of `rows`. float64 [R]."""
-        return np.concatenate([np.zeros(0), *(table.column("device_s") for table in self.rows.tables)])
-
-    def device_us(self, functions: Sequence[int]) -> Floats:
-        """Time per iteration that devices work on what was launched from some functions together. float64 [W]."""
-        place_FW = self.place[list(functions)]
-        device_s = np.where(place_FW >= 0, self._device_s[place_FW], 0.0).sum(axis=0)
-        iterations_W = [max(pattern.last_iteration - pattern.first_iteration, 1) for pattern in self.patterns]
-        return np.asarray(device_s * 1e6 / np.asarray(iterations_W))
-
-    def row(self, function: int, worker: int) -> FunctionPattern | None:
-        """One function on one worker, None where that lacks it."""
-        at = int(self.place[function, worker])
-        return self.rows[at] if at >= 0 else None
-
-    def rows_of(self, function: int) -> list[tuple[int, FunctionPattern]]:
-        """The workers that have a function, in order, each with its row of it."""
-        workers = np.flatnonzero(self.place[function] >= 0)
-        rows = map(self.rows.__getitem__, self.place[function, workers].tolist())
-        return list(zip(workers.tolist(), rows, strict=True))
+        return self.has_accelerator and bool((self.device_us > 0).any(axis=0).mean() >= _MOST_TOLD)
 
     def series(self, functions: Sequence[int], workers: NDArray[np.intp] | None = None) -> Floats:
         """Critical time of some functions together, iteration by iteration.
@@ -163,9 +133,23 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
                 total[used] += self._series_of(function, asked[used])
         return total
 
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Ends of all rows' series, one worker after another."""
+        return np.concatenate([np.empty(0, np.int64), *(table.ends for table in self.tables)])
+
+    @cached_property
+    def _starts(self) -> NDArray[np.intp]:
+        """Where each worker's begin in `_ends`. [W]."""
+        return np.cumsum([0, *(len(table) for table in self.tables)])[:-1]
+
     def _series_of(self, function: int, workers: NDArray[np.intp]) -> Floats:
         """Critical time of one function on workers that have it. float64 [A, I]."""
-        encoded = self.rows.series(self.place[function, workers])
+        place = self.place[function, workers]
+        ends, at = self._ends, self._starts[workers] + place
+        begins = np.where(place > 0, ends[at - 1], 0).tolist()
+        bounds = zip(workers.tolist(), begins, ends[at].tolist(), strict=True)
+        encoded = [self.tables[worker].series[begin:end] for worker, begin, end in bounds]
         known = [at for at, data in enumerate(encoded) if data]
         if len(known) < len(encoded):
             spread = np.repeat(self.critical_us[function, workers][:, None], self.columns.shape[1], axis=1)

@@ -16,9 +16,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.main_line import MainLine, iteration_of
-from eroica.localize.meetings import MeetingBlock
-
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 Flags = NDArray[np.bool_]
@@ -80,26 +77,65 @@ class EventGraph(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return int(self.edge_WJ.shape[1]) - 1
 
 
-class _Flat(msgspec.Struct, eq=False):
-    """Executions of all blocks, flat, meeting by meeting."""
+class Meetings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Matched executions with their places in time. E of them, in M meetings.
+
+    Attributes:
+        worker: Index of the worker. intp [E].
+        meeting: Number of the meeting. intp [E].
+        group: Number of the process group: executions of one worker in one group queue behind each other. intp [E].
+        team: Number of the set of workers that is in step after it. intp [E].
+        duration: float64 [E].
+        critical: Critical part of it. float64 [E].
+        end: On the worker's own clock, from the start of its window. float64 [E].
+        waits: Whether the worker waits for the others; else it leaves once it is done itself. bool [E].
+        leads: It is a sender's part of a receive: the sender is not known to wait. bool [E].
+        wait: Critical waiting as it is judged. float64 [E].
+        share: The worker's share of the blame. float64 [E].
+        column: Iteration that the worker counts it in, -1 = none. intp [E].
+        transfer: What the meeting takes once all have come. float64 [M].
+    """
 
     worker: Places
     meeting: Places
     group: Places
+    team: Places
     duration: Floats
     critical: Floats
     end: Floats
     waits: Flags
+    leads: Flags
+    wait: Floats
+    share: Floats
+    column: Places
     transfer: Floats
+
+    def at(self, chosen: Places | Flags) -> Meetings:
+        """Return some of the executions, or all in another order."""
+        columns = {name: getattr(self, name)[chosen] for name in _COLUMNS}
+        return Meetings(**columns, transfer=self.transfer)
+
+
+_COLUMNS = tuple(name for name in Meetings.__struct_fields__ if name != "transfer")
+
+
+def join_meetings(parts: Sequence[Meetings]) -> Meetings | None:
+    """Join executions of several groups; None if there are none."""
+    if not parts:
+        return None
+    first = np.cumsum([0, *(part.transfer.size for part in parts)])
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    columns["meeting"] += np.repeat(first[:-1], [part.worker.size for part in parts])
+    return Meetings(**columns, transfer=np.concatenate([part.transfer for part in parts]))
 
 
 def build_graph(
-    blocks: Sequence[MeetingBlock], edge_WJ: Floats, whole_from: int = 0, wait_WI: Floats | None = None
+    flat: Meetings, edge_WJ: Floats, whole_from: int = 0, wait_WI: Floats | None = None
 ) -> EventGraph | None:
     """Put the meetings of a window in order.
 
     Args:
-        blocks: All matched executions whose ends are known.
+        flat: All matched executions whose ends are known.
         edge_WJ: Boundaries of the common iterations on each worker's own clock.
         whole_from: First iteration whose executions all got room in the patterns.
         wait_WI: Critical time in any communication in each of these iterations: what no execution here explains of it
@@ -108,9 +144,8 @@ def build_graph(
     Returns:
         The graph of as many of the last iterations as are whole and the bounds allow; None where there is none.
     """
-    if not blocks or edge_WJ.shape[1] < 2:
+    if not flat.worker.size or edge_WJ.shape[1] < 2:
         return None
-    flat = _flatten(blocks)
     first = max(whole_from, _first_that_fits(flat, edge_WJ))
     if first >= edge_WJ.shape[1] - 1:
         return None
@@ -118,32 +153,12 @@ def build_graph(
     flat = _inside(flat, edge_WJ)
     if flat.worker.size == 0:
         return None
-    graph = _graph(first, _since(flat, edge_WJ[:, 0]), edge_WJ - edge_WJ[:, :1])
+    flat = msgspec.structs.replace(flat, end=flat.end - edge_WJ[flat.worker, 0])
+    graph = _graph(first, flat, edge_WJ - edge_WJ[:, :1])
     return graph if wait_WI is None else _less_unrecorded(graph, wait_WI[:, first:])
 
 
-def _flatten(blocks: Sequence[MeetingBlock]) -> _Flat:
-    firsts = np.cumsum([0, *(block.transfer_us.size for block in blocks)])
-    columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("worker", "meeting", "group", "waits")}
-    for block, first in zip(blocks, firsts, strict=False):
-        spread = {
-            "worker": block.members[..., None],
-            "meeting": first + block.meetings,
-            "group": block.group[:, None, None],
-            "waits": block.waits,
-        }
-        for name, values in spread.items():
-            columns[name].append(np.broadcast_to(values, block.end_us.shape).swapaxes(1, 2).ravel())
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    times = {
-        name: np.concatenate([getattr(block, f"{name}_us").swapaxes(1, 2).ravel() for block in blocks])
-        for name in ("duration", "critical", "end")
-    }
-    transfer = np.concatenate([block.transfer_us.ravel() for block in blocks])
-    return _Flat(**joined, **times, transfer=transfer)
-
-
-def _first_that_fits(flat: _Flat, edge_WJ: Floats) -> int:
+def _first_that_fits(flat: Meetings, edge_WJ: Floats) -> int:
     """First iteration from which on the executions are few enough. The last one is always taken."""
     iterations = int(edge_WJ.shape[1]) - 1
     per_iteration = np.bincount(iteration_of(flat.worker, flat.end - _SAME_US, edge_WJ), minlength=iterations)
@@ -154,7 +169,7 @@ def _first_that_fits(flat: _Flat, edge_WJ: Floats) -> int:
     return max(by_total, iterations - max(int(MOST_OF_ONE / max(most_of_one, 1e-9)), 1))
 
 
-def _inside(flat: _Flat, edge_WJ: Floats) -> _Flat:
+def _inside(flat: Meetings, edge_WJ: Floats) -> Meetings:
     """Meetings that end between the first and the last boundary on all members."""
     slack = 1e-3 * (edge_WJ[:, -1] - edge_WJ[:, 0])
     worker = flat.worker
@@ -163,19 +178,10 @@ def _inside(flat: _Flat, edge_WJ: Floats) -> _Flat:
     whole_M[flat.meeting[~inside]] = False
     kept = whole_M[flat.meeting]
     number_M = np.cumsum(whole_M) - 1
-    names = ("worker", "group", "duration", "critical", "end", "waits")
-    return _Flat(
-        **{name: getattr(flat, name)[kept] for name in names},
-        meeting=number_M[flat.meeting[kept]],
-        transfer=flat.transfer[whole_M],
-    )
+    return msgspec.structs.replace(flat.at(kept), meeting=number_M[flat.meeting[kept]], transfer=flat.transfer[whole_M])
 
 
-def _since(flat: _Flat, begin_W: Floats) -> _Flat:
-    return msgspec.structs.replace(flat, end=flat.end - begin_W[flat.worker])
-
-
-def _graph(first: int, flat: _Flat, edge_WJ: Floats) -> EventGraph:
+def _graph(first: int, flat: Meetings, edge_WJ: Floats) -> EventGraph:
     order = np.lexsort((flat.end, flat.worker))
     worker, end, duration = flat.worker[order], np.minimum(flat.end, edge_WJ[flat.worker, -1])[order], flat.duration
     start = np.maximum(end - duration[order], 0.0)
@@ -275,3 +281,54 @@ def _queued_behind(worker: Places, group: Places, start: Floats, end: Floats, wa
     found = np.full(worker.size, -1, dtype=np.intp)
     found[this[behind]] = before[behind]
     return found
+
+
+# --- own progress of workers by their own clocks: the clock less all time their main lines stood still ---
+
+
+def iteration_of(worker_E: Places, time_E: Floats, edge_WJ: Floats) -> Places:
+    """Iteration that moments of workers' own clocks lie in; a boundary belongs to the one before it. intp [E]."""
+    apart = apart_of(edge_WJ)
+    at = np.searchsorted((edge_WJ + rows_of(edge_WJ) * apart).ravel(), time_E + worker_E * apart, side="left") - 1
+    return np.asarray(np.clip(at - worker_E * edge_WJ.shape[1], 0, edge_WJ.shape[1] - 2), dtype=np.intp)
+
+
+def apart_of(edge_WJ: Floats) -> float:
+    """More than any two times of one worker differ by: with it, times of all workers lie in one sorted array."""
+    return 4.0 * float(np.abs(edge_WJ).max()) + 1e3
+
+
+def rows_of(array: Floats) -> Floats:
+    """Numbers of its rows. float64 [W, 1]."""
+    return np.arange(array.shape[0], dtype=np.float64)[:, None]
+
+
+class MainLine:
+    """Own progress by own clock: the clock less all time stood still before.
+
+    Attributes:
+        at_end: Progress when each execution ended. float64 [E].
+    """
+
+    def __init__(self, worker: Places, end: Floats, held: Floats, edge_WJ: Floats) -> None:
+        self._apart = apart_of(edge_WJ)
+        self._worker, self._key = worker, end + worker * self._apart
+        total = np.concatenate([[0.0], np.cumsum(held)])
+        begin_W = np.searchsorted(worker, np.arange(edge_WJ.shape[0] + 1))
+        self._begin_W = begin_W
+        self._held = total[1:] - total[begin_W[worker]]
+        # Parts of two executions that overlap may lie before the end of the one that ended first: move them there.
+        plain = end - self._held + worker * self._apart
+        back = np.minimum.accumulate(plain[::-1])[::-1]
+        self.at_end = np.maximum(back - worker * self._apart, 0.0)
+
+    def progress(self, worker: Places, time: Floats, after: bool = False) -> Floats:
+        """Progress of workers at moments of their own clocks; `after` counts what ends just then as over."""
+        at = np.searchsorted(self._key, time + worker * self._apart, side="right" if after else "left")
+        at = np.clip(at, self._begin_W[worker], self._begin_W[worker + 1])
+        has_next, has_last = at < self._begin_W[worker + 1], at > self._begin_W[worker]
+        held = np.concatenate([self._held, [0.0]])
+        ends = np.concatenate([self.at_end, [0.0]])
+        found = time - np.where(has_last, held[at - 1], 0.0)
+        found = np.where(has_next, np.minimum(found, ends[at]), found)
+        return np.maximum(np.where(has_last, np.maximum(found, ends[at - 1]), found), 0.0)

@@ -65,13 +65,13 @@ class Matched(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def pair_executions(
-    records: Sequence[CollectiveRecord], exit_us: float = EXIT_US
+    records: Sequence[CollectiveRecord], exit_us: float | None = EXIT_US
 ) -> tuple[list[NDArray[np.intp]], str]:
     """Match the executions of all members of a group.
 
     Args:
         records: One per member.
-        exit_us: How unevenly members may leave and write that down.
+        exit_us: How unevenly members may leave and write that down; None if their ends say nothing of the pairing.
 
     Returns:
         For each member the positions of the matched executions, in the same order; and why there are none, else "".
@@ -81,7 +81,7 @@ def pair_executions(
     ways = {record.paired_by for record in records}
     if len(ways) > 1:
         return [], "sequence numbers on some members only"
-    if ways == {"order"} and _ends_whole(records):
+    if ways == {"order"} and exit_us is not None and _whole_ends(records) is not None:
         return _by_order_and_ends(records, exit_us)
     same = len({record.sequence for record in records}) == 1
     sequences = [decode_series(record.sequence, np.int64) for record in (records[:1] if same else records)]
@@ -116,7 +116,7 @@ def pair_by_order(records: Sequence[CollectiveRecord], exit_us: float = EXIT_US)
     Returns:
         As `pair_executions`.
     """
-    if not _ends_whole(records):
+    if _whole_ends(records) is None:
         return [], "its members are unknown, and their ends too"
     least = min(record.executions for record in records)
     if least < FEWEST_VERIFIED:
@@ -133,11 +133,6 @@ def _by_order_and_ends(records: Sequence[CollectiveRecord], exit_us: float) -> t
     if len(counts) > 1 or any(record.dropped for record in records):
         return [], why
     return _checked(records, [np.arange(record.executions, dtype=np.intp) for record in records], exit_us)
-
-
-def _ends_whole(records: Sequence[CollectiveRecord]) -> bool:
-    """Return whether every member's record holds the end of each execution."""
-    return _whole_ends(records) is not None
 
 
 def _whole_ends(records: Sequence[CollectiveRecord]) -> Floats | list[Floats] | None:
@@ -170,14 +165,11 @@ def align_by_ends(records: Sequence[CollectiveRecord], exit_us: float = EXIT_US)
     Returns:
         As `pair_executions`.
     """
-    ends = [decode_series(record.end_us, np.float64) for record in records]
-    sizes = [end.size for end in ends]
+    ends = _whole_ends(records)
+    sizes = [record.executions for record in records]
     least = min(sizes)
-    if (
-        not _ends_whole(records)
-        or least < FEWEST_VERIFIED
-        or max(sizes) - least > max(_MOST_SHIFT, (1 - _LEAST_PAIRED) * least)
-    ):
+    is_far = max(sizes) - least > max(_MOST_SHIFT, (1 - _LEAST_PAIRED) * least)
+    if ends is None or least < FEWEST_VERIFIED or is_far:
         return [], "unequal numbers of executions"
     reference = ends[sizes.index(least)]
     shifts = [_shift(reference, end) for end in ends]
@@ -206,12 +198,12 @@ def _shift(reference: Floats, end: Floats) -> int | None:
 
 
 def _checked(
-    records: Sequence[CollectiveRecord], places: list[NDArray[np.intp]], exit_us: float
+    records: Sequence[CollectiveRecord], places: list[NDArray[np.intp]], exit_us: float | None
 ) -> tuple[list[NDArray[np.intp]], str]:
     """The pairing, unless sizes or ends contradict it."""
     if not _sizes_agree(records, places):
         return [], "members moved different amounts under one number"
-    contradiction = _contradicted_by_ends(records, places, exit_us)
+    contradiction = "" if exit_us is None else _contradicted_by_ends(records, places, exit_us)
     return ([], contradiction) if contradiction else (places, "")
 
 
@@ -249,11 +241,6 @@ def _contradicted_by_ends(
     worst = float(apart_MK.max()) / 1e3
     how = "sequence number" if records[0].paired_by == "sequence" else "order"
     return f"{_ENDS_DIFFER} paired by {how} differ by up to {worst:.3g} ms, clocks aside"
-
-
-def is_recorded(pattern: WorkerPattern) -> bool:
-    """Return whether a pattern was read from a trace that another tool recorded: there is nothing beside the trace."""
-    return bool(pattern.found_by)
 
 
 def is_contradiction(reason: str) -> bool:

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
-from eroica.model.axes import axis_of
 from eroica.model.pattern import CollectiveRecord, FunctionKey, WorkerPattern
 from eroica.model.series import decode_series
-from eroica.model.worker import ProcessGroup
+from eroica.model.worker import ProcessGroup, axis_of
 from eroica.settings import check_ranks, parse_roles
 
 _POINT_TO_POINT = frozenset({"send", "recv"})

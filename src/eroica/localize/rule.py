@@ -1,84 +1,68 @@
-"""Equation 11 over arrays: which functions are abnormal on which workers.
+"""Equation 11 of the paper: functions whose patterns (β, μ, σ) are abnormal on some workers (EROICA, section 4.3).
 
-Array suffixes: F functions, W workers, 3 = (β, μ, σ). One function after another, on several threads where there are
-many workers: NumPy does without the interpreter's lock, and what a function needs beside its input is a few [W].
+It is evidence for those who read `--why`; no cause rests on it, so it is worked out for the functions asked for.
+
+Array suffixes: W workers, N sampled peers, R rows of like groups, 3 = (β, μ, σ). NaN in μ or σ means "never sampled".
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.localize.peers import BETA_FLOOR, USE_FLOOR, peer_distances
+from eroica.localize import Suspects
+from eroica.localize.families import likeness_of_groups
+from eroica.localize.fleet import Fleet
 from eroica.localize.roles import members_of
-from eroica.localize.suspects import Why
 from eroica.model.pattern import FunctionKey
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
-#: Standard error of the time that some workers (intp [A]) spend in a function, microseconds. float64 [A].
-Noise = Callable[[int, NDArray[np.intp]], Floats]
+Why = Literal["expectation", "peers"]
+#: Manhattan distance at which two patterns differ (delta, eq. 10), and peers that each one is compared with (N, eq. 9).
+DELTA, PEERS = 0.4, 100
+#: Multiplier of the median absolute deviation (k, eq. 11), and the least margin above the median: the MAD is usually 0.
+MAD_FACTOR, MAD_FLOOR = 5.0, 0.1
+#: Differences of β, and of μ and σ, below these are noise, whatever the maximum.
+BETA_FLOOR, USE_FLOOR = 0.02, 0.1
+#: Every run of the same window compares with the same peers.
+_SEED = 20_260_401
+#: Workers of a block: a few arrays of them fit into a core's cache.
+_BLOCK = 32_768
 #: A cost must exceed the worker's own noise by this many standard errors to make a different pattern a suspect.
 _NOISE_ERRORS = 2.0
-#: From so many workers on threads gain more than they cost.
-_MANY_WORKERS = 50_000
-#: More threads would only wait for memory.
-_MOST_THREADS = 8
 
 
-class Behavior(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Input of the rule.
+class SuspectRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One function that is abnormal on some workers.
 
     Attributes:
-        keys: The functions.
-        pattern: (β, μ, σ), as `Fleet.pattern`. float64 or float32 [F, W, 3].
-        critical_us: Critical time per iteration. float64 or float32 [F, W].
-        peers_us: What is usual in the role (`Fleet.usual`); NaN without any. [F, W].
-        before_us: The same worker's time in the baseline window; NaN without one. [F, W].
-        roles: Role of each worker. intp [W].
-        mean_iteration_us: Mean iteration, which β is a share of.
-        has_accelerator: Any worker saw device kernels.
+        key: Which function; a collective of several like groups names none of them.
+        workers: Global ranks on which it is abnormal.
+        why: Which half of the rule flags it: distance from expectation, or from the peers.
+        beta: Mean β on those workers, 0-1.
+        distance: Largest distance from expectation (`expectation`) or share of peers that differ (`peers`), 0-1.
+        excess_us: Mean critical time per iteration above the reference on those workers; NaN without one.
     """
 
-    keys: Sequence[FunctionKey]
-    pattern: Floats
-    critical_us: Floats
-    peers_us: Floats
-    before_us: Floats
-    roles: NDArray[np.intp]
-    mean_iteration_us: float
-    has_accelerator: bool
-
-
-class Flagged(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One function on the workers that one half of the rule flags.
-
-    Attributes:
-        function: Index of the function.
-        why: Which half.
-        workers: Indices of the workers, at least one. intp [A].
-        distance: From expectation, or share of peers that differ. float64 [A].
-        excess_us: Critical time above the reference; NaN without one. float64 [A].
-    """
-
-    function: int
+    key: FunctionKey
+    workers: tuple[int, ...]
     why: Why
-    workers: NDArray[np.intp]
-    distance: Floats
-    excess_us: Floats
+    beta: float
+    distance: float
+    excess_us: float
 
 
-def flag_functions(behavior: Behavior, noise: Noise, settings: Settings) -> Iterator[Flagged]:
-    """Flag workers by eq. 11, function by function.
+def flag_functions(suspects: Suspects, functions: Iterable[int], settings: Settings) -> Iterator[SuspectRow]:
+    """Flag workers by eq. 11, function by function; collectives of like process groups count as one.
 
     Args:
-        behavior: All workers.
-        noise: Asked for workers whose β stands out.
+        suspects: The window.
+        functions: Indices into the fleet's keys.
         settings: Gates and floors of localization.
 
     Source:
@@ -88,88 +72,90 @@ def flag_functions(behavior: Behavior, noise: Noise, settings: Settings) -> Iter
         the culprit of a slow loader stands out in all-reduce, where it waits least. Standing out through μ or σ needs
         no such cost.
     """
-    gated = [at for at, pattern_W3 in enumerate(behavior.pattern) if pattern_W3[:, 0].max() > settings.beta_gate]
-    for flagged in _mapped(lambda function: _flag(behavior, function, noise, settings), gated, behavior.roles.size):
-        yield from flagged
-
-
-def _mapped(flag: Callable[[int], list[Flagged]], functions: list[int], workers: int) -> Iterable[list[Flagged]]:
-    threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
-    if workers < _MANY_WORKERS or threads < 2:
-        return map(flag, functions)
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(flag, functions))
-
-
-def _flag(behavior: Behavior, function: int, noise: Noise, settings: Settings) -> list[Flagged]:
-    excess_W = np.asarray(behavior.critical_us[function] - behavior.peers_us[function], dtype=np.float64)
-    change_W = np.asarray(behavior.critical_us[function] - behavior.before_us[function], dtype=np.float64)
-    over_W = np.where(np.isnan(change_W), excess_W, change_W)
-    beyond_W, distance_W = _expectation(behavior, function, settings)
-    found = _flagged(function, "expectation", beyond_W, distance_W, over_W)
-    unique_W, share_W = _peers(behavior, function, excess_W, noise, settings)
-    return found + _flagged(function, "peers", unique_W & ~beyond_W, share_W, excess_W)
-
-
-def _flagged(
-    function: int, why: Why, flags_W: NDArray[np.bool_], distance_W: Floats, excess_W: Floats
-) -> list[Flagged]:
-    workers = np.flatnonzero(flags_W)
-    if not workers.size:
-        return []
-    return [
-        Flagged(
-            function=function,
-            why=why,
-            workers=workers,
-            distance=distance_W[workers],
-            excess_us=excess_W[workers],
+    fleet = suspects.fleet
+    for rows in dict.fromkeys(_like_rows(fleet, function) for function in functions):
+        at = list(rows)
+        pattern_W3 = fleet.pattern[at[0]] if len(at) == 1 else _joined(fleet.pattern[at])
+        above_W = pattern_W3[:, 0] > settings.beta_gate
+        if not above_W.any():
+            continue
+        key = fleet.keys[at[0]] if len(at) == 1 else msgspec.structs.replace(fleet.keys[at[0]], group="")
+        critical_W = fleet.critical_us[at].sum(axis=0)
+        peers_W = suspects.peers_us[at[0]] if len(at) == 1 else fleet.usual(critical_W)
+        before_W = suspects.before_us[at].sum(axis=0)
+        excess_W, change_W = critical_W - peers_W, critical_W - before_W
+        reference_W = np.where(np.isnan(before_W), peers_W, before_W) / max(fleet.mean_iteration_us, 1e-9)
+        far_W = distance_from_expectation(key, pattern_W3[:, 0], reference_W, fleet.has_accelerator, settings)
+        beyond_W = above_W & (far_W > 0)
+        share_W, unique_W = peer_distances(pattern_W3, fleet.roles)
+        unlike_W = _costing(fleet, at, pattern_W3, excess_W, unique_W & above_W & ~beyond_W)
+        whys: tuple[tuple[Why, NDArray[np.bool_], Floats, Floats], ...] = (
+            ("expectation", beyond_W, far_W, np.where(np.isnan(change_W), excess_W, change_W)),
+            ("peers", unlike_W, share_W, excess_W),
         )
-    ]
+        for why, flags_W, distance_W, over_W in whys:
+            if flags_W.any():
+                yield SuspectRow(
+                    key=key,
+                    workers=tuple(fleet.ranks[worker] for worker in np.flatnonzero(flags_W)),
+                    why=why,
+                    beta=float(pattern_W3[flags_W, 0].mean()),
+                    distance=float(distance_W[flags_W].max()),
+                    excess_us=float(over_W[flags_W].mean()),
+                )
 
 
-def _expectation(behavior: Behavior, function: int, settings: Settings) -> tuple[NDArray[np.bool_], Floats]:
-    """Workers beyond the expected range, and how far. bool [W], float64 [W]."""
-    beta_W = np.asarray(behavior.pattern[function, :, 0], dtype=np.float64)
-    before_W = behavior.before_us[function]
-    reference_us = np.where(np.isnan(before_W), behavior.peers_us[function], before_W)
-    per_us = 1.0 / max(behavior.mean_iteration_us, 1e-9)
-    distance_W = distance_from_expectation(
-        behavior.keys[function], beta_W, reference_us * per_us, behavior.has_accelerator, settings
+def _like_rows(fleet: Fleet, function: int) -> tuple[int, ...]:
+    """Return the rows that are one function: of a collective those in all groups that do the same."""
+    key = fleet.keys[function]
+    like = likeness_of_groups(fleet.patterns) if key.kind == "collective" else {}
+    if key.group not in like:
+        return (function,)
+    return tuple(
+        at
+        for at, one in enumerate(fleet.keys)
+        if (one.kind, one.name, one.phase, one.thread) == (key.kind, key.name, key.phase, key.thread)
+        and like.get(one.group) == like[key.group]
     )
-    return (beta_W > settings.beta_gate) & (distance_W > 0), distance_W
 
 
-def _peers(
-    behavior: Behavior, function: int, excess_W: Floats, noise: Noise, settings: Settings
-) -> tuple[NDArray[np.bool_], Floats]:
-    """Workers whose pattern stands out, and the share of peers it differs from. bool [W], float64 [W]."""
-    pattern_W3 = behavior.pattern[function]
-    above_W = pattern_W3[:, 0] > settings.beta_gate
-    share_W, unique_W = peer_distances(pattern_W3, behavior.roles)
-    gated_W = unique_W & above_W
-    gated = np.flatnonzero(gated_W)
-    if not gated.size:
-        return gated_W, share_W
-    least_us = BETA_FLOOR * behavior.mean_iteration_us
-    costs = (excess_W[gated] >= least_us) & (excess_W[gated] > _NOISE_ERRORS * noise(function, gated))
-    if not costs.all():
-        costs |= _stands_out_by_hardware(pattern_W3, behavior.roles)[gated]
-    gated_W[gated] = costs
-    return gated_W, share_W
+def _joined(pattern_RW3: Floats) -> Floats:
+    """β added up, μ and σ weighted by β over rows that were sampled; NaN where none was. float64 [W, 3]."""
+    beta_RW1 = pattern_RW3[..., :1]
+    joined_W3 = beta_RW1.sum(axis=0).repeat(3, axis=1)
+    known_RW2 = ~np.isnan(pattern_RW3[..., 1:])
+    weight_W2 = (beta_RW1 * known_RW2).sum(axis=0)
+    sum_W2 = (beta_RW1 * np.nan_to_num(pattern_RW3[..., 1:])).sum(axis=0)
+    unknown_W2 = np.where(joined_W3[:, :1] > 0, np.nan, np.zeros(weight_W2.shape))
+    joined_W3[:, 1:] = np.divide(sum_W2, weight_W2, out=unknown_W2, where=weight_W2 > 0)
+    return np.asarray(joined_W3)
+
+
+def _costing(
+    fleet: Fleet, rows: list[int], pattern_W3: Floats, excess_W: Floats, unique_W: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Keep the workers that lose time through their other pattern, or whose hardware is used otherwise. bool [W]."""
+    asked = np.flatnonzero(unique_W)
+    if asked.size:
+        series = fleet.series(rows, asked)
+        sampled = np.sqrt((fleet.error_us[rows][:, asked] ** 2).sum(axis=0))
+        noise = np.maximum(series.std(axis=1) / np.sqrt(max(series.shape[1], 1)), sampled)
+        least_us = np.maximum(BETA_FLOOR * fleet.mean_iteration_us, _NOISE_ERRORS * noise)
+        unique_W[asked] = (excess_W[asked] >= least_us) | _stands_out_by_hardware(pattern_W3, fleet.roles)[asked]
+    return unique_W
 
 
 def _stands_out_by_hardware(pattern_W3: Floats, roles_W: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Workers whose μ and σ stand out, whatever their β: from the role's median, not only from those at its other end.
+    """Return whose μ and σ stand out, whatever their β: from the role's median, not only from those at its other end.
 
     σ is an estimate itself: among healthy workers it differs by a third, and a few of hundreds have twice the usual
     one. So alone it must differ by twice the floor. bool [W].
     """
-    without_beta = np.where(pattern_W3[:, :1] > 0, pattern_W3, np.asarray(np.nan, dtype=pattern_W3.dtype))
+    without_beta = np.where(pattern_W3[:, :1] > 0, pattern_W3, np.nan)
     without_beta[:, 0] = 0.0
     far_W = np.zeros(roles_W.size, dtype=np.bool_)
     for members in members_of(roles_W):
-        use_W2 = without_beta[members, 1:].astype(np.float64)
+        use_W2 = without_beta[members, 1:]
         known = use_W2[~np.isnan(use_W2).any(axis=1)]
         if known.size:
             apart_W2 = np.abs(use_W2 - np.median(known, axis=0))
@@ -177,7 +163,7 @@ def _stands_out_by_hardware(pattern_W3: Floats, roles_W: NDArray[np.intp]) -> ND
     return far_W & peer_distances(without_beta, roles_W)[1]
 
 
-# --- distance from expectation: how far a function's β lies outside what its class may take (EROICA, eq. 6 and 7) ---
+# --- distance from expectation: how far a function's β lies outside what its class may take (equations 6 and 7) ---
 
 
 def expected_beta(key: FunctionKey, settings: Settings) -> float:
@@ -222,3 +208,86 @@ def distance_from_expectation(
     if not has_accelerator and (key.kind in ("python", "gc") or key.phase == "input"):
         beta_W = beta_W - np.where(np.isnan(reference_W), beta_W, reference_W)
     return np.maximum(beta_W - highest, 0.0)
+
+
+# --- differential distance: how unique a worker's pattern is among its peers (equations 8 to 11) ---
+
+
+def sample_peers(workers: int, peers: int) -> NDArray[np.intp]:
+    """Rows that every worker of a role is compared with: all, or a fixed random sample of `peers`. intp [N].
+
+    Source:
+        EROICA, section 4.3, eq. 9. Deviation: one sample shared by all workers; with a sample of its own for each,
+        one outlier of 3,400 flags 192 workers.
+    """
+    if workers <= peers:
+        return np.arange(workers, dtype=np.intp)
+    return np.sort(np.random.default_rng(_SEED).choice(workers, size=peers, replace=False)).astype(np.intp)
+
+
+def differential_distance(patterns_W3: Floats, peers_N: NDArray[np.intp]) -> Floats:
+    """Share of sampled peers whose pattern differs from each worker's.
+
+    Args:
+        patterns_W3: (β, μ, σ) of one function on each worker of one role, 0-1; zeros where a worker lacks the function,
+            NaN where μ and σ were never sampled. float64 or float32 [W, 3].
+        peers_N: Rows everybody is compared with, each once. intp [N].
+
+    Returns:
+        Fraction of the peers other than itself at a distance of at least delta, 0-1. float64 [W].
+
+    Source:
+        EROICA, section 4.3, equations 8-10. Deviations: a difference below the floor of its dimension counts as none
+        (scaling by a maximum near zero makes distance of noise); unknown μ or σ differ from nothing; a worker is no
+        peer of itself.
+    """
+    high_3 = np.fmax.reduce(patterns_W3, axis=0, initial=0.0)
+    scale_3 = np.where(high_3 > 0, high_3, 1.0)
+    floors_3 = np.asarray([BETA_FLOOR, USE_FLOOR, USE_FLOOR])
+
+    def is_far(difference_B3: Floats) -> NDArray[np.bool_]:
+        return np.asarray((np.where(difference_B3 >= floors_3, difference_B3, 0.0) / scale_3).sum(axis=1) >= DELTA)
+
+    peers_N3 = patterns_W3[peers_N].astype(np.float64)
+    corners = np.fmin.reduce(peers_N3, axis=0), np.fmax.reduce(peers_N3, axis=0)
+    differing_W = np.zeros(patterns_W3.shape[0], dtype=np.intp)
+    for first in range(0, differing_W.size, _BLOCK):
+        own_B3 = patterns_W3[first : first + _BLOCK].astype(np.float64)
+        # Most workers are near to all corners of the peers' bounding box, and so to all peers.
+        open_B = np.flatnonzero(is_far(np.maximum(corners[1] - own_B3, own_B3 - corners[0])))
+        for peer_3 in peers_N3 if open_B.size else ():
+            differing_W[first + open_B] += is_far(np.abs(own_B3[open_B] - peer_3))
+    others_W = np.full(differing_W.size, peers_N.size)
+    others_W[peers_N] -= 1
+    return np.asarray(differing_W / np.maximum(others_W, 1), dtype=np.float64)
+
+
+def outlying(distance_W: Floats) -> NDArray[np.bool_]:
+    """Workers whose differential distance stands out from their role's. bool [W].
+
+    Source:
+        EROICA, section 4.3, eq. 11. Deviation: the margin above the median is at least `MAD_FLOOR`; the MAD of nearly
+        equal distances is 0, and then one peer more would be enough.
+    """
+    middle = float(np.median(distance_W))
+    spread = float(np.median(np.abs(distance_W - middle)))
+    return np.asarray(distance_W > middle + max(MAD_FACTOR * spread, MAD_FLOOR), dtype=np.bool_)
+
+
+def peer_distances(patterns_W3: Floats, roles_W: NDArray[np.intp]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Measure the differential distance inside each role, and flag the workers that stand out by it.
+
+    Args:
+        patterns_W3: Patterns of one function on all workers, as in `differential_distance`. float64 or float32 [W, 3].
+        roles_W: Role of each worker. intp [W].
+
+    Returns:
+        Distances. float64 [W]; flags. bool [W]. A worker alone in its role has distance 0.
+    """
+    distance_W = np.zeros(patterns_W3.shape[0])
+    flags_W = np.zeros(patterns_W3.shape[0], dtype=np.bool_)
+    for members in members_of(roles_W):
+        own = differential_distance(patterns_W3[members], sample_peers(members.size, PEERS))
+        distance_W[members] = own
+        flags_W[members] = outlying(own)
+    return distance_W, flags_W

@@ -179,7 +179,6 @@ class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         name: Its command's name, without arguments.
         pid: Process id on that host.
         cpu_cores: Cores it used on average over the window.
-        memory_bytes: Resident memory.
         device: The worker's device if it uses that ("cuda:0"), else empty.
         device_utilization: Its share of that device's time, 0-1; 0 if unknown.
     """
@@ -187,7 +186,6 @@ class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     pid: int
     cpu_cores: float = 0.0
-    memory_bytes: int = 0
     device: str = ""
     device_utilization: float = 0.0
 
@@ -217,7 +215,6 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             equal `duration_s`.
         dropped_critical_s: Critical seconds of rows that did not fit into the byte budget.
         samples_used: Stack samples that count.
-        samples_dropped: Stack samples thrown away (outside the window, unreadable).
         has_accelerator: Device kernels were seen.
         host_facts: Facts of the host in this window: "cpu_count", "run_queue_wait" (fraction of the training
             thread's time spent runnable but not running), "stopped" (fraction in state T), "throttled" (cgroup); all
@@ -232,9 +229,9 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         stall_s: The worker's stall for this window.
         summarize_s: Seconds the summary took.
         raw_bytes: Size of raw trace, stacks and samples.
-        timeline: One iteration and the hardware over the window, for pictures: an encoded `model.timeline.Timeline`
-            (`eroica.wire.codec.encode_record`); empty if there was no room or nothing to show. Nothing is concluded
-            from it, so it stays encoded until a picture is drawn.
+        timeline: The critical path of one iteration, for pictures: an encoded `Timeline`
+            (`eroica.wire.codec.encode_record`); empty if there was nothing to show. Nothing is concluded from it, so it
+            stays encoded until a picture is drawn.
         found_by: Recorded traces: how the iterations were found (see `eroica.model.trace`); "span" are none.
         has_trace: The worker lived long enough to save its trace; else iterations, stacks and the host's hardware are
             all there is, and a wait cannot be told from work.
@@ -254,7 +251,6 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idle_s: float = 0.0
     dropped_critical_s: float = 0.0
     samples_used: int = 0
-    samples_dropped: int = 0
     has_accelerator: bool = False
     host_facts: dict[str, float] = {}
     links: tuple[LinkUse, ...] = ()
@@ -268,3 +264,45 @@ class WorkerPattern(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     found_by: str = ""
     has_trace: bool = True
     notes: tuple[str, ...] = ()
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """Slices of the critical path, in order of start.
+
+    Attributes:
+        name: For people: "critical path".
+        names: The functions that occur, as in `FunctionKey.name`.
+        kinds: Kind of each of `names`.
+        phases: Part of the iteration of each of `names`; empty if unknown.
+        function: Of each slice, its place in `names`; int32.
+        start_us: Of each slice, after the start of the iteration; float32.
+        duration_us: Of each slice; float32.
+        dropped: Slices that did not get room, the shortest ones.
+
+    Arrays are made by `eroica.model.series.encode_series` and have one value a slice.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    kinds: tuple[FunctionKind, ...]
+    function: bytes
+    start_us: bytes
+    duration_us: bytes
+    phases: tuple[Phase, ...] = ()
+    dropped: int = 0
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """What the picture of one worker is drawn from where its raw trace is gone.
+
+    Attributes:
+        iteration: Captured iteration that is shown, 0-based: the same on all workers of a window.
+        start_us: Its start after the start of this worker's window, by its own clock.
+        duration_us: How long it took.
+        critical: What the worker's iteration waited for, from end to end; without overlaps. None if unknown.
+    """
+
+    iteration: int
+    start_us: float
+    duration_us: float
+    critical: Track | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -32,39 +31,7 @@ COUNTS = ("count", "resource_samples", "active_iterations")
 _read_numbers = attrgetter(*NUMBERS)
 
 
-class _MadeRows(Sequence[FunctionPattern]):
-    """Rows that are made when somebody asks for one."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def _row(self, at: int) -> FunctionPattern:
-        """The row at a place that exists."""
-
-    @overload
-    def __getitem__(self, at: int) -> FunctionPattern: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[FunctionPattern, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> FunctionPattern | tuple[FunctionPattern, ...]:
-        if isinstance(at, slice):
-            return tuple(map(self._row, range(*at.indices(len(self)))))
-        return self._row(range(len(self))[at])
-
-    def __iter__(self) -> Iterator[FunctionPattern]:
-        return map(self._row, range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({list(self)!r})"
-
-
-class RowTable(_MadeRows):
+class RowTable(Sequence[FunctionPattern]):
     """Rows of one worker, made when somebody asks for one.
 
     Attributes:
@@ -118,6 +85,27 @@ class RowTable(_MadeRows):
     def __len__(self) -> int:
         return len(self.keys)
 
+    @overload
+    def __getitem__(self, at: int) -> FunctionPattern: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[FunctionPattern, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> FunctionPattern | tuple[FunctionPattern, ...]:
+        places = range(len(self))[at]
+        return tuple(map(self._row, places)) if isinstance(places, range) else self._row(places)
+
+    def __iter__(self) -> Iterator[FunctionPattern]:
+        return map(self._row, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"RowTable({list(self)!r})"
+
     def _row(self, at: int) -> FunctionPattern:
         values: dict[str, Any] = dict(zip(NUMBERS, self.numbers[:, at].tolist(), strict=True))
         values |= {name: int(values[name]) for name in COUNTS}
@@ -127,34 +115,3 @@ class RowTable(_MadeRows):
             per_iteration_us=self.series_of(at),
             **values,
         )
-
-
-class RowsOfAll(_MadeRows):
-    """Rows of all workers, one worker after another.
-
-    Attributes:
-        tables: One per worker.
-        starts: Place of each worker's first row among all, and after the last worker's the number of rows. intp [W+1].
-        ends: `RowTable.ends` of all. int64 [R].
-    """
-
-    __slots__ = ("ends", "starts", "tables")
-
-    def __init__(self, tables: Sequence[RowTable]) -> None:
-        self.tables = tables
-        self.starts = np.concatenate([[0], np.cumsum([len(table) for table in tables])]).astype(np.intp)
-        self.ends = np.concatenate([np.empty(0, np.int64), *(table.ends for table in tables)])
-
-    def series(self, places: NDArray[np.integer[Any]]) -> list[bytes]:
-        """`per_iteration_us` of the rows at these places. [A]."""
-        workers = np.searchsorted(self.starts, places, side="right") - 1
-        begins = np.where(places > self.starts[workers], self.ends[places - 1], 0)
-        bounds = zip(workers.tolist(), begins.tolist(), self.ends[places].tolist(), strict=True)
-        return [self.tables[worker].series[begin:end] for worker, begin, end in bounds]
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    def _row(self, at: int) -> FunctionPattern:
-        worker = int(np.searchsorted(self.starts, at, side="right")) - 1
-        return self.tables[worker][at - int(self.starts[worker])]

@@ -37,8 +37,7 @@ from eroica.summarize.sweep import (
     without_rows,
 )
 from eroica.summarize.waits import Spans, Witness, find_waits
-from eroica.trace.schema import ALLOCATIONS, Category
-from eroica.trace.table import EventTable
+from eroica.trace.table import ALLOCATIONS, Category, EventTable
 
 _OTHER_PHASE, _INPUT_PHASE, _BACKWARD_PHASE = (PHASES.index(name) for name in ("other", "input", "backward"))
 _TRANSPORT = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::")

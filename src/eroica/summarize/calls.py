@@ -36,9 +36,8 @@ from eroica.summarize.sweep import (
     rows_by_thread,
 )
 from eroica.trace.chunks import counted
-from eroica.trace.schema import Category
 from eroica.trace.stacks import frame_text
-from eroica.trace.table import EventTable
+from eroica.trace.table import Category, EventTable
 
 ENGINE_CALL = "<built-in method run_backward of "
 MOST_FRAMES = 1000

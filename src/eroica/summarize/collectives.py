@@ -23,13 +23,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.axes import axis_of
 from eroica.model.window import FlightEntry
-from eroica.model.worker import ProcessGroup
+from eroica.model.worker import ProcessGroup, axis_of
 from eroica.summarize.sweep import rows_by_thread
 from eroica.trace.columns import DIRECT_CALLS
-from eroica.trace.schema import Category, readable
-from eroica.trace.table import CollectiveArguments, EventTable
+from eroica.trace.table import Category, CollectiveArguments, EventTable, readable
 
 Pairing = Literal["sequence", "order", "none"]
 #: What torch's own process groups call the span of a collective that a thread of the host runs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,29 +12,20 @@ from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples, Series
 from eroica.model.pattern import LinkUse, Neighbor
-from eroica.model.series import encode_series
-from eroica.model.timeline import ChannelSeries
 from eroica.model.window import Capture
 from eroica.summarize.sweep import Times
 from eroica.summarize.utilization import find_resources, of_device, own_device
 
 #: A record takes some 100 bytes on the wire.
 MOST_NEIGHBORS = 8
-#: Cores, share of the host's memory, and of a device's time, from which a process is worth a record. Memory on a device
-#: always is.
+#: Cores, and share of a device's time, from which a process is worth a record. Memory on a device always is.
 LEAST_CORES = 0.05
-LEAST_MEMORY = 0.1
 _LEAST_UTILIZATION = 0.01
 _LONGEST_NAME = 64
 
 Window = tuple[int, int]
 #: A record takes some 60 bytes on the wire.
 _MOST = 16
-MOST_BINS = 120
-#: Values are told in steps of this: finer ones are not to be seen and cost bytes.
-_STEP = 1 / 256
-#: Lengths of bins keep so many significant bits, so that their middles are short numbers.
-_BITS = 6
 _OF_A_GPU = ("gpu_utilization", "gpu_memory_utilization", "gpu_power")
 
 
@@ -43,8 +35,6 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
     Returns:
         - "run_queue_wait", "stopped" and "throttled": fractions of the window.
         - "cpu_count": cores of the host; "host_busy", "steal" (given to others by the hypervisor): fractions of them.
-        - "memory_pressure": fraction of the window in which a task lacked memory.
-        - "memory_available": fraction of "memory_bytes".
         - "cores_worker" (this worker and its loader processes), "cores_job" (all processes of the job on this host),
           "cores_outside" (visible processes that are neither the job's nor Eroica's), "cores_unseen" (the rest): cores.
         - "gpu_sm_clock": mean fraction of the highest clock of the worker's own device.
@@ -59,17 +49,12 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
         "throttled": _mean(samples.find("throttled", str(capture.worker.pid)), window),
         "host_busy": _mean_of_all(samples.named("cpu_host"), window),
         "steal": _mean_of_all(samples.named("cpu_steal"), window),
-        "memory_available": _mean(samples.find("memory_available", "host"), window),
-        "memory_pressure": _mean(samples.find("pressure", "memory"), window),
         "gpu_sm_clock": _mean(of_device(samples.named("gpu_sm_clock"), capture.worker), window),
     }
     cores = len(samples.devices("cpu_host"))
     if cores:
         facts["cpu_count"] = float(cores)
     facts |= _cores_used(capture, samples, window, facts["host_busy"] * cores)
-    memory = samples.find("memory_available", "host")
-    if memory is not None:
-        facts["memory_bytes"] = memory.channel.capacity
     return {name: round(value, 4) for name, value in facts.items() if math.isfinite(value)}
 
 
@@ -116,20 +101,11 @@ def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor,
         return ()
     window = (capture.boundaries_ns[0], capture.boundaries_ns[-1])
     found = {one.pid: one for one in (_on_host(samples, device, window) for device in samples.devices("neighbor_cpu"))}
-    memory, cores = _memory_bytes(samples), max(len(samples.devices("cpu_host")), 1)
-
-    def share(one: Neighbor) -> float:
-        return max(one.cpu_cores / cores, one.memory_bytes / memory)
-
-    found = {
-        pid: one
-        for pid, one in found.items()
-        if one.cpu_cores >= LEAST_CORES or one.memory_bytes >= LEAST_MEMORY * memory
-    }
+    found = {pid: one for pid, one in found.items() if one.cpu_cores >= LEAST_CORES}
     for one in _on_device(capture, samples, window):
         here = found.get(one.pid, one)
         found[one.pid] = msgspec.structs.replace(here, device=one.device, device_utilization=one.device_utilization)
-    ranked = sorted(found.values(), key=lambda one: (not one.device, -one.device_utilization, -share(one), one.pid))
+    ranked = sorted(found.values(), key=lambda one: (not one.device, -one.device_utilization, -one.cpu_cores, one.pid))
     return tuple(ranked[:MOST_NEIGHBORS])
 
 
@@ -139,20 +115,12 @@ def cores_used(samples: Samples, window: Window) -> tuple[float, float, float]:
     return _over_window(job, window), _over_window(outside, window), _over_window(ours, window)
 
 
-def _memory_bytes(samples: Samples) -> float:
-    """Memory of the host; infinite where it was not sampled."""
-    free = samples.find("memory_available", "host")
-    return free.channel.capacity if free is not None and free.channel.capacity > 0 else math.inf
-
-
 def _on_host(samples: Samples, device: str, window: Window) -> Neighbor:
     pid, _, name = device.partition("/")
-    memory = samples.find("neighbor_memory", device)
     return Neighbor(
         name=name[:_LONGEST_NAME],
         pid=int(pid),
         cpu_cores=_rounded(_over_window(samples.find("neighbor_cpu", device), window)),
-        memory_bytes=int(memory.value.max()) if memory is not None else 0,
     )
 
 
@@ -237,7 +205,25 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def channel_series(capture: Capture, samples: Samples | None, most: int = MOST_BINS) -> list[ChannelSeries]:
+class ChannelSeries(NamedTuple):
+    """One hardware channel over a window, in bins of equal length. B of them.
+
+    Attributes:
+        name: Of the channel.
+        per_s: Distinct values a second that were really measured; lines are not to be drawn finer.
+        start_ns: Start of each bin after the start of the window, rising. int64 [B].
+        mean: Mean utilization in each bin, 0-1; NaN where nothing was measured. float64 [B].
+        highest: Highest value in each bin, 0-1. float64 [B].
+    """
+
+    name: str
+    per_s: float
+    start_ns: Times
+    mean: NDArray[np.float64]
+    highest: NDArray[np.float64]
+
+
+def channel_series(capture: Capture, samples: Samples | None, most: int) -> list[ChannelSeries]:
     """Channels of a worker and its host that are fractions of something, the most telling first.
 
     Args:
@@ -255,8 +241,7 @@ def channel_series(capture: Capture, samples: Samples | None, most: int = MOST_B
     device = resources["device"].series.channel.device if "device" in resources else ""
     others = [samples.find("run_queue", thread), *(samples.find(name, device) for name in _OF_A_GPU)]
     found += [[one] for one in others if one is not None and one.channel.unit == "fraction"]
-    made = (_binned(series, window, most) for series in found if series)
-    return [one for one in made if one is not None]
+    return [one for series in found if series and (one := _binned(series, window, most)) is not None]
 
 
 def _binned(series: Sequence[Series], window: tuple[int, int], most: int) -> ChannelSeries | None:
@@ -264,32 +249,16 @@ def _binned(series: Sequence[Series], window: tuple[int, int], most: int) -> Cha
     channel = series[0].channel
     per_s = min(channel.rate_hz, 1e9 / max(channel.resolution_ns, 1))
     bins = int(min(most, max((window[1] - window[0]) / 1e9 * per_s, 1)))
-    edges = _edges(window, bins)
+    edges = np.linspace(window[0], window[1], bins + 1).astype(np.int64)
     low, high = edges[:-1], edges[1:]
     means = np.stack([one.mean_over(low, high) for one in series])
-    known = ~np.isnan(means)
-    if not known.any():
+    count = (~np.isnan(means)).sum(axis=0)
+    if not count.any():
         return None
-    count = known.sum(axis=0)
     mean = np.where(count > 0, np.nansum(means, axis=0) / np.maximum(count, 1), np.nan)
     highest = np.fmax.reduce([_highest(one, low, high) for one in series])
-    middle = (low - window[0] + (high - low) / 2) / 1e3
-    return ChannelSeries(
-        name=channel.name,
-        per_s=round(per_s, 1),
-        at_us=encode_series(middle.astype(np.float32), exact=True),
-        mean=_stepped(mean),
-        highest=_stepped(np.fmax(highest, mean)),
-    )
-
-
-def _edges(window: tuple[int, int], bins: int) -> Times:
-    """Borders of at most so many bins of equal length, but for the last one."""
-    wanted_us = max((window[1] - window[0]) / bins / 1e3, 1.0)
-    grain_us = 2.0 ** (np.floor(np.log2(wanted_us)) - _BITS)
-    length_ns = np.ceil(wanted_us / grain_us) * grain_us * 1e3
-    edges: Times = np.rint(np.arange(window[0], window[1], length_ns, dtype=np.float64)).astype(np.int64)
-    return np.append(edges[edges < window[1]], window[1])
+    clipped = (np.clip(value, 0.0, 1.0) for value in (mean, np.fmax(highest, mean)))
+    return ChannelSeries(channel.name, per_s, low - window[0], *clipped)
 
 
 def _highest(series: Series, low: Times, high: Times) -> NDArray[np.float64]:
@@ -301,7 +270,3 @@ def _highest(series: Series, low: Times, high: Times) -> NDArray[np.float64]:
     bounds = np.stack((first, np.maximum(after, first + 1)), axis=1).ravel()
     highest: NDArray[np.float64] = np.fmax.reduceat(np.append(padded, np.nan), bounds)[::2]
     return np.where((after > first) & (high > series.start_ns), highest, np.nan)
-
-
-def _stepped(value: NDArray[np.float64]) -> bytes:
-    return encode_series((np.rint(np.clip(value, 0.0, 1.0) / _STEP) * _STEP).astype(np.float32), exact=True)

@@ -21,17 +21,15 @@ import numpy as np
 from eroica.archive.check import read_regular
 from eroica.errors import EroicaError, InputError
 from eroica.hardware.store import Samples, read_samples
-from eroica.model.setup import SETUP_FILE, joined_setup, read_setup
-from eroica.model.window import Capture, FlightEntry
+from eroica.model.window import SETUP_FILE, Capture, FlightEntry, joined_setup, read_setup
 from eroica.settings import Settings, load_settings
 from eroica.summarize.clock import WallClock
 from eroica.summarize.pattern import summarize_worker
 from eroica.trace.columns import DIRECT_CALLS
 from eroica.trace.flight import read_flight
 from eroica.trace.kineto import read_trace
-from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline, read_stacks
-from eroica.trace.table import NO_EVENTS, CollectiveArguments, EventTable
+from eroica.trace.table import NO_EVENTS, Category, CollectiveArguments, EventTable
 from eroica.wire.codec import encode_record
 from eroica.wire.places import PROBE_FILE
 

@@ -34,8 +34,7 @@ from eroica.summarize.sweep import (
     split_at,
     unite,
 )
-from eroica.trace.schema import ALL_LAUNCHES, Category
-from eroica.trace.table import EventTable
+from eroica.trace.table import ALL_LAUNCHES, Category, EventTable
 
 _STEP = "ProfilerStep"
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")

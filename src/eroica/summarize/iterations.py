@@ -36,8 +36,7 @@ from eroica.summarize.phases import (
     is_backward_name,
 )
 from eroica.summarize.sweep import Times, inside, unite
-from eroica.trace.schema import LAUNCHES, Category
-from eroica.trace.table import EventTable
+from eroica.trace.table import LAUNCHES, Category, EventTable
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
 #: Ranges of the user's own, as those of NVTX.

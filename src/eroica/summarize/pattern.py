@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -10,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples
-from eroica.model.pattern import CollectiveRecord, WorkerPattern, Workload
+from eroica.model.pattern import CollectiveRecord, Timeline, Track, WorkerPattern, Workload
 from eroica.model.series import encode_series
-from eroica.model.setup import bounded_setup
-from eroica.model.window import Capture, FlightEntry
+from eroica.model.window import Capture, FlightEntry, bounded_setup
 from eroica.settings import Settings
 from eroica.summarize.clock import WallClock
 from eroica.summarize.facts import find_neighbors, host_facts, link_uses
@@ -31,12 +31,12 @@ from eroica.summarize.rows import (
     fit_rows,
 )
 from eroica.summarize.sampled import Stratum
-from eroica.summarize.staging import Sampled, Scene, Staged, read_sampled, set_scene, walk
-from eroica.summarize.timeline import add_timeline
+from eroica.summarize.staging import Sampled, Scene, read_sampled, set_scene, walk
+from eroica.summarize.sweep import Layer
 from eroica.summarize.utilization import disk_facts, find_resources, measure_threads, measure_use
-from eroica.trace.schema import Category
 from eroica.trace.stacks import StackTimeline
-from eroica.trace.table import EventTable
+from eroica.trace.table import Category, EventTable
+from eroica.wire.codec import encode_record
 
 _COLLECTIVES_SHARE = 4
 _HEADER_BYTES = 1500
@@ -44,6 +44,8 @@ _HEADER_BYTES = 1500
 _EXECUTIONS = 512
 #: The operator that adds to a parameter's gradient: once for each parameter in each backward pass.
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
+#: Slices of a timeline, the bytes that it may take, and the steps of time in which an iteration is told.
+_MOST_SLICES, _TIMELINE_BYTES, _STEPS = 400, 2000, 16_384
 
 
 def summarize_worker(
@@ -64,7 +66,7 @@ def summarize_worker(
             trace itself holds.
         samples: Hardware channels, None if there are none.
         flight: The Flight Recorder's entries.
-        settings: `pattern_bytes` and `timeline_bytes` count here.
+        settings: `pattern_bytes` counts here.
         recorded: The trace is all there is: the host's own events explain what nothing else does, and records of
             collectives tell when each ended.
 
@@ -107,7 +109,6 @@ def summarize_worker(
         idle_s=tally.idle_ns / 1e9,
         dropped_critical_s=dropped_s + left_out_s,
         samples_used=python.used,
-        samples_dropped=python.dropped,
         has_accelerator=scene.outline.has_accelerator,
         host_facts={**host_facts(capture, samples), **disk_facts(capture, samples, python.threads)},
         links=link_uses(capture, samples),
@@ -115,9 +116,9 @@ def summarize_worker(
         setup=setup,
         workload=_workload(capture, events, scene),
         stall_s=capture.stall_s,
+        timeline=_timeline(scene, segments),
         notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
     )
-    pattern = add_timeline(pattern, Staged(scene, python, segments), capture, samples, settings)
     return msgspec.structs.replace(pattern, summarize_s=time.perf_counter() - began)
 
 
@@ -180,6 +181,48 @@ def _workload(capture: Capture, events: EventTable, scene: Scene) -> Workload:
         collectives=len(scene.executions) / iterations,
         sent=sum(one.elements for one in scene.executions) / iterations,
     )
+
+
+def _timeline(scene: Scene, segments: Layer) -> bytes:
+    """Encode the critical path of the middle iteration, its longest slices; empty where there is nothing to show."""
+    iteration = (len(scene.edges_ns) - 1) // 2
+    begin, end = (int(edge) for edge in scene.edges_ns[iteration : iteration + 2])
+    layer = segments.within(begin, end)
+    layer = layer.where(layer.function >= 0)
+    if not len(layer.start):
+        return b""
+    begins = np.append(True, (layer.function[1:] != layer.function[:-1]) | (layer.start[1:] != layer.end[:-1]))
+    start, last = layer.start[begins], layer.end[np.append(begins[1:], True)]
+    function, longest = layer.function[begins], np.argsort(start - last, kind="stable")
+    grain_ns = 2.0 ** math.ceil(math.log2((end - begin) / _STEPS))
+    most = _MOST_SLICES
+    while most:
+        kept = np.sort(longest[:most])
+        used, place = np.unique(function[kept], return_inverse=True)
+        keys = [scene.functions.keys[number] for number in used.tolist()]
+        steps = np.rint(np.stack([start[kept] - begin, last[kept] - begin]) / grain_ns) * (grain_ns / 1e3)
+        critical = Track(
+            name="critical path",
+            names=tuple(key.name for key in keys),
+            kinds=tuple(key.kind for key in keys),
+            phases=tuple(key.phase for key in keys),
+            function=encode_series(place.astype(np.int32)),
+            start_us=encode_series(steps[0].astype(np.float32), exact=True),
+            duration_us=encode_series((steps[1] - steps[0]).astype(np.float32), exact=True),
+            dropped=len(start) - len(kept),
+        )
+        data = encode_record(
+            Timeline(
+                iteration=iteration,
+                start_us=(begin - int(scene.edges_ns[0])) / 1e3,
+                duration_us=(end - begin) / 1e3,
+                critical=critical,
+            )
+        )
+        if len(data) <= _TIMELINE_BYTES:
+            return data
+        most //= 2
+    return b""
 
 
 def _notes(

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from eroica.model.pattern import Phase
 from eroica.summarize.collectives import is_host_collective
 from eroica.summarize.sweep import Times, distinct, inside, unite
-from eroica.trace.schema import Category
 from eroica.trace.stacks import split_frame as split_frame_uncached
-from eroica.trace.table import EventTable
+from eroica.trace.table import Category, EventTable
 
 Purpose = Literal["training", "inference", ""]
 LOADER_PREFIX = "enumerate(DataLoader)#"

@@ -22,8 +22,7 @@ from eroica.summarize.pattern import summarize_worker
 from eroica.summarize.phases import find_purpose
 from eroica.summarize.staging import Staged, stage_window
 from eroica.trace.kineto import everybody
-from eroica.trace.schema import GRAPH_LAUNCHES, LAUNCHES, Category
-from eroica.trace.table import EventTable
+from eroica.trace.table import GRAPH_LAUNCHES, LAUNCHES, Category, EventTable
 
 _COLLECTOR = ("Python GC", "Garbage collection", "garbage collection", "gc.collect", "<built-in function collect>")
 

@@ -1,8 +1,7 @@
 """Add up the slices of a window, and make those rows of its pattern that fit into its budget of bytes.
 
 A trace may hold very many call stacks and names; the pattern has room for some hundred. Only candidates for a place get
-series and records. Rows have `pattern_bytes`; collectives have a quarter of it on top, and
-the timeline takes what these leave.
+series and records. Rows have `pattern_bytes`; collectives have a quarter of it on top.
 """
 
 from __future__ import annotations

@@ -153,27 +153,26 @@ def training_samples(
     autograd: Sequence[int],
     clock: WallClock,
     reader: StackReader,
-) -> tuple[ThreadSamples, int]:
-    """Samples of the training thread and how many of them made no sense.
+) -> ThreadSamples:
+    """Samples of the training thread that make sense.
 
     While its leaf waits in the autograd engine, the Python frames of the engine's own threads, if any, stand below it.
     """
     numbers = {(one.process_id, one.thread_id): number for number, one in enumerate(timeline.threads)}
     mine = numbers.get((process_id, thread_id))
     if mine is None:
-        return ThreadSamples(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8)), 0
+        return ThreadSamples(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8))
     monotonic, stack = restore_samples(*timeline.of_thread(mine), timeline.rate_hz)
     readable = _rooted(timeline, stack)
-    monotonic, dropped = monotonic[readable], int((~readable).sum())
+    monotonic = monotonic[readable]
     stacks = [timeline.stacks[number] for number in stack[readable].tolist()]
     for thread in autograd:
         if (process_id, thread) in numbers:
             stacks = _continue_below(stacks, monotonic, timeline, numbers[process_id, thread])
     identified = np.array([reader.identify(one, "training") for one in stacks], dtype=np.int64).reshape(-1, 2)
-    samples = ThreadSamples(
+    return ThreadSamples(
         clock.from_monotonic(monotonic), identified[:, 0].astype(np.int32), identified[:, 1].astype(np.int8)
     )
-    return samples, dropped
 
 
 def _rooted(timeline: StackTimeline, stack: NDArray[np.int32]) -> NDArray[np.bool_]:

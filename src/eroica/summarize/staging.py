@@ -201,7 +201,6 @@ class Sampled:
         runs: Of all threads.
         threads: Samples of the other ones.
         used: Samples in the window.
-        dropped: The others, and those that made no sense.
         rate_hz: Samples per second.
         awake: Moments at which the kernel showed the training thread to wait for no other thread.
         elsewhere: Moments at which its stack showed that it waits for something else than a collective.
@@ -211,7 +210,6 @@ class Sampled:
     runs: tuple[Durations, ...]
     threads: tuple[OtherThread, ...]
     used: int
-    dropped: int
     rate_hz: float
     awake: Times
     elsewhere: Times
@@ -235,23 +233,21 @@ def read_sampled(
     """Samples of the window, on the clock of its trace; nothing of them where there are no stacks."""
     if stacks is None:
         nothing = np.empty(0, dtype=np.int64)
-        return Sampled(None, (), (), 0, 0, 1.0, nothing, nothing)
+        return Sampled(None, (), (), 0, 1.0, nothing, nothing)
     window, functions = scene.window, scene.functions
     reader = StackReader(functions)
     pid, thread, autograd = capture.worker.pid, capture.training_thread_id, scene.outline.autograd_threads
-    training, torn = training_samples(stacks, pid, thread, autograd, clock, reader)
+    training = training_samples(stacks, pid, thread, autograd, clock, reader)
     shift = _shift(training, scene.events, thread, window, functions)
     training = training._replace(time_ns=training.time_ns + shift)
     shifted = (window[0] - shift, window[1] - shift)
     others, threads, used = other_threads(stacks, pid, thread, autograd, clock, shifted, reader)
     used += training.count_in(window)
-    samples = sum(len(one.time_ns) for one in (training, *(other.samples for other in threads)))
-    dropped = samples - used + torn + stacks.unreadable
     runs = (sample_runs(training, window, stacks.rate_hz), *others)
     awake = clock.from_monotonic(awake_moments(capture, hardware, stacks.rate_hz))
     waits = np.array([waits_elsewhere(key.stack) for key in functions.keys] or [False])
     elsewhere = training.time_ns[waits[training.function]]
-    return Sampled(training, runs, tuple(threads), used, dropped, stacks.rate_hz, awake, elsewhere)
+    return Sampled(training, runs, tuple(threads), used, stacks.rate_hz, awake, elsewhere)
 
 
 def _shift(

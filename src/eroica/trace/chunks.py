@@ -24,7 +24,7 @@ _LAST_BYTES = 1 << 16
 _NEAR_BYTES = 1 << 12
 _MOST_KEYS = 64
 _SLACK = 200
-#: Borders tried one after the other: some stand inside an event.
+#: Borders tried from the front: some stand inside an event.
 _FALSE_BORDERS = 8
 _BORDER = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
@@ -147,26 +147,26 @@ class EventStream:
 
     def _take(self) -> list[Event]:
         """Decode as much of the text as a border allows; the rest stays for the next time."""
-        broken_at = -1
+        is_broken = False
         for end, following in self._ends():
             outcome = decode_events(self._text, end)
             if isinstance(outcome, list):
                 return self._keep(outcome, following)
             if outcome.kind == "end":
                 return self._close(outcome.at)
-            if outcome.kind == "broken" and self._mended < len(self._text):
+            is_broken |= outcome.kind == "broken"
+            if is_broken and self._mended < len(self._text):
                 self._text = repair(self._text)
                 self._mended = len(self._text)
                 return []
-            if outcome.kind == "broken":
-                broken_at = max(broken_at, outcome.at)
-        if broken_at < 0 and not self._source.ended and len(self._text) < _MOST_BYTES:
+        if not is_broken and not self._source.ended and len(self._text) < _MOST_BYTES:
             self._wanted = 2 * max(len(self._text), _PIECE_BYTES)
             return []
-        return self._leave_off()
+        self._leave_off()
+        return []
 
     def _ends(self) -> Iterator[tuple[int, int]]:
-        """Yield ends to try, and where to go on behind each: at the file's end all text, then borders further back."""
+        """Yield ends to try, and where to go on behind each: all text at the file's end, borders, the first ones."""
         text = self._text
         if self._source.ended:
             yield len(text.rstrip(b", \t\r\n")), len(text)
@@ -174,6 +174,8 @@ class EventStream:
         while borders := _borders_before(text, high, step):
             yield borders[0].start() + 1, borders[0].end()
             high, step = borders[0].start(), 2 * step
+        for border in itertools.islice(_BORDER.finditer(text), _FALSE_BORDERS):
+            yield border.start() + 1, border.end()
 
     def _keep(self, events: list[Event], following: int) -> list[Event]:
         self._text = self._text[following:]
@@ -194,14 +196,15 @@ class EventStream:
         """Take the last events: the list ends before `at`, and keys follow."""
         events = decode_events(self._text[:at].rstrip().removesuffix(b"]"))
         rest = self._text[at:] + self._source.read(_LAST_BYTES)
-        if not isinstance(events, list) or not (_TAIL.match(rest) or (self.bare and not rest.strip())):
-            self._text = self._text[:at] + rest
-            return self._leave_off()
-        self._finished = True
-        self._count(events)
-        self._text = b""
-        self._read_tail(rest)
-        return events
+        whole = events if isinstance(events, list) else []
+        self._count(whole)
+        if _TAIL.match(rest) or (self.bare and not rest.strip()):
+            self._finished = True
+            self._read_tail(rest)
+        else:
+            self._text = rest
+            self._leave_off()
+        return whole
 
     def _read_tail(self, rest: bytes) -> None:
         """Read the keys after the events; a cut or damaged end costs only itself."""
@@ -221,28 +224,15 @@ class EventStream:
         where = self._source.problem or ("the file is cut short" if self._source.ended else "it is damaged")
         self.losses.append(f"what stands after the events could not be read whole: {where}")
 
-    def _leave_off(self) -> list[Event]:
-        """Keep the whole events before the damage or the cut; the rest is lost."""
+    def _leave_off(self) -> None:
+        """Say what is lost: the rest, which begins with the damage or is cut inside its first event."""
         self._finished = True
-        low, high, events = 0, len(self._text), list[Event]()
-        while high - low > 1:  # whole events before every border up to the damage, and before none behind it
-            middle = (low + high) // 2
-            borders = (one for one in _BORDER.finditer(self._text, middle, high + _SLACK) if one.start() < high)
-            for border in itertools.islice(borders, _FALSE_BORDERS):
-                outcome = decode_events(self._text, border.start() + 1)
-                if isinstance(outcome, list):
-                    events, low = outcome, border.end()
-                    break
-            else:
-                high = middle
-        self._count(events)
-        rest = self._text[low:]
+        rest = self._text
         if self._source.ended and isinstance(fault := decode_events(rest), Fault) and fault.kind == "cut":
             self._say_cut(whole=not rest.strip(b" \t\r\n,"))
         else:
             position = self._source.unpacked - len(rest)
             self._lose(f"the file is damaged at byte {position:,}, and what follows was left out")
-        return events
 
     def _say_cut(self, whole: bool) -> None:
         source = self._source

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.trace.chunks import NO_LENGTH, UNREADABLE, Event, counted
-from eroica.trace.schema import Category, category_of, is_collective_kernel
-from eroica.trace.table import CollectiveArguments
+from eroica.trace.table import Category, CollectiveArguments, category_of, is_collective_kernel
 
 _MOST_NAME = 2_000
 _MOST_NAME_TEXT = 200_000_000

@@ -21,9 +21,8 @@ from eroica.model.worker import ProcessGroup
 from eroica.settings import Settings
 from eroica.trace.chunks import EventStream, counted
 from eroica.trace.columns import Columns, Place, thread_number
-from eroica.trace.schema import Category, is_annotation, unknown_on_device
 from eroica.trace.source import TraceSource, writer_of
-from eroica.trace.table import CollectiveArguments, EventTable, TraceHeader
+from eroica.trace.table import Category, CollectiveArguments, EventTable, TraceHeader, is_annotation, unknown_on_device
 
 _DEFAULTS = Settings()
 _BASE = "baseTimeNanoseconds"

@@ -24,8 +24,7 @@ import numpy as np
 
 from eroica.errors import InputError
 from eroica.settings import Settings
-from eroica.trace.schema import Category
-from eroica.trace.table import EventTable, TraceHeader
+from eroica.trace.table import Category, EventTable, TraceHeader
 
 if TYPE_CHECKING:
     import sqlite3

@@ -58,7 +58,6 @@ class StackTimeline:
         start_ns: Moment of the first sample with this stack; increasing within a thread. int64 [H].
         end_ns: Moment of the next sample with another one. int64 [H].
         rate_hz: Samples per second asked for.
-        unreadable: Samples whose frames made no sense (the sampler does not stop the process).
     """
 
     threads: tuple[SampledThread, ...]
@@ -68,7 +67,6 @@ class StackTimeline:
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     rate_hz: float
-    unreadable: int = 0
 
     def of_thread(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """Stack, start and end of one thread's stretches in order of time."""
@@ -165,7 +163,6 @@ class _Reader:
         self._stacks: dict[tuple[str, ...], int] = {}
         self._known: dict[tuple[tuple[str, str, int | None], ...], tuple[int, int] | None] = {}
         self._stretches: list[_Stretch] = []
-        self._unreadable = 0
 
     def timeline(self, events: Sequence[_Event]) -> StackTimeline:
         """All events, read to the end."""
@@ -206,8 +203,7 @@ class _Reader:
         if key not in self._known:
             self._known[key] = self._identify(key)
         found = self._known[key]
-        if found is None:
-            self._unreadable += 1
+        if found is None:  # the sampler does not stop the process
             return
         owner, stack = found
         self._end(row, owner, time)
@@ -257,7 +253,6 @@ class _Reader:
             start_ns=start[order],
             end_ns=end[order],
             rate_hz=float(self._meta.rate_hz),
-            unreadable=self._unreadable,
         )
 
 

@@ -1,4 +1,4 @@
-"""Lanes and counters of one worker, from its timeline of one iteration or from its whole raw trace.
+"""Lanes and counters of one worker, from the timeline in its pattern or from its whole raw trace.
 
 Raw traces exist for windows with `keep_traces` and for files that were diagnosed. A kept window lies in the scratch
 directory of this host; it is used only if its capture names the same worker and window. The run directory holds the
@@ -17,11 +17,10 @@ import numpy as np
 from eroica.archive.check import read_regular
 from eroica.archive.store import SOURCES_FILE
 from eroica.errors import InputError
-from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.pattern import FunctionKey, Timeline, WorkerPattern
 from eroica.model.series import decode_series
-from eroica.model.timeline import ChannelSeries, Timeline, Track
 from eroica.settings import Settings
-from eroica.summarize.facts import channel_series
+from eroica.summarize.facts import ChannelSeries, channel_series
 from eroica.summarize.files import read_capture, read_window
 from eroica.summarize.recorded import stage_recording
 from eroica.summarize.staging import Staged, stage_window
@@ -63,69 +62,35 @@ class Drawn:
 
 
 def draw_timeline(timeline: Timeline) -> Drawn:
-    """Return one iteration, with the hardware around it.
+    """Return the critical path of one iteration.
 
     Raises:
         InputError: The timeline is damaged.
     """
-    start_ns, duration_ns = timeline.start_us * 1e3, timeline.duration_us * 1e3
-    if not (np.isfinite(start_ns) and 0 < duration_ns < np.inf):
+    track, origin_ns, duration_ns = timeline.critical, timeline.start_us * 1e3, timeline.duration_us * 1e3
+    if track is None or not (np.isfinite(origin_ns) and 0 < duration_ns < np.inf):
         raise InputError(f"a timeline of {timeline.duration_us} µs from {timeline.start_us} µs on is damaged")
-    tracks = [*((timeline.critical,) if timeline.critical is not None else ()), *timeline.tracks]
-    lanes = tuple(_lane(track, start_ns, duration_ns) for track in tracks)
-    around = (start_ns - duration_ns, start_ns + 2 * duration_ns)
-    counters = tuple(_counter(one, around) for one in timeline.channels)
-    dropped = sum(track.dropped for track in tracks)
-    return Drawn(
-        lanes, tuple(one for one in counters if len(one.start_ns)), (timeline.iteration,) * 2, start_ns, dropped
-    )
-
-
-def _lane(track: Track, origin_ns: float, duration_ns: float) -> Lane:
     function = decode_series(track.function, np.int32).astype(np.int64)
     start, length = (
         decode_series(one, np.float32).astype(np.float64) * 1e3 for one in (track.start_us, track.duration_us)
     )
-    sizes = {len(function), len(start), len(length)}
     names = len(track.names)
-    if len(sizes) > 1 or len(track.kinds) != names or len(track.phases) not in (0, names):
-        raise InputError(f"the track {track.name[:50]!r} of a timeline is damaged")
-    if len(function) and not (function.min() >= 0 and function.max() < names):
-        raise InputError(f"the track {track.name[:50]!r} of a timeline names functions that it does not list")
-    end = start + length
-    if not (np.isfinite(start).all() and np.isfinite(end).all() and (np.abs(start) <= 2 * duration_ns).all()):
-        raise InputError(f"the track {track.name[:50]!r} of a timeline has times that cannot be")
+    fits = len(function) == len(start) == len(length) and len(track.kinds) == names and len(track.phases) in (0, names)
+    if not fits or (len(function) and not (function.min() >= 0 and function.max() < names)):
+        raise InputError("its series do not fit together")
+    if not (np.isfinite(start + length).all() and (np.abs(start) <= 2 * duration_ns).all()):
+        raise InputError("its timeline has times that cannot be")
+    order = np.argsort(start, kind="stable")
+    start, function = start[order], function[order]
+    end = np.minimum(start + length[order], np.append(start[1:], np.inf))
     phases = track.phases or ("other",) * names
     categories = [_category(kind, phase) for kind, phase in zip(track.kinds, phases, strict=True)]
-    return _in_order(Lane(track.name, start + origin_ns, end + origin_ns, function, track.names, categories))
-
-
-def _in_order(lane: Lane) -> Lane:
-    """Sort slices by start, the longer first, and cut those that end after the one around them."""
-    order = np.lexsort((-lane.end_ns, lane.start_ns))
-    start, end, open_ends = lane.start_ns[order], lane.end_ns[order].copy(), [np.inf]
-    for at, begin in enumerate(start.tolist()):
-        while open_ends[-1] <= begin:
-            open_ends.pop()
-        end[at] = min(end[at], open_ends[-1])
-        open_ends.append(float(end[at]))
-    return Lane(lane.name, start, end, lane.function[order], lane.names, lane.categories)
+    lane = Lane("critical path", start + origin_ns, end + origin_ns, function, track.names, categories)
+    return Drawn((lane,), (), (timeline.iteration,) * 2, origin_ns, track.dropped)
 
 
 def _category(kind: str, phase: str) -> str:
     return kind if phase == "other" else f"{kind},{phase}"
-
-
-def _counter(series: ChannelSeries, span: tuple[float, float]) -> Counter:
-    """Return the part of a channel that touches a span."""
-    middle = decode_series(series.at_us, np.float32).astype(np.float64) * 1e3
-    mean, highest = (decode_series(one, np.float32).astype(np.float64) for one in (series.mean, series.highest))
-    if not len(middle) == len(mean) == len(highest) or not np.isfinite(middle).all():
-        raise InputError(f"the channel {series.name[:50]!r} of a timeline is damaged")
-    half = (middle[1] - middle[0]) / 2 if len(middle) > 1 else 0.0
-    keep = (middle + half > span[0]) & (middle - half < span[1])
-    name = f"{series.name} in %, measured {series.per_s:.3g} times a second"
-    return Counter(name, (middle - half)[keep], mean[keep], highest[keep])
 
 
 # --- whole traces ---
@@ -140,14 +105,20 @@ def draw_whole(staged: Staged, channels: Sequence[ChannelSeries]) -> Drawn:
     origin = int(edges[0])
     lanes = tuple(_whole(one, strands.keys, origin) for one in (strands.critical, *strands.others))
     around = (float(span[0] - origin), float(span[1] - origin))
-    counters = tuple(_counter(one, around) for one in channels)
     return Drawn(
         tuple(one for one in lanes if len(one.start_ns)),
-        tuple(one for one in counters if len(one.start_ns)),
+        tuple(_counter(one, around) for one in channels),
         (first, last),
         around[0],
         is_whole=True,
     )
+
+
+def _counter(series: ChannelSeries, span: tuple[float, float]) -> Counter:
+    """Return the part of a channel that begins in a span."""
+    keep = (series.start_ns >= span[0]) & (series.start_ns < span[1])
+    name = f"{series.name} in %, measured {series.per_s:.3g} times a second"
+    return Counter(name, series.start_ns[keep].astype(np.float64), series.mean[keep], series.highest[keep])
 
 
 def _iterations(count: int, events: int) -> tuple[int, int]:

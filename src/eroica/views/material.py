@@ -19,9 +19,8 @@ from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved, read_b
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
-from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.model.pattern import FunctionKey, Timeline, WorkerPattern
 from eroica.model.rows import NUMBERS, RowTable
-from eroica.model.timeline import Timeline
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window
 from eroica.wire.codec import decode_record
