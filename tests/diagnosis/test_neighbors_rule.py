@@ -23,8 +23,8 @@ from support import (
     synthesize_window,
 )
 
-BURNER = Neighbor(name="python (serve.py)", pid=777, cpu_cores=6.0, memory_bytes=1 << 30)
-DAEMON = Neighbor(name="dockerd", pid=55, cpu_cores=0.3, memory_bytes=1 << 27)
+BURNER = Neighbor(name="python (serve.py)", pid=777, cpu_cores=6.0)
+DAEMON = Neighbor(name="dockerd", pid=55, cpu_cores=0.3)
 seeds = pytest.mark.parametrize("seed", range(3))
 
 
@@ -36,7 +36,7 @@ def beside(
     for pattern in patterns:
         mine = (*neighbors, DAEMON) if pattern.worker.host in hosts else (DAEMON,)
         known = {"cores_outside": sum(one.cpu_cores for one in mine), "cores_worker": 1.0, "cores_job": 4.0}
-        known |= {"host_busy": 0.5, "steal": 0.0, "memory_bytes": 64.0 * 2**30}
+        known |= {"host_busy": 0.5, "steal": 0.0}
         more = facts if pattern.worker.host in hosts else {}
         own = {**pattern.host_facts, **known, **more}
         changed.append(msgspec.structs.replace(pattern, neighbors=mine, host_facts=own))

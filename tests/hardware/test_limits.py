@@ -57,20 +57,3 @@ def test_growing_throttled_time_becomes_seconds_per_second(tmp_path: Path, monke
     writer.close()
     samples = read_samples(tmp_path / "out")
     assert [one.value.tolist() for one in samples.series] == [pytest.approx([0.3])]
-
-
-def test_pressure_and_memory_are_read_where_the_kernel_tells_them(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no pressure"):
-        limits.parse_pressure(b"full total=9\n")
-    root = tmp_path / "proc"
-    (root / "pressure").mkdir(parents=True)
-    (root / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
-    writer = SampleWriter(tmp_path / "samples")
-    (root / "pressure" / "memory").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\n")
-    probe = limits.PressureProbe(writer, root)
-    probe.read()
-    probe.close()
-    writer.close()
-    samples = read_samples(tmp_path / "samples")
-    free = samples.find("memory_available", "host")
-    assert free is not None and free.value[0] == pytest.approx(0.25) and free.channel.capacity == 1_024_000

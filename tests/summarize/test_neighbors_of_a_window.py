@@ -28,9 +28,9 @@ class Store:
         self.directory = directory
         self.writer = SampleWriter(directory)
 
-    def counter(self, name: str, device: str, *points: tuple[float, float], scale: float = 1e-9) -> None:
+    def counter(self, name: str, device: str, *points: tuple[float, float]) -> None:
         """Totals at seconds after the window's start."""
-        number = self.writer.declare(Channel(name, device, "cores"), "counter", scale)
+        number = self.writer.declare(Channel(name, device, "cores"), "counter", 1e-9)
         for at, total in points:
             self.writer.add(number, START + round(at * S), total)
 
@@ -41,7 +41,6 @@ class Store:
 
     def neighbor(self, pid: int, name: str, cores: float, begin: float = -1.0, end: float = 11.0) -> None:
         self.counter("neighbor_cpu", f"{pid}/{name}", (begin, 5e9), (end, 5e9 + cores * (end - begin) * 1e9))
-        self.gauge("neighbor_memory", f"{pid}/{name}", (begin, 1000), (end, 3000))
 
     def read(self) -> Samples:
         self.writer.close()
@@ -60,7 +59,7 @@ def window(**changed: object) -> Capture:
 def test_a_neighbor_is_told_with_its_mean_over_the_window(store: Store) -> None:
     store.neighbor(7, "python (serve.py)", 1.5)
     (one,) = find_neighbors(window(), store.read())
-    assert (one.name, one.pid, one.memory_bytes) == ("python (serve.py)", 7, 3000)
+    assert (one.name, one.pid) == ("python (serve.py)", 7)
     assert one.cpu_cores == pytest.approx(1.5)
 
 
@@ -68,16 +67,6 @@ def test_one_that_lived_for_a_part_of_the_window_counts_by_that_part(store: Stor
     store.neighbor(7, "make", 2.0, begin=1.0, end=3.0)
     (one,) = find_neighbors(window(), store.read())
     assert one.cpu_cores == pytest.approx(0.4)
-
-
-def test_one_that_sleeps_on_much_of_the_memory_is_kept_among_many_busy_ones(store: Store) -> None:
-    store.gauge("memory_available", "host", (-1.0, 0.5), (11.0, 0.5), capacity=10_000.0)
-    for pid in range(1, 13):
-        store.neighbor(pid, "make", 0.06)
-    store.counter("neighbor_cpu", "77/cache", (-1.0, 0), (11.0, 0))
-    store.gauge("neighbor_memory", "77/cache", (-1.0, 6000), (11.0, 6000))
-    found = find_neighbors(window(), store.read())
-    assert (found[0].name, found[0].memory_bytes, len(found)) == ("cache", 6000, MOST_NEIGHBORS)
 
 
 def test_the_heaviest_are_kept_and_those_outside_the_window_or_light_are_not(store: Store) -> None:
@@ -118,24 +107,19 @@ def test_what_cores_did_is_told_apart_by_whose_processes_did_it(store: Store) ->
         store.gauge("cpu_steal", f"cpu{core}", (-1, 0.05), (11, 0.05))
     store.gauge("cpu_process", str(PID), (-1, 0.7), (11, 0.7))
     store.gauge("cpu_process", "4711", (-1, 0.2), (11, 0.2))
-    store.counter("pressure", "memory", (-1, 0), (11, 3e6), scale=1e-6)
-    store.gauge("memory_available", "host", (-1, 0.25), (11, 0.25), capacity=64e9)
     facts = host_facts(window(loader_pids=(4711,)), store.read())
     assert facts["cores_job"] == pytest.approx(2.0)
     assert facts["cores_outside"] == pytest.approx(1.0)
     assert facts["cores_unseen"] == pytest.approx(0.5)
     assert facts["cores_worker"] == pytest.approx(0.9)
     assert facts["steal"] == pytest.approx(0.05)
-    assert facts["memory_pressure"] == pytest.approx(0.25)
-    assert facts["memory_available"] == pytest.approx(0.25)
-    assert facts["memory_bytes"] == 64e9
 
 
 def test_where_nobody_looked_nothing_is_told(store: Store) -> None:
     assert find_neighbors(window(), None) == ()
     store.gauge("cpu_host", "cpu0", (-1, 0.9), (11, 0.9))
     facts = host_facts(window(), store.read())
-    assert not {"cores_job", "cores_outside", "cores_unseen", "cores_worker", "memory_pressure", "steal"} & set(facts)
+    assert not {"cores_job", "cores_outside", "cores_unseen", "cores_worker", "steal"} & set(facts)
 
 
 def test_settings_are_bounded_in_number_length_and_letters() -> None:

@@ -657,7 +657,6 @@ def _inference(device: int, share: float) -> Neighbor:
         name="reward_server",
         pid=900 + device,
         cpu_cores=0.3 if share else 0.0,
-        memory_bytes=9_000_000_000,
         device=f"cuda:{device}",
         device_utilization=share,
     )

@@ -1,8 +1,7 @@
-"""Limits on CPU and memory: cgroup quotas of versions 1 and 2, pressure stall information, available memory."""
+"""Limits on CPU: cgroup quotas of versions 1 and 2."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 
@@ -100,68 +99,3 @@ class ThrottleProbe:
     def close(self) -> None:
         """Write down the last moment."""
         self._time.mark()
-
-
-def parse_pressure(text: bytes) -> int:
-    """Return for how many microseconds some task was held back, from `/proc/pressure/<kind>`.
-
-    Raises:
-        ValueError: There is no such line.
-    """
-    for line in text.splitlines():
-        if line.startswith(b"some "):
-            _, found, total = line.partition(b"total=")
-            if found:
-                return int(total)
-    raise ValueError(f"no pressure in {text[:40]!r}")
-
-
-def parse_memory(meminfo: bytes) -> tuple[int, int]:
-    """Return the bytes of the host and those available without swapping, from `/proc/meminfo`.
-
-    Raises:
-        ValueError: One of them is missing.
-    """
-    found = {name: value.split() for name, _, value in (line.partition(b":") for line in meminfo.splitlines())}
-    if not found.get(b"MemTotal") or not found.get(b"MemAvailable"):
-        raise ValueError("no memory in /proc/meminfo")
-    return int(found[b"MemTotal"][0]) * 1024, int(found[b"MemAvailable"][0]) * 1024
-
-
-class PressureProbe:
-    """Pressure stall information of memory, where the kernel counts it, and available memory of the host.
-
-    Channels "pressure" (fraction of time in which some task waits for memory), device "memory", and "memory_available"
-    (fraction of the host's memory), device "host".
-
-    Raises:
-        OSError: /proc/meminfo cannot be read.
-    """
-
-    period_ns = 500_000_000
-
-    def __init__(self, writer: SampleWriter, root: Path = Path("/proc")) -> None:
-        self._writer = writer
-        self._memory = root / "meminfo"
-        self._pressure = root / "pressure" / "memory"
-        total, _ = parse_memory(self._memory.read_bytes())
-        free = Channel("memory_available", "host", "fraction", float(total), resolution_ns=self.period_ns)
-        self._free = writer.declare(free)
-        self._track: Track | None = None
-        with contextlib.suppress(OSError, ValueError):
-            parse_pressure(self._pressure.read_bytes())
-            channel = Channel("pressure", "memory", "fraction", 1.0, resolution_ns=self.period_ns)
-            self._track = Track(writer, writer.declare(channel, "counter", 1e-6))
-
-    def read(self) -> None:
-        """Sample."""
-        now_ns = time.monotonic_ns()
-        if self._track is not None:
-            self._track.put(now_ns, parse_pressure(self._pressure.read_bytes()))
-        total, free = parse_memory(self._memory.read_bytes())
-        self._writer.add(self._free, now_ns, free / max(total, 1))
-
-    def close(self) -> None:
-        """Write down the last moment."""
-        if self._track is not None:
-            self._track.mark()

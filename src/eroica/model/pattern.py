@@ -179,7 +179,6 @@ class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         name: Its command's name, without arguments.
         pid: Process id on that host.
         cpu_cores: Cores it used on average over the window.
-        memory_bytes: Resident memory.
         device: The worker's device if it uses that ("cuda:0"), else empty.
         device_utilization: Its share of that device's time, 0-1; 0 if unknown.
     """
@@ -187,7 +186,6 @@ class Neighbor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     pid: int
     cpu_cores: float = 0.0
-    memory_bytes: int = 0
     device: str = ""
     device_utilization: float = 0.0
 

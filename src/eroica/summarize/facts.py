@@ -19,10 +19,8 @@ from eroica.summarize.utilization import find_resources, of_device, own_device
 
 #: A record takes some 100 bytes on the wire.
 MOST_NEIGHBORS = 8
-#: Cores, share of the host's memory, and of a device's time, from which a process is worth a record. Memory on a device
-#: always is.
+#: Cores, and share of a device's time, from which a process is worth a record. Memory on a device always is.
 LEAST_CORES = 0.05
-LEAST_MEMORY = 0.1
 _LEAST_UTILIZATION = 0.01
 _LONGEST_NAME = 64
 
@@ -43,8 +41,6 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
     Returns:
         - "run_queue_wait", "stopped" and "throttled": fractions of the window.
         - "cpu_count": cores of the host; "host_busy", "steal" (given to others by the hypervisor): fractions of them.
-        - "memory_pressure": fraction of the window in which a task lacked memory.
-        - "memory_available": fraction of "memory_bytes".
         - "cores_worker" (this worker and its loader processes), "cores_job" (all processes of the job on this host),
           "cores_outside" (visible processes that are neither the job's nor Eroica's), "cores_unseen" (the rest): cores.
         - "gpu_sm_clock": mean fraction of the highest clock of the worker's own device.
@@ -59,17 +55,12 @@ def host_facts(capture: Capture, samples: Samples | None) -> dict[str, float]:
         "throttled": _mean(samples.find("throttled", str(capture.worker.pid)), window),
         "host_busy": _mean_of_all(samples.named("cpu_host"), window),
         "steal": _mean_of_all(samples.named("cpu_steal"), window),
-        "memory_available": _mean(samples.find("memory_available", "host"), window),
-        "memory_pressure": _mean(samples.find("pressure", "memory"), window),
         "gpu_sm_clock": _mean(of_device(samples.named("gpu_sm_clock"), capture.worker), window),
     }
     cores = len(samples.devices("cpu_host"))
     if cores:
         facts["cpu_count"] = float(cores)
     facts |= _cores_used(capture, samples, window, facts["host_busy"] * cores)
-    memory = samples.find("memory_available", "host")
-    if memory is not None:
-        facts["memory_bytes"] = memory.channel.capacity
     return {name: round(value, 4) for name, value in facts.items() if math.isfinite(value)}
 
 
@@ -116,20 +107,11 @@ def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor,
         return ()
     window = (capture.boundaries_ns[0], capture.boundaries_ns[-1])
     found = {one.pid: one for one in (_on_host(samples, device, window) for device in samples.devices("neighbor_cpu"))}
-    memory, cores = _memory_bytes(samples), max(len(samples.devices("cpu_host")), 1)
-
-    def share(one: Neighbor) -> float:
-        return max(one.cpu_cores / cores, one.memory_bytes / memory)
-
-    found = {
-        pid: one
-        for pid, one in found.items()
-        if one.cpu_cores >= LEAST_CORES or one.memory_bytes >= LEAST_MEMORY * memory
-    }
+    found = {pid: one for pid, one in found.items() if one.cpu_cores >= LEAST_CORES}
     for one in _on_device(capture, samples, window):
         here = found.get(one.pid, one)
         found[one.pid] = msgspec.structs.replace(here, device=one.device, device_utilization=one.device_utilization)
-    ranked = sorted(found.values(), key=lambda one: (not one.device, -one.device_utilization, -share(one), one.pid))
+    ranked = sorted(found.values(), key=lambda one: (not one.device, -one.device_utilization, -one.cpu_cores, one.pid))
     return tuple(ranked[:MOST_NEIGHBORS])
 
 
@@ -139,20 +121,12 @@ def cores_used(samples: Samples, window: Window) -> tuple[float, float, float]:
     return _over_window(job, window), _over_window(outside, window), _over_window(ours, window)
 
 
-def _memory_bytes(samples: Samples) -> float:
-    """Memory of the host; infinite where it was not sampled."""
-    free = samples.find("memory_available", "host")
-    return free.channel.capacity if free is not None and free.channel.capacity > 0 else math.inf
-
-
 def _on_host(samples: Samples, device: str, window: Window) -> Neighbor:
     pid, _, name = device.partition("/")
-    memory = samples.find("neighbor_memory", device)
     return Neighbor(
         name=name[:_LONGEST_NAME],
         pid=int(pid),
         cpu_cores=_rounded(_over_window(samples.find("neighbor_cpu", device), window)),
-        memory_bytes=int(memory.value.max()) if memory is not None else 0,
     )
 
 
