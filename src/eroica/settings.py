@@ -128,11 +128,6 @@ class Settings:
     answering_thread: bool = _setting(
         True, "A sleeping thread in each worker tells the agent, when asked, what it waits for."
     )
-    stack_signal: str = _setting(
-        "",
-        "Where ptrace is forbidden: a signal (SIGUSR2) on which a blocked worker writes its stacks. It may belong to "
-        "the user's code or to Slurm (`--signal`), and may interrupt a system call; so it is only taken if it is free.",
-    )
 
     # --- communication that watches itself (C4D; C4, arXiv 2406.04594) ---
     communication: bool = _setting(False, "Watch communication all the time, without a window (docs/c4.md).")
@@ -195,10 +190,6 @@ class Settings:
         "auto",
         "Who samples stacks: auto, outside (py-spy), inside (a thread), none.",
         Words(("auto", "outside", "inside", "none")),
-    )
-    trace_python_calls: bool = _setting(
-        False,
-        "Trace every Python call of the workers instead of sampling stacks: slow, unbounded, blind to loader children.",
     )
     keep_traces: bool = _setting(False, "Keep raw traces after their summary, up to half of `scratch_bytes`.")
     scratch_bytes: int = _setting(
@@ -330,7 +321,6 @@ class Settings:
     page_hosts: str = _setting(
         "", "Names beside loopback under which the live page may be opened (a proxy's), separated by commas."
     )
-    worker_failures_raise: bool = _setting(False, "Raise Eroica's own failures in the worker (for its tests only).")
 
 
 def load_settings(

@@ -173,7 +173,7 @@ def test_signing_off_and_dying_are_told_apart(tmp_path: Path) -> None:
 
 def test_files_left_behind_before_we_came_are_no_workers_and_no_deaths(tmp_path: Path) -> None:
     register(tmp_path, 2**22 - 1)
-    for suffix in ("ask", "answer", "stacks"):
+    for suffix in ("ask", "answer"):
         (tmp_path / f"{2**22 - 1}.{suffix}").touch()
     roster = Roster(tmp_path, Settings(), Clock())
     roster.scan()

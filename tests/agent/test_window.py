@@ -54,7 +54,7 @@ class Profiler:
 
     on_device, waits = False, True
 
-    def __call__(self, python_calls: bool, inputs: bool, operators: bool) -> Profiler:
+    def __call__(self, inputs: bool, operators: bool) -> Profiler:
         return self
 
     def prepare(self) -> None: ...

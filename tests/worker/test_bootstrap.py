@@ -167,7 +167,7 @@ def test_the_end_of_watching_gives_the_environment_back(tmp_path: Path) -> None:
 
 def test_settings_that_come_too_late_are_named(tmp_path: Path) -> None:
     code = (
-        "import eroica; w = eroica.watch(expected_iteration_s=1.5, window_s=7, stack_signal='', cooldown_s=None);"
+        "import eroica; w = eroica.watch(expected_iteration_s=1.5, window_s=7, page_hosts='', cooldown_s=None);"
         "print(w.unheeded)"
     )
     here = {"EROICA_RUN_DIR": str(tmp_path / "run"), "EROICA_RUNTIME_DIR": str(tmp_path), "EROICA_JOB": "j"}

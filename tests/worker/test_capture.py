@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch  # noqa: F401 - as in any job; it is asked what it knows
 
 from eroica.errors import CaptureError
 from eroica.model.window import Capture
@@ -43,14 +44,14 @@ class Notebook:
 
     def __init__(self, fails_at: str = "", events: int = 100) -> None:
         self.calls: list[str] = []
-        self.python_calls = self.inputs = self.on_device = False
+        self.inputs = self.on_device = False
         self.waits = True
         self.named = ""
         self._fails_at = fails_at
         self._events = events
 
-    def __call__(self, python_calls: bool, inputs: bool, operators: bool = True) -> Notebook:
-        self.python_calls, self.inputs = python_calls, inputs
+    def __call__(self, inputs: bool, operators: bool = True) -> Notebook:
+        self.inputs = inputs
         return self
 
     @property
@@ -592,11 +593,6 @@ def test_a_device_tells_by_itself_whom_sends_go_to(tmp_path: Path) -> None:
     assert real.records_inputs and not Tracer(inputs=False).records_inputs
     real.on_device = True
     assert not real.records_inputs
-
-
-def test_tracing_every_python_call_is_passed_on(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 11, flags=beat.TRACE_PYTHON_CALLS), 9)
-    assert desk.tracer.python_calls
 
 
 def test_collections_inside_the_window_are_written_down(desk: Desk) -> None:

@@ -15,15 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from eroica.agent.stacks import find_py_spy
-from eroica.agent.witnesses import (
-    SignalFacts,
-    Told,
-    ask_by_signal,
-    ask_py_spy,
-    ask_worker,
-    kernel_view,
-    with_kernel_view,
-)
+from eroica.agent.witnesses import Told, ask_py_spy, ask_worker, kernel_view, with_kernel_view
 from eroica.errors import UnavailableError
 from eroica.hardware.cpu import Target, descendants
 from eroica.model.look import HostLooks, ProcessLook, ThreadLook, WorkerLook
@@ -50,7 +42,6 @@ class Subject(NamedTuple):
     events: int = 0
     silent_s: float = 0.0
     silent: bool = False
-    signal: SignalFacts = SignalFacts()
 
 
 class Look:
@@ -139,20 +130,11 @@ class Look:
 
     def _threads(self, subject: Subject, told: Told | None, notes: list[str]) -> tuple[tuple[ThreadLook, ...], str]:
         """Python's threads by the best witness there is."""
-        pid = subject.worker.pid
         try:
-            return self._spied(pid), "py-spy"
+            return self._spied(subject.worker.pid), "py-spy"
         except UnavailableError as reason:
             notes.append(str(reason))
-        if told is not None and told.threads:
-            return told.threads, "answer"
-        try:
-            patience_s = min(_ANSWER_S, self._left_s())
-            found = ask_by_signal(pid, subject.beat_file, subject.signal, subject.training_thread_id, patience_s)
-        except UnavailableError as reason:
-            notes.append(str(reason))
-            return (), ""
-        return found, "faulthandler" if found else ""
+        return (told.threads, "answer") if told is not None and told.threads else ((), "")
 
 
 def _process(pid: int, threads: tuple[ThreadLook, ...], source: str) -> ProcessLook:

@@ -16,7 +16,6 @@ from eroica.agent.endings import ProcessWatch
 from eroica.agent.looks import Subject
 from eroica.agent.silence import Silence
 from eroica.agent.slowdown import Slowdown
-from eroica.agent.witnesses import SignalFacts
 from eroica.model.look import Ending
 from eroica.model.worker import Worker
 from eroica.settings import Settings
@@ -65,7 +64,7 @@ class LocalWorker:
     ) -> None:
         self.reader = reader
         self.worker = worker
-        self._read_threads()
+        self.training_thread_id = _training_thread(reader.identity, worker)
         self.slowdown = Slowdown(settings)
         self.silence = Silence(settings)
         self.process = ProcessWatch(worker.pid, _whole(reader.identity, "process_start"))
@@ -81,17 +80,12 @@ class LocalWorker:
         self._is_traced = False
         self._order_again_at = 0.0
 
-    def _read_threads(self) -> None:
-        identity = self.reader.identity
-        self.training_thread_id = _whole(identity, "training_thread_id") or self.worker.pid
-        self.training_thread_ident = _whole(identity, "training_thread_ident")
-
     def meet_again(self) -> None:
         """Read the identity again where the worker has written it anew: it knows its device only when it trains."""
         with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):  # torn, or gone: as it was
             if self.reader.look_again():
                 self.worker = _worker(self.reader.identity, self.reader.path)
-                self._read_threads()
+                self.training_thread_id = _training_thread(self.reader.identity, self.worker)
 
     def poll(self, judge: bool = True) -> None:
         """Take in the iterations since the last poll.
@@ -224,7 +218,6 @@ class LocalWorker:
 
     def subject(self) -> Subject:
         """The worker for a look."""
-        identity = self.reader.identity
         return Subject(
             worker=self.worker,
             beat_file=self.reader.path,
@@ -233,10 +226,7 @@ class LocalWorker:
             events=self.silence.heard,
             silent_s=self.silence.quiet_s,
             silent=self.silence.silent,
-            signal=SignalFacts(
-                _whole(identity, "stack_signal"), _whole(identity, "stack_file"), self.training_thread_ident,
-            ),
-        )  # fmt: skip
+        )
 
     def count_by(self, source: int) -> None:
         """Order the worker to count its iterations by a source, if it could and does not; again only after a while."""
@@ -381,7 +371,7 @@ class Roster:
 
 def remove_traces(beat_file: Path) -> None:
     """Remove what an ended worker left in the runtime directory."""
-    for suffix in (".beat", ".ask", ".answer", ".told", ".stacks"):
+    for suffix in (".beat", ".ask", ".answer", ".told"):
         with contextlib.suppress(OSError):
             beat_file.with_suffix(suffix).unlink()
 
@@ -390,6 +380,11 @@ def _whole(identity: dict[str, Any], name: str) -> int:
     """A number of the identity page; 0 for whatever else stands there."""
     value = identity.get(name)
     return value if type(value) is int and 0 <= value < 1 << 64 else 0
+
+
+def _training_thread(identity: dict[str, Any], worker: Worker) -> int:
+    """Kernel thread id of the thread that trains; the main one where the page does not say."""
+    return _whole(identity, "training_thread_id") or worker.pid
 
 
 def _worker(identity: dict[str, Any], path: Path) -> Worker:

@@ -90,9 +90,7 @@ class HostWindow:
     def start(self) -> None:
         """Give every worker its order; for a real window, start the samplers. Takes tens of milliseconds."""
         kind = {"probe": beat.PROBE, "window": beat.WINDOW, "cancel": beat.CANCEL}[self.order.kind]
-        flags = beat.TRACE_PYTHON_CALLS if self._settings.trace_python_calls else 0
-        if not self.order.operators:
-            flags |= beat.NO_OPERATORS
+        flags = 0 if self.order.operators else beat.NO_OPERATORS
         directories = {w.worker.pid: private_directory(self.directory / str(w.worker.pid)) for w in self._workers}
         if kind == beat.PROBE:  # an earlier job of this name, whose traces are kept, may have left one
             for directory in directories.values():
@@ -113,7 +111,7 @@ class HostWindow:
             )
         if kind == beat.WINDOW:
             self._write_setup(directories)
-            if not inside_hz and self._sampler != "none":
+            if not inside_hz and self._settings.sampler != "none":
                 self._start_stacks(directories)
             if self._settings.hardware:
                 self._start_hardware()
@@ -180,14 +178,9 @@ class HostWindow:
 
     # ------------------------------------------------------------------ samplers
 
-    @property
-    def _sampler(self) -> str:
-        """Name of the stack sampler; "none" where every call is traced."""
-        return "none" if self._settings.trace_python_calls else self._settings.sampler
-
     def _inside_hz(self) -> int:
         """The rate at which the workers sample themselves; 0 where py-spy can do it from outside."""
-        mode = self._sampler
+        mode = self._settings.sampler
         if mode == "inside":
             return _STACKS_HZ
         if mode == "none" or not self._workers:

@@ -1,4 +1,4 @@
-"""Ask what a process is doing: py-spy from outside, the worker's own thread, its fault handler, and the kernel.
+"""Ask what a process is doing: py-spy from outside, the worker's own thread, and the kernel.
 
 An answer was written by a process that may be broken, or by somebody else under its name: types are validated, sizes
 bounded, and files read only if they are regular ones of ours. Where there is no answer, an `UnavailableError` says why.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 import subprocess
 import time
@@ -30,7 +29,6 @@ _MAX_BYTES = 8_000_000
 _MOST_TOLD = 65_536
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT, _MAX_GROUPS, _MAX_NOTES = 128, 128, 300, 256, 10
 _LOOK_AGAIN_S = 0.01
-_SETTLED_S = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OUR_THREADS = "eroica/worker/pristine.py"  # file of their outermost function
 _QUESTIONS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # capitals ask for stacks, too
@@ -255,90 +253,6 @@ def _told(answer: _Answer) -> Told:
     ]
     names = {int(tid): name[:_MAX_TEXT] for tid, name in answer.thread_names.items() if tid.isdigit() and len(tid) < 12}
     return Told(tuple(threads), names, tuple(answer.process_groups[:_MAX_GROUPS]), flight, tuple(notes))
-
-
-# ---------------------------------------------------------------------- the fault handler
-
-_THREAD_LINE = re.compile(r"(?:Current thread|Thread) 0x([0-9a-fA-F]{1,16})(?: \[([^\]]{0,300})\])?")
-_FRAME_LINE = re.compile(r'  File "(.{0,4096}?)", line (\d{1,9}) in (.{1,1000})')
-
-
-class SignalFacts(NamedTuple):
-    """Facts about a worker's stack signal: number, file that it writes to, ident of the training thread."""
-
-    number: int = 0
-    file: int = -1
-    training_ident: int = 0
-
-
-def ask_by_signal(
-    pid: int, beat_file: Path, facts: SignalFacts, training_thread_id: int, timeout_s: float
-) -> tuple[ThreadLook, ...]:
-    """Let the interpreter's fault handler write all stacks; needs neither ptrace nor the interpreter lock.
-
-    Raises:
-        UnavailableError: The signal is not ours (any more), or nothing was written in time.
-    """
-    path = beat_file.with_suffix(".stacks")
-    if facts.number <= 0:
-        raise UnavailableError("no signal was set aside for stacks")
-    if not _catches(pid, facts.number) or not _has_open(pid, facts.file, path):
-        raise UnavailableError(f"signal {facts.number} is not ours any more")
-    try:
-        os.truncate(path, 0)
-        os.kill(pid, facts.number)
-    except OSError as error:
-        raise UnavailableError(f"signal {facts.number} cannot be sent: {error.strerror}") from error
-    return parse_fault_dump(_settled(path, timeout_s).decode(errors="replace"), facts, training_thread_id)
-
-
-def _catches(pid: int, number: int) -> bool:
-    """The process has a handler for the signal: its default action would end it."""
-    try:
-        found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"), re.M)
-    except OSError:
-        return False
-    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
-
-
-def _has_open(pid: int, handle: int, path: Path) -> bool:
-    try:
-        there, here = Path(f"/proc/{pid}/fd/{handle}").stat(), path.lstat()
-    except OSError:
-        return False
-    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
-
-
-def _settled(path: Path, timeout_s: float) -> bytes:
-    """Return the content of the file once it grows no more."""
-    end = time.monotonic() + timeout_s
-    now = b""
-    while time.monotonic() < end:
-        time.sleep(_SETTLED_S)
-        before, now = now, _read_ours(path)
-        if now and now == before:
-            return now
-    raise UnavailableError("the fault handler wrote nothing")
-
-
-def parse_fault_dump(text: str, facts: SignalFacts, training_thread_id: int) -> tuple[ThreadLook, ...]:
-    """Parse the output of `faulthandler`, which knows threads by ident only; both numbers are known of one."""
-    threads: list[tuple[int, str, list[Frame]]] = []
-    for line in text.splitlines():
-        head, frame = _THREAD_LINE.match(line), _FRAME_LINE.match(line)
-        if head is not None and len(threads) < _MAX_THREADS:
-            threads.append((int(head[1], 16), head[2] or "", []))
-        elif frame is not None and threads and len(threads[-1][2]) < _MAX_FRAMES:
-            threads[-1][2].append((frame[3], frame[1], int(frame[2])))
-    return tuple(
-        ThreadLook(
-            name=name,
-            thread_id=training_thread_id if ident == facts.training_ident else 0,
-            stack=stack_of(frames[::-1]),
-        )
-        for ident, name, frames in threads
-        if not _is_ours(frames[-1][1] if frames else "")
-    )
 
 
 # ---------------------------------------------------------------------- the kernel

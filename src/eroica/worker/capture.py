@@ -131,10 +131,9 @@ class Capturer:
             return
         status, note = self._decide(order, iteration, lack)
         if status == beat.ACCEPTED:
-            python_calls = bool(order.flags & beat.TRACE_PYTHON_CALLS)
             operators = not order.flags & beat.NO_OPERATORS
             inputs = operators and self._wants_inputs(order)
-            tracer = self._make_tracer(python_calls=python_calls, inputs=inputs, operators=operators)
+            tracer = self._make_tracer(inputs=inputs, operators=operators)
             self._session = Session(order, tracer, self._run)
             self.phase, self._give_up, self._patience_s = WAITING, "", _PATIENCE_S
             self._waited = self._passed = 0

@@ -24,14 +24,14 @@ from eroica.wire import beat
 from eroica.wire.beat import BACKWARD, BATCHES, EXCHANGES, OPTIMIZER, RING_SLOTS, BeatWriter, Result
 from eroica.wire.places import places, private_directory
 from eroica.worker import launch, surroundings
-from eroica.worker.answering import Witness
+from eroica.worker.answering import Answering, has_other_threads
 from eroica.worker.capture import SAVING, STATES, Capturer
 from eroica.worker.errors_of_users import raised_by_user
 from eroica.worker.guard import Guard, log_of_this_process
 from eroica.worker.kineto import find_in_torch
 from eroica.worker.limits import lack_of_files, spared
 from eroica.worker.plain_iterations import EITHER, Plain, make_hooks
-from eroica.worker.pristine import Lock, Thread, get_ident, get_native_id, monotonic_ns
+from eroica.worker.pristine import Lock, Thread, get_ident, monotonic_ns
 from eroica.worker.rhythm import Completed, Rhythm
 from eroica.worker.sources import LEAST_EVENTS, PATIENCE_NS, Sources
 from eroica.worker.tracer import ProfilerDoor
@@ -112,7 +112,7 @@ class Guest:
         self._known = False
         self._declined = False
         self._answering = Lock()
-        self._witness: Witness | None = None
+        self._witness: Answering | None = None
 
     # ------------------------------------------------------------------ events
 
@@ -259,13 +259,13 @@ class Guest:
     def _introduce(self, beats: BeatWriter, optimizer: Any) -> None:
         """Say anew which device and thread train: an optimizer steps in a process that became a worker without one."""
         self._is_strange = False
-        threads, witness = surroundings.training_thread(), self._witness
+        threads = surroundings.training_thread()
 
         def tell() -> None:
             began = {name: self._facts[name] for name in ("start_realtime_ns", "start_monotonic_ns")}
             self._facts.update({**surroundings.identity(os.environ, optimizer, threads), **began})
             with contextlib.suppress(OSError), spared():  # who reads the old page knows less, that is all
-                beats.introduce({**self._facts, **(witness.facts if witness is not None else {})})
+                beats.introduce(self._facts)
 
         self._in_background(tell)
 
@@ -397,17 +397,15 @@ class Guest:
             self._declined = surroundings.in_loader_child()  # which only loads data
             if not self._declined:
                 threads = surroundings.training_thread()
-                join = functools.partial(self._join, optimizer, threads, get_native_id() == os.getpid())
-                self._joining = self._in_background(join)
+                self._joining = self._in_background(functools.partial(self._join, optimizer, threads))
         return not self._declined
 
-    def _join(self, optimizer: Any, threads: tuple[int, int], in_main_thread: bool) -> None:
+    def _join(self, optimizer: Any, threads: tuple[int, int]) -> None:
         """Register this process, in a thread of our own.
 
         Args:
             optimizer: The one that stepped first.
             threads: Kernel thread id and Python's ident of the thread that trains.
-            in_main_thread: That is the main one.
         """
         lack = lack_of_files()
         if lack:
@@ -417,23 +415,20 @@ class Guest:
         where = places(os.environ)
         self._facts = facts = surroundings.identity(os.environ, optimizer, threads)
         private_directory(where.runtime)
-        witness = Witness(where.runtime, settings, self.guard.run, in_main_thread)
-        try:
-            with spared():
-                beats = BeatWriter.create(where.runtime, {**facts, **witness.facts}, settings.sealed_memory)
-        except BaseException:
-            witness.end()
-            raise
+        with spared():
+            beats = BeatWriter.create(where.runtime, facts, settings.sealed_memory)
         beats.beat(0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
         beats.count_by(self._sources.shown, self._sources.known)
         self._capturer = Capturer(
             facts, self._answer, self.door, self._in_background, self.guard.run, settings,
             optimizers=lambda: [reference() for reference in list(self._numbered.values())],
         )  # fmt: skip
-        self._witness = witness
-        witness.listen()
+        if settings.answering_thread and has_other_threads():
+            self._witness = Answering(where.runtime, self.guard.run, settings.communication)
+            self._witness.start()
         if self._declined:  # the process has let us go meanwhile
-            witness.end()
+            if self._witness is not None:
+                self._witness.stop()
             beats.remove()
             return
         self._beats = beats
@@ -472,7 +467,7 @@ class Guest:
         if beats is None:
             return
         if witness is not None:
-            witness.end()
+            witness.stop()
         if capturer is not None:
             capturer.let_go("the training ended")
             capturer.finish(_SAVE_PATIENCE_S)

@@ -120,8 +120,8 @@ def find_unseen(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
                 blind,
                 ("is", "are"),
                 f"waited for by others, but {'its stack' if len(blind) == 1 else 'their stacks'} could not be read",
-                "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope) or set stack_signal, or "
-                "run py-spy dump on this process yourself.",
+                "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope), or run py-spy dump on "
+                "this process yourself.",
             )
         )
     return origins
