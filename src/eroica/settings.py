@@ -164,7 +164,6 @@ class Settings:
     max_window_iterations: int = _setting(
         200, "Most iterations of a window of a second or more; more add nothing to the statistics.", COUNT
     )
-    window_lead_s: float = _setting(1.0, "Time between fixing the iterations and the first of them, s.", SECONDS)
     max_window_events: int = _setting(150_000, "Budget of trace events per worker and window.", COUNT)
     hard_window_events: int = _setting(
         1_000_000,
@@ -195,7 +194,6 @@ class Settings:
     scratch_bytes: int = _setting(
         2_000_000_000, "Most bytes of raw traces on a host; above it windows get shorter.", Numbers(0)
     )
-    hardware: bool = _setting(True, "Sample hardware channels during windows.")
 
     # --- reading trace files ---
     max_trace_bytes: int = _setting(

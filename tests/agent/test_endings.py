@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from eroica.agent import endings
-from eroica.agent.endings import ProcessWatch, ending_of, memory_files, memory_kills, process_facts
+from eroica.agent import roster
+from eroica.agent.roster import ProcessWatch, ending_of, memory_files, memory_kills, process_facts
 from eroica.model.look import Ending
 
 
@@ -85,7 +85,7 @@ def test_a_process_whose_parent_was_faster_still_counts_as_ended() -> None:
 
 
 def test_without_any_trace_the_ending_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "_kept_status", lambda handle: None)
+    monkeypatch.setattr(roster, "_kept_status", lambda handle: None)
     process = child()
     watch = ProcessWatch(process.pid)
     let_go(process)
@@ -110,7 +110,7 @@ def test_a_kill_for_memory_in_its_group_belongs_to_a_killed_process_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counter = tmp_path / "memory.events"
-    monkeypatch.setattr(endings, "memory_files", lambda pid: [counter])
+    monkeypatch.setattr(roster, "memory_files", lambda pid: [counter])
     for code, starved in ((9, True), (15, False)):
         counter.write_text("oom_kill 4\n")
         process = child()

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from eroica.agent import link as module
-from eroica.agent.link import CollectorLink
+from eroica.agent import home as module
+from eroica.agent.home import CollectorLink
 from eroica.wire.address import Address, announce
 from eroica.wire.places import host_name
 

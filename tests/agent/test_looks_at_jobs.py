@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from eroica.agent.looks import Look, take_looks
 from eroica.agent.roster import Roster
-from eroica.agent.witnesses import kernel_view
+from eroica.agent.witnesses import Look, kernel_view, take_looks
 from eroica.model.look import ThreadLook, WorkerLook
 from eroica.settings import Settings
 from eroica.wire.places import places, private_directory

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from eroica.agent import roster as agent_roster
-from eroica.agent.endings import process_start
-from eroica.agent.roster import Roster
+from eroica.agent.roster import Roster, process_start
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.beat import MAGIC

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.agent.scratch import Scratch
+from eroica.agent.window import Scratch
 from eroica.settings import Settings
 from eroica.wire.places import SAVING_PREFIX, runtime_root
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eroica.agent.silence import Silence
+from eroica.agent.slowdown import Silence
 from eroica.settings import Settings
 
 POLL_S = 0.05

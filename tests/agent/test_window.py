@@ -15,8 +15,7 @@ import pytest
 
 from eroica.agent import window
 from eroica.agent.roster import LocalWorker
-from eroica.agent.scratch import Scratch
-from eroica.agent.window import HostWindow
+from eroica.agent.window import HostWindow, Scratch
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire import beat

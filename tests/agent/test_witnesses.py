@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from eroica.agent.looks import fitting
 from eroica.agent.witnesses import (
     ask_py_spy,
     ask_worker,
+    fitting,
     stack_of,
 )
 from eroica.errors import UnavailableError

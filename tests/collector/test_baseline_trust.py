@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eroica.collector.baseline import Baseline
-from eroica.collector.resume import History
+from eroica.collector.ledger import History
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.series import encode_series
@@ -21,7 +21,7 @@ class Job:
     """One worker that obeys orders at once."""
 
     def __init__(self, **settings: object) -> None:
-        self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, window_lead_s=0.1, **settings))
+        self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, **settings))
         self.now = 0.0
         self.inside = 1.0
         self.iterations_ms: tuple[float, ...] = ()

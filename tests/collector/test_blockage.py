@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.collector.blockage import Blockages, Examine
-from eroica.collector.resume import History
+from eroica.collector.ledger import History
 from eroica.collector.windows import Windows
 from eroica.model.look import Ending, HostLooks
 from eroica.model.verdict import Coverage, IterationTimes, Verdict

@@ -16,8 +16,8 @@ from eroica.archive.load import open_window, read_blockage
 from eroica.archive.store import Store, save_patterns
 from eroica.collector.history import Hints, final_verdict
 from eroica.collector.intake import MAX_WORKERS, clean_report, clean_text
+from eroica.collector.ledger import read_history
 from eroica.collector.participants import Roll
-from eroica.collector.resume import read_history
 from eroica.collector.service import Collector
 from eroica.model.look import Blockage, Ending, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.pattern import WorkerPattern

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from eroica.agent.link import CollectorLink
+from eroica.agent.home import CollectorLink
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store
 from eroica.collector.service import Collector

@@ -29,7 +29,7 @@ class Job:
     """One worker that obeys orders at once, and a collector whose verdicts are given."""
 
     def __init__(self, **settings: object) -> None:
-        self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, window_lead_s=0.1, **settings))
+        self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, **settings))
         self.now = 0.0
         self.obeys = True
         self.duration_s = 1.0

@@ -17,7 +17,7 @@ from eroica.archive.store import Store
 from eroica.collector import arrivals, service
 from eroica.collector.arrivals import Arrivals, head_in, heads_in
 from eroica.collector.baseline import disturbance
-from eroica.collector.resume import read_history
+from eroica.collector.ledger import read_history
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
 from eroica.model.pattern import Neighbor, WorkerPattern

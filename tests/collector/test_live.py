@@ -16,10 +16,9 @@ import msgspec
 import pytest
 
 from eroica.archive.store import Store
+from eroica.collector import live
 from eroica.collector.listening_sockets import Doors, former_inside
-from eroica.collector.live import routes, telling
-from eroica.collector.live import telling as module
-from eroica.collector.live.telling import Feed, Position, sibling_link, siblings
+from eroica.collector.live import Feed, Position, sibling_link, siblings
 from eroica.collector.service import Collector
 from eroica.model.communication import Flow, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
@@ -361,7 +360,7 @@ def test_a_report_that_is_a_link_or_elsewhere_is_not_served(tmp_path: Path) -> N
 
 
 def test_readers_are_counted_and_leave_room_when_they_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "MAX_READERS", 1)
+    monkeypatch.setattr(live, "MAX_READERS", 1)
 
     async def work(job: Job) -> None:
         await job.come_in()
@@ -380,8 +379,8 @@ def test_readers_are_counted_and_leave_room_when_they_go(tmp_path: Path, monkeyp
 
 
 def test_who_stops_reading_is_hung_up_on_and_never_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "STUCK_S", 0.5)
-    monkeypatch.setattr(telling, "LOOK_S", 0.01)
+    monkeypatch.setattr(live, "STUCK_S", 0.5)
+    monkeypatch.setattr(live, "LOOK_S", 0.01)
 
     async def work(job: Job) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", job.client.base_url.port, limit=1024)
@@ -411,7 +410,7 @@ def test_pages_do_not_keep_the_collector_from_ending(tmp_path: Path) -> None:
 
 
 def test_a_reader_is_left_alone_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "BEAT_S", 0.2)
+    monkeypatch.setattr(live, "BEAT_S", 0.2)
 
     async def work(job: Job) -> None:
         await job.come_in()
@@ -473,8 +472,8 @@ def test_of_many_jobs_only_the_verdicts_of_the_latest_are_read(tmp_path: Path, m
         Store(path).save_final(judge("d", None, Settings()))
         os.utime(path / "verdict.json", (number, number))
     read: list[Path] = []
-    known = module.read_private
-    monkeypatch.setattr(module, "read_private", lambda path, most: read.append(path) or known(path, most))
+    known = live.read_private
+    monkeypatch.setattr(live, "read_private", lambda path, most: read.append(path) or known(path, most))
     shown = siblings(tmp_path / "job-49")
     assert [each.name for each in shown] == [f"job-{number:02d}" for number in range(48, 28, -1)]
     assert {each.verdict for each in shown} == {"healthy"} and len(read) == len(shown)

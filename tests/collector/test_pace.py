@@ -17,10 +17,8 @@ from eroica.archive.forget import forget
 from eroica.archive.load import SavedRun, decode_history, open_saved
 from eroica.archive.store import Store
 from eroica.collector.intake import clean_report
-from eroica.collector.ledger import News
-from eroica.collector.marks import MOST_MARKS
-from eroica.collector.pace import FINE, Pace, PaceUpdate, Stretch, merged
-from eroica.collector.resume import read_history
+from eroica.collector.ledger import News, read_history
+from eroica.collector.pace import FINE, MOST_MARKS, Pace, PaceUpdate, Stretch, merged
 from eroica.collector.service import Collector
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark

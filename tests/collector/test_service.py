@@ -14,7 +14,7 @@ import pytest
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store, save_patterns
 from eroica.collector.blockage import Examine
-from eroica.collector.resume import History, read_history
+from eroica.collector.ledger import History, read_history
 from eroica.collector.service import MAX_LOOKS_BYTES, MAX_PATTERN_BYTES, Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import InputError

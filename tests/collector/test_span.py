@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eroica.collector import span
+from eroica.collector import opening
 from eroica.model.worker import Worker
-from eroica.settings import Settings
 from eroica.wire.messages import OrderResult, WorkerStatus
 
 
@@ -23,7 +22,7 @@ def test_a_probe_that_met_a_short_iteration_counts_for_the_usual_one(
     events: int, probe_s: float, expected: int
 ) -> None:
     probe = OrderResult(window_id=1, status="done", kind="probe", events=events, duration_s=probe_s)
-    assert span.events_of(probe, 0.55) == pytest.approx(expected, abs=1)
+    assert opening.events_of(probe, 0.55) == pytest.approx(expected, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -43,19 +42,18 @@ def test_two_probes_tell_how_many_events_the_mean_iteration_makes(
         OrderResult(window_id=1, status="done", kind="probe", events=events, duration_s=duration_s)
         for events, duration_s in (first, second)
     ]
-    assert span.events_between(*probes, iteration_s=0.07) == pytest.approx(expected, abs=1)
+    assert opening.events_between(*probes, iteration_s=0.07) == pytest.approx(expected, abs=1)
 
 
 def test_a_large_job_reports_more_seldom_and_gets_its_orders_earlier() -> None:
-    assert span.report_pause_s(8, is_busy=True) == pytest.approx(0.008)  # less than agents wait anyway
-    assert span.report_pause_s(8, is_busy=False) == pytest.approx(0.032)
-    assert span.report_pause_s(400, is_busy=False) == 0.5
+    assert opening.report_pause_s(8, is_busy=True) == pytest.approx(0.008)  # less than agents wait anyway
+    assert opening.report_pause_s(8, is_busy=False) == pytest.approx(0.032)
+    assert opening.report_pause_s(400, is_busy=False) == 0.5
     for is_busy in (False, True):
-        assert span.report_pause_s(2000, is_busy) == 2.0
-        assert span.report_pause_s(12_500, is_busy) == 4.0
-    settings = Settings(window_lead_s=1.0)
-    assert span.lead(0.1, 8, settings) * 0.1 <= 1.1
-    assert span.lead(0.1, 12_500, settings) * 0.1 >= 5.0
+        assert opening.report_pause_s(2000, is_busy) == 2.0
+        assert opening.report_pause_s(12_500, is_busy) == 4.0
+    assert opening.lead(0.1, 8) * 0.1 <= 1.1
+    assert opening.lead(0.1, 12_500) * 0.1 >= 5.0
 
 
 @pytest.mark.parametrize(
@@ -70,4 +68,4 @@ def test_recording_operators_may_make_iterations_clearly_longer(
     events: int, iteration_s: float, device: str, slowed: bool
 ) -> None:
     status = WorkerStatus(worker=Worker(global_rank=0, pid=1, host="h", device=device), state="steady", iteration=9)
-    assert span.is_slowed([status], events, iteration_s) == slowed
+    assert opening.is_slowed([status], events, iteration_s) == slowed

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eroica.collector import span
+from eroica.collector import opening
 from eroica.collector.opening import Wanted
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import WorkerPattern
@@ -189,9 +189,9 @@ def test_a_window_holds_twenty_iterations_and_a_second_but_no_more_than_a_minute
     iteration_s: float, wanted_s: float, expected: int
 ) -> None:
     wanted = Wanted("baseline", "", wanted_s)
-    length = span.iterations(wanted, iteration_s, 10, 150_000, Settings())
+    length = opening.iterations(wanted, iteration_s, 10, 150_000, Settings())
     assert length == expected
-    lack = span.shortfall(length, iteration_s, 10, wanted)
+    lack = opening.shortfall(length, iteration_s, 10, wanted)
     assert lack == ("the window holds 12 iterations in 60 s: iterations take 5 s" if iteration_s == 5.0 else "")
 
 
@@ -199,12 +199,12 @@ def test_a_window_holds_twenty_iterations_and_a_second_but_no_more_than_a_minute
 def test_a_window_that_is_asked_for_by_iterations_keeps_the_bound_on_them(
     iteration_s: float, asked: int, expected: int
 ) -> None:
-    assert span.iterations(Wanted("manual", "", 1.0, asked), iteration_s, 10, 150_000, Settings()) == expected
+    assert opening.iterations(Wanted("manual", "", 1.0, asked), iteration_s, 10, 150_000, Settings()) == expected
 
 
 def test_a_second_look_is_never_smaller_than_the_first() -> None:
     wanted = Wanted("slow", "", 2.0, least=50)
-    assert span.iterations(wanted, 0.1, 10, 150_000, Settings()) == 50
+    assert opening.iterations(wanted, 0.1, 10, 150_000, Settings()) == 50
 
 
 def test_a_probe_that_met_a_long_iteration_is_followed_by_another_before_it_shortens_the_window() -> None:

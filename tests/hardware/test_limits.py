@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.hardware import limits
+from eroica.hardware import host
 from eroica.hardware.store import read_samples
 from eroica.hardware.writer import SampleWriter
 
@@ -18,18 +18,18 @@ NO_QUOTA = b"usage_usec 5\nuser_usec 3\nsystem_usec 2\n"
 
 
 def test_mounts_of_both_versions_are_found_and_cpuset_is_not_cpu() -> None:
-    assert limits.parse_mounts(MOUNTS) == ([Path("/sys/fs/cgroup/unified")], [Path("/sys/fs/cgroup/cpu,cpuacct")])
+    assert host.parse_mounts(MOUNTS) == ([Path("/sys/fs/cgroup/unified")], [Path("/sys/fs/cgroup/cpu,cpuacct")])
 
 
 def test_membership_is_read_for_both_versions() -> None:
-    assert limits.parse_membership("4:cpuset:/x\n1:cpu,cpuacct:/job/7\n0::/unit.scope\n") == ("/unit.scope", "/job/7")
-    assert limits.parse_membership("0::/only\n") == ("/only", "")
+    assert host.parse_membership("4:cpuset:/x\n1:cpu,cpuacct:/job/7\n0::/unit.scope\n") == ("/unit.scope", "/job/7")
+    assert host.parse_membership("0::/only\n") == ("/only", "")
 
 
 def test_throttled_time_is_nanoseconds_in_both_versions_and_absent_without_quota_support() -> None:
-    assert limits.parse_throttled(V1) == 250_000_000
-    assert limits.parse_throttled(V2) == 120_000_000
-    assert limits.parse_throttled(NO_QUOTA) is None
+    assert host.parse_throttled(V1) == 250_000_000
+    assert host.parse_throttled(V2) == 120_000_000
+    assert host.parse_throttled(NO_QUOTA) is None
 
 
 def test_quotas_of_all_groups_above_a_process_are_looked_at_but_nothing_outside_the_mount(tmp_path: Path) -> None:
@@ -37,18 +37,18 @@ def test_quotas_of_all_groups_above_a_process_are_looked_at_but_nothing_outside_
     (root / "job" / "worker").mkdir(parents=True)
     for place in (tmp_path, root, root / "job", root / "job" / "worker"):
         (place / "cpu.stat").write_bytes(V2)
-    files = limits.stat_files(([root], []), ("/job/worker", ""))
+    files = host.stat_files(([root], []), ("/job/worker", ""))
     assert files == [root / "job" / "worker" / "cpu.stat", root / "job" / "cpu.stat", root / "cpu.stat"]
-    assert all(file.is_relative_to(root) for file in limits.stat_files(([root], []), ("/../../job", "")))
+    assert all(file.is_relative_to(root) for file in host.stat_files(([root], []), ("/../../job", "")))
 
 
 def test_growing_throttled_time_becomes_seconds_per_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([1_000_000_000, 2_000_000_000])
-    monkeypatch.setattr(limits.time, "monotonic_ns", lambda: next(now))
+    monkeypatch.setattr(host.time, "monotonic_ns", lambda: next(now))
     file = tmp_path / "cpu.stat"
     file.write_bytes(V2)
     writer = SampleWriter(tmp_path / "out")
-    probe = limits.ThrottleProbe(writer, 7, [file])
+    probe = host.ThrottleProbe(writer, 7, [file])
     probe.read()
     with file.open("r+b") as same:
         same.write(V2.replace(b"120000", b"420000").replace(b"throttled 3", b"throttled 9"))

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.hardware import network
+from eroica.hardware import host
 from eroica.hardware.store import read_samples
 from eroica.hardware.writer import SampleWriter
 
@@ -20,7 +20,7 @@ def _net_dev(**interfaces: tuple[int, int]) -> bytes:
 
 @pytest.mark.parametrize(("text", "speed"), [("10000\n", 1.25e9), ("-1\n", math.nan), ("", math.nan), ("0", math.nan)])
 def test_a_speed_is_bytes_per_second_or_unknown(text: str, speed: float) -> None:
-    assert network.parse_speed(text) == pytest.approx(speed, nan_ok=True)
+    assert host.parse_speed(text) == pytest.approx(speed, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -28,20 +28,20 @@ def test_a_speed_is_bytes_per_second_or_unknown(text: str, speed: float) -> None
     [("100 Gb/sec (4X EDR)\n", 12.5e9), ("2.5 Gb/sec (1X)", 312.5e6), ("x Gb/sec", math.nan), ("", math.nan)],
 )
 def test_an_rdma_rate_is_bytes_per_second_or_unknown(text: str, rate: float) -> None:
-    assert network.parse_rdma_rate(text) == pytest.approx(rate, nan_ok=True)
+    assert host.parse_rdma_rate(text) == pytest.approx(rate, nan_ok=True)
 
 
 def test_traffic_is_a_fraction_of_a_stated_speed_and_bytes_per_second_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter([1_000_000_000, 1_500_000_000])
-    monkeypatch.setattr(network.time, "monotonic_ns", lambda: next(now))
+    monkeypatch.setattr(host.time, "monotonic_ns", lambda: next(now))
     (tmp_path / "speed" / "eth0").mkdir(parents=True)
     (tmp_path / "speed" / "eth0" / "speed").write_text("1000\n")
     file = tmp_path / "dev"
     file.write_bytes(_net_dev(lo=(100, 100), eth0=(10, 0), idle=(0, 0)))
     writer = SampleWriter(tmp_path / "out")
-    probe = network.InterfaceProbe(writer, file, tmp_path / "speed")
+    probe = host.InterfaceProbe(writer, file, tmp_path / "speed")
     probe.read()
     file.write_bytes(_net_dev(lo=(600, 600), eth0=(31_250_010, 0), idle=(0, 0)))
     probe.read()

@@ -232,7 +232,7 @@ def test_without_communication_there_is_no_second_fifo_and_no_counter_is_read(
     tmp_path: Path, programs: list[Program]
 ) -> None:
     body = """
-from eroica.worker import counters
+from eroica.worker import answering as counters
 counters.Counters.read = lambda self: say("counted")
 a = Answering(here, guard.run)
 a.start(); say(sorted(path.suffix for path in here.iterdir()))

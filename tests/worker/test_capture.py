@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch  # noqa: F401 - as in any job; it is asked what it knows
 
 from eroica.errors import CaptureError
 from eroica.model.window import Capture
@@ -29,9 +28,10 @@ from eroica.wire.places import PROBE_FILE
 from eroica.worker import capture, session, surroundings
 from eroica.worker.capture import IDLE, OPEN, PARKED, SAVING, STANDING, Capturer
 from eroica.worker.hooks import Guest
-from eroica.worker.sampling import StackSampler
-from eroica.worker.session import Session
+from eroica.worker.session import Session, StackSampler
 from eroica.worker.tracer import Tracer, survey
+
+pytest.importorskip("torch")  # as in any job: it is asked what it knows
 
 WORKER = {
     "global_rank": 3, "local_rank": 1, "world_size": 8, "host": "here", "pid": 4, "device": "cpu",

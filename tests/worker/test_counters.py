@@ -9,7 +9,7 @@ import sys
 HEAD = """
 import sys, threading
 import torch, torch.distributed as dist
-from eroica.worker.counters import Counters
+from eroica.worker.answering import Counters
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 counters, module = Counters(), dist.distributed_c10d
 def say(*what): print(*what, flush=True)

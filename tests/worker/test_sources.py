@@ -10,9 +10,8 @@ import types
 import pytest
 
 from eroica.wire.beat import ANNOUNCED, BACKWARD, BATCHES, EXCHANGES, NO_SOURCE, OPTIMIZER
-from eroica.worker.exchanges import hear_backward, hear_exchanges
-from eroica.worker.rhythm import Rhythm
-from eroica.worker.sources import Sources
+from eroica.worker.attach import hear_backward, hear_exchanges
+from eroica.worker.rhythm import Rhythm, Sources
 
 SECOND = 1_000_000_000
 PERIOD = {EXCHANGES: ["sizes", "gather", "broadcast"], BACKWARD: [None], BATCHES: [None]}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.worker.unlocked import save_unlocked
+from eroica.worker.kineto import save_unlocked
 
 CODE = """
 import sys, os, threading, time
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile
-from eroica.worker.unlocked import save_unlocked
+from eroica.worker.kineto import save_unlocked
 place = Path(sys.argv[1])
 with profile(use_kineto=True, experimental_config=_ExperimentalConfig(trace_only=True)) as run:
     x = torch.ones(4)

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from eroica.worker.attach import _hear_of_batches
-from eroica.worker.workload import Workload
+from eroica.worker.setup import Workload
 
 
 class Sentences(Dataset[dict[str, Any]]):

@@ -13,13 +13,11 @@ from itertools import chain, repeat
 import msgspec
 
 from eroica.agent.communication import Communication
-from eroica.agent.home import HomeFinder
-from eroica.agent.link import CollectorLink
-from eroica.agent.looks import Subject, take_looks
+from eroica.agent.home import CollectorLink, HomeFinder
 from eroica.agent.roster import LocalWorker, Roster
-from eroica.agent.scratch import Scratch
 from eroica.agent.stacks import available
-from eroica.agent.window import HostWindow
+from eroica.agent.window import HostWindow, Scratch
+from eroica.agent.witnesses import Subject, take_looks
 from eroica.hardware.cpu import is_alive
 from eroica.model.look import HostLooks
 from eroica.settings import Settings

@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 
 from eroica.collector.arrivals import heaviest
-from eroica.collector.resume import History
+from eroica.collector.ledger import History
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.series import decode_series

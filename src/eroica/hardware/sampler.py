@@ -18,9 +18,8 @@ from typing import Protocol
 
 from eroica.errors import EroicaError, UnavailableError
 from eroica.hardware.cpu import HostProbe, Target, WorkerProbe, parse_target
-from eroica.hardware.limits import ThrottleProbe
+from eroica.hardware.host import InterfaceProbe, RdmaProbe, ThrottleProbe
 from eroica.hardware.neighbors import Household, NeighborProbe
-from eroica.hardware.network import InterfaceProbe, RdmaProbe
 from eroica.hardware.tcp import LinkProbe
 from eroica.hardware.writer import SampleWriter
 

@@ -23,7 +23,7 @@ from eroica.wire import beat, patience
 from eroica.wire.beat import Order, Result
 from eroica.worker import kineto, setup, surroundings
 from eroica.worker.errors_of_users import raised_by_user
-from eroica.worker.limits import lack_for_a_window, memory_bytes, spared
+from eroica.worker.guard import lack_for_a_window, memory_bytes, spared
 from eroica.worker.pristine import Local, Thread, get_ident, get_native_id, monotonic, sleep
 from eroica.worker.session import Session
 from eroica.worker.tracer import ProfilerDoor, Tracer

@@ -2,7 +2,7 @@
 
 Per event: one clock reading, one write into shared memory, one step of the rhythm; at the end of an iteration one beat
 more and one look for an order. A process becomes a worker at its first optimizer step, `eroica.step()` or exchange, or
-when it has loaded batches or run backward passes for a while (`eroica.worker.sources`).
+when it has loaded batches or run backward passes for a while (`eroica.worker.rhythm`).
 
 Steps of all threads count, in the order in which they end. Only one thread at a time deals with them, without a lock:
 between reading `_busy` and writing it the interpreter calls nothing, so it changes threads and runs signal handlers
@@ -27,13 +27,11 @@ from eroica.worker import launch, surroundings
 from eroica.worker.answering import Answering, has_other_threads
 from eroica.worker.capture import SAVING, STATES, Capturer
 from eroica.worker.errors_of_users import raised_by_user
-from eroica.worker.guard import Guard, log_of_this_process
+from eroica.worker.guard import Guard, lack_of_files, log_of_this_process, spared
 from eroica.worker.kineto import find_in_torch
-from eroica.worker.limits import lack_of_files, spared
 from eroica.worker.plain_iterations import EITHER, Plain, make_hooks
 from eroica.worker.pristine import Lock, Thread, get_ident, monotonic_ns
-from eroica.worker.rhythm import Completed, Rhythm
-from eroica.worker.sources import LEAST_EVENTS, PATIENCE_NS, Sources
+from eroica.worker.rhythm import LEAST_EVENTS, PATIENCE_NS, Completed, Rhythm, Sources
 from eroica.worker.tracer import ProfilerDoor
 
 _SAVE_PATIENCE_S = 10.0

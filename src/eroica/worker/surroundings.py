@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from eroica.wire.places import host_name
+from eroica.worker.kineto import Silence
 from eroica.worker.pristine import get_ident, get_native_id, monotonic_ns, python_threads, time_ns
-from eroica.worker.recording import Silence
 
 _REPORTS_LATE = "gloo:"
 

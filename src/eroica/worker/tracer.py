@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 from eroica.errors import CaptureError
 from eroica.wire.places import SAVING_PREFIX, private_file
 from eroica.worker.errors_of_users import raised_by_user
-from eroica.worker.kineto import quiet
+from eroica.worker.kineto import Silence, leave_for_good, quiet, save_unlocked
 from eroica.worker.pristine import get_ident, monotonic_ns
-from eroica.worker.recording import Silence, leave_for_good
-from eroica.worker.unlocked import save_unlocked
 
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not every C library has it
 _COUNTED_PLACES = 16
