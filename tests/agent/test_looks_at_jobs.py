@@ -163,7 +163,7 @@ def test_without_py_spy_the_worker_tells_its_own_stacks(job: Job, tmp_path: Path
     assert training(queue).stack[1].startswith("next_batch (programs/standstill.py:")
     assert {thread.name for thread in queue.process.threads} >= {"MainThread", "feeder"}
     assert locked.process.source == "" and locked.process.threads == () and locked.process.state == "S"
-    assert len(locked.notes) == 3
+    assert len(locked.notes) == 2
 
 
 def test_a_worker_that_is_killed_is_a_death_with_its_signal(job: Job) -> None:

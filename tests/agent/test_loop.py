@@ -124,7 +124,7 @@ def test_orders_that_nobody_could_follow_cost_the_agent_nothing(tmp_path: Path) 
     link = Steered()
 
     async def live() -> None:
-        settings = Settings(sampler="none", hardware=False)
+        settings = Settings(sampler="none")
         agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), settings, child_of_run=True, ends_job=False)
         agent._link = link  # type: ignore[assignment]
         running = asyncio.create_task(agent.run())

@@ -123,7 +123,8 @@ def test_a_window_is_waited_for_as_long_as_its_iterations_take(
     monkeypatch.setattr(session, "monotonic_ns", lambda: round(loop.now * 1e9))
     monkeypatch.setattr(asyncio, "to_thread", at_once)
     monkeypatch.setattr(window, "StackSampler", Sampler)
-    settings = Settings(sampler="outside", hardware=False)
+    monkeypatch.setattr(HostWindow, "_start_hardware", lambda self: None)
+    settings = Settings(sampler="outside")
     training, scratch = Training(tmp_path, loop, iteration_s), Scratch(tmp_path / "scratch", settings)
     captured: list[dict[str, Any]] = []
     delivered: list[tuple[int, bytes]] = []
@@ -204,10 +205,13 @@ def test_where_ptrace_is_forbidden_the_note_says_that_loader_processes_are_not_s
     ]
 
 
-def test_what_an_earlier_probe_left_goes_with_the_next_probe_and_not_with_its_window(tmp_path: Path) -> None:
+def test_what_an_earlier_probe_left_goes_with_the_next_probe_and_not_with_its_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostWindow, "_start_hardware", lambda self: None)
     loop = FastLoop()
     training = Training(tmp_path, loop, 1.0)
-    settings = Settings(sampler="none", hardware=False)
+    settings = Settings(sampler="none")
     scratch = Scratch(tmp_path / "scratch", settings)
     left = scratch.window(7) / str(os.getpid()) / PROBE_FILE
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from eroica.collector.history import Hints, final_verdict
@@ -14,9 +13,6 @@ from eroica.model.lost import Lost
 from eroica.model.verdict import (
     Breakdown,
     Coverage,
-    Finding,
-    FindingFunction,
-    Hypothesis,
     IterationTimes,
     Verdict,
     VerdictWindow,
@@ -168,30 +164,3 @@ def test_a_job_that_got_slow_after_a_healthy_window_does_not_end_healthy() -> No
     assert "3.0 times as long" in slow.summary and "no worker reported" in slow.summary
     assert "window 2 found nothing wrong; the window opened for it came to nothing" in slow.summary
     assert final(Hints(slowed=1.2), windows={2: window}).verdict == "healthy"
-
-
-def test_a_job_whose_pace_was_forgotten_with_its_pattern_is_not_called_healthy_where_its_history_tells() -> None:
-    """An agent that learns another pattern knows no past; the job's stretches do."""
-    pace = Lost(now=180.1, before=53.7, noise=10.7)
-    found = final(Hints(pace=pace))
-    assert found.verdict == "undetermined" and "3.4 times as long" in found.summary, found.summary
-    assert found.iteration == IterationTimes(best_ms=53.7, baseline_ms=53.7, current_ms=180.1, rest_ms=126.4)
-    weighed = Hypothesis(cause="unknown", function="f", workers=(), scope="all", gain=0.3, decision="weak")
-    window = msgspec.structs.replace(final(LOOKED), considered=(weighed,))
-    looked = final(Hints(pace=pace), windows={2: window})
-    assert looked.verdict == "undetermined" and looked.considered == (weighed,)
-    grown = FindingFunction(name="aten::mm", kind="compute")
-    finding = Finding(order=1, role="cause", cause="planned-change", function=grown, workers=(0,), scope="all")
-    planned = msgspec.structs.replace(window, findings=(finding,), summary="Since about iteration 9 ...")
-    assert final(Hints(pace=pace), windows={2: planned}).summary == planned.summary  # that is why it ended slow
-    still = final(LOOKED._replace(pace=Lost(now=60.0, before=53.7, noise=10.7)))
-    assert still.verdict == "healthy" and "ended 1.1 times" in still.summary and still.iteration.rest_ms == 0.0
-
-
-def test_a_standstill_that_passed_hides_no_slow_end() -> None:
-    hang = msgspec.structs.replace(final(Hints()), verdict="blocked")
-    slow = final_verdict("j", {3: hang}, 4, 4, passed={3}, hints=Hints(pace=Lost(now=98.3, before=32.2, noise=6.4)))
-    assert slow.verdict == "undetermined" and "3.1 times" in slow.summary
-    varies = final_verdict("j", {3: hang}, 4, 4, passed={3}, hints=LOOKED._replace(slowed=1.2))
-    assert varies.verdict == "healthy" and "iterations of 4 workers ended 1.2 times as long" in varies.summary
-    assert "went on" in varies.summary

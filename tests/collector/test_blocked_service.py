@@ -14,7 +14,7 @@ import pytest
 from eroica.archive.forget import forget
 from eroica.archive.load import open_window, read_blockage
 from eroica.archive.store import Store, save_patterns
-from eroica.collector.history import Hints, final_verdict
+from eroica.collector.history import final_verdict
 from eroica.collector.intake import MAX_WORKERS, clean_report, clean_text
 from eroica.collector.ledger import read_history
 from eroica.collector.participants import Roll
@@ -121,20 +121,6 @@ def test_a_silence_becomes_a_verdict_on_disk_that_can_be_replayed(tmp_path: Path
     assert read_blockage(open_window(tmp_path / "windows" / "1")).looks[0].first == (look(),)
     window = msgspec.json.decode((tmp_path / "windows" / "1" / "window.json").read_bytes(), type=Window)
     assert window.kind == "blocked"
-
-
-def test_a_worker_that_died_first_makes_the_verdict_of_a_failed_command(tmp_path: Path) -> None:
-    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
-        await tell(client, status(), status(1))
-        gone = status(1, ended=True, state="gone", ending=Ending(kind="signal", number=9, ago_s=3.0))
-        left = status(0, ended=True, state="finished", ending=Ending(kind="signed-off"))
-        await tell(client, left, gone)
-        await client.post("/v1/finish", content=msgspec.msgpack.encode(FinishRequest(exit_status=1)))
-        assert not collector.finished.is_set()
-        await asyncio.wait_for(collector.run(0.01), 5)
-
-    with_collector(tmp_path, script)
-    assert Verdict.from_json((tmp_path / "verdict.json").read_bytes()).summary == "0 looks, 1 deaths"
 
 
 def test_a_diagnosis_that_fails_costs_only_itself(tmp_path: Path) -> None:
@@ -347,8 +333,3 @@ def test_a_blockage_that_lasted_wins_over_slow_windows_and_one_that_passed_count
     looks = {at: msgspec.structs.replace(one, window=there) for at, one in zip((3, 4), found, strict=True)}
     twice = final_verdict("j", looks, 2, 2, passed={3, 4}).summary
     assert "stood still once, and went on" in twice and twice.endswith("Window 4 says what held it: twice looked at")
-
-
-def test_a_job_that_lost_workers_is_not_called_healthy() -> None:
-    lost = final_verdict("j", {}, 2, 2, hints=Hints(loss="workers 0-1 vanished"))
-    assert lost.verdict == "undetermined" and "workers 0-1 vanished" in lost.summary

@@ -29,7 +29,6 @@ from eroica.wire.network import Endpoint
 from support.agents import Agents
 
 TOKEN = "t" * 20
-Say = Callable[[], Awaitable[None]]
 
 
 class Job:
@@ -159,16 +158,6 @@ def test_cookies_of_other_programs_on_this_host_do_not_lock_anybody_out(tmp_path
             assert answer.status_code == 200, cookie
         for cookie in ("", ours[:-1], ours.replace("=", "", 1), 'x="' + "\\" * 12_000):
             assert (await job.client.get("/", headers={"Cookie": cookie})).status_code == 401, cookie
-
-    with_job(tmp_path, work)
-
-
-def test_a_link_followed_from_another_site_still_arrives(tmp_path: Path) -> None:
-    """A strict cookie is not sent along a redirect that another site began."""
-
-    async def work(job: Job) -> None:
-        answer = await job.client.get(f"/?token={TOKEN}", headers={"Sec-Fetch-Site": "cross-site"})
-        assert answer.status_code == 200 and answer.headers["refresh"] == "0; url=/"
 
     with_job(tmp_path, work)
 
@@ -399,38 +388,6 @@ def test_who_stops_reading_is_hung_up_on_and_never_in_the_way(tmp_path: Path, mo
     with_job(tmp_path, work)
 
 
-def test_pages_do_not_keep_the_collector_from_ending(tmp_path: Path) -> None:
-    async def work(job: Job) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", job.client.base_url.port)
-        writer.write(f"GET /v1/events HTTP/1.1\r\nHost: c\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
-        await reader.readline()  # and `with_job` closes the doors within its time, or fails
-        job.left.append(writer)
-
-    with_job(tmp_path, work)
-
-
-def test_a_reader_is_left_alone_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "BEAT_S", 0.2)
-
-    async def work(job: Job) -> None:
-        await job.come_in()
-        async with following(job.client) as events:
-            await until(events, "jobs")
-            await until(events, "beat")
-            assert [(await anext(events))["event"] for _ in range(3)] == ["beat"] * 3
-
-    with_job(tmp_path, work)
-
-
-def test_nothing_is_computed_while_nobody_looks(tmp_path: Path) -> None:
-    async def work(job: Job) -> None:
-        await job.report()
-        await asyncio.sleep(0.1)
-        assert job.collector.live._telling._feed.version == 0
-
-    with_job(tmp_path, work)
-
-
 # ---------------------------------------------------------------------- the feed, siblings, restarts
 
 
@@ -463,20 +420,6 @@ def test_jobs_beside_this_one_are_shown_with_their_word(tmp_path: Path) -> None:
         Store(path).save_final(judge("d", None, Settings()))
     assert [(each.name, each.verdict, each.running) for each in siblings(mine)] == [("done", "healthy", False)]
     assert sibling_link(mine, "done") is None and sibling_link(mine, "../mine") is None
-
-
-def test_of_many_jobs_only_the_verdicts_of_the_latest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(50):
-        path = tmp_path / f"job-{number:02d}"
-        path.mkdir(mode=0o700)
-        Store(path).save_final(judge("d", None, Settings()))
-        os.utime(path / "verdict.json", (number, number))
-    read: list[Path] = []
-    known = live.read_private
-    monkeypatch.setattr(live, "read_private", lambda path, most: read.append(path) or known(path, most))
-    shown = siblings(tmp_path / "job-49")
-    assert [each.name for each in shown] == [f"job-{number:02d}" for number in range(48, 28, -1)]
-    assert {each.verdict for each in shown} == {"healthy"} and len(read) == len(shown)
 
 
 def test_a_job_beside_this_one_that_runs_has_a_link_only_where_its_collector_lives(tmp_path: Path) -> None:

@@ -12,12 +12,11 @@ import msgspec
 import pytest
 
 from eroica.archive.load import open_window, read_patterns
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.collector.blockage import Examine
 from eroica.collector.ledger import History, read_history
 from eroica.collector.service import MAX_LOOKS_BYTES, MAX_PATTERN_BYTES, Collector
 from eroica.collector.windows import Analyze
-from eroica.errors import InputError
 from eroica.model.look import Blockage, HostLooks
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Recurrence, Verdict
@@ -145,21 +144,6 @@ def test_garbage_is_refused_with_a_reason(tmp_path: Path, path: str, body: bytes
     with_collector(tmp_path, script)
 
 
-def test_a_job_of_which_no_window_was_judged_is_undetermined(tmp_path: Path) -> None:
-    for workers, said in (((status(10),), "No window was judged"), ((), "No worker was seen")):
-
-        async def script(
-            collector: Collector, client: httpx.AsyncClient, workers: tuple[WorkerStatus, ...] = workers
-        ) -> None:
-            await tell(client, *workers)
-            await client.post("/v1/finish")
-            await asyncio.wait_for(collector.run(0.01), 5)
-
-        with_collector(tmp_path, script)
-        found = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
-        assert found.verdict == "undetermined" and found.summary.startswith(said)
-
-
 def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
@@ -172,17 +156,6 @@ def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: P
         assert any("could not write" in note for note in collector.windows.ledger.notes)
 
     with_collector(blocked, script)
-
-
-def test_an_unreadable_pattern_costs_only_itself(tmp_path: Path) -> None:
-    directory = tmp_path / "windows" / "3"
-    window = Window(window_id=3, purpose="manual", reason="", first_iteration=1, last_iteration=2)
-    save_patterns(directory, window, [pattern(3)])
-    (directory / "patterns" / "5.pattern").write_bytes(b"cut of")
-    loaded, patterns, notes = read_patterns(open_window(directory))
-    assert loaded == window and len(patterns) == 1 and "5.pattern" in notes[0]
-    with pytest.raises(InputError, match="no usable pattern"):
-        read_patterns(open_window(tmp_path))
 
 
 def test_a_collector_that_no_agent_ever_finds_ends_by_itself(tmp_path: Path) -> None:
@@ -278,23 +251,6 @@ def test_a_collector_to_which_nobody_reported_says_nothing_over_that_of_the_job(
     with_collector(tmp_path, second)
     assert Verdict.from_json((tmp_path / "verdict.json").read_bytes()).coverage.workers_reported == 1
     assert (tmp_path / "status.json").read_bytes() == status_text
-
-
-def test_what_was_concluded_is_final_no_more_once_workers_report(tmp_path: Path) -> None:
-    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
-        await tell(client, status(100))
-        collector.interrupt()
-        await asyncio.wait_for(collector.run(0.01), 5)
-
-    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
-        collector.resume(read_history(tmp_path, "ended with status 143"))
-        await tell(client)
-        assert (tmp_path / "verdict.json").exists()
-        await tell(client, status(200))
-        assert not (tmp_path / "verdict.json").exists()
-
-    with_collector(tmp_path, first)
-    with_collector(tmp_path, second)
 
 
 def test_a_window_goes_on_with_the_collector_that_comes_after_one_that_was_killed(tmp_path: Path) -> None:

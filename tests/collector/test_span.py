@@ -5,24 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eroica.collector import opening
-from eroica.model.worker import Worker
-from eroica.wire.messages import OrderResult, WorkerStatus
-
-
-@pytest.mark.parametrize(
-    ("events", "probe_s", "expected"),
-    [
-        pytest.param(6_000, 0.05, 66_000, id="an update, between rollouts that make most of the events"),
-        pytest.param(6_000, 0.5, 6_000, id="about the usual iteration"),
-        pytest.param(250_000, 2.0, 250_000, id="the rollout itself"),
-        pytest.param(6_000, 0.0, 6_000, id="a duration that nobody knows"),
-    ],
-)
-def test_a_probe_that_met_a_short_iteration_counts_for_the_usual_one(
-    events: int, probe_s: float, expected: int
-) -> None:
-    probe = OrderResult(window_id=1, status="done", kind="probe", events=events, duration_s=probe_s)
-    assert opening.events_of(probe, 0.55) == pytest.approx(expected, abs=1)
+from eroica.wire.messages import OrderResult
 
 
 @pytest.mark.parametrize(
@@ -54,18 +37,3 @@ def test_a_large_job_reports_more_seldom_and_gets_its_orders_earlier() -> None:
         assert opening.report_pause_s(12_500, is_busy) == 4.0
     assert opening.lead(0.1, 8) * 0.1 <= 1.1
     assert opening.lead(0.1, 12_500) * 0.1 >= 5.0
-
-
-@pytest.mark.parametrize(
-    ("events", "iteration_s", "device", "slowed"),
-    [
-        pytest.param(1_500, 0.002, "cpu", True, id="tiny operators"),
-        pytest.param(400, 0.002, "cpu", False, id="short iterations"),
-        pytest.param(1_500, 0.002, "cuda:0", False, id="work of a device"),
-    ],
-)
-def test_recording_operators_may_make_iterations_clearly_longer(
-    events: int, iteration_s: float, device: str, slowed: bool
-) -> None:
-    status = WorkerStatus(worker=Worker(global_rank=0, pid=1, host="h", device=device), state="steady", iteration=9)
-    assert opening.is_slowed([status], events, iteration_s) == slowed

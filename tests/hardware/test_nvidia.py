@@ -236,7 +236,7 @@ class Shared:
 @pytest.fixture
 def stranger_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     real = nvidia._process
-    made_up = Process(STRANGER, "infer", 1, False, 0, 7, 0)
+    made_up = Process(STRANGER, "infer", 1, False, 0, 7)
     monkeypatch.setattr(nvidia, "_process", lambda pid: made_up if pid == STRANGER else real(pid))
 
 

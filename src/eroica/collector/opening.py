@@ -211,6 +211,18 @@ class Opening:
         """Go on where a collector of the same job ended."""
         triggered = (line for line in history.lines if line.purpose not in ("manual", *_OF_OURS))
         self.absolved = sum(line.verdict == "healthy" for line in triggered)
+        window = None if history.underway is None else history.underway.window
+        if window is None or window.purpose not in ("slow", "expected") or not self._settings.first_look_s:
+            return
+        seconds = (window.last_iteration - window.first_iteration) * (window.current_iteration_s or 0.0)
+        if seconds < _NEARLY_WHOLE * self._settings.window_s:  # a first look
+            self._whole = Wanted(
+                window.purpose,
+                window.reason,
+                self._settings.window_s,
+                baseline_s=window.baseline_iteration_s,
+                since=window.since,
+            )
 
 
 def _is_sure(verdict: Verdict) -> bool:
