@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from eroica.agent import roster
-from eroica.agent.roster import ProcessWatch, ending_of, memory_files, memory_kills, process_facts
+from eroica.agent.roster import ProcessWatch, memory_files, memory_kills, process_facts
 from eroica.model.look import Ending
 
 
@@ -53,15 +52,6 @@ def test_a_zombie_tells_its_exit_status(way: str) -> None:
     let_go(process, reap=False)
     assert ended(watch) == Ending(kind="exit", number=7)
     process.wait()
-
-
-def test_a_zombie_tells_the_signal_that_killed_it(way: str) -> None:
-    process = child()
-    watch = ProcessWatch(process.pid)
-    process.send_signal(signal.SIGKILL)
-    assert ended(watch) == Ending(kind="signal", number=signal.SIGKILL)
-    process.wait()
-    let_go(process)
 
 
 def test_the_descriptor_is_readable_at_once() -> None:
@@ -122,10 +112,3 @@ def test_a_kill_for_memory_in_its_group_belongs_to_a_killed_process_only(
         process.wait()
         let_go(process)
         assert ended(watch).out_of_memory is starved or ended(watch).kind == "unknown"
-
-
-def test_wait_statuses_are_read_as_the_kernel_writes_them() -> None:
-    assert ending_of(9) == Ending(kind="signal", number=9)
-    assert ending_of(0x80 | 11) == Ending(kind="signal", number=11)
-    assert ending_of(256) == Ending(kind="exit", number=1)
-    assert ending_of(0) == Ending(kind="exit", number=0)

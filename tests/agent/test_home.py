@@ -166,27 +166,6 @@ def test_home_opens_its_collector_leaves_word_and_waits_for_the_others(make: Mak
     assert len(scene.errands) == 1
 
 
-def test_home_leaves_word_again_when_its_collector_or_the_store_is_another_one(make: Make) -> None:
-    scene = make("home")
-    scene.step(*workers(0, 1))
-    scene.start_collector(pid=2)
-    scene.step(*workers(0, 1))
-    assert msgspec.json.decode(scene.store.words[KEY], type=Address).url == "http://10.0.0.1:4002"
-    scene.step(*workers(0, 1, master_port=1))
-    assert [done.port for done in scene.errands] == [29500, 29500, 1]
-
-
-def test_a_collector_that_comes_back_where_it_was_needs_no_new_word_but_is_waited_for(make: Make) -> None:
-    scene = make("home")
-    scene.step(*workers(0, 1))
-    scene.start_collector(pid=2)
-    scene.door = "http://10.0.0.1:4001"
-    assert scene.finder.waiting
-    scene.step(*workers(0, 1))
-    assert len(scene.errands) == 1 and not scene.finder.waiting
-    assert [path for _, path in scene.asked].count("/v1/open") == 2
-
-
 def test_an_away_host_waits_then_moves_home_and_lets_its_own_collector_end(make: Make) -> None:
     scene = make("b")
     scene.step(*workers(2, 3))
@@ -210,13 +189,6 @@ def test_a_host_with_the_name_of_home_stays_alone_and_says_what_to_do(make: Make
     scene.step(*workers(2, 3))
     assert scene.finder.role == "alone" and not scene.finder.waiting and "EROICA_HOST" in scene.finder.notes[0]
     assert read_address(scene.where.run, "home") == scene.own
-
-
-def test_a_word_that_leads_nowhere_is_not_followed(make: Make) -> None:
-    scene = make("b")
-    scene.leave_word()
-    scene.step(*workers(2, 3))
-    assert scene.finder.waiting and ("http://127.0.0.1:1", "/v1/elsewhere") not in scene.asked
 
 
 @pytest.mark.parametrize(
@@ -261,14 +233,6 @@ def test_a_home_that_is_lost_is_looked_up_again_but_not_all_the_time(make: Make)
     scene.step(*workers(2, 3), seconds=31, heard=False)
     found = read_address(scene.where.run, "b")
     assert found is not None and found.url == "http://10.0.0.9:4001" and scene.reconnects == 2
-
-
-def test_a_named_collector_is_nobodys_to_find(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = make("b")
-    monkeypatch.setenv("EROICA_COLLECTOR", "http://10.0.0.9:4000")
-    scene.finder = home.HomeFinder(scene.where, scene._reconnect, scene._errand, lambda: scene.now)
-    scene.step(*workers(2, 3))
-    assert scene.finder.role == "alone" and not scene.errands
 
 
 def test_a_failure_while_looking_costs_neither_agent_nor_job(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

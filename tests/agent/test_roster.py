@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from eroica.agent import roster as agent_roster
-from eroica.agent.roster import Roster, process_start
+from eroica.agent.roster import Roster
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.beat import MAGIC
-from eroica.wire.messages import AgentReport, WorkerStatus
+from eroica.wire.messages import WorkerStatus
 
 
 def register(directory: Path, pid: int, rank: int = 0, **facts: object) -> beat.BeatWriter:
@@ -68,33 +67,6 @@ def test_a_worker_is_found_by_its_file_and_its_iterations_are_judged(
     assert trigger.current_s > 1.05 * (trigger.baseline_s or 0)
 
 
-def test_iterations_between_two_polls_are_not_lost(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    writer.beat(1, 1, 10, beat.STEADY, 0)
-    roster.scan()
-    roster.poll()
-    for iteration in range(2, 202):
-        writer.beat(iteration, iteration, 20_000_000, beat.STEADY, 0)
-    roster.poll()
-    assert only(roster).current_s == pytest.approx(0.02)
-
-
-def test_a_few_iterations_tell_how_long_one_takes_also_after_another_pattern_was_learned(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    writer.beat(0, 0, 0, beat.LEARNING, 0)
-    roster.scan()
-    known = []
-    for iteration, seconds in enumerate((0, 90, 30, 30, 30, 5, 5, 5), 1):
-        writer.beat(iteration, iteration, seconds * 10**9, beat.STEADY, int(iteration > 4))
-        roster.poll()
-        known.append(only(roster).current_s and round(only(roster).current_s or 0.0))
-    assert known == [None, None, None, 30, None, None, None, 5]
-
-
 def test_iterations_slowed_by_our_own_window_do_not_count(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     writer = register(tmp_path, sleeper.pid)
     roster = Roster(tmp_path, Settings(), Clock())
@@ -105,23 +77,6 @@ def test_iterations_slowed_by_our_own_window_do_not_count(tmp_path: Path, sleepe
         roster.poll(judge=not captured)
     status = only(roster)
     assert status.trigger is None and status.iteration == 899 and status.current_s == pytest.approx(0.05)
-
-
-@pytest.mark.parametrize("on_device", [True, False])
-def test_after_the_first_trace_of_a_device_its_pace_is_learned_anew(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, on_device: bool
-) -> None:
-    monkeypatch.setattr(agent_roster, "holds_device", lambda pid: on_device and pid == sleeper.pid)
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    for iteration in range(1, 600):
-        if iteration == 300:
-            writer.answer(beat.Result(1, beat.DONE, beat.PROBE, 299, 300, 900, 0, 50_000_000, ""))
-        writer.beat(iteration, iteration, 50_000_000 if iteration <= 300 else 65_000_000, beat.STEADY, 0)
-        roster.poll()
-    assert only(roster).baseline_s == pytest.approx(0.065 if on_device else 0.05)
-    assert bool(only(roster).trigger) is not on_device
 
 
 def test_each_report_tells_the_mean_of_the_iterations_since_the_one_before(
@@ -179,18 +134,6 @@ def test_files_left_behind_before_we_came_are_no_workers_and_no_deaths(tmp_path:
     assert roster.workers == {} and list(tmp_path.iterdir()) == [] and roster.notes == []
 
 
-def test_a_process_under_an_id_used_before_is_not_the_worker(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    started = process_start(sleeper.pid)
-    assert started is not None
-    register(tmp_path, sleeper.pid, process_start=started - 1000)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    assert roster.workers == {}
-    register(tmp_path, sleeper.pid, process_start=started)
-    roster.scan()
-    assert len(roster.living) == 1
-
-
 def test_a_worker_that_came_and_died_between_two_scans_is_a_death(tmp_path: Path) -> None:
     roster = Roster(tmp_path, Settings(), Clock())
     roster.scan()
@@ -233,23 +176,6 @@ def test_who_signed_off_tells_its_exit_status_later_and_a_second_life_is_another
     assert len(roster.living) == 1 and roster.workers[sleeper.pid] is not former
 
 
-def test_the_exit_status_of_who_signed_off_is_kept(tmp_path: Path) -> None:
-    roster = Roster(tmp_path, Settings(), Clock())
-    process = subprocess.Popen([sys.executable, "-c", "input(); raise SystemExit(4)"], stdin=subprocess.PIPE)
-    writer = register(tmp_path, process.pid)
-    roster.scan()
-    writer.beat(2, 2, 1, beat.FINISHED, 0)
-    writer.path.unlink()
-    roster.scan()
-    process.stdin.write(b"\n")
-    process.stdin.close()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    roster.scan()
-    ending = only(roster).ending
-    assert ending is not None and (ending.kind, ending.number) == ("signed-off", 4)
-    process.wait()
-
-
 def test_a_quiet_worker_is_told_to_be_silent_and_one_before_us_keeps_its_pauses(
     tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
@@ -279,18 +205,3 @@ def test_a_file_that_is_no_worker_is_refused_once_and_named(tmp_path: Path) -> N
     roster.scan()
     roster.scan()
     assert len(roster.notes) == 2 and roster.workers == {}
-
-
-def test_a_process_that_is_gone_has_no_start() -> None:
-    assert process_start(os.getpid()) is not None
-    assert process_start(2**22 + 1) is None
-
-
-def test_a_report_of_many_workers_fits_its_limit(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    import msgspec
-
-    register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    data = msgspec.msgpack.encode(AgentReport(host="h", pid=1, workers=(only(roster),) * 16))
-    assert len(data) < 16_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from eroica.agent.window import Scratch
 from eroica.settings import Settings
-from eroica.wire.places import SAVING_PREFIX, runtime_root
+from eroica.wire.places import SAVING_PREFIX
 
 
 def scratch_of(tmp_path: Path, job: str = "job", **settings: object) -> Scratch:
@@ -33,11 +32,6 @@ def test_the_scratch_cap_is_shared_by_the_workers_of_a_host(tmp_path: Path) -> N
     assert 1000 < alone < 10_000
     assert scratch.event_budget(4) == alone // 4
     assert scratch.event_budget(0) == alone
-
-
-def test_a_full_disk_leaves_the_least_budget_and_a_missing_directory_none(tmp_path: Path) -> None:
-    assert Scratch(tmp_path, Settings(scratch_bytes=0)).event_budget(1) == 1
-    assert Scratch(tmp_path / "gone", Settings()).event_budget(1) == 0
 
 
 def test_windows_go_and_with_them_those_that_nobody_follows_and_at_last_everything(tmp_path: Path) -> None:
@@ -73,24 +67,6 @@ def test_kept_windows_count_against_half_of_the_cap_and_the_rest_is_not_kept(tmp
     assert first.exists() and not second.exists()
     again = scratch_of(tmp_path, keep_traces=True, scratch_bytes=1_000_000)  # an agent that was started again
     assert again.event_budget(1) == pytest.approx(0.6 * before, rel=0.01)
-
-
-@pytest.mark.parametrize("watched", [True, False])
-def test_a_job_that_opens_no_window_for_days_keeps_its_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: bool
-) -> None:
-    monkeypatch.setenv("EROICA_RUNTIME_DIR", str(tmp_path / "runtime"))
-    quiet = scratch_of(tmp_path, "quiet").window(1).parent
-    long_ago = time.time() - 100_000
-    os.utime(quiet, (long_ago, long_ago))
-    runtime = runtime_root(os.environ) / quiet.name
-    runtime.mkdir(parents=True)
-    lock = os.open(runtime / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    if watched:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    scratch_of(tmp_path, "new")
-    os.close(lock)
-    assert quiet.exists() == watched
 
 
 def test_what_killed_agents_left_goes_after_a_day_but_nothing_that_was_kept_or_is_in_use(tmp_path: Path) -> None:

@@ -157,18 +157,6 @@ def test_children_that_end_count_once_whether_they_were_seen_or_not(
     assert found["7000001/p7000001"] == pytest.approx(0.5)
 
 
-def test_a_survey_reads_no_more_often_than_it_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = Survey(monkeypatch, tmp_path)
-    clock = iter([0, 40_000_000])
-    monkeypatch.setattr(neighbors.time, "thread_time_ns", lambda: next(clock, 0))
-    probe = NeighborProbe(host.writer, Household([]))
-    clock = iter([0, 40_000_000])
-    host.time_ns += 300_000_000
-    probe.read()
-    assert probe._due_ns - host.time_ns == 8_000_000_000  # forty milliseconds are half a percent of eight seconds
-    host.writer.close()
-
-
 def test_a_process_with_an_odd_name_is_read_and_one_cut_short_refused() -> None:
     process = parse_process(STAT)
     assert (process.pid, process.name, process.parent, process.kernel) == (4242, "odd (name) x", 17, False)

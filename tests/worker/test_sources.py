@@ -38,22 +38,6 @@ def test_a_source_is_chosen_once_it_repeats_and_the_patience_is_over_and_counts_
     assert (sources.shown, sources.rhythm.iteration, sources.relearned) == (source, 72, 0)
 
 
-def test_the_best_of_several_sources_is_chosen() -> None:
-    sources = Sources(Rhythm())
-    play(sources, [BATCHES, EXCHANGES, BACKWARD], 60)
-    assert (sources.shown, sources.rhythm.iteration) == (BACKWARD, 60)
-    assert sources.known == 1 << EXCHANGES
-
-
-def test_a_better_source_that_does_not_repeat_is_waited_for_only_while_it_goes_on() -> None:
-    sources = Sources(Rhythm())
-    sources.lesser[BACKWARD].happened(None, SECOND, 1)
-    end_s = play(sources, [BATCHES], 90)
-    assert end_s < 11 and sources.shown == NO_SOURCE
-    play(sources, [BATCHES], 5, start_s=end_s + 1)
-    assert sources.shown == BATCHES
-
-
 def test_an_optimizer_takes_the_place_of_another_source_at_its_first_step_and_is_learned_anew() -> None:
     sources = Sources(Rhythm())
     end_s = play(sources, [EXCHANGES], 60)
@@ -87,15 +71,6 @@ def test_events_of_other_threads_do_not_count_and_events_without_a_pattern_are_f
     for at in range(2000):
         one.happened(at % 97, at, 1)
     assert one.rhythm.lost and not one.rhythm._stretch
-
-
-def test_what_every_rank_does_before_the_loop_changes_no_number_between_them() -> None:
-    ranks = [Sources(Rhythm()) for _ in range(2)]
-    for sources in ranks:
-        for at in range(300):  # parameters that are broadcast one by one
-            sources.lesser[EXCHANGES].happened("broadcast", at + 1, 1)
-        play(sources, [EXCHANGES], 80)
-    assert len({sources.rhythm.iteration for sources in ranks}) == 1
 
 
 # ---------------------------------------------------------------------- how they are heard

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eroica.model.setup import joined_setup
-from eroica.worker.setup import loader_setup, torch_setup
+from eroica.worker.setup import torch_setup
 
 
 def test_torchs_switches_and_threads_are_told_as_short_texts() -> None:
@@ -43,17 +43,6 @@ def test_a_torch_that_tells_nothing_and_none_at_all_are_no_failure(monkeypatch: 
     assert torch_setup() == {"python": ".".join(map(str, sys.version_info[:3])), "torch": "0"}
     monkeypatch.delitem(sys.modules, "torch")
     assert set(torch_setup()) == {"python"}
-
-
-def test_a_loader_tells_its_processes_and_an_unknown_one_nothing() -> None:
-    iterator = SimpleNamespace(_num_workers=2, _pin_memory=True, _prefetch_factor=None, _persistent_workers=False)
-    assert loader_setup(iterator) == {
-        "loader_workers": "2",
-        "loader_pin_memory": "on",
-        "loader_persistent_workers": "off",
-    }
-    assert loader_setup(object()) == {}
-    assert loader_setup(SimpleNamespace(_num_workers="/secret")) == {}
 
 
 class Outdated(SimpleNamespace):

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from eroica.archive.forget import forget
 from eroica.fleet.reporting import close_run
 from eroica.fleet.reporting import reporter as reporter_module
 from eroica.fleet.reporting import spool as spool_module
