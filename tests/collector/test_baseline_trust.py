@@ -134,33 +134,6 @@ def test_no_baseline_window_is_taken_of_a_job_that_is_far_slower_than_at_its_bes
     assert [work.window.purpose for work in job.work] == ["baseline"]
 
 
-ONSET = (100.0,) * 6 + (180.0,) * 6
-
-
-@pytest.mark.parametrize(
-    ("inside_ms", "after_s", "trusted"),
-    [
-        pytest.param(ONSET, 0.18, False, id="slow ever since"),
-        pytest.param(ONSET, 0.1, True, id="a slow stretch, over"),
-        pytest.param((100.0,) * 12, 0.18, True, id="slow only after it"),
-        pytest.param(ONSET[::-1], 0.18, True, id="capturing cost the first iterations"),
-        pytest.param((100.0, 100.0, 180.0, 180.0), 0.18, True, id="too few iterations"),
-    ],
-)
-def test_a_baseline_window_in_whose_course_the_job_got_slow_is_not_used(
-    inside_ms: tuple[float, ...], after_s: float, trusted: bool
-) -> None:
-    job = Job()
-    job.iterations_ms = inside_ms
-    job.train(0.1, 0.1, 40)
-    assert job.windows.baseline
-    job.train(after_s, 0.1, 120)
-    work = job.look(0.18, 0.1)
-    assert bool(work.baseline) == trusted
-    if not trusted:
-        assert "became 1.8 times as long in the course of it" in unused(work)[0]
-
-
 def test_another_baseline_window_is_taken_in_its_place_but_only_near_the_best() -> None:
     job = Job()
     job.train(0.15, 0.15)

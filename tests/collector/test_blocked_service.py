@@ -279,7 +279,7 @@ def test_a_new_collector_goes_on_where_the_one_before_it_was_killed(tmp_path: Pa
         assert len(collector.windows.baseline) == 1
         now = await shown(client)
         assert [(line.window_id, line.phase) for line in now.windows] == [(1, "done"), (2, "lost")]
-        assert any("3/verdict.json cannot be read" in note for note in now.notes)
+        assert any("3/verdict.json is damaged" in note for note in now.notes)
         assert "was ended by SIGKILL" in now.notes[0]
         await tell(client, status())
         await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
@@ -296,7 +296,7 @@ def test_a_ruined_run_directory_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_bytes(b"\xff\x00")
     (tmp_path / "windows").write_text("no directory")
     history = read_history(tmp_path, "it died")
-    assert history.last_id == 0 and len(history.notes) == 3
+    assert history.last_id == 0 and len(history.notes) == 2
 
 
 def test_a_new_job_of_the_same_name_forgets_the_old_windows_and_nothing_else(tmp_path: Path) -> None:

@@ -80,7 +80,6 @@ class Agent:
         self._window_tasks: set[asyncio.Task[None]] = set()
         self._followed: set[int] = set()
         self._windows: list[HostWindow] = []
-        self._closing: list[HostWindow] = []
         self._notes: list[str] = []
         self._communication = Communication(settings, lambda: self.roster.living, lambda: bool(self._look_tasks), clock)
         self._outside: tuple[bool, str] | None = None
@@ -149,17 +148,14 @@ class Agent:
             return
         followed = [window for window in self._windows if window.order.window_id in self._followed]
         for window in followed:
-            if window not in self._closing:
-                self._closing.append(window)
-                window.close_early()
+            window.close_early()
         if all(window.is_saved for window in followed):
             asked.unlink(missing_ok=True)
 
     def _close_baseline(self) -> None:
         """The job got slow inside its baseline window: what was captured before that is the baseline."""
         for window in self._windows:
-            if (window.order.kind, window.order.purpose) == ("window", "baseline") and window not in self._closing:
-                self._closing.append(window)
+            if window.order.purpose == "baseline":
                 window.close_early(beat.RISEN)
 
     def _watch(self, worker: LocalWorker) -> None:

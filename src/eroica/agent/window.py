@@ -78,6 +78,7 @@ class HostWindow:
         self.order = order
         self.directory = scratch.window(order.window_id)
         self.notes: list[str] = []
+        self._is_closing = False
         self._scratch = scratch
         self._workers = workers
         self._settings = settings
@@ -130,12 +131,13 @@ class HostWindow:
                 self.notes.append(f"how process {pid} is set up is not known: {error}")
 
     def close_early(self, why: int = 0) -> None:
-        """Have every worker close its window at its next iteration.
+        """Have every worker close its window at its next iteration, once.
 
         Args:
             why: `beat.RISEN`, or 0: the job is told to end.
         """
-        for worker in self._workers:
+        workers, self._is_closing = () if self._is_closing else self._workers, True
+        for worker in workers:
             if not worker.ended and self._status(worker) not in _OVER:
                 order = self.order
                 first, last = order.first_iteration, order.last_iteration

@@ -485,11 +485,9 @@ def _up_to_date(look: WorkerLook, subject: Subject) -> WorkerLook:
 
 
 def fitting(looks: HostLooks, limit: int = MOST_LOOKS_BYTES) -> HostLooks:
-    """Fit looks into a number of bytes: with bare children, then with few threads, then with one."""
+    """Fit looks into a number of bytes: with bare children and few threads, then without process groups."""
     for narrow, note in (
-        (_with_bare_children, "what children do was left out"),
-        (lambda look: _with_few_threads(look, _FEW_THREADS), "most threads were left out"),
-        (lambda look: _with_few_threads(look, 1), "all threads but the training one were left out"),
+        (_with_few_threads, "what children do and most threads were left out"),
         (lambda look: msgspec.structs.replace(look, flight=None, groups=()), "process groups were left out"),
     ):
         if len(msgspec.msgpack.encode(looks)) <= limit:
@@ -503,18 +501,17 @@ def fitting(looks: HostLooks, limit: int = MOST_LOOKS_BYTES) -> HostLooks:
     return looks
 
 
-def _with_bare_children(look: WorkerLook) -> WorkerLook:
-    """Strip children to the fact that they live: a loop whose children are all dead is another matter."""
-    return msgspec.structs.replace(
-        look, children=tuple(msgspec.structs.replace(child, threads=(), source="") for child in look.children)
-    )
+def _with_few_threads(look: WorkerLook) -> WorkerLook:
+    """Keep the training thread, the one that holds the lock, and some others; of children that they live.
 
-
-def _with_few_threads(look: WorkerLook, count: int) -> WorkerLook:
-    """Keep the training thread, the thread that holds the lock, and the first of the others."""
+    A loop whose children are all dead is another matter.
+    """
     threads = sorted(
         look.process.threads,
         key=lambda one: (one.thread_id != look.training_thread_id, not one.holds_interpreter_lock),
     )
-    process = msgspec.structs.replace(look.process, threads=tuple(threads[:count]))
-    return msgspec.structs.replace(_with_bare_children(look), process=process)
+    return msgspec.structs.replace(
+        look,
+        process=msgspec.structs.replace(look.process, threads=tuple(threads[:_FEW_THREADS])),
+        children=tuple(msgspec.structs.replace(child, threads=(), source="") for child in look.children),
+    )

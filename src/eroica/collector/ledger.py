@@ -12,11 +12,10 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from eroica.archive.load import decode_history, open_window
+from eroica.archive.load import SavedWindow, open_run
 from eroica.archive.store import UNDERWAY_FILE
 from eroica.collector.arrivals import heads_in
 from eroica.collector.intake import clean_text
-from eroica.errors import InputError
 from eroica.model.history import IterationHistory
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
@@ -66,48 +65,42 @@ def read_history(run: Path, why: str) -> History:
         run: The run directory.
         why: What became of the collector before.
     """
-    notes = [f"the collector was started again: {why}"]
+    saved, notes = open_run(run), [f"the collector was started again: {why}"]
     lines = _lines(run, notes)
-    directories = _window_directories(run, notes)
-    windows: dict[int, Window] = {}
-    verdicts: dict[int, Verdict] = {}
-    for window_id, directory in directories.items():
-        window = _read(directory / "window.json", lambda text: msgspec.json.decode(text, type=Window), notes)
-        verdict = _read(directory / "verdict.json", Verdict.from_json, notes)
-        if window is not None and window.window_id == window_id:
-            windows[window_id] = window
-        if verdict is not None:
-            verdicts[window_id] = verdict
-    underway = _underway(directories, lines, notes)
+    there = {one.window_id: one for one in saved.windows}
+    notes += [*saved.notes, *(note for one in saved.windows for note in one.notes)]
+    windows = {at: one.window for at, one in there.items() if one.window is not None}
+    verdicts = {at: one.verdict for at, one in there.items() if one.verdict is not None}
+    underway = _underway(there, lines, notes)
     for window_id in sorted({*lines, *windows} - ({underway.window.window_id} if underway is not None else set())):
         lines[window_id] = _line(window_id, lines.get(window_id), windows.get(window_id), verdicts.get(window_id))
+    baselines = (there[at] for at in sorted(windows, reverse=True) if windows[at].purpose == "baseline")
     return History(
-        last_id=max((*lines, *directories), default=0),
+        last_id=max((*lines, *there), default=0),
         lines=tuple(lines.values()),
         windows=tuple(windows.values()),
         verdicts=tuple(verdicts.items()),
-        baseline=_baseline(windows, directories, notes),
+        baseline=next(filter(None, (_arrived(one, notes) for one in baselines)), ()),
         underway=underway,
-        arrived=() if underway is None else _arrived(directories[underway.window.window_id], notes),
-        pace=_read(run / "history.json", decode_history, notes),
-        final=_read(run / "verdict.json", Verdict.from_json, notes),
+        arrived=() if underway is None else _arrived(there[underway.window.window_id], notes),
+        pace=saved.history,
+        final=saved.verdict,
         notes=tuple(notes),
     )
 
 
-def _underway(directories: dict[int, Path], lines: dict[int, WindowLine], notes: list[str]) -> UnderwayRecord | None:
+def _underway(windows: dict[int, SavedWindow], lines: dict[int, WindowLine], notes: list[str]) -> UnderwayRecord | None:
     """The newest window that was ordered, if it is not over and was not gone on with before."""
-    newest = max((one for one, directory in directories.items() if (directory / UNDERWAY_FILE).exists()), default=0)
+    newest = max((at for at, one in windows.items() if (one.directory / UNDERWAY_FILE).exists()), default=0)
     is_over = newest in lines and lines[newest].phase in OVER
-    if not newest or is_over or (directories[newest] / "verdict.json").exists():
+    if not newest or is_over or (windows[newest].directory / "verdict.json").exists():
         return None
-    decode = msgspec.json.Decoder(UnderwayRecord).decode
-    found = _read(directories[newest] / UNDERWAY_FILE, decode, notes)
+    found = _read(windows[newest].directory / UNDERWAY_FILE, UnderwayRecord, notes)
     return found if found is not None and found.window.window_id == newest and not found.resumed else None
 
 
-def _arrived(directory: Path, notes: list[str]) -> tuple[WorkerPattern, ...]:
-    heads, unreadable = heads_in(open_window(directory).pattern_files)
+def _arrived(window: SavedWindow, notes: list[str]) -> tuple[WorkerPattern, ...]:
+    heads, unreadable = heads_in(window.pattern_files)
     notes.extend(unreadable[:_MOST_UNREADABLE])
     return heads
 
@@ -134,35 +127,16 @@ def _line(window_id: int, line: WindowLine | None, window: Window | None, verdic
 
 
 def _lines(run: Path, notes: list[str]) -> dict[int, WindowLine]:
-    status = _read(run / "status.json", lambda text: msgspec.json.decode(text, type=JobStatus), notes)
+    status = _read(run / "status.json", JobStatus, notes)
     return {} if status is None else {line.window_id: line for line in status.windows[:_MAX_WINDOWS]}
 
 
-def _window_directories(run: Path, notes: list[str]) -> dict[int, Path]:
+def _read(path: Path, kind: type[Record], notes: list[str]) -> Record | None:
     try:
-        found = [path for path in (run / "windows").iterdir() if path.name.isdecimal() and len(path.name) < 10]
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        notes.append(f"earlier windows cannot be read: {error}")
-        return {}
-    return {int(path.name): path for path in sorted(found, key=lambda path: int(path.name))[:_MAX_WINDOWS]}
-
-
-def _baseline(windows: dict[int, Window], where: dict[int, Path], notes: list[str]) -> tuple[WorkerPattern, ...]:
-    for window_id in sorted((i for i, window in windows.items() if window.purpose == "baseline"), reverse=True):
-        patterns = _arrived(where[window_id], notes)
-        if patterns:
-            return patterns
-    return ()
-
-
-def _read(path: Path, decode: Callable[[bytes], Record], notes: list[str]) -> Record | None:
-    try:
-        return decode(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, InputError) as error:  # a ValidationError is a DecodeError
+    except (OSError, msgspec.DecodeError) as error:  # a ValidationError is a DecodeError
         notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out: {error}")
         return None
 

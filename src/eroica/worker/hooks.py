@@ -257,11 +257,10 @@ class Guest:
     def _introduce(self, beats: BeatWriter, optimizer: Any) -> None:
         """Say anew which device and thread train: an optimizer steps in a process that became a worker without one."""
         self._is_strange = False
-        threads = surroundings.training_thread()
+        thread = surroundings.training_thread()
 
         def tell() -> None:
-            began = {name: self._facts[name] for name in ("start_realtime_ns", "start_monotonic_ns")}
-            self._facts.update({**surroundings.identity(os.environ, optimizer, threads), **began})
+            self._facts.update(surroundings.identity(os.environ, optimizer, thread))
             with contextlib.suppress(OSError), spared():  # who reads the old page knows less, that is all
                 beats.introduce(self._facts)
 
@@ -394,16 +393,16 @@ class Guest:
         if self._joining is None and not self._declined:
             self._declined = surroundings.in_loader_child()  # which only loads data
             if not self._declined:
-                threads = surroundings.training_thread()
-                self._joining = self._in_background(functools.partial(self._join, optimizer, threads))
+                join = functools.partial(self._join, optimizer, surroundings.training_thread())
+                self._joining = self._in_background(join)
         return not self._declined
 
-    def _join(self, optimizer: Any, threads: tuple[int, int]) -> None:
+    def _join(self, optimizer: Any, thread: int) -> None:
         """Register this process, in a thread of our own.
 
         Args:
             optimizer: The one that stepped first.
-            threads: Kernel thread id and Python's ident of the thread that trains.
+            thread: Kernel thread id of the one that trains.
         """
         lack = lack_of_files()
         if lack:
@@ -411,11 +410,11 @@ class Guest:
         find_in_torch()
         settings = load_settings()
         where = places(os.environ)
-        self._facts = facts = surroundings.identity(os.environ, optimizer, threads)
+        self._facts = facts = surroundings.identity(os.environ, optimizer, thread)
         private_directory(where.runtime)
         with spared():
             beats = BeatWriter.create(where.runtime, facts, settings.sealed_memory)
-        beats.beat(0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
+        beats.beat(0, monotonic_ns(), 0, beat.LEARNING, 0)
         beats.count_by(self._sources.shown, self._sources.known)
         self._capturer = Capturer(
             facts, self._answer, self.door, self._in_background, self.guard.run, settings,
