@@ -12,7 +12,6 @@ from eroica.model.look import Ending
 from eroica.model.lost import Lost
 from eroica.model.verdict import (
     Breakdown,
-    Coverage,
     IterationTimes,
     Verdict,
     VerdictWindow,
@@ -20,6 +19,7 @@ from eroica.model.verdict import (
 )
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, OrderResult, WorkerStatus
+from support.verdicts import plain
 
 
 def status(rank: int, world: int = 4, pid: int = 0, baseline_s: float | None = 0.1, **more: object) -> WorkerStatus:
@@ -88,12 +88,13 @@ def test_a_process_that_no_agent_could_see_is_known_by_its_log(tmp_path: Path) -
 
 
 def look(word: VerdictWord = "healthy") -> Verdict:
-    return Verdict(
-        eroica_version="0", job="j", verdict=word, summary=f"It is {word}.", iteration=IterationTimes(current_ms=100.0),
+    return plain(
+        word,
+        f"It is {word}.",
+        iteration=IterationTimes(current_ms=100.0),
         window=VerdictWindow(kind="iterations", first_iteration=20, last_iteration=60),
-        coverage=Coverage(workers_expected=4, workers_reported=4),
         breakdown=Breakdown(iteration_ms=100.0, shares={"forward": 1.0}),
-    )  # fmt: skip
+    )
 
 
 LOOKED = Hints(look=look())

@@ -11,21 +11,19 @@ from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.ledger import History
 from eroica.collector.windows import Windows
 from eroica.model.look import Ending, HostLooks
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, ProfileRequest, WindowLine, WorkerStatus, WorkerTrigger
+from support.verdicts import plain
 
 KILLED = Ending(kind="signal", number=9)
 STANDING = "worker 1 waits for a lock"
 
 
 def verdict(word: str = "blocked", summary: str = STANDING) -> Verdict:
-    return Verdict(
-        eroica_version="0", job="j", verdict=word, summary=summary, window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=4, workers_reported=4),
-    )  # fmt: skip
+    return plain(word, summary)
 
 
 class Fleet:

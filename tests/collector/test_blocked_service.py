@@ -21,7 +21,7 @@ from eroica.collector.participants import Roll
 from eroica.collector.service import Collector
 from eroica.model.look import Blockage, Ending, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict, VerdictWindow
+from eroica.model.verdict import Verdict, VerdictWindow
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
@@ -35,6 +35,8 @@ from eroica.wire.messages import (
     WorkerStatus,
     WorkerTrigger,
 )
+from support.verdicts import cause as named
+from support.verdicts import plain
 
 SILENT = {"silent": True, "silent_s": 12.0, "silence": "no event for 12.0 s, limit 10.0 s"}
 
@@ -48,14 +50,7 @@ def status(rank: int = 0, **more: object) -> WorkerStatus:
 
 
 def verdict(word: str, summary: str = "", cause: str = "") -> Verdict:
-    finding = Finding(
-        order=1, role="cause", cause=cause, function=FindingFunction(name="f", kind="python"), workers=(1,),
-        scope="some", confidence=0.9,
-    )  # fmt: skip
-    return Verdict(
-        eroica_version="0", job="j", verdict=word, summary=summary, window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=2, workers_reported=2), findings=(finding,) if cause else (),
-    )  # fmt: skip
+    return plain(word, summary, *([named(cause, 1)] if cause else []))
 
 
 def blocked(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:

@@ -16,7 +16,7 @@ from eroica.archive.store import Store
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
@@ -27,6 +27,7 @@ from eroica.wire.messages import (
     WorkerStatus,
 )
 from eroica.wire.version import PROTOCOL
+from support.verdicts import plain
 
 TOKEN, WORKERS = "secret", 4
 
@@ -44,10 +45,7 @@ def pattern(rank: int, window_id: int = 1, functions: int = 30) -> WorkerPattern
 
 def judge(job: str, order: Analyze, settings: Settings) -> Verdict:
     names = {row.key.name for one in order.patterns for row in one.functions}
-    return Verdict(
-        eroica_version="0", job=job, verdict="healthy", summary=f"{len(order.patterns)} of {len(names)}", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=1, workers_reported=1),
-    )  # fmt: skip
+    return plain("healthy", f"{len(order.patterns)} of {len(names)}", job=job)
 
 
 class Job:

@@ -8,21 +8,16 @@ import pytest
 from eroica.collector.history import Hints, final_verdict
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.verdict import Coverage, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WorkerStatus
+from support.verdicts import cause, plain
 
 
 def verdict(word: str, gain: float | None = None) -> Verdict:
-    finding = Finding(
-        order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="read", kind="python"),
-        workers=(0,), scope="some", hosts=("h",), gain=gain, confidence=0.9, next_step="",
-    )  # fmt: skip
-    return Verdict(
-        eroica_version="0", job="j", verdict=word, summary="Worker 0 reads.", window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=1, workers_reported=1), findings=(finding,) if gain is not None else (),
-    )  # fmt: skip
+    finding = cause("slow-data-loading", 0, hosts=("h",), gain=gain)
+    return plain(word, "Worker 0 reads.", *([finding] if gain is not None else []))
 
 
 class Job:

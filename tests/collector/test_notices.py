@@ -10,14 +10,12 @@ import pytest
 
 from eroica.collector.webhook import MOST_PER_HOUR, MOST_PER_JOB, Notices, escaped
 from eroica.model.verdict import (
-    Coverage,
-    Finding,
-    FindingFunction,
-    IterationTimes,
     Recurrence,
     Verdict,
     VerdictWord,
 )
+from support.verdicts import cause as named
+from support.verdicts import plain
 
 ASKED = frozenset({"slow", "blocked"})
 
@@ -25,15 +23,10 @@ ASKED = frozenset({"slow", "blocked"})
 def verdict(
     word: VerdictWord = "slow", cause: str = "slow-data-loading", workers: tuple[int, ...] = (2,), **more: Any
 ) -> Verdict:
-    finding = Finding(
-        order=1, role="cause", cause=cause, function=FindingFunction(name="load", kind="python"), workers=workers,
-        scope="some", gain=0.38, confidence=0.97, next_step="Add workers to the loader.", **more,
-    )  # fmt: skip
-    return Verdict(
-        eroica_version="0", job="j", verdict=word, summary="Worker 2 reads too slowly.", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=8, workers_reported=8),
-        findings=() if word == "healthy" else (finding,),
-    )  # fmt: skip
+    finding = named(
+        cause, *workers, function="load", gain=0.38, confidence=0.97, next_step="Add workers to the loader.", **more
+    )
+    return plain(word, "Worker 2 reads too slowly.", *([] if word == "healthy" else [finding]))
 
 
 def worsening(gain: float = 0.5) -> Verdict:

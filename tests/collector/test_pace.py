@@ -22,11 +22,12 @@ from eroica.collector.pace import FINE, MOST_MARKS, Pace, PaceUpdate, Stretch
 from eroica.collector.service import Collector
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.window import Window, WindowKind, WindowPurpose
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, WorkerStatus, WorkerTrigger
+from support.verdicts import plain
 
 WALL = 1_700_000_000.0
 MOST_STRETCHES = 2_000
@@ -81,10 +82,7 @@ def window(
 
 
 def verdict(summary: str = "It is the disk.") -> Verdict:
-    return Verdict(
-        eroica_version="0", job="j", verdict="slow", summary=summary, window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=2, workers_reported=2),
-    )  # fmt: skip
+    return plain("slow", summary)
 
 
 # ---------------------------------------------------------------------- stretches

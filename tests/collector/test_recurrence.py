@@ -19,6 +19,7 @@ from eroica.model.verdict import (
     Verdict,
     VerdictWindow,
 )
+from support.verdicts import plain
 
 
 def found(
@@ -45,15 +46,12 @@ def found(
 
 def window(*findings: Finding, word: str = "", reported: int = 8, iterations: int = 50) -> Verdict:
     ordered = tuple(msgspec.structs.replace(finding, order=order) for order, finding in enumerate(findings, 1))
-    return Verdict(
-        eroica_version="0",
-        job="j",
-        verdict=word or ("slow" if findings else "healthy"),  # type: ignore[arg-type]
-        summary="It is slow." if findings else "It is healthy.",
+    return plain(
+        word or ("slow" if findings else "healthy"),
+        "It is slow." if findings else "It is healthy.",
+        *ordered,
         window=VerdictWindow(kind="iterations", first_iteration=100, last_iteration=100 + iterations),
-        iteration=IterationTimes(),
         coverage=Coverage(workers_expected=8, workers_reported=reported),
-        findings=ordered,
     )
 
 

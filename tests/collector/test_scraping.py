@@ -18,13 +18,14 @@ from eroica.archive.store import Store
 from eroica.collector.listening_sockets import Doors
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
-from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWord
+from eroica.model.verdict import Verdict, VerdictWord
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.address import Address, announce_to_all
 from eroica.wire.messages import AgentReport, OpenRequest, WorkerStatus
 from eroica.wire.network import Endpoint
+from support.verdicts import plain
 
 TOKEN = "t" * 32
 OWN = "m" * 20
@@ -62,10 +63,7 @@ class Scene:
 
 
 def verdict(word: VerdictWord) -> Verdict:
-    return Verdict(
-        eroica_version="0", job="train", verdict=word, summary="", window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=1, workers_reported=1),
-    )  # fmt: skip
+    return plain(word, job="train")
 
 
 def play(run: Path, script: Script, door: Endpoint | None = None, **settings: Any) -> Scene:

@@ -19,7 +19,7 @@ from eroica.collector.service import MAX_LOOKS_BYTES, MAX_PATTERN_BYTES, Collect
 from eroica.collector.windows import Analyze
 from eroica.model.look import Blockage, HostLooks
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Recurrence, Verdict
+from eroica.model.verdict import Recurrence, Verdict
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
@@ -34,6 +34,8 @@ from eroica.wire.messages import (
     OrderResult,
     WorkerStatus,
 )
+from support.verdicts import cause as named
+from support.verdicts import plain
 
 TOKEN = "secret"
 
@@ -57,10 +59,7 @@ def pattern(window_id: int) -> WorkerPattern:
 
 
 def judge(job: str, order: Analyze, settings: Settings) -> Verdict:
-    return Verdict(
-        eroica_version="0", job=job, verdict="healthy", summary=f"{len(order.patterns)} seen", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=1, workers_reported=1),
-    )  # fmt: skip
+    return plain("healthy", f"{len(order.patterns)} seen", job=job)
 
 
 def with_collector(
@@ -170,14 +169,8 @@ def test_a_collector_that_no_agent_ever_finds_ends_by_itself(tmp_path: Path) -> 
 
 
 def test_a_windows_verdict_on_disk_says_that_an_earlier_window_found_the_same(tmp_path: Path) -> None:
-    cause = Finding(
-        order=1, role="cause", cause="compute-slow", function=FindingFunction(name="f", kind="compute"), workers=(0,),
-        scope="some", gain=0.2, confidence=0.8,
-    )  # fmt: skip
-    found = Verdict(
-        eroica_version="0", job="j", verdict="slow", summary="Slow.", window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=1, workers_reported=1), findings=(cause,),
-    )  # fmt: skip
+    cause = named("compute-slow", 0, kind="compute", gain=0.2, confidence=0.8)
+    found = plain("slow", "Slow.", cause)
 
     async def script(collector: Collector, client: httpx.AsyncClient) -> None:
         collector.resume(History(last_id=1, verdicts=((1, found),)))
@@ -325,10 +318,7 @@ def test_a_look_that_sees_somebody_move_takes_back_what_communication_took_for_a
     def diagnosis(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:
         if answer == "fails":
             raise ValueError(answer)
-        return None if answer == "nobody hangs" else Verdict(
-            eroica_version="0", job=job, verdict="blocked", summary="", window=None, iteration=IterationTimes(),
-            coverage=Coverage(workers_expected=1, workers_reported=1),
-        )  # fmt: skip
+        return None if answer == "nobody hangs" else plain("blocked", job=job)
 
     collector = Collector("j", Store(tmp_path), Settings(communication=True), TOKEN, judge, diagnosis=diagnosis)
     refuted: list[bool] = []

@@ -28,9 +28,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from eroica.collector.telemetry import Telemetry
 from eroica.model.history import IterationHistory, Mark
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.wire.address import read_address
 from eroica.wire.messages import JobStatus, WindowLine
+from support.verdicts import cause, plain
 
 KINDS = {
     "/v1/logs": ExportLogsServiceRequest,
@@ -64,14 +64,8 @@ STATUS = JobStatus(
         WindowLine(window_id=2, purpose="slow", phase="done", verdict="slow"),
     ),
 )
-CAUSE = Finding(
-    order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="load\x1b[31m", kind="python"),
-    workers=(2,), scope="some", gain=0.38, confidence=0.97, next_step="Read ahead.",
-)  # fmt: skip
-VERDICT = Verdict(
-    eroica_version="0", job="train", verdict="slow", summary="Worker 2 loads.", window=None, findings=(CAUSE,),
-    iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
-)  # fmt: skip
+CAUSE = cause("slow-data-loading", 2, function="load\x1b[31m", gain=0.38, confidence=0.97, next_step="Read ahead.")
+VERDICT = plain("slow", "Worker 2 loads.", CAUSE, job="train")
 
 
 class Heard:

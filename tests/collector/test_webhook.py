@@ -19,8 +19,10 @@ from eroica.archive.store import Store
 from eroica.collector import webhook as module
 from eroica.collector.service import Collector
 from eroica.collector.webhook import PAUSES_S, Webhook
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.verdict import Verdict
 from eroica.settings import Settings, load_settings
+from support.verdicts import cause as named
+from support.verdicts import plain
 
 SECRET = "T000-B000-shhh"
 Answer = tuple[int, dict[str, str], str]
@@ -29,14 +31,8 @@ HANGING: Answer = (0, {}, "")
 
 
 def verdict(worker: int = 2) -> Verdict:
-    cause = Finding(
-        order=1, role="cause", cause="slow-link", function=FindingFunction(name="f", kind="collective"),
-        workers=(worker,), scope="some", gain=0.2, confidence=0.9, next_step="Look at the cable.",
-    )  # fmt: skip
-    return Verdict(
-        eroica_version="0", job="j", verdict="slow", summary="The link of worker 2 is slow.", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4), findings=(cause,),
-    )  # fmt: skip
+    cause = named("slow-link", worker, kind="collective", gain=0.2, next_step="Look at the cable.")
+    return plain("slow", "The link of worker 2 is slow.", cause)
 
 
 class Chat(ThreadingHTTPServer):

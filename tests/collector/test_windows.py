@@ -12,24 +12,17 @@ from eroica.collector.ledger import History
 from eroica.collector.opening import Wanted
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.verdict import IterationTimes, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, OrderMessage, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
+from support.verdicts import cause, plain
 
 ITERATION_S = 0.1
 
 
 def make_verdict(word: str, current_ms: float | None = None) -> Verdict:
-    return Verdict(
-        eroica_version="0",
-        job="j",
-        verdict=word,
-        summary="",
-        window=None,
-        iteration=IterationTimes(current_ms=current_ms),
-        coverage=Coverage(workers_expected=2, workers_reported=2),
-    )
+    return plain(word, iteration=IterationTimes(current_ms=current_ms))
 
 
 class Fleet:
@@ -343,10 +336,7 @@ def test_a_baseline_window_that_failed_is_tried_again() -> None:
 
 
 def sure(confidence: float) -> Verdict:
-    finding = Finding(
-        order=1, role="cause", cause="garbage-collection", function=FindingFunction(name="gc", kind="python"),
-        workers=(0,), scope="some", gain=0.4, confidence=confidence,
-    )  # fmt: skip
+    finding = cause("garbage-collection", 0, gain=0.4, confidence=confidence)
     return msgspec.structs.replace(make_verdict("slow"), findings=(finding,))
 
 
