@@ -67,21 +67,6 @@ def test_the_descriptor_is_readable_at_once() -> None:
     watch.close()
 
 
-def test_a_process_whose_parent_was_faster_still_counts_as_ended() -> None:
-    process = child("raise SystemExit(3)")
-    watch = ProcessWatch(process.pid)
-    let_go(process)
-    assert ended(watch) in (Ending(kind="exit", number=3), Ending())  # the kernel keeps the status from 6.15 on
-
-
-def test_without_any_trace_the_ending_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "_kept_status", lambda handle: None)
-    process = child()
-    watch = ProcessWatch(process.pid)
-    let_go(process)
-    assert ended(watch) == Ending()
-
-
 def test_a_process_under_an_id_that_was_used_before_is_another_one() -> None:
     facts = process_facts(os.getpid())
     assert facts is not None

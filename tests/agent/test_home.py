@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +87,6 @@ def test_a_huge_word_is_not_taken() -> None:
     store = Store()
     store.words[KEY] = b"x" * (MOST_BYTES + 1)
     assert "bytes" in errand(store, Errand(what="look_up", host="h", port=1)).problem
-
-
-def test_the_program_answers_in_one_line_even_when_nobody_listens_there() -> None:
-    asked = Errand(what="look_up", host="127.0.0.1", port=1, patience_s=0.2)
-    answer = asyncio.run(home.run_program(asked))
-    assert answer.problem and not answer.word
 
 
 class Scene:
@@ -212,12 +206,6 @@ def test_after_minutes_without_word_a_host_goes_on_alone_and_says_so(make: Make)
     assert len(scene.errands) < 15
 
 
-def test_without_a_store_to_meet_at_a_host_goes_on_alone_at_once(make: Make) -> None:
-    scene = make("b")
-    scene.step(*workers(2, 3, master_addr="", master_port=0))
-    assert scene.finder.role == "alone" and scene.finder.notes
-
-
 def test_a_home_that_is_lost_is_looked_up_again_but_not_all_the_time(make: Make) -> None:
     scene = make("b")
     scene.leave_word()
@@ -233,21 +221,3 @@ def test_a_home_that_is_lost_is_looked_up_again_but_not_all_the_time(make: Make)
     scene.step(*workers(2, 3), seconds=31, heard=False)
     found = read_address(scene.where.run, "b")
     assert found is not None and found.url == "http://10.0.0.9:4001" and scene.reconnects == 2
-
-
-def test_a_failure_while_looking_costs_neither_agent_nor_job(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = make("b")
-
-    async def fails(_: Errand) -> Answer:
-        raise RuntimeError("boom")
-
-    monkeypatch.setattr(home, "_PAUSE_S", 0.001)
-    scene.finder = home.HomeFinder(scene.where, scene._reconnect, fails, lambda: scene.now)
-    scene.finder.see([msgspec.to_builtins(member) for member in workers(2, 3)], heard=True)
-
-    async def for_a_while(work: Awaitable[None]) -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(work, 0.1)
-
-    asyncio.run(for_a_while(scene.finder.run()))
-    assert scene.finder.waiting

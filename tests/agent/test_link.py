@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from pathlib import Path
 
@@ -14,22 +13,6 @@ from eroica.agent import home as module
 from eroica.agent.home import CollectorLink
 from eroica.wire.address import Address, announce
 from eroica.wire.places import host_name
-
-
-def test_a_refusal_is_logged_once_until_it_is_accepted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    answers = [413, 413, 413, 204, 413]
-    link = CollectorLink(tmp_path, "h")
-
-    async def talk() -> None:
-        transport = httpx.MockTransport(lambda _: httpx.Response(answers.pop(0), text="no"))
-        link._client = httpx.AsyncClient(base_url="http://127.0.0.1:1", transport=transport)
-        while answers:
-            await link.deliver(b"")
-        await link.close()
-
-    with caplog.at_level(logging.WARNING, logger="eroica.agent"):
-        asyncio.run(talk())
-    assert [record.getMessage() for record in caplog.records] == ["/v1/patterns refused: no"] * 2
 
 
 def test_a_collector_that_knows_another_token_is_looked_up_again(

@@ -67,18 +67,6 @@ def test_a_worker_is_found_by_its_file_and_its_iterations_are_judged(
     assert trigger.current_s > 1.05 * (trigger.baseline_s or 0)
 
 
-def test_iterations_slowed_by_our_own_window_do_not_count(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    for iteration in range(1, 900):
-        captured = 300 <= iteration < 450
-        writer.beat(iteration, iteration, 90_000_000 if captured else 50_000_000, beat.STEADY, 0)
-        roster.poll(judge=not captured)
-    status = only(roster)
-    assert status.trigger is None and status.iteration == 899 and status.current_s == pytest.approx(0.05)
-
-
 def test_each_report_tells_the_mean_of_the_iterations_since_the_one_before(
     tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
@@ -132,29 +120,6 @@ def test_files_left_behind_before_we_came_are_no_workers_and_no_deaths(tmp_path:
     roster = Roster(tmp_path, Settings(), Clock())
     roster.scan()
     assert roster.workers == {} and list(tmp_path.iterdir()) == [] and roster.notes == []
-
-
-def test_a_worker_that_came_and_died_between_two_scans_is_a_death(tmp_path: Path) -> None:
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    register(tmp_path, process.pid)
-    roster.scan()
-    status = only(roster)
-    assert status.ended and status.state == "gone" and status.ending is not None and status.ending.kind == "unknown"
-
-
-def test_a_living_worker_whose_file_somebody_removed_goes_on(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    writer.path.unlink()
-    writer.beat(5, 5, 1, beat.STEADY, 0)
-    roster.scan()
-    roster.poll()
-    status = only(roster)
-    assert not status.ended and status.iteration == 5 and status.ending is None
 
 
 def test_who_signed_off_tells_its_exit_status_later_and_a_second_life_is_another_worker(

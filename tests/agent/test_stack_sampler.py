@@ -12,14 +12,9 @@ import pytest
 from eroica.agent.stacks import (
     META_FILE,
     STACKS_FILE,
-    Event,
-    Part,
     StackSampler,
-    affordable_children,
-    affordable_hz,
     available,
     find_py_spy,
-    join_recordings,
 )
 from eroica.errors import UnavailableError
 
@@ -172,44 +167,3 @@ def test_a_py_spy_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     possible, reason = available(os.getpid(), hanging, timeout_s=0.2)
     assert not possible
     assert "0.2 s" in reason
-
-
-def _part(pid: int, start_ns: int, until_us: float, thread: int = 140_000) -> Part:
-    names = (f"thread ({pid})", "work")
-    begins = [Event("B", name, 0.0, pid, thread) for name in names]
-    return Part(pid, start_ns, begins + [Event("E", name, until_us, pid, thread) for name in reversed(names)])
-
-
-def _of(pid: int, events: list[Event]) -> list[tuple[str, str, float]]:
-    return [(event.ph, event.name, event.ts) for event in events if event.pid == pid]
-
-
-def test_every_thread_has_its_process_around_it() -> None:
-    assert _of(7, join_recordings([_part(7, 0, 5.0)])) == [
-        ("B", "process 7", 0.0),
-        ("B", "thread (7)", 0.0),
-        ("B", "work", 0.0),
-        ("E", "work", 5.0),
-        ("E", "thread (7)", 5.0),
-        ("E", "process 7", 5.0),
-    ]
-
-
-def test_a_child_that_ended_early_has_empty_stacks_from_there_on() -> None:
-    joined = join_recordings([_part(1, 0, 9e6), _part(2, 0, 1e6)])
-    assert _of(2, joined)[-2:] == [("B", "process 2", 1e6), ("B", "thread (2)", 1e6)]
-
-
-def test_the_rate_is_lowered_only_where_a_small_host_could_not_carry_it() -> None:
-    pids = [os.getpid()] * 4
-    assert affordable_hz(pids, 100, cores=64) == 100
-    assert 20 <= affordable_hz(pids, 400, cores=2) < 150
-    assert affordable_hz(pids * 1000, 100, cores=2) == 20
-    assert affordable_hz([], 100, cores=2) == 100
-
-
-@pytest.mark.parametrize(("workers", "cores", "children"), [(4, 2, 2), (8, 32, 4), (1, 128, 8), (8, 8, 2), (0, 4, 4)])
-def test_so_many_children_of_each_worker_are_sampled_as_there_are_cores_for_it(
-    workers: int, cores: int, children: int
-) -> None:
-    assert affordable_children(workers, cores) == children

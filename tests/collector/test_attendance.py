@@ -65,12 +65,6 @@ def test_who_was_never_seen_dropped_out_or_had_too_few_iterations_is_said() -> N
     )
 
 
-def test_many_short_processes_are_counted_as_such() -> None:
-    children = tuple(status(0, world=1, pid=10 + one, baseline_s=None, iteration=12, ended=True) for one in range(35))
-    found = attendance((99.0, children))
-    assert found == Attendance(35, 0, ("35 processes had only 12 iterations, too few to tell",))
-
-
 def test_a_worker_that_was_started_again_is_one_worker() -> None:
     first, second = (tuple(status(rank, 2, pid=pid + rank) for rank in range(2)) for pid in (10, 20))
     gone = tuple(status(rank, 2, pid=10 + rank, state="gone", ended=True) for rank in range(2))

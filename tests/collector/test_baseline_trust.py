@@ -115,17 +115,6 @@ def test_a_little_off_the_best_it_is_used_where_the_job_is_far_slower_now(now_s:
     assert told == trusted
 
 
-def test_what_the_first_trace_of_a_device_leaves_behind_makes_no_baseline_window_a_sick_jobs() -> None:
-    """Tracing cost much inside, and launches cost more for good: the agents have forgotten the pace before."""
-    job = Job()
-    job.inside = 2.3
-    job.train(0.1, 0.1)
-    job.inside = 1.6
-    job.train(0.135, 0.135, iterations=200)
-    assert [work.window.purpose for work in job.work] == ["baseline", "baseline"]
-    assert job.look(0.3, 0.135).baseline
-
-
 def test_no_baseline_window_is_taken_of_a_job_that_is_far_slower_than_at_its_best() -> None:
     job = Job()
     job.train(0.2, 0.1)

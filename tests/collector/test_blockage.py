@@ -141,18 +141,6 @@ def test_a_host_that_hands_nothing_in_is_left_out_after_the_deadline() -> None:
     assert work.blockage.looks[1].notes == ("h1: its agent did not hand in its looks in time",)
 
 
-def test_a_silence_that_ends_before_the_verdict_is_a_note() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    fleet.deaf = {"h0", "h1"}
-    fleet.silence(2)
-    fleet.step(1.0)
-    fleet.wake(2)
-    fleet.step(0.25)
-    assert fleet.lines() == [(1, "done", "")] and not fleet.blockages.on and not fleet.blockages.busy
-    assert "worker 2 stood still for 13 s at iteration 8 and went on by itself" in fleet.notes
-
-
 def test_a_silence_that_ends_during_the_diagnosis_takes_its_verdict_back() -> None:
     fleet = Fleet()
     fleet.step(1.0)
@@ -222,20 +210,6 @@ def test_a_blocked_worker_that_ends_by_an_exception_or_is_watched_no_more_has_no
     assert end(fleet, 1) == [] and fleet.blockages.standing == {1}
 
 
-def test_a_standstill_of_unknown_cause_that_lasts_to_the_end_is_the_last_word() -> None:
-    fleet = Fleet()
-    fleet.blocked(1)
-    fleet.wake(1)
-    fleet.step(0.5)
-    fleet.silence(0, 1, 2, 3)
-    fleet.step(0.5)
-    fleet.judge(verdict("undetermined"))
-    assert fleet.blockages.standing == {2}
-    fleet.die(2)
-    fleet.step(2.0)
-    assert end(fleet, 1)[0].blockage.deaths[0].worker.global_rank == 2, "a death may say more"
-
-
 def test_while_the_job_stands_still_no_other_window_opens() -> None:
     fleet = Fleet()
     fleet.blocked(1)
@@ -246,16 +220,6 @@ def test_while_the_job_stands_still_no_other_window_opens() -> None:
     fleet.wake(1)
     fleet.step(0.5)
     assert fleet.lines()[1][:2] == (2, "probe")
-
-
-def test_a_window_that_is_open_already_goes_on_to_its_deadline() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    assert fleet.windows.asked(fleet.now, ProfileRequest()).window_id == 1
-    fleet.step(0.25)
-    fleet.silence(0, 1, 2, 3)
-    fleet.step(60.0)
-    assert fleet.lines()[:2] == [(1, "given up", ""), (2, "examining", "")]
 
 
 def test_late_foreign_and_repeated_looks_are_dropped() -> None:
@@ -302,16 +266,6 @@ def test_a_command_that_did_not_fail_or_was_told_to_end_gets_none(status: int | 
     assert end(fleet, status, asked) == [] and not fleet.blockages.loss
 
 
-def test_of_workers_that_vanish_together_from_a_command_that_failed_nobody_is_named_but_all_are_told() -> None:
-    fleet = Fleet()
-    fleet.step(2.0)
-    for rank in range(4):
-        fleet.die(rank, Ending(kind="unknown") if rank < 2 else Ending(kind="signal", number=15))
-    fleet.step(0.25)
-    assert end(fleet, 1) == []
-    assert "status 1, and workers 0, 1 vanished too close together" in fleet.blockages.loss
-
-
 @pytest.mark.parametrize(("status", "standing"), [(0, frozenset()), (1, {1})])
 def test_where_nobody_knows_the_commands_status_that_of_the_workers_tells(status: int, standing: set[int]) -> None:
     fleet = Fleet()
@@ -323,17 +277,6 @@ def test_where_nobody_knows_the_commands_status_that_of_the_workers_tells(status
     fleet.step(0.25)
     assert end(fleet, None) == []
     assert fleet.blockages.standing == standing
-
-
-def test_the_end_of_the_job_uses_the_looks_that_are_there_or_gives_up() -> None:
-    for deaf, phase in (({"h1"}, "examining"), ({"h0", "h1"}, "given up")):
-        fleet = Fleet()
-        fleet.step(1.0)
-        fleet.deaf = deaf
-        fleet.silence(1)
-        fleet.step(0.5)
-        assert bool(end(fleet, -2, True)) == (phase == "examining")
-        assert fleet.lines()[0][1] == phase
 
 
 def test_a_restart_leaves_the_verdict_in_the_history_and_says_so() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -14,8 +12,8 @@ from test_delivery import judge as judge_names
 from eroica.archive.bundle import BUNDLE_FILE
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store
-from eroica.collector import arrivals, service
-from eroica.collector.arrivals import Arrivals, head_in, heads_in
+from eroica.collector import arrivals
+from eroica.collector.arrivals import head_in
 from eroica.collector.baseline import disturbance
 from eroica.collector.ledger import read_history
 from eroica.collector.service import Collector
@@ -26,29 +24,6 @@ from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import OrderResult
-
-
-def test_what_has_come_takes_little_memory_until_then(tmp_path: Path) -> None:
-    """A decoded pattern of 200 rows takes more than 30 kB."""
-    came = 200
-    into = Arrivals(Store(tmp_path))
-    sent = encode_record(pattern(0, functions=200))
-    tracemalloc.start()
-    try:
-        kept, before = [], 0
-        for rank in range(came + 1):
-            if rank == 1:  # functions are the same on all workers, and kept once
-                before, _ = tracemalloc.get_traced_memory()
-            head = head_in(bytes(bytearray(sent)))
-            kept.append(msgspec.structs.replace(head, worker=msgspec.structs.replace(head.worker, global_rank=rank)))
-            into.take(kept[-1], sent)
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert (after - before) / came < 3_000
-    into.close(1, 0)
-    heads, unreadable = heads_in([tmp_path / "windows" / "1" / "patterns" / BUNDLE_FILE])
-    assert len(heads) == 1 and not unreadable  # all came of worker 0
 
 
 def test_a_collector_that_is_killed_inside_a_window_loses_nothing_that_it_has_taken(tmp_path: Path) -> None:
@@ -154,25 +129,6 @@ def test_a_window_is_compared_with_the_whole_patterns_of_its_baseline(tmp_path: 
     assert [list(one.baseline) for one in compared] == [whole, whole[1:]]
     assert compared[0].patterns == tuple(pattern(rank, 2) for rank in range(WORKERS)) and compared[0].notes == ()
     assert compared[1].notes == ("in the baseline window: worker 0: its pattern is not there any more",)
-
-
-def test_a_large_job_ticks_more_seldom_than_its_collector_looks_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tick looks at all workers: of 100,000 it would take most of the time."""
-    monkeypatch.setattr(service, "SMALL_JOB", 0)
-    monkeypatch.setattr(service, "TICK_PAUSE_S", 60.0)
-
-    async def script(job: Job) -> None:
-        await job.tell(100)
-        ticks: list[float] = []
-        monkeypatch.setattr(job.collector, "_tick", lambda: ticks.append(1.0))
-        running = asyncio.create_task(job.collector.run(0.01))
-        await asyncio.sleep(0.2)
-        running.cancel()
-        assert len(ticks) <= 1
-
-    with_job(tmp_path, script)
 
 
 def test_a_head_tells_whether_others_disturbed_its_window_and_that_a_device_was_traced() -> None:

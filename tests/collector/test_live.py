@@ -17,15 +17,14 @@ import pytest
 
 from eroica.archive.store import Store
 from eroica.collector import live
-from eroica.collector.listening_sockets import Doors, former_inside
-from eroica.collector.live import Feed, Position, sibling_link, siblings
+from eroica.collector.listening_sockets import Doors
+from eroica.collector.live import sibling_link, siblings
 from eroica.collector.service import Collector
 from eroica.model.communication import Flow, HostCommunication, WorkerOperations
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
 from eroica.wire.address import Address, announce, page_link, read_address
 from eroica.wire.messages import AgentReport, CollectorReply
-from eroica.wire.network import Endpoint
 from support.agents import Agents
 from support.verdicts import plain
 
@@ -389,22 +388,6 @@ def test_who_stops_reading_is_hung_up_on_and_never_in_the_way(tmp_path: Path, mo
 # ---------------------------------------------------------------------- the feed, siblings, restarts
 
 
-def test_a_feed_tells_the_newest_state_of_each_topic_only() -> None:
-    feed = Feed("e")
-    for number in range(1000):
-        feed.put("status", "status", str(number).encode())
-    feed.put("notes", "notes", b"[]")
-    feed.put("notes", "notes", b"[]")
-    assert feed.since(0) == [b"event: status\ndata: 999\n\n", b"event: notes\ndata: []\n\n"]
-    assert feed.since(1000) == [b"event: notes\ndata: []\n\n"] and feed.since(1001) == []
-    assert feed.position("e.1000.7") == Position(1000, 7)
-    assert feed.identify(Position(3, 4)) == b"id: e.3.4\n"
-    for number in range(10):
-        feed.put(f"window {number}", "window", b"1")
-    feed.keep("window ", 2)
-    assert len(feed.since(1001)) == 2
-
-
 def test_jobs_beside_this_one_are_shown_with_their_word(tmp_path: Path) -> None:
     mine, done, odd = (tmp_path / name for name in ("mine", "done", "<img src=x>"))
     for path in (mine, done, odd):
@@ -431,29 +414,6 @@ def test_a_job_beside_this_one_that_runs_has_a_link_only_where_its_collector_liv
     assert siblings(mine)[0].running
     announce(other, msgspec.structs.replace(address, pid=2**22 + 1), socket.gethostname())
     assert sibling_link(mine, "other") is None and not siblings(mine)[0].running
-
-
-def test_a_collector_that_died_comes_back_where_its_pages_look_for_it(tmp_path: Path) -> None:
-    async def together() -> None:
-        for turn in range(2):
-            former = former_inside(tmp_path, "a")
-            assert (former is None) is (turn == 0)
-            token = TOKEN + str(turn)  # whoever listened meanwhile may have been shown the old one
-            page = "p" * 20 if former is None else former[1]
-            collector = Collector("j", Store(tmp_path), Settings(), token, judge, page=page)
-            doors = Doors(collector, "a")
-            await doors.open(None, former and former[0])
-            address = read_address(tmp_path, "a")
-            assert address is not None and former in (
-                None,
-                (Endpoint("127.0.0.1", int(address.url[17:])), address.page),
-            )
-            kept = (tmp_path / "hosts" / "a.json").read_bytes()
-            assert former_inside(tmp_path, "a") is None  # it is taken
-            await doors.close()
-            (tmp_path / "hosts" / "a.json").write_bytes(kept)  # as if it had been killed
-
-    asyncio.run(together())
 
 
 def test_the_delays_between_hosts_go_to_the_page_and_the_status_has_them_in_words(tmp_path: Path) -> None:

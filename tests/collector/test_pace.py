@@ -127,28 +127,6 @@ def test_a_pause_of_all_shows_on_all_though_their_hosts_report_at_different_mome
     )  # cut by the second, one host would now and then seem to take twice as long as the others
 
 
-def test_who_completes_nothing_is_not_waited_for_but_holds_the_jobs_iteration_back() -> None:
-    job = Job()
-    for second in range(1, 20):
-        job.now = second / 4
-        job.tell(status(0, second, 0.25), status(1, 7, None))
-    assert len(job.history.at_s) >= 3 and set(job.history.iteration) == {min(7, done) for done in job.history.iteration}
-    assert job.history.iteration[-1] == 7 and set(job.history.slowest_worker) == {0}
-
-
-def test_a_restarted_job_and_a_host_that_is_gone_do_not_stop_the_count() -> None:
-    job = Job()
-    job.train(3, 0.1)
-    job.tell(status(5, 2, 0.1), host="other")
-    job.done = 0
-    job.train(3, 0.1)
-    assert job.history.iteration[-1] == 2  # the other host's
-    job.tell(host="other")
-    job.train(3, 0.1)
-    assert 30 < job.history.iteration[-1] <= job.done
-    assert set(job.history.mean_ms) == {100.0}
-
-
 def lived(rows: int) -> IterationHistory:
     """What a job of so many stretches of a second keeps."""
     at = range(1, rows + 1)
@@ -192,14 +170,6 @@ def test_a_window_is_marked_where_its_iterations_are() -> None:
     first, second = job.history.marks
     assert (first.iteration, first.last_iteration, first.window_id, first.text) == (60, 80, 1, "why")
     assert (second.window_id, second.iteration, second.text) == (1, 115, "It is the disk.")
-
-
-def test_the_baseline_is_told_apart_and_a_window_that_never_opened_leaves_no_mark() -> None:
-    job = Job()
-    for number, phase in ((1, "summarizing"), (2, "given up")):
-        job.show("window", window(5, 9, number, "baseline"))
-        job.show(phase, window(5, 9, number, "baseline"))
-    assert job.marks == [("baseline", 0.0, 0.0)]
 
 
 def test_workers_that_go_on_asking_make_one_mark_that_lasts() -> None:

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from eroica.collector.history import final_verdict
 from eroica.collector.recurrence import combine, with_recurrence
 from eroica.model.verdict import (
-    NAMED,
     Coverage,
     Finding,
     FindingFunction,
-    Hypothesis,
     IterationTimes,
     Verdict,
     VerdictWindow,
@@ -94,13 +92,6 @@ def test_the_same_cause_on_other_workers_each_time_rotates_and_blames_none() -> 
     assert "orker 1 " not in verdict.summary
 
 
-def test_one_host_of_several_is_the_same_place_even_if_another_of_its_workers_is_named() -> None:
-    a, b = (found("cpu-contention", worker, hosts=("node-1",)) for worker in (0, 1))
-    elsewhere = found("slow-collective-everywhere", 4, hosts=("node-2",), gain=0.06)
-    cause = cause_of(final(window(a), window(b, elsewhere)))
-    assert cause.recurrence is not None and cause.recurrence.kind == "recurring" and cause.scope == "some"
-
-
 def test_twice_on_different_workers_is_not_yet_rotating() -> None:
     """It may be two troubles, the first of which was mended."""
     verdict = final(window(found("slow-data-loading", 2)), window(found("slow-data-loading", 5)))
@@ -166,18 +157,6 @@ def test_windows_that_contradict_each_other_are_undetermined_and_say_what_would_
     assert "window 1 found slow-data-loading (f) on worker 2" in verdict.summary
     assert "window 2 found compute-slow (f) on worker 5" in verdict.summary and "eroica profile" in verdict.summary
     assert [finding.order for finding in verdict.findings] == [1, 2]
-
-
-def weighed(cause: str, *workers: int, decision: str = NAMED) -> Hypothesis:
-    return Hypothesis(cause=cause, function="f", workers=workers, scope="some", gain=0.3, decision=decision)
-
-
-def test_windows_that_contradict_each_other_offer_both_claims_first() -> None:
-    weak = weighed("unknown", 1, decision="weak")
-    loader, slow = weighed("slow-data-loading", 2), weighed("compute-slow", 5)
-    old = msgspec.structs.replace(window(LOADER), considered=(loader, weak))
-    new = msgspec.structs.replace(window(found("compute-slow", 5)), considered=(slow, weak))
-    assert {*final(old, new).considered[:2]} == {loader, slow} and final(old, new).considered[2:] == (weak,)
 
 
 def test_a_cause_that_has_taken_the_place_of_another_stands() -> None:

@@ -157,17 +157,6 @@ def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: P
     with_collector(blocked, script)
 
 
-def test_a_collector_that_no_agent_ever_finds_ends_by_itself(tmp_path: Path) -> None:
-    times = iter([0.0, 0.0, *[59.0] * 4])  # then a minute and more has passed
-
-    async def go() -> None:
-        collector = Collector("j", Store(tmp_path), Settings(), TOKEN, judge, clock=lambda: next(times, 61.0))
-        await asyncio.wait_for(collector.run(0.01), 5)
-        assert collector.final is not None and collector.final.verdict == "undetermined"
-
-    asyncio.run(go())
-
-
 def test_a_windows_verdict_on_disk_says_that_an_earlier_window_found_the_same(tmp_path: Path) -> None:
     cause = named("compute-slow", 0, kind="compute", gain=0.2, confidence=0.8)
     found = plain("slow", "Slow.", cause)
@@ -284,31 +273,6 @@ def test_a_window_goes_on_with_the_collector_that_comes_after_one_that_was_kille
     assert [
         line.phase for line in msgspec.json.decode((tmp_path / "status.json").read_bytes(), type=JobStatus).windows
     ] == ["done"]
-
-
-def test_a_third_collector_does_not_go_on_with_what_the_second_may_have_died_of(tmp_path: Path) -> None:
-    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
-        await tell(client, status(100))
-        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
-        await tell(client, status(101))
-        told = await tell(client, status(113, OrderResult(window_id=1, status="done", kind="probe", events=10)))
-        assert told.order is not None and told.order.kind == "window"
-
-    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
-        found = read_history(tmp_path, "was ended by SIGKILL")
-        assert found.underway is not None and found.underway.ranks == ((0, 0),)
-        collector.resume(found)
-        collector._tick()
-        collector.save_status()
-
-    with_collector(tmp_path, first)
-    later = tmp_path / "windows" / "2"  # communication has spoken meanwhile
-    later.mkdir()
-    (later / "verdict.json").write_text("{}")
-    with_collector(tmp_path, second)
-    last = read_history(tmp_path, "was ended by SIGKILL")
-    assert last.underway is None
-    assert [(line.window_id, line.phase) for line in last.lines if line.window_id == 1] == [(1, "lost")]
 
 
 @pytest.mark.parametrize(("answer", "refutes"), [("nobody hangs", True), ("blocked", False), ("fails", False)], ids=str)

@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is an extra: pip install -e '.[dev]'")
@@ -199,24 +198,6 @@ def test_a_verdict_is_a_log_record_in_the_span_of_its_window(monkeypatch: pytest
         "slow": 1,
     }
     assert points["eroica.verdict.gain"][0].as_double == 0.38
-
-
-def test_step_durations_go_on_when_restarted_workers_count_from_zero() -> None:
-    seen = [(5_000, 24.0), (5_000, 24.0), (5_000, None), (3, None), (40, 20.0), (60, 22.0)]
-    statuses = [msgspec.structs.replace(STATUS, iteration=at, mean_ms=mean_ms) for at, mean_ms in seen]
-    now = [statuses[0]]
-    with receiving() as server:
-
-        async def go() -> None:
-            telemetry = Telemetry("train", "node-1", server.url, lambda: now[0], lambda: HISTORY, 60.0)
-            for number, status in enumerate(statuses, start=1):
-                now[0] = status
-                telemetry.judged(number, VERDICT)
-            await telemetry.close(10)
-
-        asyncio.run(go())
-    (steps,) = server.points()["megatron.training.step_duration_ms"]
-    assert (steps.count, steps.sum) == (3, 66.0)  # 24 once, then 20 and 22 of the second life
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])

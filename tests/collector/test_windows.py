@@ -207,21 +207,6 @@ def test_a_window_whose_two_iterations_would_stop_the_training_for_seconds_is_no
     assert "hard_window_events to 1200000" in line.summary
 
 
-def test_a_trigger_is_not_probed_again_and_again_where_no_window_can_open() -> None:
-    fleet = manual_fleet(cooldown_s=100.0)
-    fleet.events = fleet.events_without_operators = 600_000
-    fleet.change(0, trigger=trigger(1))
-    fleet.step(40)
-    for count in range(2, 9):  # 70 s
-        fleet.change(0, trigger=trigger(count))
-        fleet.step(100)
-    assert len(fleet.windows.status().windows) == 1
-    fleet.step(300)
-    fleet.change(0, trigger=trigger(9))
-    fleet.step(20)
-    assert len(fleet.windows.status().windows) == 2
-
-
 def test_a_worker_that_misses_the_start_is_left_out_and_named() -> None:
     fleet = manual_fleet(window_s=1.0)
     fleet.step()
@@ -259,17 +244,6 @@ def test_a_probe_that_nobody_answers_is_given_up_and_cancelled() -> None:
     assert not fleet.windows.busy
     assert fleet.windows.order is not None and fleet.windows.order.kind == "cancel"
     assert "given up" in fleet.windows.status().windows[0].phase
-
-
-def test_workers_that_are_far_apart_do_not_keep_the_collector_from_giving_up() -> None:
-    """An actor and a critic count iterations of their own: the one behind never gets to the other's window."""
-    fleet = manual_fleet()
-    fleet.step()
-    fleet.change(1, iteration=1_000_000_000)
-    fleet.step()
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step(4000)
-    assert fleet.windows.status().windows[0].phase not in ("probe", "window")
 
 
 def trigger(count: int, current_s: float = 0.134) -> WorkerTrigger:
@@ -311,28 +285,6 @@ def test_a_job_that_is_far_slower_than_its_last_window_showed_need_not_wait(curr
     fleet.change(0, trigger=trigger(3, current_s))
     fleet.step()
     assert fleet.windows.busy == opens
-
-
-def test_iterations_beyond_the_stated_expectation_open_a_window_that_knows_it() -> None:
-    fleet = manual_fleet(window_s=1.0)
-    expected = WorkerTrigger(count=1, kind="expected", reason="expected 0.05 s", baseline_s=0.05, current_s=0.1)
-    fleet.change(0, trigger=expected)
-    fleet.step(400)
-    fleet.deliver(0, 1)
-    (work,) = fleet.work
-    assert (work.window.purpose, work.window.baseline_iteration_s) == ("expected", 0.05)
-
-
-def test_a_baseline_window_that_failed_is_tried_again() -> None:
-    fleet = Fleet(Windows("j", Settings(baseline_window_s=1.0)))
-    fleet.deaf = {0, 1}
-    for rank in (0, 1):
-        fleet.change(rank, steady=True)
-    fleet.step(400)
-    fleet.deaf = set()
-    fleet.step(600)
-    fleet.deliver(0, 1)
-    assert len(fleet.windows.baseline) == 2
 
 
 def sure(confidence: float) -> Verdict:
@@ -477,16 +429,3 @@ def test_whatever_happens_there_is_at_most_one_window_and_time_closes_it(script:
     for work in fleet.windows.tick(fleet.now):
         fleet.windows.analyzed(fleet.now, work.window.window_id, make_verdict("healthy"))
     assert not fleet.windows.busy
-
-
-def test_right_after_somebody_joined_a_window_waits_for_the_others_but_not_long() -> None:
-    windows = Windows("j", Settings(baseline_window=False))
-    trigger = WorkerTrigger(count=1, reason="slow", baseline_s=0.1, current_s=0.2)
-    first = msgspec.structs.replace(Fleet(windows).statuses[0], trigger=trigger)
-    for now in (0.0, 5.0):
-        windows.take(now, AgentReport(host="h", pid=1, workers=(first,)))
-        windows.tick(now)
-        assert windows.order is None
-    windows.take(10.5, AgentReport(host="h", pid=1, workers=(first,)))
-    windows.tick(10.5)
-    assert windows.order is not None

@@ -9,11 +9,6 @@ from eroica.hardware.store import read_samples
 from eroica.hardware.writer import SampleWriter
 
 
-@pytest.mark.parametrize("name", [b"a) S (b", b"((", b") R", b"S) D 1 2"])
-def test_a_thread_may_be_named_like_the_fields_around_it(name: bytes) -> None:
-    assert cpu.parse_state(b"7 (" + name + b") D 1 2 3") == ord("D")
-
-
 def test_a_probe_of_a_missing_thread_says_so_and_keeps_no_descriptor(tmp_path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     writer = SampleWriter(tmp_path)

@@ -132,14 +132,6 @@ def test_a_device_that_fell_off_the_bus_costs_only_itself(tmp_path: Path, monkey
     assert "processes on NVIDIA devices cannot be seen: gpu1 left out: GPU is lost" in samples.notes
 
 
-@pytest.mark.parametrize("nvml", [FakeNvml(refused=("nvmlDeviceGetCount",)), FakeNvml(devices=1, lost=(0,))])
-def test_a_driver_that_fails_costs_only_the_channels_of_devices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml
-) -> None:
-    samples = sampled(tmp_path, nvml, monkeypatch)
-    assert not samples.named("gpu_sm_clock") and any("no NVIDIA channels" in note for note in samples.notes)
-
-
 def test_without_the_library_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
@@ -211,10 +203,3 @@ def test_a_stranger_on_the_device_is_recorded_and_the_worker_is_not(tmp_path: Pa
     assert samples.devices("neighbor_gpu") == (f"gpu0/uuid-0/{STRANGER}/infer",)
     busy = samples.find("neighbor_gpu", f"gpu0/uuid-0/{STRANGER}/infer")
     assert busy is not None and busy.value.tolist() == [0.5]
-
-
-@pytest.mark.usefixtures("stranger_lives")
-def test_ids_of_another_namespace_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "hidden_because", lambda: "a container")
-    assert not looked(tmp_path / "foreign", Shared((STRANGER,))).named("neighbor_gpu")
-    assert looked(tmp_path / "own", Shared((STRANGER, os.getpid()))).named("neighbor_gpu")

@@ -315,18 +315,6 @@ def test_a_full_disk_fails_the_order_and_gives_the_memory_back(tmp_path: Path) -
     assert desk.tracer.calls[-1] == "drop"
 
 
-def test_a_window_that_outgrows_its_budget_closes_early_and_says_so(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, Notebook(events=1000))
-    desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
-    desk.pass_boundaries(9, 13)
-    desk.capturer.take(desk.order(20, 40, max_events=5000), 19)
-    desk.pass_boundaries(19, 40)
-    assert desk.results[-1].last_iteration == 27
-    assert "event budget" in desk.results[-1].note
-    found = msgspec.json.decode((tmp_path / "capture.json").read_bytes(), type=Capture)
-    assert (found.first_iteration, found.last_iteration, len(found.boundaries_ns)) == (20, 27, 8)
-
-
 @pytest.mark.parametrize(
     ("longer_s", "grows", "last"),
     [
@@ -751,39 +739,6 @@ def test_a_process_that_ends_in_another_thread_leaves_the_profiler_alone(desk: D
     assert desk.tracer.calls == ["prepare", "start"]
     assert desk.statuses[-1] == "skipped"
     assert not any("CollectionLog" in repr(callback) for callback in gc.callbacks)
-
-
-def test_a_forked_child_notes_no_collections_for_its_parents_window(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
-    desk.capturer.forked()
-    assert not any("CollectionLog" in repr(callback) for callback in gc.callbacks)
-
-
-def test_the_inside_sampler_writes_what_py_spy_would(tmp_path: Path) -> None:
-    sampler = StackSampler(100, directly)
-    ready, over = threading.Event(), threading.Event()
-
-    def a_function_of_its_own() -> None:
-        ready.set()
-        over.wait()
-
-    thread = threading.Thread(target=a_function_of_its_own, name="busy")
-    thread.start()
-    ready.wait()
-    sampler._sample()
-    over.set()
-    thread.join()
-    sampler._sample()
-    sampler._thread.start()
-    sampler.stop()
-    events = json.loads(sampler.save(tmp_path).read_text())
-    mine = [event for event in events if event["tid"] == thread.ident]
-    names = [event["name"].rpartition(".")[2] for event in mine if event["ph"] == "B"]
-    assert mine[0]["name"].startswith("process ")
-    assert mine[1]["name"] == f"thread ({thread.native_id}): busy"
-    assert "a_function_of_its_own" in names
-    assert [e["name"] for e in mine if e["ph"] == "E"] == [e["name"] for e in mine if e["ph"] == "B"][::-1]
 
 
 def test_an_order_that_comes_while_a_window_is_saved_waits_until_it_is(tmp_path: Path) -> None:
