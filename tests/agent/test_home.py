@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import msgspec
 import pytest
 
 from eroica.agent import home
-from eroica.agent.home import Member, decide, member_of
+from eroica.agent import home as module
+from eroica.agent.home import CollectorLink, Member, decide, member_of
 from eroica.agent.rendezvous import KEY, MOST_BYTES, Answer, Errand, run_errand
 from eroica.model.worker import Worker
 from eroica.wire.address import Address, announce, read_address
 from eroica.wire.messages import JobStatus, OpenReply, WorkerStatus
-from eroica.wire.places import places
+from eroica.wire.places import host_name, places
 
 FAR = {"master_addr": "10.0.0.1", "master_port": 29500}
 
@@ -221,3 +223,30 @@ def test_a_home_that_is_lost_is_looked_up_again_but_not_all_the_time(make: Make)
     scene.step(*workers(2, 3), seconds=31, heard=False)
     found = read_address(scene.where.run, "b")
     assert found is not None and found.url == "http://10.0.0.9:4001" and scene.reconnects == 2
+
+
+def test_a_collector_that_knows_another_token_is_looked_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was started again listens where the old one did, so the connection alone does not tell."""
+    shown: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        shown.append(request.headers["authorization"])
+        return httpx.Response(200 if shown[-1] == "Bearer new" else 401)
+
+    def client_for(url: str, token: str) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.AsyncClient(base_url=url, headers=headers, transport=httpx.MockTransport(answer))
+
+    async def talk() -> None:
+        host = host_name(os.environ)
+        link = CollectorLink(tmp_path, host)
+        for token, taken in (("old", "unanswered"), ("new", "taken")):
+            announce(tmp_path, Address(url="http://127.0.0.1:1", token=token, pid=1, host=host), host)
+            assert await link.deliver(b"") == taken
+        await link.close()
+
+    monkeypatch.setattr(module, "client_for", client_for)
+    asyncio.run(talk())
+    assert shown == ["Bearer old", "Bearer new"]
