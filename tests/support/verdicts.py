@@ -16,7 +16,7 @@ def plain(word: str = "healthy", summary: str = "", *findings: Finding, **more: 
     return Verdict(**{**given, **more})
 
 
-def cause(name: str, *workers: int, function: str = "f", kind: str = "python", **more: Any) -> Finding:
+def cause(name: str, *workers: int, function: str = "f", kind: Any = "python", **more: Any) -> Finding:
     """The first cause of a verdict, on some workers."""
     given = {"order": 1, "role": "cause", "scope": "some", "confidence": 0.9}
     return Finding(cause=name, workers=workers, function=FindingFunction(name=function, kind=kind), **{**given, **more})

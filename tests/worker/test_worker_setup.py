@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import warnings
 import weakref
@@ -109,6 +110,21 @@ def test_a_getter_that_warns_where_warnings_are_errors_is_left_out(monkeypatch: 
         warnings.simplefilter("error")
         facts = torch_setup()
     assert "torch_threads" not in facts and facts["fp32_matmul"] == "tf32"
+
+
+def test_a_time_limit_that_raises_while_torch_is_asked_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: Any) -> None:
+        raise RuntimeError("the time is up")
+
+    torch = fake_torch("2.9.0")
+    torch.get_num_threads = lambda: signal.raise_signal(signal.SIGUSR2)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    before = signal.signal(signal.SIGUSR2, late)
+    try:
+        with pytest.raises(RuntimeError, match="the time is up"):
+            torch_setup()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
 
 
 class Sentences(Dataset[dict[str, Any]]):

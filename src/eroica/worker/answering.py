@@ -37,6 +37,7 @@ from typing import Any, TypeVar
 
 from eroica.wire.places import write_private
 from eroica.worker import surroundings
+from eroica.worker.errors_of_users import UNFAMILIAR
 from eroica.worker.pristine import (
     Listener,
     get_ident,
@@ -127,8 +128,6 @@ _ENTRY_FACTS = (
     "profiling_name", "process_group", "pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "is_p2p",
     "time_created_ns", "state", "retired", "before",
 )  # fmt: skip
-# what names of torch that are not public lead to where they have changed
-_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
 
 
 def has_other_threads() -> bool:
@@ -295,7 +294,7 @@ def answer(question: int) -> dict[str, Any]:
 def _ask(notes: list[str], what: str, question: Callable[[], Said]) -> Said | None:
     try:
         return question()
-    except _UNFAMILIAR as error:
+    except UNFAMILIAR as error:
         notes.append(f"no {what}: {type(error).__name__}: {error}"[:_MAX_TEXT])
         return None
 

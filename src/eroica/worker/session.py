@@ -20,7 +20,7 @@ from eroica.wire import beat
 from eroica.wire.beat import Order
 from eroica.wire.places import PROBE_FILE, write_private
 from eroica.worker import setup, surroundings
-from eroica.worker.errors_of_users import raised_by_user
+from eroica.worker.errors_of_users import UNFAMILIAR, raised_by_user
 from eroica.worker.pristine import (
     Flag,
     Thread,
@@ -170,8 +170,6 @@ def _names_of(code: CodeType) -> tuple[str, str, int]:
 Answer = TypeVar("Answer")
 
 _WORKER_FACTS = ("global_rank", "local_rank", "world_size", "host", "pid", "device", "device_uuid")
-# what names of torch that are not public lead to where they have changed
-_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
 
 
 def _clock_pair() -> dict[str, int]:
@@ -401,7 +399,7 @@ class Session:
         """Ask torch a question; None and a note where this version cannot be asked like that."""
         try:
             return question()
-        except _UNFAMILIAR as error:
+        except UNFAMILIAR as error:
             if raised_by_user(error):
                 raise
             note = f"no {what}: {type(error).__name__}: {error}"

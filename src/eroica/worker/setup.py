@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from eroica.wire.variables import told_variables
+from eroica.worker.errors_of_users import UNFAMILIAR, raised_by_user
 
 _LOADER = {
     "loader_workers": "_num_workers",
@@ -44,8 +45,6 @@ _NEW_CUDA = {
     "fp32_cudnn": "backends.cudnn.conv.fp32_precision",
 }
 _NEW_PRECISION = (2, 9)
-#: What torch does not have, has renamed, refuses to tell, or warns of where warnings are errors.
-_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
 
 
 def torch_setup() -> dict[str, str]:
@@ -98,7 +97,9 @@ def _follow(start: Any, names: str) -> Any:
 def _ask(question: Callable[[], Any]) -> Any:
     try:
         return question()
-    except _UNFAMILIAR:
+    except UNFAMILIAR as error:
+        if raised_by_user(error):
+            raise
         return None
 
 
