@@ -112,7 +112,7 @@ def test_nothing_of_ours_is_in_the_traceback_of_a_collective_that_fails() -> Non
     hear_exchanges(module, lambda _: None)
     with pytest.raises(TypeError) as failure:
         module.all_reduce("a")
-    assert "exchanges.py" not in "".join(traceback.format_tb(failure.value.__traceback__))
+    assert "attach.py" not in "".join(traceback.format_tb(failure.value.__traceback__))
     assert hear_exchanges(types.ModuleType("another torch"), lambda _: None)() is None
 
 
@@ -135,7 +135,7 @@ def test_backward_passes_are_heard_and_those_inside_of_another_one_are_not() -> 
         loss.backward()
         with pytest.raises(RuntimeError) as failure:
             loss.backward()
-        assert "exchanges.py" not in "".join(traceback.format_tb(failure.value.__traceback__))
+        assert "attach.py" not in "".join(traceback.format_tb(failure.value.__traceback__))
     finally:
         undo()
     assert heard == [None] * 6
