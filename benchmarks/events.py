@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from eroica.wire.beat import BACKWARD, EXCHANGES, OPTIMIZER, BeatWriter
-from eroica.worker.exchanges import hear_backward, hear_exchanges
+from eroica.worker.attach import hear_backward, hear_exchanges
 from eroica.worker.hooks import Guest
 
 ROUNDS, CALLS, MODULES = 15, 20_000, 100

@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.jobs, pytest.mark.timeout(150)]
 SETTINGS = {
     "expected_iteration_s": "0.002",  # any iteration of these jobs is longer: slow from the start
     "window_s": "3",
-    "window_lead_s": "0.5",
     "baseline_window": "false",
     "cooldown_s": "600",
 }

@@ -128,11 +128,6 @@ class Settings:
     answering_thread: bool = _setting(
         True, "A sleeping thread in each worker tells the agent, when asked, what it waits for."
     )
-    stack_signal: str = _setting(
-        "",
-        "Where ptrace is forbidden: a signal (SIGUSR2) on which a blocked worker writes its stacks. It may belong to "
-        "the user's code or to Slurm (`--signal`), and may interrupt a system call; so it is only taken if it is free.",
-    )
 
     # --- comparison ---
     roles: str = _setting(
@@ -152,7 +147,6 @@ class Settings:
     max_window_iterations: int = _setting(
         200, "Most iterations of a window of a second or more; more add nothing to the statistics.", COUNT
     )
-    window_lead_s: float = _setting(1.0, "Time between fixing the iterations and the first of them, s.", SECONDS)
     max_window_events: int = _setting(150_000, "Budget of trace events per worker and window.", COUNT)
     hard_window_events: int = _setting(
         1_000_000,
@@ -179,15 +173,10 @@ class Settings:
         "Who samples stacks: auto, outside (py-spy), inside (a thread), none.",
         Words(("auto", "outside", "inside", "none")),
     )
-    trace_python_calls: bool = _setting(
-        False,
-        "Trace every Python call of the workers instead of sampling stacks: slow, unbounded, blind to loader children.",
-    )
     keep_traces: bool = _setting(False, "Keep raw traces after their summary, up to half of `scratch_bytes`.")
     scratch_bytes: int = _setting(
         2_000_000_000, "Most bytes of raw traces on a host; above it windows get shorter.", Numbers(0)
     )
-    hardware: bool = _setting(True, "Sample hardware channels during windows.")
 
     # --- reading trace files ---
     max_trace_bytes: int = _setting(
@@ -295,7 +284,6 @@ class Settings:
     page_hosts: str = _setting(
         "", "Names beside loopback under which the live page may be opened (a proxy's), separated by commas."
     )
-    worker_failures_raise: bool = _setting(False, "Raise Eroica's own failures in the worker (for its tests only).")
 
 
 def load_settings(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
@@ -15,9 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from eroica.agent import __main__ as entry
 from eroica.start import isolated
-from eroica.wire.places import Places, places, private_directory
+from eroica.wire.places import Places, places
 from eroica.worker.launch import start_agent
 
 
@@ -72,17 +70,6 @@ def test_of_two_agents_started_at_once_exactly_one_lives_and_on_its_launchers_co
         starter.join()
     assert len(seen) == 2 and len(living) == 1
     assert living[0].cpu_affinity() == sorted(cores)
-
-
-def test_a_worker_that_looks_for_an_agent_does_not_keep_one_from_starting(job: Places) -> None:
-    private_directory(job.runtime)
-    probe = os.open(job.runtime / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(probe, fcntl.LOCK_EX)
-    threading.Timer(0.05, os.close, (probe,)).start()
-    handle = entry._lock(job)
-    assert handle is not None
-    assert entry._lock(job) is None  # another agent stays
-    os.close(handle)
 
 
 def test_an_agent_with_a_broken_settings_file_says_so_and_leaves_no_collector(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import msgspec
 import pytest
 
 from eroica.agent import home
-from eroica.agent.home import Member, decide, member_of
+from eroica.agent import home as module
+from eroica.agent.home import CollectorLink, Member, decide, member_of
 from eroica.agent.rendezvous import KEY, MOST_BYTES, Answer, Errand, run_errand
 from eroica.model.worker import Worker
 from eroica.wire.address import Address, announce, read_address
 from eroica.wire.messages import JobStatus, OpenReply, WorkerStatus
-from eroica.wire.places import places
+from eroica.wire.places import host_name, places
 
 FAR = {"master_addr": "10.0.0.1", "master_port": 29500}
 
@@ -87,12 +89,6 @@ def test_a_huge_word_is_not_taken() -> None:
     store = Store()
     store.words[KEY] = b"x" * (MOST_BYTES + 1)
     assert "bytes" in errand(store, Errand(what="look_up", host="h", port=1)).problem
-
-
-def test_the_program_answers_in_one_line_even_when_nobody_listens_there() -> None:
-    asked = Errand(what="look_up", host="127.0.0.1", port=1, patience_s=0.2)
-    answer = asyncio.run(home.run_program(asked))
-    assert answer.problem and not answer.word
 
 
 class Scene:
@@ -166,27 +162,6 @@ def test_home_opens_its_collector_leaves_word_and_waits_for_the_others(make: Mak
     assert len(scene.errands) == 1
 
 
-def test_home_leaves_word_again_when_its_collector_or_the_store_is_another_one(make: Make) -> None:
-    scene = make("home")
-    scene.step(*workers(0, 1))
-    scene.start_collector(pid=2)
-    scene.step(*workers(0, 1))
-    assert msgspec.json.decode(scene.store.words[KEY], type=Address).url == "http://10.0.0.1:4002"
-    scene.step(*workers(0, 1, master_port=1))
-    assert [done.port for done in scene.errands] == [29500, 29500, 1]
-
-
-def test_a_collector_that_comes_back_where_it_was_needs_no_new_word_but_is_waited_for(make: Make) -> None:
-    scene = make("home")
-    scene.step(*workers(0, 1))
-    scene.start_collector(pid=2)
-    scene.door = "http://10.0.0.1:4001"
-    assert scene.finder.waiting
-    scene.step(*workers(0, 1))
-    assert len(scene.errands) == 1 and not scene.finder.waiting
-    assert [path for _, path in scene.asked].count("/v1/open") == 2
-
-
 def test_an_away_host_waits_then_moves_home_and_lets_its_own_collector_end(make: Make) -> None:
     scene = make("b")
     scene.step(*workers(2, 3))
@@ -212,13 +187,6 @@ def test_a_host_with_the_name_of_home_stays_alone_and_says_what_to_do(make: Make
     assert read_address(scene.where.run, "home") == scene.own
 
 
-def test_a_word_that_leads_nowhere_is_not_followed(make: Make) -> None:
-    scene = make("b")
-    scene.leave_word()
-    scene.step(*workers(2, 3))
-    assert scene.finder.waiting and ("http://127.0.0.1:1", "/v1/elsewhere") not in scene.asked
-
-
 @pytest.mark.parametrize(
     "word",
     ["", "[]", '{"url": "http://10.0.0.9:1/x", "token": "ssssssssssssssssssss", "pid": 1, "host": "h"}',
@@ -240,12 +208,6 @@ def test_after_minutes_without_word_a_host_goes_on_alone_and_says_so(make: Make)
     assert len(scene.errands) < 15
 
 
-def test_without_a_store_to_meet_at_a_host_goes_on_alone_at_once(make: Make) -> None:
-    scene = make("b")
-    scene.step(*workers(2, 3, master_addr="", master_port=0))
-    assert scene.finder.role == "alone" and scene.finder.notes
-
-
 def test_a_home_that_is_lost_is_looked_up_again_but_not_all_the_time(make: Make) -> None:
     scene = make("b")
     scene.leave_word()
@@ -263,27 +225,28 @@ def test_a_home_that_is_lost_is_looked_up_again_but_not_all_the_time(make: Make)
     assert found is not None and found.url == "http://10.0.0.9:4001" and scene.reconnects == 2
 
 
-def test_a_named_collector_is_nobodys_to_find(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = make("b")
-    monkeypatch.setenv("EROICA_COLLECTOR", "http://10.0.0.9:4000")
-    scene.finder = home.HomeFinder(scene.where, scene._reconnect, scene._errand, lambda: scene.now)
-    scene.step(*workers(2, 3))
-    assert scene.finder.role == "alone" and not scene.errands
+def test_a_collector_that_knows_another_token_is_looked_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was started again listens where the old one did, so the connection alone does not tell."""
+    shown: list[str] = []
 
+    def answer(request: httpx.Request) -> httpx.Response:
+        shown.append(request.headers["authorization"])
+        return httpx.Response(200 if shown[-1] == "Bearer new" else 401)
 
-def test_a_failure_while_looking_costs_neither_agent_nor_job(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = make("b")
+    def client_for(url: str, token: str) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.AsyncClient(base_url=url, headers=headers, transport=httpx.MockTransport(answer))
 
-    async def fails(_: Errand) -> Answer:
-        raise RuntimeError("boom")
+    async def talk() -> None:
+        host = host_name(os.environ)
+        link = CollectorLink(tmp_path, host)
+        for token, taken in (("old", "unanswered"), ("new", "taken")):
+            announce(tmp_path, Address(url="http://127.0.0.1:1", token=token, pid=1, host=host), host)
+            assert await link.deliver(b"") == taken
+        await link.close()
 
-    monkeypatch.setattr(home, "_PAUSE_S", 0.001)
-    scene.finder = home.HomeFinder(scene.where, scene._reconnect, fails, lambda: scene.now)
-    scene.finder.see([msgspec.to_builtins(member) for member in workers(2, 3)], heard=True)
-
-    async def for_a_while(work: Awaitable[None]) -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(work, 0.1)
-
-    asyncio.run(for_a_while(scene.finder.run()))
-    assert scene.finder.waiting
+    monkeypatch.setattr(module, "client_for", client_for)
+    asyncio.run(talk())
+    assert shown == ["Bearer old", "Bearer new"]

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from eroica.agent.looks import Look, take_looks
 from eroica.agent.roster import Roster
-from eroica.agent.witnesses import kernel_view
+from eroica.agent.witnesses import Look, kernel_view, take_looks
 from eroica.model.look import ThreadLook, WorkerLook
 from eroica.settings import Settings
 from eroica.wire.places import places, private_directory
@@ -164,18 +163,4 @@ def test_without_py_spy_the_worker_tells_its_own_stacks(job: Job, tmp_path: Path
     assert training(queue).stack[1].startswith("next_batch (programs/standstill.py:")
     assert {thread.name for thread in queue.process.threads} >= {"MainThread", "feeder"}
     assert locked.process.source == "" and locked.process.threads == () and locked.process.state == "S"
-    assert len(locked.notes) == 3
-
-
-def test_a_worker_that_is_killed_is_a_death_with_its_signal(job: Job) -> None:
-    job.poll_until(lambda: len(job.roster.living) == RANKS)
-    victim = next(worker for worker in job.roster.living if worker.worker.global_rank == 1)
-    os.kill(victim.worker.pid, signal.SIGKILL)
-    end = time.monotonic() + 10
-    while not victim.ended and time.monotonic() < end:
-        victim.look_alive(time.monotonic())
-    status = victim.report()
-    assert status.ended and status.state == "gone" and not status.silent
-    assert status.ending is not None and (status.ending.kind, status.ending.number) == ("signal", signal.SIGKILL)
-    assert not status.ending.out_of_memory and status.ending.ago_s < 5
-    assert not list(victim.reader.path.parent.glob(f"{victim.worker.pid}.*"))
+    assert len(locked.notes) == 2

@@ -85,18 +85,6 @@ def test_a_look_is_taken_once_and_handed_in_and_a_death_is_told_at_once(
     assert not (tmp_path / f"{process.pid}.beat").exists() and os.getpid()
 
 
-@pytest.mark.parametrize(("launched", "is_over"), [("dead", True), ("alive", False), ("", False), ("none@h", False)])
-def test_an_agent_without_workers_whose_launcher_was_gone_before_it_looked_ends(
-    launched: str, is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait(20)
-    pids = {"dead": f"{gone.pid}@h", "alive": f"{os.getppid()}@h"}
-    monkeypatch.setenv("EROICA_LAUNCHED", pids.get(launched, launched))
-    agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), Settings(), child_of_run=True, ends_job=False)
-    assert asyncio.run(agent._job_is_over(heard=False)) == is_over
-
-
 class Steered(Link):
     """Answers in a collector's place: orders that nobody could follow, then one for a window."""
 
@@ -124,7 +112,7 @@ def test_orders_that_nobody_could_follow_cost_the_agent_nothing(tmp_path: Path) 
     link = Steered()
 
     async def live() -> None:
-        settings = Settings(sampler="none", hardware=False)
+        settings = Settings(sampler="none")
         agent = Agent(Places("j", "h", tmp_path, tmp_path, tmp_path), settings, child_of_run=True, ends_job=False)
         agent._link = link  # type: ignore[assignment]
         running = asyncio.create_task(agent.run())

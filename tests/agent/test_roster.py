@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from eroica.agent import roster as agent_roster
-from eroica.agent.endings import process_start
-from eroica.agent.roster import Roster
+from eroica.agent import roster
+from eroica.agent.roster import ProcessWatch, Roster, memory_files, memory_kills, process_facts
+from eroica.model.look import Ending
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.beat import MAGIC
-from eroica.wire.messages import AgentReport, WorkerStatus
+from eroica.wire.messages import WorkerStatus
 
 
 def register(directory: Path, pid: int, rank: int = 0, **facts: object) -> beat.BeatWriter:
@@ -69,62 +71,6 @@ def test_a_worker_is_found_by_its_file_and_its_iterations_are_judged(
     assert trigger.current_s > 1.05 * (trigger.baseline_s or 0)
 
 
-def test_iterations_between_two_polls_are_not_lost(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    writer.beat(1, 1, 10, beat.STEADY, 0)
-    roster.scan()
-    roster.poll()
-    for iteration in range(2, 202):
-        writer.beat(iteration, iteration, 20_000_000, beat.STEADY, 0)
-    roster.poll()
-    assert only(roster).current_s == pytest.approx(0.02)
-
-
-def test_a_few_iterations_tell_how_long_one_takes_also_after_another_pattern_was_learned(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    writer.beat(0, 0, 0, beat.LEARNING, 0)
-    roster.scan()
-    known = []
-    for iteration, seconds in enumerate((0, 90, 30, 30, 30, 5, 5, 5), 1):
-        writer.beat(iteration, iteration, seconds * 10**9, beat.STEADY, int(iteration > 4))
-        roster.poll()
-        known.append(only(roster).current_s and round(only(roster).current_s or 0.0))
-    assert known == [None, None, None, 30, None, None, None, 5]
-
-
-def test_iterations_slowed_by_our_own_window_do_not_count(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    for iteration in range(1, 900):
-        captured = 300 <= iteration < 450
-        writer.beat(iteration, iteration, 90_000_000 if captured else 50_000_000, beat.STEADY, 0)
-        roster.poll(judge=not captured)
-    status = only(roster)
-    assert status.trigger is None and status.iteration == 899 and status.current_s == pytest.approx(0.05)
-
-
-@pytest.mark.parametrize("on_device", [True, False])
-def test_after_the_first_trace_of_a_device_its_pace_is_learned_anew(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, on_device: bool
-) -> None:
-    monkeypatch.setattr(agent_roster, "holds_device", lambda pid: on_device and pid == sleeper.pid)
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    for iteration in range(1, 600):
-        if iteration == 300:
-            writer.answer(beat.Result(1, beat.DONE, beat.PROBE, 299, 300, 900, 0, 50_000_000, ""))
-        writer.beat(iteration, iteration, 50_000_000 if iteration <= 300 else 65_000_000, beat.STEADY, 0)
-        roster.poll()
-    assert only(roster).baseline_s == pytest.approx(0.065 if on_device else 0.05)
-    assert bool(only(roster).trigger) is not on_device
-
-
 def test_each_report_tells_the_mean_of_the_iterations_since_the_one_before(
     tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
@@ -173,46 +119,11 @@ def test_signing_off_and_dying_are_told_apart(tmp_path: Path) -> None:
 
 def test_files_left_behind_before_we_came_are_no_workers_and_no_deaths(tmp_path: Path) -> None:
     register(tmp_path, 2**22 - 1)
-    for suffix in ("ask", "answer", "stacks"):
+    for suffix in ("ask", "answer"):
         (tmp_path / f"{2**22 - 1}.{suffix}").touch()
     roster = Roster(tmp_path, Settings(), Clock())
     roster.scan()
     assert roster.workers == {} and list(tmp_path.iterdir()) == [] and roster.notes == []
-
-
-def test_a_process_under_an_id_used_before_is_not_the_worker(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    started = process_start(sleeper.pid)
-    assert started is not None
-    register(tmp_path, sleeper.pid, process_start=started - 1000)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    assert roster.workers == {}
-    register(tmp_path, sleeper.pid, process_start=started)
-    roster.scan()
-    assert len(roster.living) == 1
-
-
-def test_a_worker_that_came_and_died_between_two_scans_is_a_death(tmp_path: Path) -> None:
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    register(tmp_path, process.pid)
-    roster.scan()
-    status = only(roster)
-    assert status.ended and status.state == "gone" and status.ending is not None and status.ending.kind == "unknown"
-
-
-def test_a_living_worker_whose_file_somebody_removed_goes_on(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    writer = register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    writer.path.unlink()
-    writer.beat(5, 5, 1, beat.STEADY, 0)
-    roster.scan()
-    roster.poll()
-    status = only(roster)
-    assert not status.ended and status.iteration == 5 and status.ending is None
 
 
 def test_who_signed_off_tells_its_exit_status_later_and_a_second_life_is_another_worker(
@@ -232,23 +143,6 @@ def test_who_signed_off_tells_its_exit_status_later_and_a_second_life_is_another
     register(tmp_path, sleeper.pid)  # `watch` again, in the same process
     roster.scan()
     assert len(roster.living) == 1 and roster.workers[sleeper.pid] is not former
-
-
-def test_the_exit_status_of_who_signed_off_is_kept(tmp_path: Path) -> None:
-    roster = Roster(tmp_path, Settings(), Clock())
-    process = subprocess.Popen([sys.executable, "-c", "input(); raise SystemExit(4)"], stdin=subprocess.PIPE)
-    writer = register(tmp_path, process.pid)
-    roster.scan()
-    writer.beat(2, 2, 1, beat.FINISHED, 0)
-    writer.path.unlink()
-    roster.scan()
-    process.stdin.write(b"\n")
-    process.stdin.close()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    roster.scan()
-    ending = only(roster).ending
-    assert ending is not None and (ending.kind, ending.number) == ("signed-off", 4)
-    process.wait()
 
 
 def test_a_quiet_worker_is_told_to_be_silent_and_one_before_us_keeps_its_pauses(
@@ -282,16 +176,84 @@ def test_a_file_that_is_no_worker_is_refused_once_and_named(tmp_path: Path) -> N
     assert len(roster.notes) == 2 and roster.workers == {}
 
 
-def test_a_process_that_is_gone_has_no_start() -> None:
-    assert process_start(os.getpid()) is not None
-    assert process_start(2**22 + 1) is None
+def child(code: str = "") -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", f"import sys; sys.stdin.readline(); {code}"], stdin=subprocess.PIPE)
 
 
-def test_a_report_of_many_workers_fits_its_limit(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    import msgspec
+def let_go(process: subprocess.Popen[bytes], reap: bool = True) -> None:
+    process.stdin.close()
+    if reap:
+        process.wait()
 
-    register(tmp_path, sleeper.pid)
-    roster = Roster(tmp_path, Settings(), Clock())
-    roster.scan()
-    data = msgspec.msgpack.encode(AgentReport(host="h", pid=1, workers=(only(roster),) * 16))
-    assert len(data) < 16_000
+
+def ended(watch: ProcessWatch) -> Ending:
+    end = time.monotonic() + 10
+    while watch.ending is None and time.monotonic() < end:
+        time.sleep(0.005)
+    assert watch.ending is not None
+    return watch.ending
+
+
+@pytest.fixture(params=["pidfd", "polling"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "polling":
+
+        def refused(pid: int) -> int:
+            raise OSError(38, "no such call")
+
+        monkeypatch.setattr(os, "pidfd_open", refused)
+    return str(request.param)
+
+
+def test_a_zombie_tells_its_exit_status(way: str) -> None:
+    process = child("raise SystemExit(7)")
+    watch = ProcessWatch(process.pid)
+    assert watch.ending is None
+    let_go(process, reap=False)
+    assert ended(watch) == Ending(kind="exit", number=7)
+    process.wait()
+
+
+def test_the_descriptor_is_readable_at_once() -> None:
+    process = child()
+    watch = ProcessWatch(process.pid)
+    poll = select.poll()
+    poll.register(watch.handle, select.POLLIN)
+    began = time.monotonic()
+    process.kill()
+    assert poll.poll(5000) and time.monotonic() - began < 2.0
+    process.wait()
+    let_go(process)
+    watch.close()
+
+
+def test_a_process_under_an_id_that_was_used_before_is_another_one() -> None:
+    facts = process_facts(os.getpid())
+    assert facts is not None
+    assert ProcessWatch(os.getpid(), started=facts.start).ending is None
+    stranger = ProcessWatch(os.getpid(), started=facts.start - 5)
+    assert stranger.ending == Ending() and stranger.handle == -1
+
+
+def test_kills_for_memory_are_counted_wherever_the_kernel_does(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    assert memory_kills([tmp_path / "memory.events", tmp_path / "gone"]) == 2
+    assert memory_files(os.getpid())[0].is_file()
+
+
+def test_a_kill_for_memory_in_its_group_belongs_to_a_killed_process_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = tmp_path / "memory.events"
+    monkeypatch.setattr(roster, "memory_files", lambda pid: [counter])
+    for code, starved in ((9, True), (15, False)):
+        counter.write_text("oom_kill 4\n")
+        process = child()
+        watch = ProcessWatch(process.pid)
+        watch.refresh()
+        counter.write_text("oom_kill 5\n")
+        watch.refresh()  # a large process takes a while to die
+        process.send_signal(code)
+        process.wait()
+        let_go(process)
+        assert ended(watch).out_of_memory is starved or ended(watch).kind == "unknown"

@@ -1,6 +1,5 @@
 import json
 import os
-import random
 import signal
 import stat
 import subprocess
@@ -13,14 +12,9 @@ import pytest
 from eroica.agent.stacks import (
     META_FILE,
     STACKS_FILE,
-    Event,
-    Part,
     StackSampler,
-    affordable_children,
-    affordable_hz,
     available,
     find_py_spy,
-    join_recordings,
 )
 from eroica.errors import UnavailableError
 
@@ -149,20 +143,6 @@ def test_children_that_come_and_go_are_sampled_under_their_own_name(tmp_path: Pa
     assert closed["name"].startswith(f"thread ({children[0]})")
 
 
-def test_nothing_is_left_behind_but_the_two_files(tmp_path: Path) -> None:
-    process = _start(SWITCHER, "0.5")
-    try:
-        sampler = StackSampler(process.pid, tmp_path)
-        sampler.start()
-        assert process.stdout is not None
-        process.stdout.readline()
-        sampler.stop()
-    finally:
-        _end(process)
-    assert sorted(file.name for file in tmp_path.iterdir()) == [STACKS_FILE, META_FILE]
-    assert not sampler._follower.is_alive()
-
-
 def test_a_worker_that_dies_during_the_window_leaves_its_stacks(tmp_path: Path) -> None:
     process = _start(SWITCHER, "30")
     sampler = StackSampler(process.pid, tmp_path)
@@ -182,86 +162,8 @@ def test_a_process_that_is_gone_has_no_stacks_and_the_text_says_why(tmp_path: Pa
     assert not (tmp_path / STACKS_FILE).exists()
 
 
-def test_where_ptrace_is_forbidden_the_reason_is_py_spys_own(tmp_path: Path) -> None:
-    lines = ("Error: Failed to find a python version", "Reason: Operation not permitted (os error 1)")
-    refused = _script(tmp_path / "py-spy", "".join(f"echo '{line}' >&2\n" for line in lines) + "exit 1")
-    assert available(os.getpid(), refused) == (False, "py-spy: Reason: Operation not permitted (os error 1)")
-
-
 def test_a_py_spy_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     hanging = _script(tmp_path / "py-spy", "exec sleep 60")
     possible, reason = available(os.getpid(), hanging, timeout_s=0.2)
     assert not possible
     assert "0.2 s" in reason
-
-
-def test_a_py_spy_that_does_not_end_is_killed(tmp_path: Path) -> None:
-    deaf = _script(tmp_path / "py-spy", "trap '' INT; exec sleep 60")
-    sampler = StackSampler(os.getpid(), tmp_path, binary=deaf)
-    sampler._follow = lambda: None  # type: ignore[method-assign]
-    sampler.start()
-    time.sleep(0.2)
-    began = time.monotonic()
-    with pytest.raises(UnavailableError, match="killed"):
-        sampler.stop(timeout_s=0.3)
-    assert time.monotonic() - began < 5
-
-
-def test_a_missing_py_spy_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="py-spy"):
-        StackSampler(os.getpid(), tmp_path, binary=tmp_path / "nothing").start()
-
-
-def _part(pid: int, start_ns: int, until_us: float, thread: int = 140_000) -> Part:
-    names = (f"thread ({pid})", "work")
-    begins = [Event("B", name, 0.0, pid, thread) for name in names]
-    return Part(pid, start_ns, begins + [Event("E", name, until_us, pid, thread) for name in reversed(names)])
-
-
-def _of(pid: int, events: list[Event]) -> list[tuple[str, str, float]]:
-    return [(event.ph, event.name, event.ts) for event in events if event.pid == pid]
-
-
-def test_every_thread_has_its_process_around_it() -> None:
-    assert _of(7, join_recordings([_part(7, 0, 5.0)])) == [
-        ("B", "process 7", 0.0),
-        ("B", "thread (7)", 0.0),
-        ("B", "work", 0.0),
-        ("E", "work", 5.0),
-        ("E", "thread (7)", 5.0),
-        ("E", "process 7", 5.0),
-    ]
-
-
-def test_recordings_are_joined_on_the_clock_of_the_first() -> None:
-    joined = join_recordings([_part(1, 1_000_000, 2e6), _part(2, 501_000_000, 1.5e6)])
-    assert [moment for _, _, moment in _of(2, joined)] == [5e5] * 3 + [2e6] * 3
-    assert {event.tid for event in joined if event.pid == 1} == {140_000}
-    assert 140_000 not in {event.tid for event in joined if event.pid == 2}
-
-
-def test_a_child_that_ended_early_has_empty_stacks_from_there_on() -> None:
-    joined = join_recordings([_part(1, 0, 9e6), _part(2, 0, 1e6)])
-    assert _of(2, joined)[-2:] == [("B", "process 2", 1e6), ("B", "thread (2)", 1e6)]
-
-
-def test_threads_of_several_children_never_share_a_row() -> None:
-    chance = random.Random(3)
-    joined = join_recordings([_part(pid, chance.randrange(10**9), 1e6) for pid in range(1, 8)])
-    rows = {(event.pid, event.tid) for event in joined}
-    assert len({tid for _, tid in rows}) == len(rows) == 7
-
-
-def test_the_rate_is_lowered_only_where_a_small_host_could_not_carry_it() -> None:
-    pids = [os.getpid()] * 4
-    assert affordable_hz(pids, 100, cores=64) == 100
-    assert 20 <= affordable_hz(pids, 400, cores=2) < 150
-    assert affordable_hz(pids * 1000, 100, cores=2) == 20
-    assert affordable_hz([], 100, cores=2) == 100
-
-
-@pytest.mark.parametrize(("workers", "cores", "children"), [(4, 2, 2), (8, 32, 4), (1, 128, 8), (8, 8, 2), (0, 4, 4)])
-def test_so_many_children_of_each_worker_are_sampled_as_there_are_cores_for_it(
-    workers: int, cores: int, children: int
-) -> None:
-    assert affordable_children(workers, cores) == children

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import sys
+import time
 import types
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,12 @@ import pytest
 
 from eroica.agent import window
 from eroica.agent.roster import LocalWorker
-from eroica.agent.scratch import Scratch
-from eroica.agent.window import HostWindow
+from eroica.agent.window import HostWindow, Scratch, find_rise, split_at_rise
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.messages import OrderMessage
-from eroica.wire.places import PROBE_FILE
+from eroica.wire.places import PROBE_FILE, SAVING_PREFIX
 from eroica.worker import session
 from eroica.worker.capture import SAVING, STATES, Capturer
 
@@ -54,7 +56,7 @@ class Profiler:
 
     on_device, waits = False, True
 
-    def __call__(self, python_calls: bool, inputs: bool, operators: bool) -> Profiler:
+    def __call__(self, inputs: bool, operators: bool) -> Profiler:
         return self
 
     def prepare(self) -> None: ...
@@ -124,7 +126,8 @@ def test_a_window_is_waited_for_as_long_as_its_iterations_take(
     monkeypatch.setattr(session, "monotonic_ns", lambda: round(loop.now * 1e9))
     monkeypatch.setattr(asyncio, "to_thread", at_once)
     monkeypatch.setattr(window, "StackSampler", Sampler)
-    settings = Settings(sampler="outside", hardware=False)
+    monkeypatch.setattr(HostWindow, "_start_hardware", lambda self: None)
+    settings = Settings(sampler="outside")
     training, scratch = Training(tmp_path, loop, iteration_s), Scratch(tmp_path / "scratch", settings)
     captured: list[dict[str, Any]] = []
     delivered: list[tuple[int, bytes]] = []
@@ -205,10 +208,13 @@ def test_where_ptrace_is_forbidden_the_note_says_that_loader_processes_are_not_s
     ]
 
 
-def test_what_an_earlier_probe_left_goes_with_the_next_probe_and_not_with_its_window(tmp_path: Path) -> None:
+def test_what_an_earlier_probe_left_goes_with_the_next_probe_and_not_with_its_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostWindow, "_start_hardware", lambda self: None)
     loop = FastLoop()
     training = Training(tmp_path, loop, 1.0)
-    settings = Settings(sampler="none", hardware=False)
+    settings = Settings(sampler="none")
     scratch = Scratch(tmp_path / "scratch", settings)
     left = scratch.window(7) / str(os.getpid()) / PROBE_FILE
 
@@ -227,3 +233,121 @@ def test_what_an_earlier_probe_left_goes_with_the_next_probe_and_not_with_its_wi
     finally:
         loop.close()
         training.close()
+
+
+def levels_in(rng: random.Random, levels: list[tuple[float, int]], noise: float = 0.05) -> list[float]:
+    return [level * rng.lognormvariate(0.0, noise) for level, count in levels for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("before", "times", "after"), [(10, 1.5, 5), (40, 1.4, 40), (30, 18.0, 4), (12, 2.0, 60)])
+def test_a_rise_is_found_where_it_began(before: int, times: float, after: int, seed: int) -> None:
+    assert find_rise(levels_in(random.Random(seed), [(1.0, before), (times, after)])) == before
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [(1.0, 60)],
+        [(1.0, 30), (1.15, 30)],
+        [(1.0, 20), (3.0, 3)],
+        [(1.0, 20), (2.0, 10), (1.0, 20)],
+        [(2.0, 3), (1.0, 40)],
+        [(1.0, 5), (2.0, 40)],
+    ],
+    ids=["steady", "a little", "too short", "comes back", "slow at first", "no past"],
+)
+def test_what_is_no_lasting_rise_is_not_cut(levels: list[tuple[float, int]], seed: int) -> None:
+    assert find_rise(levels_in(random.Random(seed), levels, 0.1)) is None
+
+
+def test_all_workers_of_a_host_end_at_the_same_iteration(tmp_path: Path) -> None:
+    paths = []
+    for rank, before in enumerate([20, 21, 20]):
+        durations = levels_in(random.Random(rank), [(5e7, before), (9e7, 41 - before)])
+        path = tmp_path / f"{rank}.json"
+        bounds = [round(end) for end in accumulate(durations, initial=1e9)]
+        path.write_text(
+            json.dumps({"boundaries_ns": bounds, "first_iteration": 90, "last_iteration": 131, "notes": ["kept"]})
+        )
+        paths.append(path)
+    note = split_at_rise(paths)
+    assert "iteration 19" in note
+    for path in paths:
+        record = json.loads(path.read_text())
+        assert (len(record["boundaries_ns"]), record["last_iteration"]) == (20, 109)
+        assert record["notes"] == ["kept", note]
+    assert split_at_rise(paths) == ""
+
+
+def scratch_of(tmp_path: Path, job: str = "job", **settings: object) -> Scratch:
+    scratch = Scratch(tmp_path / f"eroica-{os.getuid()}" / f"{job}@h", Settings(**settings))  # type: ignore[arg-type]
+    scratch.prepare()
+    return scratch
+
+
+def fill(scratch: Scratch, window_id: int, size: int = 100) -> Path:
+    directory = scratch.window(window_id) / "4"
+    directory.mkdir(parents=True)
+    (directory / "trace.json").write_bytes(bytes(size))
+    return scratch.window(window_id)
+
+
+def test_the_scratch_cap_is_shared_by_the_workers_of_a_host(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path, Settings(scratch_bytes=1_000_000))
+    alone = scratch.event_budget(1)
+    assert 1000 < alone < 10_000
+    assert scratch.event_budget(4) == alone // 4
+    assert scratch.event_budget(0) == alone
+
+
+def test_windows_go_and_with_them_those_that_nobody_follows_and_at_last_everything(tmp_path: Path) -> None:
+    scratch = scratch_of(tmp_path)
+    former, followed, over = fill(scratch, 1), fill(scratch, 2), fill(scratch, 3)
+    assert scratch.release(3) == "" and not over.exists()
+    scratch.sweep({2})
+    assert followed.exists() and not former.exists()
+    scratch.remove()
+    assert list(followed.parent.parent.iterdir()) == []
+
+
+def test_what_a_killed_worker_was_saving_goes_and_what_a_living_one_saves_stays(tmp_path: Path) -> None:
+    scratch = scratch_of(tmp_path, keep_traces=True)
+    root = fill(scratch, 1).parent
+    living, dead = root / f"{SAVING_PREFIX}{os.getpid()}", root / f"{SAVING_PREFIX}999999999"
+    for place in (living, dead):
+        place.mkdir()
+        (place / "trace.json.tmp").touch()
+    scratch.sweep({1})
+    assert living.exists() and not dead.exists()
+
+
+def test_kept_windows_count_against_half_of_the_cap_and_the_rest_is_not_kept(tmp_path: Path) -> None:
+    scratch = scratch_of(tmp_path, keep_traces=True, scratch_bytes=1_000_000)
+    before = scratch.event_budget(1)
+    first, second = fill(scratch, 1, 400_000), fill(scratch, 2, 200_000)
+    assert scratch.release(1) == ""
+    assert scratch.event_budget(1) == pytest.approx(0.6 * before, rel=0.01)
+    assert "window 2 were not kept" in scratch.release(2)
+    scratch.sweep(set())
+    scratch.remove()
+    assert first.exists() and not second.exists()
+    again = scratch_of(tmp_path, keep_traces=True, scratch_bytes=1_000_000)  # an agent that was started again
+    assert again.event_budget(1) == pytest.approx(0.6 * before, rel=0.01)
+
+
+def test_what_killed_agents_left_goes_after_a_day_but_nothing_that_was_kept_or_is_in_use(tmp_path: Path) -> None:
+    old, kept, used = (scratch_of(tmp_path, name, keep_traces=name == "kept") for name in ("old", "kept", "used"))
+    stranger = tmp_path / "somebody" / "x@h"
+    stranger.mkdir(parents=True)
+    long_ago = time.time() - 100_000
+    for scratch in (old, kept, used):
+        window = fill(scratch, 1)
+        for place in (window, window.parent, *window.parent.iterdir()):
+            os.utime(place, (long_ago, long_ago))
+    fill(used, 2)
+    os.utime(stranger, (long_ago, long_ago))
+    scratch_of(tmp_path, "new")
+    assert not old.window(1).parent.exists()
+    assert kept.window(1).exists() and used.window(1).exists() and stranger.exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import threading
 import time
 from pathlib import Path
@@ -12,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from eroica.agent.looks import Subject, fitting
 from eroica.agent.witnesses import (
-    SignalFacts,
-    ask_by_signal,
     ask_py_spy,
     ask_worker,
-    parse_fault_dump,
+    fitting,
     stack_of,
 )
 from eroica.errors import UnavailableError
@@ -68,11 +64,6 @@ def test_a_py_spy_that_cannot_tell_gives_a_reason(tmp_path: Path, text: str, rea
         ask_py_spy(script(tmp_path / "spy", text), 7, 0.5)
 
 
-def test_a_missing_py_spy_gives_a_reason() -> None:
-    with pytest.raises(UnavailableError, match="not installed"):
-        ask_py_spy(None, 7, 0.5)
-
-
 def test_hostile_frames_are_made_printable_and_short() -> None:
     (frame,) = stack_of([("\x1b[2J" + "x" * 5000, "/a/b.py", -4)])
     assert frame.startswith("?[2Jxxx") and len(frame) < 400 and frame.endswith("(a/b.py)")
@@ -116,11 +107,6 @@ def test_an_answer_is_taken_with_what_is_wrong_in_it_noted(tmp_path: Path) -> No
     assert told.names == {8: "feeder"} and told.flight is None and "Flight Recorder" in told.notes[0]
 
 
-def test_a_recorder_in_which_nobody_records_says_nothing(tmp_path: Path) -> None:
-    told = asked(tmp_path, {"flight": {"pg_status": {}, "entries": []}})
-    assert told.flight is None and told.notes == ("its Flight Recorder is empty",)
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "null", "{", '{"question": 4}', '{"question": "D", "threads": [{"frames": [[1, 2]]}]}', "[" * 100_000],
@@ -128,11 +114,6 @@ def test_a_recorder_in_which_nobody_records_says_nothing(tmp_path: Path) -> None
 def test_a_foreign_answer_gives_a_reason(tmp_path: Path, text: str) -> None:
     with pytest.raises(UnavailableError):
         asked(tmp_path, text)
-
-
-def test_the_answer_to_another_question_is_none(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="within"):
-        asked(tmp_path, '{"question": "E"}')
 
 
 def test_links_and_ordinary_files_in_the_place_of_a_fifo_are_not_touched(tmp_path: Path) -> None:
@@ -161,29 +142,6 @@ def test_a_fifo_in_the_place_of_the_answer_does_not_hold_us(tmp_path: Path) -> N
     os.close(handle)
 
 
-FAULT_DUMP = """Thread 0x00007f01 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 327 in wait
-  File "/home/u/project/feed.py", line 12 in run
-
-Current thread 0x00007f02 [MainThread] (most recent call first):
-  File "/home/u/project/train.py", line 30 in <module>
-"""
-
-
-def test_a_fault_dump_is_read_with_the_training_thread_known() -> None:
-    other, training = parse_fault_dump(FAULT_DUMP, SignalFacts(12, 3, 0x7F02), 55)
-    assert other.stack == ("run (project/feed.py:12)", "wait (threading.py:327)") and other.thread_id == 0
-    assert training.stack == ("<module> (project/train.py:30)",)
-    assert (training.thread_id, training.name) == (55, "MainThread")
-
-
-def test_a_signal_that_is_not_ours_is_not_sent(tmp_path: Path) -> None:
-    ignored = SignalFacts()
-    for facts in (ignored, SignalFacts(10, 0, 1)):  # nobody here catches SIGUSR1: it would end this process
-        with pytest.raises(UnavailableError):
-            ask_by_signal(os.getpid(), tmp_path / "5.beat", facts, os.getpid(), 0.2)
-
-
 def test_looks_of_many_large_workers_fit_their_limit() -> None:
     stack = tuple(f"function_number_{i} (package/module.py:{i})" for i in range(60))
     threads = tuple(ThreadLook(name=f"t{i}", thread_id=i, stack=stack) for i in range(40))
@@ -196,9 +154,3 @@ def test_looks_of_many_large_workers_fit_their_limit() -> None:
     assert not any(child.threads for child in looks.first[0].children)
     small = HostLooks(look_id=1, host="h", first=(look,))
     assert fitting(small, limit=10_000_000) is small
-
-
-def test_a_subject_needs_only_what_a_beat_file_says(tmp_path: Path) -> None:
-    subject = Subject(Worker(global_rank=0), tmp_path / "1.beat", 1)
-    assert not subject.silent and subject.signal.number == 0
-    assert stat.S_ISDIR(tmp_path.stat().st_mode)

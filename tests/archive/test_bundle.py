@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from eroica.archive.bundle import BUNDLE_FILE, Bundle
+from eroica.archive.forget import forget
 from eroica.archive.load import count_patterns, looks_saved, open_saved, open_window, read_patterns
-from eroica.archive.store import Store, save_patterns, write_json
+from eroica.archive.store import save_patterns, write_json
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.wire.codec import encode_record
@@ -112,7 +113,7 @@ def test_a_window_with_one_file_is_opened_like_one_with_many(tmp_path: Path, pat
     file.write_bytes(data)
     _, found, notes = read_patterns(saved)
     assert len(found) == 3 and notes == ("1 pattern was left out: worker 3: it is damaged in the file",)
-    Store(tmp_path).forget()
+    forget(tmp_path)
     assert not directory.exists()
 
 

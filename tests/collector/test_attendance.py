@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from eroica.collector.history import Hints, final_verdict
@@ -13,10 +12,6 @@ from eroica.model.look import Ending
 from eroica.model.lost import Lost
 from eroica.model.verdict import (
     Breakdown,
-    Coverage,
-    Finding,
-    FindingFunction,
-    Hypothesis,
     IterationTimes,
     Verdict,
     VerdictWindow,
@@ -24,6 +19,7 @@ from eroica.model.verdict import (
 )
 from eroica.model.worker import Worker
 from eroica.wire.messages import AgentReport, OrderResult, WorkerStatus
+from support.verdicts import plain
 
 
 def status(rank: int, world: int = 4, pid: int = 0, baseline_s: float | None = 0.1, **more: object) -> WorkerStatus:
@@ -69,12 +65,6 @@ def test_who_was_never_seen_dropped_out_or_had_too_few_iterations_is_said() -> N
     )
 
 
-def test_many_short_processes_are_counted_as_such() -> None:
-    children = tuple(status(0, world=1, pid=10 + one, baseline_s=None, iteration=12, ended=True) for one in range(35))
-    found = attendance((99.0, children))
-    assert found == Attendance(35, 0, ("35 processes had only 12 iterations, too few to tell",))
-
-
 def test_a_worker_that_was_started_again_is_one_worker() -> None:
     first, second = (tuple(status(rank, 2, pid=pid + rank) for rank in range(2)) for pid in (10, 20))
     gone = tuple(status(rank, 2, pid=10 + rank, state="gone", ended=True) for rank in range(2))
@@ -92,12 +82,13 @@ def test_a_process_that_no_agent_could_see_is_known_by_its_log(tmp_path: Path) -
 
 
 def look(word: VerdictWord = "healthy") -> Verdict:
-    return Verdict(
-        eroica_version="0", job="j", verdict=word, summary=f"It is {word}.", iteration=IterationTimes(current_ms=100.0),
+    return plain(
+        word,
+        f"It is {word}.",
+        iteration=IterationTimes(current_ms=100.0),
         window=VerdictWindow(kind="iterations", first_iteration=20, last_iteration=60),
-        coverage=Coverage(workers_expected=4, workers_reported=4),
         breakdown=Breakdown(iteration_ms=100.0, shares={"forward": 1.0}),
-    )  # fmt: skip
+    )
 
 
 LOOKED = Hints(look=look())
@@ -168,30 +159,3 @@ def test_a_job_that_got_slow_after_a_healthy_window_does_not_end_healthy() -> No
     assert "3.0 times as long" in slow.summary and "no worker reported" in slow.summary
     assert "window 2 found nothing wrong; the window opened for it came to nothing" in slow.summary
     assert final(Hints(slowed=1.2), windows={2: window}).verdict == "healthy"
-
-
-def test_a_job_whose_pace_was_forgotten_with_its_pattern_is_not_called_healthy_where_its_history_tells() -> None:
-    """An agent that learns another pattern knows no past; the job's stretches do."""
-    pace = Lost(now=180.1, before=53.7, noise=10.7)
-    found = final(Hints(pace=pace))
-    assert found.verdict == "undetermined" and "3.4 times as long" in found.summary, found.summary
-    assert found.iteration == IterationTimes(best_ms=53.7, baseline_ms=53.7, current_ms=180.1, rest_ms=126.4)
-    weighed = Hypothesis(cause="unknown", function="f", workers=(), scope="all", gain=0.3, decision="weak")
-    window = msgspec.structs.replace(final(LOOKED), considered=(weighed,))
-    looked = final(Hints(pace=pace), windows={2: window})
-    assert looked.verdict == "undetermined" and looked.considered == (weighed,)
-    grown = FindingFunction(name="aten::mm", kind="compute")
-    finding = Finding(order=1, role="cause", cause="planned-change", function=grown, workers=(0,), scope="all")
-    planned = msgspec.structs.replace(window, findings=(finding,), summary="Since about iteration 9 ...")
-    assert final(Hints(pace=pace), windows={2: planned}).summary == planned.summary  # that is why it ended slow
-    still = final(LOOKED._replace(pace=Lost(now=60.0, before=53.7, noise=10.7)))
-    assert still.verdict == "healthy" and "ended 1.1 times" in still.summary and still.iteration.rest_ms == 0.0
-
-
-def test_a_standstill_that_passed_hides_no_slow_end() -> None:
-    hang = msgspec.structs.replace(final(Hints()), verdict="blocked")
-    slow = final_verdict("j", {3: hang}, 4, 4, passed={3}, hints=Hints(pace=Lost(now=98.3, before=32.2, noise=6.4)))
-    assert slow.verdict == "undetermined" and "3.1 times" in slow.summary
-    varies = final_verdict("j", {3: hang}, 4, 4, passed={3}, hints=LOOKED._replace(slowed=1.2))
-    assert varies.verdict == "healthy" and "iterations of 4 workers ended 1.2 times as long" in varies.summary
-    assert "went on" in varies.summary

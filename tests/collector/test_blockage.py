@@ -8,24 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eroica.collector.blockage import Blockages, Examine
-from eroica.collector.resume import History
+from eroica.collector.ledger import History
 from eroica.collector.windows import Windows
 from eroica.model.look import Ending, HostLooks
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, ProfileRequest, WindowLine, WorkerStatus, WorkerTrigger
+from support.verdicts import plain
 
 KILLED = Ending(kind="signal", number=9)
 STANDING = "worker 1 waits for a lock"
 
 
 def verdict(word: str = "blocked", summary: str = STANDING) -> Verdict:
-    return Verdict(
-        eroica_version="0", job="j", verdict=word, summary=summary, window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=4, workers_reported=4),
-    )  # fmt: skip
+    return plain(word, summary)
 
 
 class Fleet:
@@ -143,29 +141,6 @@ def test_a_host_that_hands_nothing_in_is_left_out_after_the_deadline() -> None:
     assert work.blockage.looks[1].notes == ("h1: its agent did not hand in its looks in time",)
 
 
-def test_a_host_whose_agent_is_gone_is_not_waited_for() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    fleet.mute = {"h1"}
-    fleet.step(11.0)
-    fleet.silence(0)
-    fleet.step(0.25)
-    (work,) = fleet.work
-    assert work.blockage.looks[1].notes == ("h1: its agent does not report any more",)
-
-
-def test_a_silence_that_ends_before_the_verdict_is_a_note() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    fleet.deaf = {"h0", "h1"}
-    fleet.silence(2)
-    fleet.step(1.0)
-    fleet.wake(2)
-    fleet.step(0.25)
-    assert fleet.lines() == [(1, "done", "")] and not fleet.blockages.on and not fleet.blockages.busy
-    assert "worker 2 stood still for 13 s at iteration 8 and went on by itself" in fleet.notes
-
-
 def test_a_silence_that_ends_during_the_diagnosis_takes_its_verdict_back() -> None:
     fleet = Fleet()
     fleet.step(1.0)
@@ -176,21 +151,6 @@ def test_a_silence_that_ends_during_the_diagnosis_takes_its_verdict_back() -> No
     fleet.judge(verdict())
     assert fleet.lines() == [(1, "passed", "blocked")]
     assert fleet.blockages.standing == frozenset() and fleet.in_phase("passed") == {1}
-
-
-def test_a_restart_during_the_diagnosis_takes_its_verdict_back() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    fleet.silence(2)
-    fleet.step(0.25)
-    for rank in range(4):
-        fleet.die(rank)
-    fleet.step(0.25)
-    fleet.statuses = {rank: Fleet.newborn(rank, 200 + rank) for rank in range(4)}
-    fleet.step(0.5)
-    fleet.judge(verdict())
-    assert fleet.lines() == [(1, "restarted", "blocked")]
-    assert fleet.in_phase("restarted") == {1}
 
 
 def test_after_the_verdict_there_is_no_second_look_until_progress_and_then_the_verdict_counts_no_more() -> None:
@@ -237,17 +197,6 @@ def test_somebody_moved_between_the_looks_is_no_verdict_and_another_look_comes_a
     assert len(fleet.work) == 1 and fleet.work[0].window.window_id == 2
 
 
-def test_a_job_that_often_stands_still_for_a_while_is_looked_at_less_and_less() -> None:
-    fleet = Fleet()
-    fleet.deaf = {"h0", "h1"}
-    for _ in range(100):
-        fleet.silence(0)
-        fleet.step(1.0)
-        fleet.wake(0)
-        fleet.step(4.0)
-    assert 3 <= len(fleet.lines()) <= 12
-
-
 @pytest.mark.parametrize("state", ["finished", "failed"])
 def test_a_blocked_worker_that_ends_by_an_exception_or_is_watched_no_more_has_not_gone_on(state: str) -> None:
     fleet = Fleet()
@@ -259,52 +208,6 @@ def test_a_blocked_worker_that_ends_by_an_exception_or_is_watched_no_more_has_no
         fleet.change(rank, ended=True, ending=Ending(kind="signed-off", number=1))
     fleet.step(0.5)
     assert end(fleet, 1) == [] and fleet.blockages.standing == {1}
-
-
-def test_a_worker_that_rests_while_others_train_keeps_no_window_from_opening() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    fleet.silence(3)
-    fleet.step(0.5)
-    fleet.judge(None)
-    fleet.change(0, trigger=WorkerTrigger(count=1, reason="slow", baseline_s=0.1, current_s=0.2))
-    fleet.step(2.0)
-    assert fleet.lines()[1][:2] == (2, "probe")
-
-
-def test_a_standstill_of_unknown_cause_that_lasts_to_the_end_is_the_last_word() -> None:
-    fleet = Fleet()
-    fleet.blocked(1)
-    fleet.wake(1)
-    fleet.step(0.5)
-    fleet.silence(0, 1, 2, 3)
-    fleet.step(0.5)
-    fleet.judge(verdict("undetermined"))
-    assert fleet.blockages.standing == {2}
-    fleet.die(2)
-    fleet.step(2.0)
-    assert end(fleet, 1)[0].blockage.deaths[0].worker.global_rank == 2, "a death may say more"
-
-
-def test_a_death_is_told_even_if_the_looks_under_way_at_the_end_tell_nothing() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    fleet.silence(0, 1, 3)
-    fleet.die(2)
-    fleet.step(2.0)
-    fleet.work.clear()
-    assert end(fleet, 1) == []
-    (work,) = fleet.blockages.examined(fleet.now, 1, verdict("undetermined"))
-    assert work.blockage.deaths[0].worker.global_rank == 2
-
-
-def test_a_failed_diagnosis_is_told_as_such() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    fleet.silence(3)
-    fleet.step(0.5)
-    fleet.blockages.examined(fleet.now, 1, None, failed=True)
-    assert fleet.lines() == [(1, "failed", "")] and not fleet.blockages.busy
 
 
 def test_while_the_job_stands_still_no_other_window_opens() -> None:
@@ -319,16 +222,6 @@ def test_while_the_job_stands_still_no_other_window_opens() -> None:
     assert fleet.lines()[1][:2] == (2, "probe")
 
 
-def test_a_window_that_is_open_already_goes_on_to_its_deadline() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    assert fleet.windows.asked(fleet.now, ProfileRequest()).window_id == 1
-    fleet.step(0.25)
-    fleet.silence(0, 1, 2, 3)
-    fleet.step(60.0)
-    assert fleet.lines()[:2] == [(1, "given up", ""), (2, "examining", "")]
-
-
 def test_late_foreign_and_repeated_looks_are_dropped() -> None:
     fleet = Fleet()
     fleet.step(1.0)
@@ -341,17 +234,6 @@ def test_late_foreign_and_repeated_looks_are_dropped() -> None:
     assert not fleet.blockages.expects(HostLooks(look_id=1, host="h0"))
     assert len(fleet.blockages.looked(fleet.now, HostLooks(look_id=1, host="h1"))) == 1
     assert fleet.blockages.looked(fleet.now, HostLooks(look_id=0, host="h0")) == []
-
-
-def test_survivors_that_stand_still_bring_the_dead_into_the_blockage() -> None:
-    fleet = Fleet()
-    fleet.step(2.0)
-    fleet.die(3)
-    fleet.silence(0, 1, 2)
-    fleet.step(0.5)
-    (work,) = fleet.work
-    (death,) = work.blockage.deaths
-    assert death.worker.global_rank == 3 and death.iteration == 16 and death.lived_on_s >= 0.25
 
 
 def end(fleet: Fleet, exit_status: int | None, asked: bool = False) -> list[Examine]:
@@ -384,34 +266,6 @@ def test_a_command_that_did_not_fail_or_was_told_to_end_gets_none(status: int | 
     assert end(fleet, status, asked) == [] and not fleet.blockages.loss
 
 
-def test_of_workers_that_vanish_together_from_a_command_that_failed_nobody_is_named_but_all_are_told() -> None:
-    fleet = Fleet()
-    fleet.step(2.0)
-    for rank in range(4):
-        fleet.die(rank, Ending(kind="unknown") if rank < 2 else Ending(kind="signal", number=15))
-    fleet.step(0.25)
-    assert end(fleet, 1) == []
-    assert "status 1, and workers 0, 1 vanished too close together" in fleet.blockages.loss
-
-
-def test_a_blockage_that_lasts_to_the_end_keeps_its_verdict_and_a_death_after_it_adds_none() -> None:
-    fleet = Fleet()
-    fleet.blocked(1)
-    fleet.die(1)
-    fleet.step(0.5)
-    assert end(fleet, 1) == [] and fleet.blockages.standing == {1}
-
-
-def test_after_exit_status_0_nothing_stood_still_to_the_end() -> None:
-    fleet = Fleet()
-    fleet.blocked(1)
-    for rank in range(4):
-        fleet.die(rank, Ending(kind="signed-off"))
-    fleet.step(0.25)
-    assert end(fleet, 0) == []
-    assert fleet.blockages.standing == frozenset() and fleet.in_phase("passed") == {1}
-
-
 @pytest.mark.parametrize(("status", "standing"), [(0, frozenset()), (1, {1})])
 def test_where_nobody_knows_the_commands_status_that_of_the_workers_tells(status: int, standing: set[int]) -> None:
     fleet = Fleet()
@@ -423,17 +277,6 @@ def test_where_nobody_knows_the_commands_status_that_of_the_workers_tells(status
     fleet.step(0.25)
     assert end(fleet, None) == []
     assert fleet.blockages.standing == standing
-
-
-def test_the_end_of_the_job_uses_the_looks_that_are_there_or_gives_up() -> None:
-    for deaf, phase in (({"h1"}, "examining"), ({"h0", "h1"}, "given up")):
-        fleet = Fleet()
-        fleet.step(1.0)
-        fleet.deaf = deaf
-        fleet.silence(1)
-        fleet.step(0.5)
-        assert bool(end(fleet, -2, True)) == (phase == "examining")
-        assert fleet.lines()[0][1] == phase
 
 
 def test_a_restart_leaves_the_verdict_in_the_history_and_says_so() -> None:
@@ -454,16 +297,6 @@ def test_a_restart_leaves_the_verdict_in_the_history_and_says_so() -> None:
     assert [death.worker.pid for death in work.blockage.deaths] == [202]
 
 
-def test_a_death_that_the_launcher_answered_with_a_restart_is_a_note() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    fleet.die(1)
-    fleet.step(0.5)
-    fleet.statuses = {rank: Fleet.newborn(rank, 200 + rank) for rank in range(4)}
-    fleet.step(0.5)
-    assert "worker 1 (h0, pid 101) was ended by SIGKILL at iteration 8; the job was started again" in fleet.notes
-
-
 def test_a_new_collector_takes_earlier_verdicts_over_until_somebody_gets_further() -> None:
     window = Window(window_id=3, purpose="blocked", kind="blocked", reason="", first_iteration=8, last_iteration=8)
     line = WindowLine(window_id=3, purpose="blocked", phase="done")
@@ -478,22 +311,6 @@ def test_a_new_collector_takes_earlier_verdicts_over_until_somebody_gets_further
     fleet.wake(0, 1, 2, 3)
     fleet.step(1.0)
     assert fleet.in_phase("passed") == {3} and "went on by itself after iteration 8" in fleet.notes
-
-
-def test_the_status_says_what_is_going_on() -> None:
-    fleet = Fleet()
-    fleet.step(1.0)
-    assert fleet.blockages.shown_in(fleet.windows.status()) is None
-    fleet.deaf = {"h0"}
-    fleet.silence(0, 1)
-    fleet.step(0.25)
-    shown = fleet.blockages.shown_in(fleet.windows.status())
-    assert shown is not None and shown[0] == "looking" and "workers 0, 1 silent" in shown[1]
-    fleet.deaf = set()
-    fleet.step(0.25)
-    fleet.judge(verdict())
-    shown = fleet.blockages.shown_in(fleet.windows.status())
-    assert shown is not None and shown[0] == "blocked" and STANDING in shown[1]
 
 
 WORDS = ["step", "wait", "silence", "wake", "die", "deaf", "judge", "pass", "restart", "mute"]

@@ -133,16 +133,3 @@ def test_a_death_after_which_the_others_trained_on_does_not_explain_their_stands
     deaths = story(None, ended_by(KILL), None)
     deaths.reported(20.0, report(status(0, iteration=50 + further), status(2, iteration=50 + further)))
     assert [death.worker.global_rank for death in deaths.bereaved()] == ranks
-
-
-def test_workers_that_join_are_not_compared_with_all_that_live() -> None:
-    """Of 100,000 that would be the collector's first four minutes."""
-    deaths = Lives()
-    deaths.reported(0.0, report(status(0), status(1)))
-
-    class Unread(dict):  # type: ignore[type-arg]
-        def values(self) -> None:  # type: ignore[override]
-            raise AssertionError("all lives were looked at")
-
-    deaths._lives = Unread(deaths._lives)
-    assert deaths.reported(1.0, report(status(2))) is None

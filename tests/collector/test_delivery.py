@@ -10,13 +10,19 @@ import httpx
 import msgspec
 import pytest
 
-from eroica.agent.link import CollectorLink
+from eroica.agent.home import CollectorLink
+from eroica.archive.bundle import BUNDLE_FILE
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store
+from eroica.collector import arrivals
+from eroica.collector.arrivals import head_in
+from eroica.collector.baseline import disturbance
+from eroica.collector.ledger import read_history
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
-from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from eroica.model.pattern import FunctionKey, FunctionPattern, Neighbor, WorkerPattern
+from eroica.model.verdict import Verdict
+from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
@@ -27,6 +33,7 @@ from eroica.wire.messages import (
     WorkerStatus,
 )
 from eroica.wire.version import PROTOCOL
+from support.verdicts import plain
 
 TOKEN, WORKERS = "secret", 4
 
@@ -44,10 +51,7 @@ def pattern(rank: int, window_id: int = 1, functions: int = 30) -> WorkerPattern
 
 def judge(job: str, order: Analyze, settings: Settings) -> Verdict:
     names = {row.key.name for one in order.patterns for row in one.functions}
-    return Verdict(
-        eroica_version="0", job=job, verdict="healthy", summary=f"{len(order.patterns)} of {len(names)}", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=1, workers_reported=1),
-    )  # fmt: skip
+    return plain("healthy", f"{len(order.patterns)} of {len(names)}", job=job)
 
 
 class Job:
@@ -154,3 +158,117 @@ def test_what_is_no_pattern_is_refused_with_one_error(tmp_path: Path, body: byte
         assert (await job.links[0]._client.post("/v1/patterns", content=body)).status_code == 400
 
     with_job(tmp_path, script)
+
+
+def test_a_collector_that_is_killed_inside_a_window_loses_nothing_that_it_has_taken(tmp_path: Path) -> None:
+    async def script(job: Job) -> None:
+        window_id = await job.open(100)
+        for rank in (0, 2):
+            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
+        file = tmp_path / "windows" / str(window_id) / "patterns" / BUNDLE_FILE
+        with file.open("ab") as cut:
+            cut.write(b"\x01\x03\x00\x00\x00\xff\x07")
+        job.start()
+        job.collector.resume(read_history(tmp_path, "was ended by SIGKILL"))
+        await job.tell(510, OrderResult(window_id=window_id, status="done", kind="window"))
+        for rank in (1, 3):
+            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
+        assert await job.verdict(window_id) == "4 of 30"
+        assert not file.exists() and len(list(file.parent.glob("*.pattern"))) == WORKERS
+
+    with_job(tmp_path, script)
+
+
+def test_a_worker_whose_pattern_is_damaged_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    seen: list[Analyze] = []
+
+    def keep(job: str, order: Analyze, settings: Settings) -> Verdict:
+        seen.append(order)
+        return judge(job, order, settings)
+
+    async def script(job: Job) -> None:
+        job.collector._analysis = keep
+        window_id = await job.open(100)
+        for rank in range(WORKERS):
+            if rank == WORKERS - 1:  # the last one has not come when a disk damages another one
+                file = tmp_path / "windows" / str(window_id) / "patterns" / BUNDLE_FILE
+                data = bytearray(file.read_bytes())
+                data[-9] ^= 1
+                file.write_bytes(data)
+            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
+        assert await job.verdict(window_id) == "3 of 30"
+
+    with_job(tmp_path, script)
+    assert [one.worker.global_rank for one in seen[0].patterns] == [0, 1, 3]
+    (note,) = seen[0].notes
+    assert note.startswith("worker 2: ") and "damaged" in note
+
+
+def test_many_workers_keep_one_file_and_few_get_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(job: Job) -> None:
+        for at, few in ((100, WORKERS - 1), (1000, WORKERS)):
+            monkeypatch.setattr(arrivals, "FEW_WORKERS", few)
+            window_id = await job.open(at)
+            for rank in range(WORKERS):
+                await deliver_of(job)(pattern(rank, window_id))
+            assert await job.verdict(window_id) == "4 of 30"
+
+    with_job(tmp_path, script)
+    names = [sorted(path.name for path in tmp_path.glob(f"windows/{one}/patterns/*")) for one in (1, 2)]
+    assert names == [[BUNDLE_FILE], [f"{rank}.pattern" for rank in range(WORKERS)]]
+    for window_id in (1, 2):
+        _, found, notes = read_patterns(open_window(tmp_path / "windows" / str(window_id)))
+        assert not notes
+        assert list(found) == [pattern(rank, window_id) for rank in range(WORKERS)]
+
+
+def test_a_disk_that_takes_nothing_costs_the_files_and_not_the_verdict(tmp_path: Path) -> None:
+    async def script(job: Job) -> None:
+        window_id = await job.open(100)
+        (tmp_path / "windows" / str(window_id) / "patterns").write_bytes(b"in the way")
+        for rank in range(WORKERS):
+            assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
+        assert await job.verdict(window_id) == "4 of 30"
+        assert any("could not write into" in note for note in job.collector.windows.ledger.notes)
+        assert not job.collector._arrivals._unwritten
+
+    with_job(tmp_path, script)
+
+
+def test_a_window_is_compared_with_the_whole_patterns_of_its_baseline(tmp_path: Path) -> None:
+    compared: list[Analyze] = []
+
+    def keep(job: str, order: Analyze, settings: Settings) -> Verdict:
+        compared.append(order)
+        return judge(job, order, settings)
+
+    store = Store(tmp_path)
+    collector = Collector("j", store, Settings(), "t", keep)
+    heads: dict[int, list[WorkerPattern]] = {1: [], 2: []}
+    for window_id, into in heads.items():
+        for rank in range(WORKERS):
+            content = encode_record(pattern(rank, window_id))
+            into.append(head_in(content))
+            collector._arrivals.take(into[-1], content)
+        collector._arrivals.close(window_id, collector._arrivals.settle(window_id))
+    window = Window(window_id=2, purpose="slow", reason="", first_iteration=1, last_iteration=2)
+    order = Analyze(
+        window=window, patterns=tuple(heads[2]), baseline=tuple(heads[1][:3]), expected_workers=4, notes=(),
+        asked_at=0.0,
+    )  # fmt: skip
+    collector._judge(order)
+    (tmp_path / "windows" / "1" / "patterns" / "0.pattern").unlink()
+    collector._judge(order)
+    whole = [pattern(rank, 1) for rank in range(3)]
+    assert [list(one.baseline) for one in compared] == [whole, whole[1:]]
+    assert compared[0].patterns == tuple(pattern(rank, 2) for rank in range(WORKERS)) and compared[0].notes == ()
+    assert compared[1].notes == ("in the baseline window: worker 0: its pattern is not there any more",)
+
+
+def test_a_head_tells_whether_others_disturbed_its_window_and_that_a_device_was_traced() -> None:
+    facts = {"cores_outside": 30.0, "run_queue_wait": 0.5, "cpu_count": 32.0, "load": 40.0}
+    beside = tuple(Neighbor(name=f"other{at}", pid=at, cpu_cores=float(at)) for at in range(1, 9))
+    whole = msgspec.structs.replace(pattern(0), host_facts=facts, neighbors=beside, has_accelerator=True)
+    head = head_in(encode_record(whole))
+    assert disturbance([head]) == disturbance([whole]) != "" and head.has_accelerator
+    assert len(head.neighbors) < len(beside) and head.host_facts.keys() < facts.keys()

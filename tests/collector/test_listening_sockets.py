@@ -100,15 +100,6 @@ def test_sent_elsewhere_it_ends_without_a_verdict_and_points_there(tmp_path: Pat
     assert read_address(tmp_path, "a") == HOME and not (tmp_path / "verdict.json").exists()
 
 
-def test_one_that_others_come_to_stays(tmp_path: Path) -> None:
-    async def work(doors: Doors, collector: Collector, url: str) -> None:
-        await ask(url, "/v1/open", OpenRequest(host="127.0.0.2"))
-        assert (await ask(url, "/v1/elsewhere", HOME)).status_code == 400
-        assert not collector.finished.is_set()
-
-    with_doors(tmp_path, work)
-
-
 def test_a_named_door_is_open_from_the_start(tmp_path: Path) -> None:
     with listening(Endpoint("127.0.0.2", 0)) as free:
         door = Endpoint("127.0.0.2", free.getsockname()[1])
@@ -119,16 +110,6 @@ def test_a_named_door_is_open_from_the_start(tmp_path: Path) -> None:
         assert known.url == door.url and read_address(tmp_path, "a") != known
 
     with_doors(tmp_path, work, door)
-
-
-def test_another_hosts_address_in_a_shared_directory_stays_its_own(tmp_path: Path) -> None:
-    announce_to_all(tmp_path, HOME)
-
-    async def work(doors: Doors, collector: Collector, url: str) -> None:
-        assert url.startswith("http://127.0.0.1:")
-
-    with_doors(tmp_path, work)
-    assert msgspec.json.decode((tmp_path / "collector.json").read_bytes(), type=Address) == HOME
 
 
 def test_after_a_death_the_next_one_listens_where_other_hosts_knew_it(tmp_path: Path) -> None:

@@ -5,21 +5,12 @@ import sys
 
 import psutil
 
-from eroica.archive.forget import forget
 from eroica.archive.store import PAGE_FILE, Store
 from eroica.collector import child_processes
 from eroica.collector.child_processes import Pages, page_of
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from support.verdicts import plain
 
-VERDICT = Verdict(
-    eroica_version="0",
-    job="job",
-    verdict="healthy",
-    summary="Healthy: nothing ever looked wrong.",
-    window=None,
-    iteration=IterationTimes(),
-    coverage=Coverage(workers_expected=2, workers_reported=2),
-)
+VERDICT = plain("healthy", "Healthy: nothing ever looked wrong.", job="job")
 
 
 async def drawn(pages, *windows):
@@ -76,12 +67,3 @@ def test_closing_does_not_wait_for_a_drawing_that_hangs(tmp_path, monkeypatch):
     assert drawing.status() != psutil.STATUS_ZOMBIE  # it is still at it
     drawing.kill()
     drawing.wait()
-
-
-def test_a_new_job_of_the_same_name_forgets_pages(tmp_path):
-    store = Store(tmp_path)
-    store.save_verdict(1, VERDICT)
-    for file in (page_of(tmp_path), page_of(tmp_path, 1)):
-        file.write_bytes(b"old")
-    forget(store.run)
-    assert not list(tmp_path.rglob(PAGE_FILE))

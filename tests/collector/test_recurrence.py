@@ -8,17 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eroica.collector.history import final_verdict
-from eroica.collector.recurrence import combine, grows, with_recurrence
+from eroica.collector.recurrence import combine, with_recurrence
 from eroica.model.verdict import (
-    NAMED,
     Coverage,
     Finding,
     FindingFunction,
-    Hypothesis,
     IterationTimes,
     Verdict,
     VerdictWindow,
 )
+from support.verdicts import plain
 
 
 def found(
@@ -45,15 +44,12 @@ def found(
 
 def window(*findings: Finding, word: str = "", reported: int = 8, iterations: int = 50) -> Verdict:
     ordered = tuple(msgspec.structs.replace(finding, order=order) for order, finding in enumerate(findings, 1))
-    return Verdict(
-        eroica_version="0",
-        job="j",
-        verdict=word or ("slow" if findings else "healthy"),  # type: ignore[arg-type]
-        summary="It is slow." if findings else "It is healthy.",
+    return plain(
+        word or ("slow" if findings else "healthy"),
+        "It is slow." if findings else "It is healthy.",
+        *ordered,
         window=VerdictWindow(kind="iterations", first_iteration=100, last_iteration=100 + iterations),
-        iteration=IterationTimes(),
         coverage=Coverage(workers_expected=8, workers_reported=reported),
-        findings=ordered,
     )
 
 
@@ -96,24 +92,6 @@ def test_the_same_cause_on_other_workers_each_time_rotates_and_blames_none() -> 
     assert "orker 1 " not in verdict.summary
 
 
-def test_workers_that_overlap_do_not_rotate() -> None:
-    verdict = final(window(found("compute-slow", 2)), window(found("compute-slow", 2, 3)))
-    cause = cause_of(verdict)
-    assert cause.workers == (2,) and cause.recurrence is not None and cause.recurrence.kind == "recurring"
-
-
-def test_one_host_of_several_is_the_same_place_even_if_another_of_its_workers_is_named() -> None:
-    a, b = (found("cpu-contention", worker, hosts=("node-1",)) for worker in (0, 1))
-    elsewhere = found("slow-collective-everywhere", 4, hosts=("node-2",), gain=0.06)
-    cause = cause_of(final(window(a), window(b, elsewhere)))
-    assert cause.recurrence is not None and cause.recurrence.kind == "recurring" and cause.scope == "some"
-
-
-def test_on_a_single_host_the_host_tells_nothing() -> None:
-    cause = cause_of(final(*(window(found("cpu-contention", worker)) for worker in (0, 1, 2))))
-    assert cause.recurrence is not None and cause.recurrence.kind == "rotating"
-
-
 def test_twice_on_different_workers_is_not_yet_rotating() -> None:
     """It may be two troubles, the first of which was mended."""
     verdict = final(window(found("slow-data-loading", 2)), window(found("slow-data-loading", 5)))
@@ -147,11 +125,6 @@ def test_the_more_precise_name_stands_whichever_window_had_it(vague: str, precis
         assert 0.8 < cause.confidence < combine((0.8, 0.8))
 
 
-def test_a_vague_name_for_other_workers_is_not_refined() -> None:
-    cause = cause_of(final(window(found("unknown", 1, gain=0.5, function="no function")), window(LOADER)))
-    assert cause.cause == "unknown" and cause.workers == (1,)
-
-
 def test_a_weak_window_beside_healthy_ones_is_a_one_off_and_believed_less() -> None:
     weak = found("slow-data-loading", 2, confidence=0.5)
     after = final(window(weak), window(), window(), window())
@@ -162,11 +135,6 @@ def test_a_weak_window_beside_healthy_ones_is_a_one_off_and_believed_less() -> N
     before = final(window(), window(), window(), window(weak))  # it had perhaps not begun
     assert cause.confidence < cause_of(before).confidence < 0.5
     assert before.summary.endswith("Seen in one of 4 windows (window 4), the last of them.")
-
-
-def test_a_sure_window_survives_a_healthy_one() -> None:
-    sure = found("slow-data-loading", 2, confidence=0.95)
-    assert 0.9 < cause_of(final(window(sure), window())).confidence < 0.95
 
 
 @pytest.mark.parametrize(
@@ -183,14 +151,6 @@ def test_a_window_that_could_not_show_it_says_nothing_against_it(silent: Verdict
     assert cause.confidence == 0.9 and cause.recurrence is not None and cause.recurrence.kind == "single"
 
 
-def test_a_cause_beside_a_heavier_one_is_not_refuted_by_coming_second() -> None:
-    both = found("compute-slow", 5, gain=0.1), found("slow-data-loading", 2, gain=0.3)
-    verdict = final(window(both[1], both[0]), window(both[0], both[1]), window(both[1], both[0]))
-    assert cause_of(verdict).cause == "slow-data-loading" and cause_of(verdict).confidence > 0.9
-    recurrences = [one.recurrence for one in verdict.findings]
-    assert [one and one.windows for one in recurrences] == [(1, 2, 3), (1, 2, 3)]
-
-
 def test_windows_that_contradict_each_other_are_undetermined_and_say_what_would_settle_it() -> None:
     verdict = final(window(LOADER), window(found("compute-slow", 5)))
     assert verdict.verdict == "undetermined" and verdict.exit_code == 4
@@ -199,46 +159,10 @@ def test_windows_that_contradict_each_other_are_undetermined_and_say_what_would_
     assert [finding.order for finding in verdict.findings] == [1, 2]
 
 
-def weighed(cause: str, *workers: int, decision: str = NAMED) -> Hypothesis:
-    return Hypothesis(cause=cause, function="f", workers=workers, scope="some", gain=0.3, decision=decision)
-
-
-def test_windows_that_contradict_each_other_offer_both_claims_first() -> None:
-    weak = weighed("unknown", 1, decision="weak")
-    loader, slow = weighed("slow-data-loading", 2), weighed("compute-slow", 5)
-    old = msgspec.structs.replace(window(LOADER), considered=(loader, weak))
-    new = msgspec.structs.replace(window(found("compute-slow", 5)), considered=(slow, weak))
-    assert {*final(old, new).considered[:2]} == {loader, slow} and final(old, new).considered[2:] == (weak,)
-
-
-def test_an_undetermined_job_offers_what_its_last_window_that_weighed_anything_did() -> None:
-    loader = weighed("slow-data-loading", 2, decision="weak")
-    old = msgspec.structs.replace(window(word="undetermined"), considered=(loader,))
-    assert final(old, window(word="undetermined")).considered == (loader,)
-    assert final(old, window()).considered == ()
-
-
-def test_the_heavier_of_two_is_not_doubted_for_a_light_one() -> None:
-    verdict = final(window(LOADER), window(found("compute-slow", 5, gain=0.06)))
-    assert verdict.verdict == "slow" and cause_of(verdict).cause == "slow-data-loading"
-
-
-def test_two_names_for_the_same_worker_are_no_contradiction() -> None:
-    verdict = final(window(found("compute-slow", 2)), window(found("load-imbalance", 2)))
-    assert verdict.verdict == "slow" and cause_of(verdict).workers == (2,)
-
-
 def test_a_cause_that_has_taken_the_place_of_another_stands() -> None:
     old, new = window(found("slow-data-loading", 2, gain=0.32)), window(found("compute-slow", 5))
     verdict = final(old, old, new, new)
     assert verdict.verdict == "slow" and cause_of(verdict).cause == "compute-slow"
-
-
-def test_gains_that_rise_beyond_their_uncertainty_are_getting_worse() -> None:
-    verdict = final(*(window(found("slow-data-loading", 2, gain=gain)) for gain in (0.1, 0.2, 0.35)))
-    cause = cause_of(verdict)
-    assert cause.recurrence is not None and cause.recurrence.kind == "worsening"
-    assert "growing: 10 % of the iteration at first, 35 % at last" in verdict.summary
 
 
 def test_a_cause_that_grows_says_by_how_much_an_hour() -> None:
@@ -260,13 +184,6 @@ def test_a_cause_that_grows_says_by_how_much_an_hour() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "gains", [(0.1, 0.3), (0.3, 0.31, 0.32), (0.1, 0.4, 0.2), (0.3, 0.2, 0.1), (None, 0.1, 0.4), ()]
-)
-def test_few_noisy_or_falling_gains_are_not_getting_worse(gains: tuple[float | None, ...]) -> None:
-    assert not grows(gains)
-
-
 def test_a_windows_own_verdict_says_what_was_known_then() -> None:
     earlier = {1: window(), 2: window(LOADER)}
     marked = with_recurrence(3, window(LOADER), earlier)
@@ -276,21 +193,6 @@ def test_a_windows_own_verdict_says_what_was_known_then() -> None:
     first = cause_of(with_recurrence(1, window(LOADER), {})).recurrence
     assert first is not None and first.kind == "single"
     assert Verdict.from_json(marked.to_json()) == marked
-
-
-def test_a_verdict_from_before_recurrence_was_recorded_can_be_read() -> None:
-    old = window(LOADER).to_json().replace(b'"recurrence": null', b'"next_step": ""')
-    assert cause_of(Verdict.from_json(old)).recurrence is None
-
-
-@given(st.lists(st.floats(0, 1), max_size=12), st.randoms(use_true_random=False))
-def test_belief_is_a_probability_that_grows_with_windows_in_any_order(confidences: list[float], random: object) -> None:
-    belief = combine(confidences)
-    shuffled = list(confidences)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert 0 <= belief <= 1
-    assert combine(shuffled) == pytest.approx(belief)
-    assert belief >= min(max(confidences, default=0.0), 0.99) - 1e-9
 
 
 CAUSES = st.sampled_from(["slow-data-loading", "compute-slow", "unknown", "python-on-critical-path"])
@@ -318,14 +220,6 @@ def test_whatever_the_windows_say_the_final_cause_is_one_of_theirs(windows: list
         assert finding.recurrence is not None and finding.recurrence.looked <= len(windows)
         assert len(finding.recurrence.gains) == len(finding.recurrence.windows) <= finding.recurrence.looked
     assert Verdict.from_json(verdict.to_json()) == verdict
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(0.1, 0.99), min_size=1, max_size=5), st.permutations(range(5)))
-def test_the_order_of_windows_that_agree_does_not_matter(confidences: list[float], order: list[int]) -> None:
-    windows = [window(found("compute-slow", 2, confidence=confidence)) for confidence in confidences]
-    shuffled = [windows[at] for at in order if at < len(windows)]
-    assert cause_of(final(*windows)).confidence == pytest.approx(cause_of(final(*shuffled)).confidence, abs=2e-3)
 
 
 def test_what_communication_alone_found_slow_stands_until_a_window_finds_nothing_wrong() -> None:

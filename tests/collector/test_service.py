@@ -12,15 +12,13 @@ import msgspec
 import pytest
 
 from eroica.archive.load import open_window, read_patterns
-from eroica.archive.store import Store, save_patterns
-from eroica.collector.resume import History, read_history
+from eroica.archive.store import Store
+from eroica.collector.ledger import History, read_history
 from eroica.collector.service import MAX_LOOKS_BYTES, MAX_PATTERN_BYTES, Collector
 from eroica.collector.windows import Analyze
-from eroica.errors import InputError
 from eroica.model.look import HostLooks
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Recurrence, Verdict
-from eroica.model.window import Window
+from eroica.model.verdict import Recurrence, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.address import Address, announce_to_all
@@ -34,6 +32,8 @@ from eroica.wire.messages import (
     OrderResult,
     WorkerStatus,
 )
+from support.verdicts import cause as named
+from support.verdicts import plain
 
 TOKEN = "secret"
 
@@ -57,10 +57,7 @@ def pattern(window_id: int) -> WorkerPattern:
 
 
 def judge(job: str, order: Analyze, settings: Settings) -> Verdict:
-    return Verdict(
-        eroica_version="0", job=job, verdict="healthy", summary=f"{len(order.patterns)} seen", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=1, workers_reported=1),
-    )  # fmt: skip
+    return plain("healthy", f"{len(order.patterns)} seen", job=job)
 
 
 def with_collector(
@@ -144,21 +141,6 @@ def test_garbage_is_refused_with_a_reason(tmp_path: Path, path: str, body: bytes
     with_collector(tmp_path, script)
 
 
-def test_a_job_of_which_no_window_was_judged_is_undetermined(tmp_path: Path) -> None:
-    for workers, said in (((status(10),), "No window was judged"), ((), "No worker was seen")):
-
-        async def script(
-            collector: Collector, client: httpx.AsyncClient, workers: tuple[WorkerStatus, ...] = workers
-        ) -> None:
-            await tell(client, *workers)
-            await client.post("/v1/finish")
-            await asyncio.wait_for(collector.run(0.01), 5)
-
-        with_collector(tmp_path, script)
-        found = Verdict.from_json((tmp_path / "verdict.json").read_bytes())
-        assert found.verdict == "undetermined" and found.summary.startswith(said)
-
-
 def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
@@ -173,37 +155,9 @@ def test_a_run_directory_that_cannot_be_written_is_a_note_not_an_end(tmp_path: P
     with_collector(blocked, script)
 
 
-def test_an_unreadable_pattern_costs_only_itself(tmp_path: Path) -> None:
-    directory = tmp_path / "windows" / "3"
-    window = Window(window_id=3, purpose="manual", reason="", first_iteration=1, last_iteration=2)
-    save_patterns(directory, window, [pattern(3)])
-    (directory / "patterns" / "5.pattern").write_bytes(b"cut of")
-    loaded, patterns, notes = read_patterns(open_window(directory))
-    assert loaded == window and len(patterns) == 1 and "5.pattern" in notes[0]
-    with pytest.raises(InputError, match="no usable pattern"):
-        read_patterns(open_window(tmp_path))
-
-
-def test_a_collector_that_no_agent_ever_finds_ends_by_itself(tmp_path: Path) -> None:
-    times = iter([0.0, 0.0, *[59.0] * 4])  # then a minute and more has passed
-
-    async def go() -> None:
-        collector = Collector("j", Store(tmp_path), Settings(), TOKEN, judge, clock=lambda: next(times, 61.0))
-        await asyncio.wait_for(collector.run(0.01), 5)
-        assert collector.final is not None and collector.final.verdict == "undetermined"
-
-    asyncio.run(go())
-
-
 def test_a_windows_verdict_on_disk_says_that_an_earlier_window_found_the_same(tmp_path: Path) -> None:
-    cause = Finding(
-        order=1, role="cause", cause="compute-slow", function=FindingFunction(name="f", kind="compute"), workers=(0,),
-        scope="some", gain=0.2, confidence=0.8,
-    )  # fmt: skip
-    found = Verdict(
-        eroica_version="0", job="j", verdict="slow", summary="Slow.", window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=1, workers_reported=1), findings=(cause,),
-    )  # fmt: skip
+    cause = named("compute-slow", 0, kind="compute", gain=0.2, confidence=0.8)
+    found = plain("slow", "Slow.", cause)
 
     async def script(collector: Collector, client: httpx.AsyncClient) -> None:
         collector.resume(History(last_id=1, verdicts=((1, found),)))
@@ -279,23 +233,6 @@ def test_a_collector_to_which_nobody_reported_says_nothing_over_that_of_the_job(
     assert (tmp_path / "status.json").read_bytes() == status_text
 
 
-def test_what_was_concluded_is_final_no_more_once_workers_report(tmp_path: Path) -> None:
-    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
-        await tell(client, status(100))
-        collector.interrupt()
-        await asyncio.wait_for(collector.run(0.01), 5)
-
-    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
-        collector.resume(read_history(tmp_path, "ended with status 143"))
-        await tell(client)
-        assert (tmp_path / "verdict.json").exists()
-        await tell(client, status(200))
-        assert not (tmp_path / "verdict.json").exists()
-
-    with_collector(tmp_path, first)
-    with_collector(tmp_path, second)
-
-
 def test_a_window_goes_on_with_the_collector_that_comes_after_one_that_was_killed(tmp_path: Path) -> None:
     def two(iteration: int, order: OrderResult | None = None) -> list[WorkerStatus]:
         one = status(iteration, order)
@@ -334,28 +271,3 @@ def test_a_window_goes_on_with_the_collector_that_comes_after_one_that_was_kille
     assert [
         line.phase for line in msgspec.json.decode((tmp_path / "status.json").read_bytes(), type=JobStatus).windows
     ] == ["done"]
-
-
-def test_a_third_collector_does_not_go_on_with_what_the_second_may_have_died_of(tmp_path: Path) -> None:
-    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
-        await tell(client, status(100))
-        await client.post("/v1/profile", content=msgspec.msgpack.encode({}))
-        await tell(client, status(101))
-        told = await tell(client, status(113, OrderResult(window_id=1, status="done", kind="probe", events=10)))
-        assert told.order is not None and told.order.kind == "window"
-
-    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
-        found = read_history(tmp_path, "was ended by SIGKILL")
-        assert found.underway is not None and found.underway.ranks == ((0, 0),)
-        collector.resume(found)
-        collector._tick()
-        collector.save_status()
-
-    with_collector(tmp_path, first)
-    later = tmp_path / "windows" / "2"  # communication has spoken meanwhile
-    later.mkdir()
-    (later / "verdict.json").write_text("{}")
-    with_collector(tmp_path, second)
-    last = read_history(tmp_path, "was ended by SIGKILL")
-    assert last.underway is None
-    assert [(line.window_id, line.phase) for line in last.lines if line.window_id == 1] == [(1, "lost")]

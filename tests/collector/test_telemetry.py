@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is an extra: pip install -e '.[dev]'")
@@ -28,9 +27,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from eroica.collector.telemetry import Telemetry
 from eroica.model.history import IterationHistory, Mark
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.wire.address import read_address
 from eroica.wire.messages import JobStatus, WindowLine
+from support.verdicts import cause, plain
 
 KINDS = {
     "/v1/logs": ExportLogsServiceRequest,
@@ -64,14 +63,8 @@ STATUS = JobStatus(
         WindowLine(window_id=2, purpose="slow", phase="done", verdict="slow"),
     ),
 )
-CAUSE = Finding(
-    order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="load\x1b[31m", kind="python"),
-    workers=(2,), scope="some", gain=0.38, confidence=0.97, next_step="Read ahead.",
-)  # fmt: skip
-VERDICT = Verdict(
-    eroica_version="0", job="train", verdict="slow", summary="Worker 2 loads.", window=None, findings=(CAUSE,),
-    iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
-)  # fmt: skip
+CAUSE = cause("slow-data-loading", 2, function="load\x1b[31m", gain=0.38, confidence=0.97, next_step="Read ahead.")
+VERDICT = plain("slow", "Worker 2 loads.", CAUSE, job="train")
 
 
 class Heard:
@@ -205,24 +198,6 @@ def test_a_verdict_is_a_log_record_in_the_span_of_its_window(monkeypatch: pytest
         "slow": 1,
     }
     assert points["eroica.verdict.gain"][0].as_double == 0.38
-
-
-def test_step_durations_go_on_when_restarted_workers_count_from_zero() -> None:
-    seen = [(5_000, 24.0), (5_000, 24.0), (5_000, None), (3, None), (40, 20.0), (60, 22.0)]
-    statuses = [msgspec.structs.replace(STATUS, iteration=at, mean_ms=mean_ms) for at, mean_ms in seen]
-    now = [statuses[0]]
-    with receiving() as server:
-
-        async def go() -> None:
-            telemetry = Telemetry("train", "node-1", server.url, lambda: now[0], lambda: HISTORY, 60.0)
-            for number, status in enumerate(statuses, start=1):
-                now[0] = status
-                telemetry.judged(number, VERDICT)
-            await telemetry.close(10)
-
-        asyncio.run(go())
-    (steps,) = server.points()["megatron.training.step_duration_ms"]
-    assert (steps.count, steps.sum) == (3, 66.0)  # 24 once, then 20 and 22 of the second life
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])

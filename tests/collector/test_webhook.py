@@ -6,28 +6,23 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
-import socket
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from eroica.archive.store import Store
 from eroica.collector import webhook as module
 from eroica.collector.service import Collector
-from eroica.collector.webhook import MOST_PER_JOB, MOST_WAITING, PAUSES_S, Webhook
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.collector.webhook import PAUSES_S, Webhook
+from eroica.model.verdict import Verdict
 from eroica.settings import Settings, load_settings
-from eroica.wire.address import read_address
+from support.verdicts import cause as named
+from support.verdicts import plain
 
 SECRET = "T000-B000-shhh"
 Answer = tuple[int, dict[str, str], str]
@@ -36,14 +31,8 @@ HANGING: Answer = (0, {}, "")
 
 
 def verdict(worker: int = 2) -> Verdict:
-    cause = Finding(
-        order=1, role="cause", cause="slow-link", function=FindingFunction(name="f", kind="collective"),
-        workers=(worker,), scope="some", gain=0.2, confidence=0.9, next_step="Look at the cable.",
-    )  # fmt: skip
-    return Verdict(
-        eroica_version="0", job="j", verdict="slow", summary="The link of worker 2 is slow.", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4), findings=(cause,),
-    )  # fmt: skip
+    cause = named("slow-link", worker, kind="collective", gain=0.2, next_step="Look at the cable.")
+    return plain("slow", "The link of worker 2 is slow.", cause)
 
 
 class Chat(ThreadingHTTPServer):
@@ -141,12 +130,6 @@ def test_a_verdict_is_told_once_in_slacks_form() -> None:
     assert told.notes == [] and told.pauses == []
 
 
-def test_as_json_the_whole_verdict_goes_with_the_text() -> None:
-    with chat(OK) as server:
-        Told(server.url, webhook_format="json").go(3)
-    assert server.heard[0]["verdict"]["findings"][0]["cause"] == "slow-link" and "text" in server.heard[0]
-
-
 @pytest.mark.parametrize("trouble", [(500, {}, "oh"), (503, {}, ""), (429, {"Retry-After": "7"}, "rate_limited")])
 def test_trouble_that_passes_costs_a_pause(trouble: Answer) -> None:
     with chat(trouble, OK) as server:
@@ -196,14 +179,6 @@ def test_a_refusal_is_final_and_only_a_plain_word_of_it_is_quoted(said: str, quo
     assert told.notes == [f"the webhook was not told of the job's final verdict: it answers 404{quoted}"]
 
 
-def test_a_closed_port_is_tried_again() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        url = f"http://127.0.0.1:{gone.getsockname()[1]}/{SECRET}"
-    told = Told(url)
-    assert told.go(3) == {"failed": 1} and len(told.pauses) == len(PAUSES_S)
-    assert told.notes == ["the webhook was not told of the verdict of window 3: no connection (ConnectError)"]
-
-
 def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TRY_S", 0.2)
     monkeypatch.setattr(module, "PAUSES_S", (0.1,))
@@ -218,22 +193,6 @@ def test_the_end_of_the_job_waits_for_nobody() -> None:
         told = Told(server.url, patience_s=0.1)
         assert told.go(1, 2, 3) == {"failed": 3}
     assert len(told.notes) == 3 and all("the job ended before" in note for note in told.notes)
-
-
-def test_more_than_can_wait_is_left_out() -> None:
-    with chat(OK) as server:
-        told = Told(server.url)
-        assert told.go(*range(1, MOST_WAITING + 2)) == {"sent": MOST_WAITING, "failed": 1}
-    assert "too many wait" in told.notes[0]
-
-
-def test_the_cap_of_a_job_holds_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 100)
-    monkeypatch.setattr("eroica.collector.webhook.MOST_PER_HOUR", 100)
-    with chat(OK) as server:
-        told = Told(server.url)
-        assert told.go(*range(1, MOST_PER_JOB + 3)) == {"sent": MOST_PER_JOB, "withheld": 2}
-    assert len(server.heard) == MOST_PER_JOB and "only stand in its windows" in told.notes[0]
 
 
 @pytest.mark.parametrize("url", [f"ftp://h/{SECRET}", SECRET, f"http:///{SECRET}", f"http://h:x/{SECRET}", "http://["])
@@ -264,38 +223,3 @@ def test_the_address_is_in_no_log_and_no_file_of_the_collector(
     assert len(server.heard) == 1 and any(b"the webhook was not told" in data for data in written)
     assert not [data for data in written if SECRET.encode() in data]
     assert SECRET not in caplog.text and SECRET not in repr(settings)
-
-
-def test_a_collector_tells_its_last_verdict_and_ends_even_if_nobody_answers(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with chat(HANGING) as server:
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("EROICA_")},
-            "EROICA_JOB": "j",
-            "EROICA_RUN_DIR": str(run),
-            "EROICA_RUNTIME_DIR": str(tmp_path),
-            "EROICA_WEBHOOK_URL": server.url,
-            "EROICA_WEBHOOK_ON": "undetermined",
-        }
-        process = subprocess.Popen([sys.executable, "-m", "eroica.collector"], env=environment)
-        try:
-            known = None
-            while known is None and process.poll() is None:
-                time.sleep(0.02)
-                known = read_address(run)
-            assert known is not None
-            headers = {"Authorization": f"Bearer {known.token}"}
-            assert httpx.post(f"{known.url}/v1/finish", headers=headers, trust_env=False).status_code == 204
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
-            process.wait()
-    assert [heard["text"].splitlines()[0] for heard in server.heard] == [
-        "Job j has ended. Over all its windows: undetermined."
-    ]
-    notes = json.loads((run / "status.json").read_bytes())["notes"]
-    assert [note for note in notes if "webhook" in note] == [
-        "the webhook was not told of the job's final verdict: the job ended before there was an answer"
-    ]
-    written = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
-    assert written and not [data for data in written if SECRET.encode() in data]

@@ -7,28 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eroica.collector import span
+from eroica.collector import opening
+from eroica.collector.ledger import History
 from eroica.collector.opening import Wanted
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import WorkerPattern
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.verdict import IterationTimes, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, OrderMessage, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
+from support.verdicts import cause, plain
 
 ITERATION_S = 0.1
 
 
 def make_verdict(word: str, current_ms: float | None = None) -> Verdict:
-    return Verdict(
-        eroica_version="0",
-        job="j",
-        verdict=word,
-        summary="",
-        window=None,
-        iteration=IterationTimes(current_ms=current_ms),
-        coverage=Coverage(workers_expected=2, workers_reported=2),
-    )
+    return plain(word, iteration=IterationTimes(current_ms=current_ms))
 
 
 class Fleet:
@@ -167,20 +161,6 @@ def test_a_window_of_many_events_gives_up_operators_first_then_time_and_says_so(
     assert (told in "; ".join(fleet.work[-1].notes)) if told else not fleet.work[-1].notes
 
 
-def test_operators_once_given_up_are_given_up_in_later_windows_too() -> None:
-    fleet = manual_fleet(max_window_events=500_000, window_s=1.0)
-    fleet.events, fleet.events_without_operators = 100_000, 100
-    for _ in range(2):
-        fleet.step()
-        fleet.windows.asked(fleet.now, ProfileRequest())
-        fleet.step(80)
-        fleet.deliver(0, 1)
-        work = fleet.work[-1]
-        assert work.notes == ("operators are not recorded: one iteration makes 100,000 trace events",)
-        fleet.windows.analyzed(fleet.now, work.window.window_id, make_verdict("healthy"))
-        fleet.events = 1000
-
-
 @pytest.mark.parametrize(
     ("iteration_s", "wanted_s", "expected"),
     [(0.002, 5.0, 500), (0.002, 0.1, 500), (0.1, 1.0, 20), (0.1, 5.0, 50), (1.0, 3.0, 20), (5.0, 3.0, 12)],
@@ -189,22 +169,10 @@ def test_a_window_holds_twenty_iterations_and_a_second_but_no_more_than_a_minute
     iteration_s: float, wanted_s: float, expected: int
 ) -> None:
     wanted = Wanted("baseline", "", wanted_s)
-    length = span.iterations(wanted, iteration_s, 10, 150_000, Settings())
+    length = opening.iterations(wanted, iteration_s, 10, 150_000, Settings())
     assert length == expected
-    lack = span.shortfall(length, iteration_s, 10, wanted)
+    lack = opening.shortfall(length, iteration_s, 10, wanted)
     assert lack == ("the window holds 12 iterations in 60 s: iterations take 5 s" if iteration_s == 5.0 else "")
-
-
-@pytest.mark.parametrize(("iteration_s", "asked", "expected"), [(0.1, 5, 5), (0.1, 5000, 200), (0.002, 5000, 500)])
-def test_a_window_that_is_asked_for_by_iterations_keeps_the_bound_on_them(
-    iteration_s: float, asked: int, expected: int
-) -> None:
-    assert span.iterations(Wanted("manual", "", 1.0, asked), iteration_s, 10, 150_000, Settings()) == expected
-
-
-def test_a_second_look_is_never_smaller_than_the_first() -> None:
-    wanted = Wanted("slow", "", 2.0, least=50)
-    assert span.iterations(wanted, 0.1, 10, 150_000, Settings()) == 50
 
 
 def test_a_probe_that_met_a_long_iteration_is_followed_by_another_before_it_shortens_the_window() -> None:
@@ -228,25 +196,6 @@ def test_a_probe_that_met_a_long_iteration_is_followed_by_another_before_it_shor
     assert "given up" not in {line.phase for line in fleet.windows.status().windows}
 
 
-@pytest.mark.parametrize("missed", [(0, 1), (1,)])
-def test_the_first_probe_counts_for_whom_the_second_missed(missed: tuple[int, ...]) -> None:
-    fleet = manual_fleet(window_s=4.0, max_window_events=600_000)
-    fleet.step()
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step()
-    fleet.events, fleet.duration_s = 28_000, 0.3
-    fleet.step(14)
-    second = fleet.windows.order
-    assert second is not None and second.kind == "probe"
-    for rank in fleet.statuses:
-        late = msgspec.structs.replace(fleet.result(second, 0, 0.0), status="missed")
-        fleet.change(rank, result=late if rank in missed else fleet.result(second, 3_000, 0.05))
-    fleet.step()
-    window = fleet.windows.order
-    assert window is not None and window.kind == "window"
-    assert window.last_iteration - window.first_iteration == 21
-
-
 def test_a_window_whose_two_iterations_would_stop_the_training_for_seconds_is_not_opened() -> None:
     fleet = manual_fleet()
     fleet.events = fleet.events_without_operators = 600_000
@@ -256,43 +205,6 @@ def test_a_window_whose_two_iterations_would_stop_the_training_for_seconds_is_no
     line = fleet.windows.status().windows[0]
     assert line.phase == "given up" and "600000 trace events" in line.summary
     assert "hard_window_events to 1200000" in line.summary
-
-
-def test_a_trigger_is_not_probed_again_and_again_where_no_window_can_open() -> None:
-    fleet = manual_fleet(cooldown_s=100.0)
-    fleet.events = fleet.events_without_operators = 600_000
-    fleet.change(0, trigger=trigger(1))
-    fleet.step(40)
-    for count in range(2, 9):  # 70 s
-        fleet.change(0, trigger=trigger(count))
-        fleet.step(100)
-    assert len(fleet.windows.status().windows) == 1
-    fleet.step(300)
-    fleet.change(0, trigger=trigger(9))
-    fleet.step(20)
-    assert len(fleet.windows.status().windows) == 2
-
-
-@pytest.mark.parametrize(("events", "hard"), [(300_000, 1_000_000), (600_000, 2_000_000)])
-def test_a_window_of_many_events_opens_within_the_hard_limit(events: int, hard: int) -> None:
-    fleet = manual_fleet(hard_window_events=hard)
-    fleet.events = fleet.events_without_operators = events
-    fleet.step()
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step(40)
-    order = fleet.windows.order
-    assert order is not None and (order.kind, order.last_iteration - order.first_iteration) == ("window", 2)
-
-
-def test_the_host_with_the_least_scratch_space_sets_the_length_for_everybody() -> None:
-    fleet = manual_fleet()
-    fleet.step()
-    fleet.windows.take(fleet.now, AgentReport(host="h2", pid=2, event_budget=4000))
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step(40)
-    order = fleet.windows.order
-    assert order is not None and order.kind == "window"
-    assert order.last_iteration - order.first_iteration == 4 and order.max_events == 4000
 
 
 def test_a_worker_that_misses_the_start_is_left_out_and_named() -> None:
@@ -332,17 +244,6 @@ def test_a_probe_that_nobody_answers_is_given_up_and_cancelled() -> None:
     assert not fleet.windows.busy
     assert fleet.windows.order is not None and fleet.windows.order.kind == "cancel"
     assert "given up" in fleet.windows.status().windows[0].phase
-
-
-def test_workers_that_are_far_apart_do_not_keep_the_collector_from_giving_up() -> None:
-    """An actor and a critic count iterations of their own: the one behind never gets to the other's window."""
-    fleet = manual_fleet()
-    fleet.step()
-    fleet.change(1, iteration=1_000_000_000)
-    fleet.step()
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step(4000)
-    assert fleet.windows.status().windows[0].phase not in ("probe", "window")
 
 
 def trigger(count: int, current_s: float = 0.134) -> WorkerTrigger:
@@ -386,97 +287,8 @@ def test_a_job_that_is_far_slower_than_its_last_window_showed_need_not_wait(curr
     assert fleet.windows.busy == opens
 
 
-def test_an_early_window_comes_once_a_pause_and_only_for_more_than_the_last_one_was_opened_for() -> None:
-    fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
-    fleet.change(0, trigger=trigger(1, 0.3))
-    finish_window(fleet, "slow", current_ms=100.0)  # it was over when the window opened
-    fleet.step(350)
-    fleet.change(0, trigger=trigger(2, 0.3))
-    fleet.step()
-    assert not fleet.windows.busy
-    fleet.change(0, trigger=trigger(3, 0.5))
-    finish_window(fleet, "slow", current_ms=500.0)
-    fleet.step(350)
-    fleet.change(0, trigger=trigger(4, 5.0))
-    fleet.step()
-    assert not fleet.windows.busy
-
-
-def test_after_a_window_by_hand_and_for_other_triggers_the_pause_is_kept() -> None:
-    fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
-    fleet.change(0, trigger=trigger(1))
-    finish_window(fleet, "slow", current_ms=134.0)
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    finish_window(fleet, "healthy", current_ms=100.0)
-    fleet.step(350)
-    fleet.change(0, trigger=trigger(2, 0.9))
-    fleet.change(1, trigger=msgspec.structs.replace(trigger(1, 0.9), kind="expected"))
-    fleet.step()
-    assert not fleet.windows.busy
-
-
-def test_what_a_window_asked_for_by_hand_has_slowed_down_opens_no_other_one() -> None:
-    fleet = manual_fleet(cooldown_s=500.0, window_s=1.0)
-    fleet.step()
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    finish_window(fleet, "healthy")
-    fleet.change(0, trigger=trigger(1))
-    fleet.step(100)  # 10 s
-    assert not fleet.windows.busy
-    fleet.windows.asked(fleet.now, ProfileRequest())  # who asks need not wait
-    finish_window(fleet, "healthy")
-    fleet.step(350)
-    fleet.change(0, trigger=trigger(2))
-    fleet.step()
-    assert fleet.windows.busy and fleet.windows.status().windows[-1].purpose == "slow"
-
-
-def test_iterations_beyond_the_stated_expectation_open_a_window_that_knows_it() -> None:
-    fleet = manual_fleet(window_s=1.0)
-    expected = WorkerTrigger(count=1, kind="expected", reason="expected 0.05 s", baseline_s=0.05, current_s=0.1)
-    fleet.change(0, trigger=expected)
-    fleet.step(400)
-    fleet.deliver(0, 1)
-    (work,) = fleet.work
-    assert (work.window.purpose, work.window.baseline_iteration_s) == ("expected", 0.05)
-
-
-def test_the_pause_between_windows_grows_but_not_without_end() -> None:
-    fleet = manual_fleet(cooldown_s=100.0, window_s=1.0)
-    for count in range(12):
-        fleet.now = fleet.windows._opening.quiet_until + 1.0
-        fleet.change(0, trigger=trigger(count + 1))
-        finish_window(fleet, "slow")
-    assert 100.0 < fleet.windows._opening.quiet_until - fleet.now <= 1800.0
-
-
-def test_a_baseline_window_that_failed_is_tried_again() -> None:
-    fleet = Fleet(Windows("j", Settings(baseline_window_s=1.0)))
-    fleet.deaf = {0, 1}
-    for rank in (0, 1):
-        fleet.change(rank, steady=True)
-    fleet.step(400)
-    fleet.deaf = set()
-    fleet.step(600)
-    fleet.deliver(0, 1)
-    assert len(fleet.windows.baseline) == 2
-
-
-def test_a_failed_analysis_is_told_as_such() -> None:
-    fleet = manual_fleet(window_s=1.0)
-    fleet.step()
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step(40)
-    fleet.deliver(0, 1)
-    fleet.windows.analyzed(fleet.now, 1, None)
-    assert fleet.windows.status().windows[0].phase == "failed" and not fleet.windows.busy
-
-
 def sure(confidence: float) -> Verdict:
-    finding = Finding(
-        order=1, role="cause", cause="garbage-collection", function=FindingFunction(name="gc", kind="python"),
-        workers=(0,), scope="some", gain=0.4, confidence=confidence,
-    )  # fmt: skip
+    finding = cause("garbage-collection", 0, gain=0.4, confidence=confidence)
     return msgspec.structs.replace(make_verdict("slow"), findings=(finding,))
 
 
@@ -506,11 +318,19 @@ def test_a_short_window_whose_verdict_is_not_sure_is_followed_by_a_whole_one(
     assert not fleet.windows.busy, "one after a look is enough"
 
 
-def test_a_window_that_finds_nothing_absolves() -> None:
-    fleet = manual_fleet(first_look_s=0.0)
+def test_a_first_look_that_another_collector_took_over_is_followed_by_a_whole_window_too() -> None:
+    settings = Settings(baseline_window=False, window_s=20.0, first_look_s=2.0, max_window_iterations=1000)
+    fleet = Fleet(Windows("j", settings))
     fleet.change(0, trigger=trigger(1))
-    finish_window(fleet, "healthy")
-    assert fleet.windows.absolved == 1
+    while fleet.windows.order is None or fleet.windows.order.kind != "window":
+        fleet.step()
+    underway, fleet.windows = fleet.windows.underway(fleet.now, 0.0), Windows("j", settings)
+    fleet.windows.resume(fleet.now, 0.0, History(last_id=1, underway=underway))
+    finish_window(fleet, "undetermined")
+    fleet.step(600)
+    fleet.deliver(0, 1)
+    whole = fleet.work.pop().window
+    assert whole.last_iteration - whole.first_iteration >= 140 and whole.purpose == "slow"
 
 
 def test_the_baseline_window_is_taken_once_and_handed_to_later_analyses() -> None:
@@ -549,35 +369,6 @@ def test_a_baseline_window_that_has_not_opened_gives_way_to_a_trigger() -> None:
     assert [(work.window.purpose, work.counts) for work in fleet.work] == [("slow", True)]
 
 
-def test_a_request_during_the_baseline_window_is_told_the_window_that_it_will_get() -> None:
-    fleet = Fleet(Windows("j", Settings(baseline_window_s=1.0, window_s=1.0)))
-    for rank in (0, 1):
-        fleet.change(rank, steady=True)
-    fleet.step(5)
-    assert fleet.windows.busy
-    promised = fleet.windows.asked(fleet.now, ProfileRequest()).window_id
-    fleet.step(100)
-    fleet.deliver(0, 1)
-    fleet.step(1)
-    window = fleet.windows.status().windows[-1]
-    assert (window.window_id, window.purpose) == (promised, "manual")
-
-
-def test_patterns_of_another_window_are_ignored() -> None:
-    fleet = manual_fleet(window_s=1.0)
-    fleet.step()
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    fleet.step(40)
-    late = WorkerPattern(
-        worker=fleet.statuses[0].worker, window_id=77, first_iteration=0, last_iteration=1, duration_s=1.0,
-        iteration_us=b"", wait_us=b"", functions=(),
-    )  # fmt: skip
-    fleet.windows.take_pattern(late)
-    fleet.windows.tick(fleet.now)
-    fleet.deliver(0, 1)
-    assert len(fleet.work) == 1
-
-
 @pytest.mark.parametrize(
     ("state", "current_s", "missing"),
     [("learning", None, "ten equal ones are needed"), ("steady", None, "three are needed"), ("steady", 30.0, "")],
@@ -612,23 +403,6 @@ def test_the_end_of_the_job_waits_for_patterns_under_way_but_not_for_ever() -> N
     assert len(fleet.work) == 1
 
 
-@pytest.mark.parametrize(("patience_s", "waits_s"), [(1e6, 10.0), (4.0, 4.0)])
-def test_a_window_that_is_closed_after_the_end_of_the_job_is_not_waited_for_any_longer(
-    patience_s: float, waits_s: float
-) -> None:
-    fleet = manual_fleet(window_s=1.0, window_deadline_s=30.0)
-    fleet.step()
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    while fleet.windows.order is None or fleet.windows.order.kind != "window":
-        fleet.step()
-    ended_at = fleet.now
-    fleet.windows.job_ended(ended_at, patience_s)
-    fleet.step(40)
-    assert fleet.windows.status().windows[-1].phase == "summarizing" and fleet.now < ended_at + waits_s
-    fleet.work += fleet.windows.tick(ended_at + waits_s + 0.1)
-    assert len(fleet.work) == 1
-
-
 @given(st.lists(st.sampled_from(["step", "ask", "miss", "deliver", "die", "trigger"]), max_size=60), st.integers(1, 4))
 def test_whatever_happens_there_is_at_most_one_window_and_time_closes_it(script: list[str], ranks: int) -> None:
     fleet = Fleet(Windows("j", Settings(baseline_window=False, window_s=0.5)), ranks=ranks)
@@ -657,27 +431,32 @@ def test_whatever_happens_there_is_at_most_one_window_and_time_closes_it(script:
     assert not fleet.windows.busy
 
 
-@pytest.mark.parametrize("word", ["slow", "undetermined"])
-def test_a_window_by_hand_never_changes_the_trigger(word: str) -> None:
-    fleet = manual_fleet(window_s=1.0)
-    fleet.step()
-    fleet.windows.asked(fleet.now, ProfileRequest())
-    finish_window(fleet, word)
-    assert fleet.windows.absolved == 0
-    fleet.step(350)  # the short pause after it
-    fleet.change(0, trigger=trigger(1))
-    fleet.step()
-    assert fleet.windows.busy
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        pytest.param((30_000, 0.12), (3_000, 0.04), 13_125, id="a validation at every third step, then a usual step"),
+        pytest.param((30_000, 0.12), (30_000, 0.12), 30_000, id="twice the long one"),
+        pytest.param((30_000, 0.12), (31_000, 0.13), 31_000, id="a longer one"),
+        pytest.param((30_000, 0.12), (9_000, 0.075), 9_000, id="the second was longer than the mean, too"),
+        pytest.param((6_000, 1.0), (6_000, 0.05), 6_000, id="long without more events"),
+    ],
+)
+def test_two_probes_tell_how_many_events_the_mean_iteration_makes(
+    first: tuple[int, float], second: tuple[int, float], expected: int
+) -> None:
+    probes = [
+        OrderResult(window_id=1, status="done", kind="probe", events=events, duration_s=duration_s)
+        for events, duration_s in (first, second)
+    ]
+    assert opening.events_between(*probes, iteration_s=0.07) == pytest.approx(expected, abs=1)
 
 
-def test_right_after_somebody_joined_a_window_waits_for_the_others_but_not_long() -> None:
-    windows = Windows("j", Settings(baseline_window=False))
-    trigger = WorkerTrigger(count=1, reason="slow", baseline_s=0.1, current_s=0.2)
-    first = msgspec.structs.replace(Fleet(windows).statuses[0], trigger=trigger)
-    for now in (0.0, 5.0):
-        windows.take(now, AgentReport(host="h", pid=1, workers=(first,)))
-        windows.tick(now)
-        assert windows.order is None
-    windows.take(10.5, AgentReport(host="h", pid=1, workers=(first,)))
-    windows.tick(10.5)
-    assert windows.order is not None
+def test_a_large_job_reports_more_seldom_and_gets_its_orders_earlier() -> None:
+    assert opening.report_pause_s(8, is_busy=True) == pytest.approx(0.008)  # less than agents wait anyway
+    assert opening.report_pause_s(8, is_busy=False) == pytest.approx(0.032)
+    assert opening.report_pause_s(400, is_busy=False) == 0.5
+    for is_busy in (False, True):
+        assert opening.report_pause_s(2000, is_busy) == 2.0
+        assert opening.report_pause_s(12_500, is_busy) == 4.0
+    assert opening.lead(0.1, 8) * 0.1 <= 1.1
+    assert opening.lead(0.1, 12_500) * 0.1 >= 5.0

@@ -8,32 +8,6 @@ from eroica.hardware import cpu
 from eroica.hardware.store import read_samples
 from eroica.hardware.writer import SampleWriter
 
-STAT = (
-    b"4894 (python3) R 4853 4850 2390 0 -1 4194304 1930 0 0 0 348 12 0 0 20 0 1 0 107679 16977920 3362 "
-    b"18446744073709551615 94497518444544 94497518444885 140736696983184 0 0 0 0 16781312 2 0 0 0 17 1 0 0 0 0 0\n"
-)
-HOST = b"""cpu  100 0 50 1000 5 1 2 7 0 0
-cpu0 60 10 30 500 5 1 2 7 0 0
-cpu1 40 0 20 500 0 0 0 0 0 0
-intr 12345 0 9
-ctxt 4242
-"""
-
-
-@pytest.mark.parametrize("name", [b"a) S (b", b"((", b") R", b"S) D 1 2"])
-def test_a_thread_may_be_named_like_the_fields_around_it(name: bytes) -> None:
-    assert cpu.parse_state(b"7 (" + name + b") D 1 2 3") == ord("D")
-
-
-@pytest.mark.parametrize("text", [b"", b"12 (pyth", b"12 (python3)", b"12 (python3) "])
-def test_a_cut_status_line_has_no_state(text: bytes) -> None:
-    with pytest.raises(ValueError, match="no thread state"):
-        cpu.parse_state(text)
-
-
-def test_every_core_has_busy_and_stolen_time_and_idle_does_not_count() -> None:
-    assert cpu.parse_host_cpus(HOST) == {"cpu0": (1_030_000_000, 70_000_000), "cpu1": (600_000_000, 0)}
-
 
 def test_a_probe_of_a_missing_thread_says_so_and_keeps_no_descriptor(tmp_path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))

@@ -57,23 +57,11 @@ def test_a_load_under_way_is_busy_time_with_its_round_trip_and_queue(tmp_path) -
     assert use.retransmits == pytest.approx(3)
 
 
-def test_small_messages_that_wait_for_their_acknowledgement_are_not_busy_time(tmp_path) -> None:
-    moved = IDLE._replace(bytes_received=500_000)
-    small = moved._replace(bytes_acked=60, busy_us=40_000, queued_bytes=60)
-    (use,) = link_uses(capture(), sampled(tmp_path, [IDLE], [moved], [small]))
-    assert (use.sent_bytes, use.busy_s) == (60, 0)
-    assert use.received_bytes == pytest.approx(500_000)
-
-
 @pytest.mark.parametrize("ends", [("127.0.0.1", "127.0.0.1"), ("10.0.0.1", "10.0.0.1"), ("::1", "::1"), ("", "")])
 def test_connections_inside_the_host_are_no_links(tmp_path, ends: tuple[str, str]) -> None:
     one = IDLE._replace(local=ends[0], remote=ends[1])
     samples = sampled(tmp_path, [one], [one._replace(bytes_acked=900_000, busy_us=900_000)])
     assert link_uses(capture(), samples) == ()
-
-
-def test_an_idle_connection_gets_no_channel(tmp_path) -> None:
-    assert sampled(tmp_path, [IDLE], [IDLE._replace(bytes_acked=100)]).series == ()
 
 
 def test_bytes_sent_over_our_own_connection_reach_the_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from eroica.hardware.cpu import ASLEEP, HIDDEN, NAPPING, Target, descendants, is_alive, threads_of
+from eroica.hardware.cpu import ASLEEP, HIDDEN, NAPPING, Target, is_alive, threads_of
 from eroica.hardware.sampler import Pace, Sampler
 from eroica.hardware.store import Samples, read_samples
 
@@ -95,16 +94,6 @@ def test_a_signal_ends_the_sampler_with_everything_written(
     assert read_samples(tmp_path).series
 
 
-def test_the_sampler_ends_when_its_workers_are_gone(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as short:
-        running = _sample(tmp_path, "--pid", str(short.pid))
-        _wait_for_samples(tmp_path)
-        short.kill()
-    assert running.communicate(timeout=20)[1] == b""
-    assert running.returncode == 0
-    assert read_samples(tmp_path).devices("cpu_process") == (str(short.pid),)
-
-
 def test_the_sampler_ends_when_its_parent_is_gone(worker: tuple[int, int], tmp_path: Path) -> None:
     code = (
         "import os, subprocess, sys, time\n"
@@ -119,24 +108,6 @@ def test_the_sampler_ends_when_its_parent_is_gone(worker: tuple[int, int], tmp_p
     while is_alive(sampler) and time.monotonic() < end:
         time.sleep(0.02)
     assert not is_alive(sampler)
-
-
-def test_a_thread_started_later_is_found(tmp_path: Path) -> None:
-    sampler = Sampler([Target(os.getpid(), os.getpid())], tmp_path, hz=100)
-    stop = threading.Event()
-    began = time.monotonic()
-    late: list[threading.Thread] = []
-
-    def stopped() -> bool:
-        if not late and time.monotonic() - began > 0.1:
-            late.append(threading.Thread(target=stop.wait))
-            late[0].start()
-        return time.monotonic() - began > 1.0
-
-    sampler.run(stopped)
-    stop.set()
-    late[0].join()
-    assert f"{os.getpid()}/{late[0].native_id}" in read_samples(tmp_path).devices("cpu")
 
 
 def test_a_probe_that_fails_is_left_out_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -156,13 +127,6 @@ def test_a_probe_that_fails_is_left_out_and_the_rest_goes_on(tmp_path: Path) -> 
     samples = read_samples(tmp_path)
     assert "Broken stopped: [Errno 5] Input/output error" in samples.notes
     assert samples.find("state", f"{os.getpid()}/{os.getpid()}") is not None
-
-
-def test_children_that_were_started_by_a_stranger_do_not_count(worker: tuple[int, int]) -> None:
-    pid, child = worker
-    assert descendants(Target(pid, pid)) == [child]
-    assert descendants(Target(pid, pid), frozenset({child})) == []
-    assert set(descendants(Target(os.getpid(), os.getpid()))) >= {pid, child}
 
 
 def test_the_pace_is_lowered_in_proportion_to_what_it_costs_too_much() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eroica.errors import InputError
 from eroica.hardware.store import Channel, SampleWriter, Series, busy_fraction, read_samples
-from eroica.hardware.writer import CHANNELS_FILE, RECORD, SAMPLES_FILE, Track
+from eroica.hardware.writer import CHANNELS_FILE, RECORD, SAMPLES_FILE
 
 SECOND = 1_000_000_000
 
@@ -35,42 +35,6 @@ def test_what_is_written_is_read_back_with_the_rate_really_achieved(tmp_path: Pa
     assert math.isnan(state.channel.capacity)
     assert samples.notes == ("no NVIDIA channels: no driver on this host",)
     assert samples.find("state", "7/9") is None
-
-
-def test_a_gauge_read_more_often_than_it_is_renewed_does_not_claim_the_reading_rate(tmp_path: Path) -> None:
-    writer = SampleWriter(tmp_path)
-    number = writer.declare(Channel("gpu_pcie_tx", "gpu0", "fraction", 1e9, resolution_ns=20_000_000))
-    for step in range(1000):
-        writer.add(number, SECOND + step * 1_000_000, 0.5)
-    writer.close()
-    (series,) = read_samples(tmp_path).series
-    assert series.channel.rate_hz == pytest.approx(50)
-    assert series.channel.resolution_ns == 20_000_000
-
-
-def test_a_counter_becomes_a_rate_and_a_reset_counts_as_nothing(tmp_path: Path) -> None:
-    writer = SampleWriter(tmp_path)
-    number = writer.declare(Channel("net", "eth0/rx", "fraction", 1000.0), "counter", 1e-3)
-    for second, total in ((1, 100), (2, 600), (4, 1600), (5, 3), (6, 503)):
-        writer.add(number, second * SECOND, total)
-    writer.close()
-    (series,) = read_samples(tmp_path).series
-    assert series.value.tolist() == [0.5, 0.5, 0.0, 0.5]
-    assert series.start_ns == SECOND
-    assert series.channel.rate_hz == pytest.approx(3 / 5)
-
-
-def test_a_counter_is_stored_only_where_it_moves_but_known_to_rest_until_then(tmp_path: Path) -> None:
-    writer = SampleWriter(tmp_path)
-    number = writer.declare(Channel("cpu", "1/1", "fraction", 1.0), "busy")
-    track = Track(writer, number)
-    for step in range(101):
-        track.put(SECOND + step * 1_000_000, 500 if step < 100 else 1_000_500)
-    track.mark()
-    writer.close()
-    assert (tmp_path / SAMPLES_FILE).stat().st_size == 3 * RECORD.size
-    (series,) = read_samples(tmp_path).series
-    assert series.value.tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("cut", [1, RECORD.size - 1])
@@ -167,18 +131,6 @@ def test_means_weigh_by_time_and_say_nan_where_nothing_was_sampled() -> None:
     series = _series([100, 110, 140], [1.0, 0.0])
     assert series.mean_over([100, 105, 110, 0], [140, 115, 140, 120]) == pytest.approx([0.25, 0.5, 0.0, 0.5])
     assert np.isnan(series.mean_over([0, 141, 120], [90, 200, 120])).all()
-
-
-def test_the_share_of_a_state_is_the_time_spent_in_it() -> None:
-    series = _series([0, 10, 20, 40], [82.0, 83.0, 82.0])
-    assert series.share_over(82.0, [0], [40]) == pytest.approx([0.75])
-
-
-def test_a_busy_thread_whose_clock_moves_at_ticks_is_busy_all_the_time() -> None:
-    millisecond = 1_000_000
-    t = np.arange(0, 41) * millisecond
-    clock = (t // (4 * millisecond) * 4 * millisecond).astype(np.float64)
-    assert busy_fraction(t, clock)[:40] == pytest.approx(np.ones(40))
 
 
 @settings(deadline=None)

@@ -51,17 +51,6 @@ def test_addresses_have_one_spelling_whatever_the_socket_is(seen: str, written: 
     assert (found.local, found.remote) == (written, written)
 
 
-def test_an_answer_goes_on_over_several_datagrams_and_strangers_are_skipped() -> None:
-    found, last = tcp.parse_reply(_message(1, 1, _info()) + _message(2, 2, _info()), wanted={2})
-    assert not last
-    assert [one.inode for one in found] == [2]
-
-
-def test_an_old_kernel_with_a_short_tcp_info_counts_no_bytes() -> None:
-    found, _ = tcp.parse_reply(_message(1, 1, _info(rtt_us=5, acked=99)[:104]))
-    assert (found[0].rtt_us, found[0].bytes_acked) == (5, 0)
-
-
 @pytest.mark.parametrize("cut", [17, 60, 100])
 def test_a_message_longer_than_the_datagram_is_refused(cut: int) -> None:
     with pytest.raises(ValueError, match="netlink"):

@@ -22,8 +22,7 @@ from eroica.worker import attach, import_watch
 from eroica.worker.answering import Answering
 from eroica.worker.capture import Capturer
 from eroica.worker.hooks import Guest
-from eroica.worker.sampling import StackSampler
-from eroica.worker.session import CollectionLog, Session
+from eroica.worker.session import CollectionLog, Session, StackSampler
 
 # where everything may be caught, and why it is not a second border
 CATCH_ALL = {

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from eroica.agent.link import client_for
+from eroica.agent.home import client_for
 from eroica.collector.access import TokenGate, shows_token
 from eroica.wire import admission, guarded_server
 from eroica.wire.beat import _ORDER_AT, PROBE, BeatReader, BeatWriter, Order

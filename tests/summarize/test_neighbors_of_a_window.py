@@ -27,9 +27,9 @@ class Store:
         self.directory = directory
         self.writer = SampleWriter(directory)
 
-    def counter(self, name: str, device: str, *points: tuple[float, float], scale: float = 1e-9) -> None:
+    def counter(self, name: str, device: str, *points: tuple[float, float]) -> None:
         """Totals at seconds after the window's start."""
-        number = self.writer.declare(Channel(name, device, "cores"), "counter", scale)
+        number = self.writer.declare(Channel(name, device, "cores"), "counter", 1e-9)
         for at, total in points:
             self.writer.add(number, START + round(at * S), total)
 

@@ -21,7 +21,7 @@ import httpx
 import msgspec
 import psutil
 
-from eroica.agent.link import CollectorLink
+from eroica.agent.home import CollectorLink
 from eroica.model.pattern import WorkerPattern
 from eroica.wire.address import Address, read_address
 from eroica.wire.codec import encode_record

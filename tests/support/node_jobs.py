@@ -23,7 +23,6 @@ SMALL = ["--width", "32", "--layers", "1", "--length", "16", "--batch", "4"]
 SETTINGS = {
     "baseline_window": "false",
     "window_s": "4",
-    "window_lead_s": "0.5",
     "cooldown_s": "600",
     "window_deadline_s": "40",
 }

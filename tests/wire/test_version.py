@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from eroica.agent.link import CollectorLink
+from eroica.agent.home import CollectorLink
 from eroica.archive.store import Store
 from eroica.collector.service import Collector
 from eroica.settings import Settings

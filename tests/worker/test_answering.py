@@ -1,11 +1,10 @@
-"""The thread that answers questions: silent, cheap, gone with the process; and the signal beside it."""
+"""The thread that answers questions: silent, cheap, gone with the process."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -22,7 +21,7 @@ HEAD = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from eroica.settings import Settings
-from eroica.worker.answering import Answering, StackSignal, Witness
+from eroica.worker.answering import Answering, has_other_threads
 from eroica.worker.guard import Guard
 here = Path(sys.argv[1])
 guard = Guard(lambda: here / "log" / "worker.log", lambda text: None)
@@ -169,46 +168,7 @@ def test_no_fifo_no_thread_no_harm(tmp_path: Path, programs: list[Program]) -> N
 
 
 def test_a_process_of_one_thread_stays_one(tmp_path: Path, programs: list[Program]) -> None:
-    body = "w = Witness(here, Settings(), guard.run); w.listen(); say(len(os.listdir('/proc/self/task'))); w.end()\n"
-    assert begin(programs, tmp_path, body).end() == (0, "1\n", "")
-
-
-SIGNALLED = """
-stacks = StackSignal(here, sys.argv[2] if len(sys.argv) > 2 else "SIGUSR2")
-say(stacks.number, stacks.file)
-"""
-
-
-def test_a_free_signal_writes_stacks_and_harms_nobody(tmp_path: Path, programs: list[Program]) -> None:
-    from eroica.agent.witnesses import SignalFacts, ask_by_signal
-
-    stuck = "def stuck():\n    say(threading.get_ident())\n    input()\n"  # it says so when it is inside
-    body = stuck + SIGNALLED + "stuck()\nstacks.close(); say('whole')\n"
-    program = begin(programs, tmp_path, body)
-    number, file = map(int, program.line().split())
-    facts = SignalFacts(number, file, int(program.line()))
-    assert number == signal.SIGUSR2
-    for _ in range(2):
-        (thread,) = ask_by_signal(program.pid, tmp_path / f"{program.pid}.beat", facts, program.pid, 3.0)
-        assert any(frame.startswith("stuck (") for frame in thread.stack) and thread.thread_id == program.pid
-    program.process.stdin.write("\n")
-    assert program.end() == (0, "whole\n", "")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["", "SIGTERM", "SIGKILL", "SIG_DFL", "nonsense"])
-def test_other_signals_are_left_alone(tmp_path: Path, programs: list[Program], name: str) -> None:
-    assert begin(programs, tmp_path, f"say(StackSignal(here, {name!r}).number)\n").end() == (0, "0\n", "")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_signal_that_has_an_owner_is_left_to_him(tmp_path: Path, programs: list[Program]) -> None:
-    taken_before = "signal.signal(signal.SIGUSR2, lambda *_: say('his'))\n" + SIGNALLED
-    taken_later = SIGNALLED + "signal.signal(signal.SIGUSR2, lambda *_: say('his'))\nstacks.close()\n"
-    for body, first in ((taken_before, "0 -1\n"), (taken_later, "12 ")):
-        program = begin(programs, tmp_path, body + "os.kill(os.getpid(), signal.SIGUSR2); time.sleep(0.1)\n")
-        status, out, err = program.end()
-        assert (status, err) == (0, "") and out.startswith(first) and out.endswith("his\n")
+    assert begin(programs, tmp_path, "say(has_other_threads())\n").end() == (0, "False\n", "")
 
 
 def entry(group: str, sequence: int, retired: bool, **more: Any) -> dict[str, Any]:

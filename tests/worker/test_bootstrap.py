@@ -134,15 +134,6 @@ def test_watch_refuses_settings_that_do_not_exist_and_hands_on_those_that_do() -
     assert given.stdout == "1.5\n"
 
 
-def test_a_setting_that_is_none_is_as_if_not_given() -> None:
-    given = python(
-        "import eroica, os; w = eroica.watch(expected_iteration_s=None, slowdown=None, window_s=4);"
-        "from eroica.settings import load_settings as l;"
-        "print(sorted(n for n in os.environ if n.startswith('EROICA_') and n != 'EROICA_CONFIG'), l().window_s)"
-    )
-    assert given.stdout == "['EROICA_WINDOW_S'] 4.0\n", given.stderr
-
-
 def test_an_impossible_value_is_refused_and_leaves_nothing_behind() -> None:
     refused = python(
         "import eroica, os\n"
@@ -167,7 +158,7 @@ def test_the_end_of_watching_gives_the_environment_back(tmp_path: Path) -> None:
 
 def test_settings_that_come_too_late_are_named(tmp_path: Path) -> None:
     code = (
-        "import eroica; w = eroica.watch(expected_iteration_s=1.5, window_s=7, stack_signal='', cooldown_s=None);"
+        "import eroica; w = eroica.watch(expected_iteration_s=1.5, window_s=7, page_hosts='', cooldown_s=None);"
         "print(w.unheeded)"
     )
     here = {"EROICA_RUN_DIR": str(tmp_path / "run"), "EROICA_RUNTIME_DIR": str(tmp_path), "EROICA_JOB": "j"}

@@ -20,17 +20,16 @@ import pytest
 
 from eroica.errors import CaptureError
 from eroica.model.window import Capture
-from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.beat import Order, Result
 from eroica.wire.places import PROBE_FILE
-from eroica.worker import capture, session, surroundings
+from eroica.worker import capture, surroundings
 from eroica.worker.capture import IDLE, OPEN, PARKED, SAVING, STANDING, Capturer
 from eroica.worker.hooks import Guest
-from eroica.worker.sampling import StackSampler
-from eroica.worker.session import Session
-from eroica.worker.tracer import Tracer, survey
+from eroica.worker.session import Session, StackSampler
+
+pytest.importorskip("torch")  # as in any job: it is asked what it knows
 
 WORKER = {
     "global_rank": 3, "local_rank": 1, "world_size": 8, "host": "here", "pid": 4, "device": "cpu",
@@ -43,14 +42,14 @@ class Notebook:
 
     def __init__(self, fails_at: str = "", events: int = 100) -> None:
         self.calls: list[str] = []
-        self.python_calls = self.inputs = self.on_device = False
+        self.inputs = self.on_device = False
         self.waits = True
         self.named = ""
         self._fails_at = fails_at
         self._events = events
 
-    def __call__(self, python_calls: bool, inputs: bool, operators: bool = True) -> Notebook:
-        self.python_calls, self.inputs = python_calls, inputs
+    def __call__(self, inputs: bool, operators: bool = True) -> Notebook:
+        self.inputs = inputs
         return self
 
     @property
@@ -200,24 +199,11 @@ def test_a_window_is_prepared_one_iteration_early_and_covers_exactly_its_iterati
     assert found.events == desk.results[-1].events == 100
 
 
-def test_an_order_for_right_now_opens_at_once(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 11), 10)
-    desk.pass_boundaries(10, 13)
-    assert desk.statuses == ["accepted", "open", "closed", "done"]
-
-
 def test_an_order_that_comes_too_late_is_missed(desk: Desk) -> None:
     desk.capturer.take(desk.order(10, 13), 11)
     assert desk.statuses == ["missed"]
     assert "already at iteration 11" in desk.results[0].note
     assert not desk.capturer.busy
-
-
-def test_iterations_that_jump_over_the_start_miss_it(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 13), 5)
-    desk.capturer.boundary(12, 12_000)
-    assert desk.statuses == ["accepted", "missed"]
-    assert desk.tracer.calls == []
 
 
 def test_a_second_order_waits_for_the_first_to_be_done(tmp_path: Path) -> None:
@@ -329,18 +315,6 @@ def test_a_full_disk_fails_the_order_and_gives_the_memory_back(tmp_path: Path) -
     assert desk.tracer.calls[-1] == "drop"
 
 
-def test_a_window_that_outgrows_its_budget_closes_early_and_says_so(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, Notebook(events=1000))
-    desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
-    desk.pass_boundaries(9, 13)
-    desk.capturer.take(desk.order(20, 40, max_events=5000), 19)
-    desk.pass_boundaries(19, 40)
-    assert desk.results[-1].last_iteration == 27
-    assert "event budget" in desk.results[-1].note
-    found = msgspec.json.decode((tmp_path / "capture.json").read_bytes(), type=Capture)
-    assert (found.first_iteration, found.last_iteration, len(found.boundaries_ns)) == (20, 27, 8)
-
-
 @pytest.mark.parametrize(
     ("longer_s", "grows", "last"),
     [
@@ -374,30 +348,6 @@ def test_a_window_is_closed_at_the_next_boundary_where_the_job_is_told_to_end(tm
     assert "the job is told to end" in desk.results[-1].note
 
 
-def test_told_to_end_before_two_iterations_a_window_waits_for_them_and_another_ones_order_is_nothing(
-    tmp_path: Path,
-) -> None:
-    desk = Desk(tmp_path)
-    desk.capturer.take(desk.order(10, 30), 7)
-    desk.pass_boundaries(8, 12)
-    desk.capturer.take(desk.order(10, 30, beat.CLOSE, window_id=4), 12)
-    desk.pass_boundaries(13, 13)
-    assert desk.statuses[-1] == "open"
-    desk.capturer.take(desk.order(10, 30, beat.CLOSE), 13)
-    desk.pass_boundaries(14, 17)
-    assert desk.statuses[-1] == "done" and desk.results[-1].last_iteration == 14
-
-
-def test_a_budget_never_closes_a_window_before_it_has_two_iterations(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, Notebook(events=1000))
-    desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
-    desk.pass_boundaries(9, 13)
-    desk.capturer.take(desk.order(20, 40, max_events=10), 19)
-    desk.pass_boundaries(19, 40)
-    found = msgspec.json.decode((tmp_path / "capture.json").read_bytes(), type=Capture)
-    assert (found.first_iteration, found.last_iteration) == (20, 22)
-
-
 def pass_in_time(desk: Desk, monkeypatch: pytest.MonkeyPatch, ends_s: dict[int, float]) -> None:
     """Let iterations end at these seconds."""
     now_s = 0.0
@@ -414,16 +364,6 @@ def test_a_window_holds_its_two_iterations_however_long_they_are(
     pass_in_time(desk, monkeypatch, {i: i * iteration_s for i in range(8, 16)})
     assert desk.statuses == ["accepted", "open", "closed", "done"]
     assert (desk.results[-1].last_iteration, desk.results[-1].note) == (12, "")
-
-
-def test_a_window_in_which_iterations_became_far_longer_closes_early_with_two_of_them(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk.capturer.take(desk.order(10, 30), 7)
-    ends_s = {i: float(i) for i in range(8, 11)}
-    pass_in_time(desk, monkeypatch, {**ends_s, **{i: 10.0 + 200.0 * (i - 10) for i in range(11, 16)}})
-    assert desk.results[-1].last_iteration == 12
-    assert "longest time" in desk.results[-1].note
 
 
 @pytest.mark.parametrize(
@@ -444,36 +384,6 @@ def test_a_torch_that_cannot_be_asked_costs_a_note_and_not_the_window(
     found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
     assert (found.process_groups, found.flight_path) == ((), "")
     assert any(line.startswith(note) and "'_world'" in line for line in found.notes)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "no json",
-        '{"pg_status": {"0": {}}}',
-        '{"pg_status": {"0": {"last_enqueued_collective": 1}}, "entries": [{"id": 1}]}',
-    ],
-)
-def test_a_record_of_collectives_in_another_form_costs_a_note_and_not_the_window(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setattr(surroundings, "_recorded", lambda with_collectives: text.encode())
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, 13)
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "save", "drop"]
-    assert desk.statuses[-1] == "done"
-    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
-    assert [note.partition(":")[0] for note in found.notes] == ["no open collectives"]
-
-
-def test_the_time_for_giving_memory_back_at_a_boundary_counts_as_stall(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(desk.tracer, "drop", lambda: 10**12)
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
-    desk.capturer.take(desk.order(10, 13, kind=beat.CANCEL), 11)
-    assert desk.results[-1].stall_ns >= 10**12
 
 
 def test_a_sampler_that_fails_prints_nothing_and_says_so(
@@ -501,49 +411,11 @@ def test_in_torchs_own_thread_of_a_backward_pass_the_main_thread_is_the_one_that
 ) -> None:
     inner = types.SimpleNamespace(_current_graph_task_id=lambda: task)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(_C=inner))  # type: ignore[arg-type]
-    told: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
     _thread.start_new_thread(lambda: told.put(surroundings.training_thread()), ())
     main = threading.main_thread()
-    assert surroundings.training_thread() == (main.native_id, main.ident)
-    assert (told.get(timeout=5) == (main.native_id, main.ident)) == is_main
-
-
-class Cuda:
-    """As much of torch as tells of devices."""
-
-    def __init__(self, **properties: object) -> None:
-        self.cuda = self
-        self.is_initialized = lambda: True
-        self.current_device = lambda: 0
-        self.get_device_properties = lambda index: types.SimpleNamespace(**properties)
-
-
-@pytest.mark.parametrize(
-    ("torch", "device", "uuid"),
-    [
-        (Cuda(uuid="12-ab"), "cuda:1", "12-ab"),
-        (Cuda(pci_domain_id=0, pci_bus_id=0x4F, pci_device_id=0), "cuda", "0000:4f:00.0"),
-        (Cuda(), "cuda:0", ""),
-        (Cuda(uuid="12-ab"), "cpu", ""),
-        (None, "cuda:0", ""),
-    ],
-)
-def test_a_cuda_device_is_named_as_the_driver_names_it_if_that_can_be_asked(
-    monkeypatch: pytest.MonkeyPatch, torch: object, device: str, uuid: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
-    assert surroundings.device_uuid(device) == uuid
-
-
-def test_a_capture_says_all_of_its_worker_that_there_is_to_say() -> None:
-    assert Worker.__struct_fields__ == session._WORKER_FACTS
-
-
-def test_a_probe_counts_and_leaves_nothing(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 11, kind=beat.PROBE), 9)
-    desk.pass_boundaries(9, 13)
-    assert desk.results[-1].events == 100
-    assert list(desk.place.iterdir()) == []
+    assert surroundings.training_thread() == main.native_id
+    assert (told.get(timeout=5) == main.native_id) == is_main
 
 
 def probe_and_window(desk: Desk, first: int) -> tuple[bool, bool]:
@@ -579,24 +451,6 @@ def test_the_next_probe_records_inputs_once_sends_to_several_were_seen(
     assert not (tmp_path / PROBE_FILE).exists()
     assert probe_and_window(desk, 40) == (inputs, False)
     assert (tmp_path / PROBE_FILE).exists() == inputs
-
-
-def test_a_device_tells_by_itself_whom_sends_go_to(tmp_path: Path) -> None:
-    tracer = Notebook()
-    tracer.named, tracer.on_device = "c10d::send", True
-    desk = Desk(tmp_path, tracer)
-    probe_and_window(desk, 10)
-    probe_and_window(desk, 40)
-    assert not (tmp_path / PROBE_FILE).exists()
-    real = Tracer(inputs=True)
-    assert real.records_inputs and not Tracer(inputs=False).records_inputs
-    real.on_device = True
-    assert not real.records_inputs
-
-
-def test_tracing_every_python_call_is_passed_on(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 11, flags=beat.TRACE_PYTHON_CALLS), 9)
-    assert desk.tracer.python_calls
 
 
 def test_collections_inside_the_window_are_written_down(desk: Desk) -> None:
@@ -643,41 +497,6 @@ def test_the_profiler_is_not_stopped_while_a_collective_is_open(desk: Desk, reco
     assert desk.statuses[-1] == "done"
     found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
     assert (found.first_iteration, found.last_iteration) == (10, 11)
-
-
-def test_a_later_collective_that_overtakes_an_open_one_does_not_count_for_it(desk: Desk, recorder: Recorder) -> None:
-    park_with_an_open_collective(desk, recorder)
-    recorder.enqueue(3)
-    recorder.end(3)
-    desk.pass_boundaries(12, 18)
-    assert "stop" not in desk.tracer.calls
-
-
-def test_collectives_after_the_window_need_not_end_before_it_closes(desk: Desk, recorder: Recorder) -> None:
-    park_with_an_open_collective(desk, recorder)
-    recorder.enqueue(3)
-    recorder.end(2)
-    desk.pass_boundaries(12, 13)
-    assert desk.statuses[-1] == "done"
-
-
-@pytest.mark.parametrize(("ended", "phase"), [((), PARKED), ((2, 3), IDLE)])
-def test_collectives_that_the_recorder_has_forgotten_are_judged_by_number(
-    desk: Desk, recorder: Recorder, ended: tuple[int, ...], phase: int
-) -> None:
-    park_with_an_open_collective(desk, recorder)
-    recorder.enqueue(3)
-    recorder.end(*ended)
-    recorder.kept = 1
-    desk.pass_boundaries(12, 13)
-    assert desk.capturer.phase == phase
-
-
-def test_collectives_that_do_not_report_late_are_not_waited_for(desk: Desk, recorder: Recorder) -> None:
-    recorder.backend = "other"
-    park_with_an_open_collective(desk, recorder)
-    desk.pass_boundaries(12, 13)
-    assert desk.statuses[-1] == "done"
 
 
 def test_a_profiler_whose_collective_never_ends_is_left_standing(desk: Desk, recorder: Recorder) -> None:
@@ -795,15 +614,6 @@ def test_a_users_profiler_waits_once_for_collectives_that_stay_open(
     looks.clear()
     desk.capturer.make_way()
     assert len(looks) == 2
-
-
-def test_a_parked_window_outlives_the_pattern_of_the_iterations(desk: Desk, recorder: Recorder) -> None:
-    park_with_an_open_collective(desk, recorder)
-    desk.capturer.give_up("the iteration pattern changed")
-    assert desk.capturer.phase == PARKED
-    recorder.end(2)
-    desk.capturer.give_up("the iteration pattern changed")
-    assert desk.statuses[-1] == "done"
 
 
 def test_a_pattern_lost_in_another_thread_ends_an_open_window_at_the_next_boundary(desk: Desk) -> None:
@@ -929,47 +739,6 @@ def test_a_process_that_ends_in_another_thread_leaves_the_profiler_alone(desk: D
     assert desk.tracer.calls == ["prepare", "start"]
     assert desk.statuses[-1] == "skipped"
     assert not any("CollectionLog" in repr(callback) for callback in gc.callbacks)
-
-
-def test_a_forked_child_notes_no_collections_for_its_parents_window(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
-    desk.capturer.forked()
-    assert not any("CollectionLog" in repr(callback) for callback in gc.callbacks)
-
-
-def test_events_of_a_trace_are_counted_from_samples_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(",\n".join(json.dumps({"ph": "X", "name": "x" * (i % 50), "ts": i}) for i in range(100_000)))
-    assert survey(path).events == pytest.approx(100_000, rel=0.05)
-    path.write_text("")
-    assert survey(path).events == 0
-
-
-def test_the_inside_sampler_writes_what_py_spy_would(tmp_path: Path) -> None:
-    sampler = StackSampler(100, directly)
-    ready, over = threading.Event(), threading.Event()
-
-    def a_function_of_its_own() -> None:
-        ready.set()
-        over.wait()
-
-    thread = threading.Thread(target=a_function_of_its_own, name="busy")
-    thread.start()
-    ready.wait()
-    sampler._sample()
-    over.set()
-    thread.join()
-    sampler._sample()
-    sampler._thread.start()
-    sampler.stop()
-    events = json.loads(sampler.save(tmp_path).read_text())
-    mine = [event for event in events if event["tid"] == thread.ident]
-    names = [event["name"].rpartition(".")[2] for event in mine if event["ph"] == "B"]
-    assert mine[0]["name"].startswith("process ")
-    assert mine[1]["name"] == f"thread ({thread.native_id}): busy"
-    assert "a_function_of_its_own" in names
-    assert [e["name"] for e in mine if e["ph"] == "E"] == [e["name"] for e in mine if e["ph"] == "B"][::-1]
 
 
 def test_an_order_that_comes_while_a_window_is_saved_waits_until_it_is(tmp_path: Path) -> None:

@@ -33,7 +33,3 @@ def test_the_sampler_loads_the_standard_library_only(module: str) -> None:
 def test_the_modules_in_the_training_process_load_the_standard_library_only() -> None:
     assert "session" in WORKER
     assert loaded(*(f"eroica.worker.{name}" for name in WORKER)) == []
-
-
-def test_a_module_that_loads_more_would_be_seen() -> None:
-    assert "msgspec" in loaded("eroica.model.window")

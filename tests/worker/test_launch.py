@@ -7,13 +7,15 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from eroica.start import isolated
 from eroica.wire.places import Places
-from eroica.worker import launch
+from eroica.worker import launch, surroundings
 
 
 @pytest.fixture
@@ -49,3 +51,33 @@ def test_the_agent_is_started_with_the_jobs_places_and_as_nobodys_child(
     job, run, _, *command = told.read_text().split()
     assert (job, run, command) == ("job", str(where.run), isolated("eroica.agent")[1:])
     assert {child.pid for child in psutil.Process().children()} <= before
+
+
+STEP = {"SLURM_PROCID": "0", "SLURM_STEP_TASKS_PER_NODE": "2(x3),1"}
+
+
+@pytest.mark.parametrize(("node", "tasks"), [("0", 2), ("2", 2), ("3", 1), ("4", 0)])
+def test_slurm_tells_how_many_tasks_a_node_has(node: str, tasks: int) -> None:
+    assert surroundings.meeting_point({**STEP, "SLURM_NODEID": node})["local_world_size"] == tasks
+
+
+def test_torchrun_says_it_in_the_environment() -> None:
+    environment = {"LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+    expected = {"local_world_size": 8, "master_addr": "node0", "master_port": 29500}
+    assert surroundings.meeting_point(environment) == expected
+
+
+def test_torchs_own_store_counts_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TCPStore:
+        host, port = "node7", 4242
+
+    def within(store: Any) -> dict[str, Any]:
+        names = SimpleNamespace(_get_default_store=lambda: SimpleNamespace(underlying_store=store))
+        monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", names)  # type: ignore[arg-type]
+        return surroundings.meeting_point({"MASTER_ADDR": "node0", "MASTER_PORT": "1"})
+
+    monkeypatch.setattr(
+        surroundings, "torch_distributed", lambda: SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: 1)
+    )
+    assert within(TCPStore())["master_addr"] == "node7" and within(TCPStore())["master_port"] == 4242
+    assert within(SimpleNamespace())["master_addr"] == "node0"

@@ -137,11 +137,3 @@ def test_a_thread_that_listens_has_no_frame_until_it_hears_something() -> None:
     assert frames == [set()] * 3 and set(sys._current_frames()) == before
     for handle in (reading, writing):
         os.close(handle)
-
-
-def test_a_flag_becomes_true_once() -> None:
-    flag = pristine.Flag()
-    assert not flag.wait(0)
-    flag.set()
-    assert flag.wait(0)
-    assert flag.wait(0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eroica.worker.hooks import Guest
-from eroica.worker.rhythm import Completed, Rhythm, find_period
+from eroica.worker.rhythm import Completed, Rhythm
 
 
 def play(events: Iterable[str], rhythm: Rhythm | None = None, start: int = 1) -> tuple[Rhythm, list[Completed]]:
@@ -52,12 +52,6 @@ def test_nothing_is_reported_before_ten_repetitions_and_all_of_them_then() -> No
     assert not rhythm.learning
 
 
-def test_an_iteration_lasts_from_the_end_of_the_one_before() -> None:
-    _, done = play(["D", "O0"] * 12)
-    assert [duration for _, _, duration in done] == [10] + [20] * 11
-    assert [end for _, end, _ in done] == [11 + 20 * index for index in range(12)]
-
-
 def test_a_stage_without_a_loader_counts_like_one_with_a_loader() -> None:
     with_loader, _ = play(["D", "D", "O0", "O1"] * 30)
     without, _ = play(["O0", "O1"] * 30)
@@ -75,41 +69,11 @@ def test_an_evaluation_on_one_rank_only_changes_no_id_and_relearns_nothing() -> 
     assert rhythm.relearned == 0
 
 
-def test_a_long_evaluation_belongs_to_the_iteration_it_delays() -> None:
-    rhythm, _ = play(["D", "O0"] * 20)
-    _, done = play(["D"] * 100 + ["O0"], rhythm, start=401)
-    assert done == [(21, 1401, 1401 - 391)]
-
-
 def test_a_new_optimizer_object_goes_on_counting_where_the_old_one_stopped() -> None:
     rhythm, _ = play(["D", "O0"] * 50)
     _, done = play(["D", "O1"] * 30, rhythm, start=1001)
     assert ids(done) == list(range(51, 81))
     assert rhythm.relearned == 0  # iterations mean what they meant: what was fast before still says so
-
-
-def test_a_changed_pattern_is_learned_again_and_ids_never_go_back() -> None:
-    rhythm, first = play(["D", "O0"] * 50)
-    _, second = play(["D", "O1", "O2", "O3"] * 60, rhythm, start=2001)
-    assert ids(first + second) == list(range(1, 111))
-    assert rhythm.relearned == 1
-
-
-def test_steps_without_any_pattern_are_counted_by_the_optimizer_that_came_last() -> None:
-    events = []
-    for number in range(400):
-        events += ["O0"] * (2 + number * number % 5) + ["O1"]
-    rhythm, done = play(events)
-    assert rhythm.iteration == 400
-    assert ids(done) == list(range(1, 401))
-
-
-def test_packed_batches_that_sometimes_need_no_load_are_counted_by_steps() -> None:
-    packing, events = random.Random(0), []
-    for _ in range(300):
-        events += ["D"] * packing.randrange(3) + ["O0"]
-    rhythm, _ = play(events)
-    assert rhythm.iteration == 300
 
 
 def test_after_200_steps_without_an_iteration_the_pattern_is_given_up() -> None:
@@ -126,31 +90,6 @@ def test_announced_iterations_win_over_everything_else() -> None:
     rhythm, done = play(["D", "O0", "S"] * 40)
     assert ids(done) == list(range(1, 41))
     assert not rhythm.learning
-
-
-def test_announcing_late_goes_on_counting_upwards() -> None:
-    rhythm, _ = play(["D", "O0"] * 20)
-    _, done = play(["S", "D", "O0"] * 5, rhythm, start=401)
-    assert ids(done) == list(range(21, 26))
-
-
-def test_our_own_time_is_left_out_of_the_running_iteration() -> None:
-    rhythm, _ = play(["D", "O0"] * 20)
-    rhythm.excuse(7)
-    _, done = play(["D", "O0"], rhythm, start=401)
-    assert [duration for _, _, duration in done] == [13]
-
-
-@given(st.lists(st.integers(0, 3), max_size=60), st.integers(2, 4))
-def test_the_period_is_the_shortest_that_repeats(tokens: list[int], repeats: int) -> None:
-    def slow_twin() -> int | None:
-        for period in range(1, len(tokens) // repeats + 1):
-            tail = tokens[-period * repeats :]
-            if all(tail[i] == tail[i % period] for i in range(len(tail))):
-                return period
-        return None
-
-    assert find_period(tokens, repeats) == slow_twin()
 
 
 cycles = st.lists(st.integers(0, 2), min_size=1, max_size=5).map(
@@ -192,13 +131,6 @@ def test_whatever_happens_ids_count_up_by_one_and_durations_are_no_more_than_the
     assert all(duration >= 0 for _, _, duration in done)
 
 
-@given(cycles, st.integers(11, 30))
-def test_durations_add_up_to_the_time_from_the_first_event_to_the_last_end(cycle: list[int], repeats: int) -> None:
-    events = [event for _ in range(repeats) for event in ["D", *(f"O{optimizer}" for optimizer in cycle)]]
-    _, done = play(events)
-    assert sum(duration for _, _, duration in done) == done[-1][1] - 1
-
-
 class Parameter:
     pass
 
@@ -228,39 +160,6 @@ def test_an_optimizer_made_anew_for_the_same_parameters_takes_the_place_of_the_o
         del gone
     assert numbers == [0, 1, 1, 2, 1]
     assert guest._add_optimizer(Optimizer(first, second)) == 3
-
-
-def test_two_that_share_all_parameters_and_are_made_anew_together_keep_their_places() -> None:
-    guest, shared = Guest(), Parameter()
-    for _ in range(4):
-        pair = [Optimizer(shared), Optimizer(shared)]
-        assert [guest._add_optimizer(one) for one in pair] == [0, 1]
-        del pair
-
-
-def test_places_of_what_is_gone_are_kept_for_the_latest_only() -> None:
-    guest, parameters = Guest(), [Parameter() for _ in range(300)]
-    for parameter in parameters:
-        guest._add_optimizer(Optimizer(parameter))
-    assert len(guest._vacant) <= 64
-    assert guest._add_optimizer(Optimizer(parameters[-1])) == 299
-
-
-def test_two_optimizers_that_share_parameters_and_live_at_once_are_two() -> None:
-    guest, shared = Guest(), Parameter()
-    kept = [Optimizer(shared), Optimizer(shared), Optimizer(shared, Parameter())]
-    assert [guest._add_optimizer(one) for one in kept] == [0, 1, 2]
-
-
-def test_the_place_of_parameters_that_are_gone_is_nobodys() -> None:
-    guest = Guest()
-    numbers = []
-    for _ in range(5):  # each may lie where the one before lay
-        parameter = Parameter()
-        gone = Optimizer(parameter)
-        numbers.append(guest._add_optimizer(gone))
-        del gone, parameter
-    assert numbers == [0, 1, 2, 3, 4]
 
 
 def test_what_cannot_be_asked_for_its_parameters_is_numbered_by_itself() -> None:

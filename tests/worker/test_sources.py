@@ -10,9 +10,8 @@ import types
 import pytest
 
 from eroica.wire.beat import ANNOUNCED, BACKWARD, BATCHES, EXCHANGES, NO_SOURCE, OPTIMIZER
-from eroica.worker.exchanges import hear_backward, hear_exchanges
-from eroica.worker.rhythm import Rhythm
-from eroica.worker.sources import Sources
+from eroica.worker.attach import hear_backward, hear_exchanges
+from eroica.worker.rhythm import Rhythm, Sources
 
 SECOND = 1_000_000_000
 PERIOD = {EXCHANGES: ["sizes", "gather", "broadcast"], BACKWARD: [None], BATCHES: [None]}
@@ -37,22 +36,6 @@ def test_a_source_is_chosen_once_it_repeats_and_the_patience_is_over_and_counts_
     assert sources.shown == NO_SOURCE
     play(sources, [source], 60, start_s=12.0)
     assert (sources.shown, sources.rhythm.iteration, sources.relearned) == (source, 72, 0)
-
-
-def test_the_best_of_several_sources_is_chosen() -> None:
-    sources = Sources(Rhythm())
-    play(sources, [BATCHES, EXCHANGES, BACKWARD], 60)
-    assert (sources.shown, sources.rhythm.iteration) == (BACKWARD, 60)
-    assert sources.known == 1 << EXCHANGES
-
-
-def test_a_better_source_that_does_not_repeat_is_waited_for_only_while_it_goes_on() -> None:
-    sources = Sources(Rhythm())
-    sources.lesser[BACKWARD].happened(None, SECOND, 1)
-    end_s = play(sources, [BATCHES], 90)
-    assert end_s < 11 and sources.shown == NO_SOURCE
-    play(sources, [BATCHES], 5, start_s=end_s + 1)
-    assert sources.shown == BATCHES
 
 
 def test_an_optimizer_takes_the_place_of_another_source_at_its_first_step_and_is_learned_anew() -> None:
@@ -88,15 +71,6 @@ def test_events_of_other_threads_do_not_count_and_events_without_a_pattern_are_f
     for at in range(2000):
         one.happened(at % 97, at, 1)
     assert one.rhythm.lost and not one.rhythm._stretch
-
-
-def test_what_every_rank_does_before_the_loop_changes_no_number_between_them() -> None:
-    ranks = [Sources(Rhythm()) for _ in range(2)]
-    for sources in ranks:
-        for at in range(300):  # parameters that are broadcast one by one
-            sources.lesser[EXCHANGES].happened("broadcast", at + 1, 1)
-        play(sources, [EXCHANGES], 80)
-    assert len({sources.rhythm.iteration for sources in ranks}) == 1
 
 
 # ---------------------------------------------------------------------- how they are heard
@@ -138,7 +112,7 @@ def test_nothing_of_ours_is_in_the_traceback_of_a_collective_that_fails() -> Non
     hear_exchanges(module, lambda _: None)
     with pytest.raises(TypeError) as failure:
         module.all_reduce("a")
-    assert "exchanges.py" not in "".join(traceback.format_tb(failure.value.__traceback__))
+    assert "attach.py" not in "".join(traceback.format_tb(failure.value.__traceback__))
     assert hear_exchanges(types.ModuleType("another torch"), lambda _: None)() is None
 
 
@@ -161,7 +135,7 @@ def test_backward_passes_are_heard_and_those_inside_of_another_one_are_not() -> 
         loss.backward()
         with pytest.raises(RuntimeError) as failure:
             loss.backward()
-        assert "exchanges.py" not in "".join(traceback.format_tb(failure.value.__traceback__))
+        assert "attach.py" not in "".join(traceback.format_tb(failure.value.__traceback__))
     finally:
         undo()
     assert heard == [None] * 6

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
 import warnings
+import weakref
+from collections import UserDict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from eroica.model.window import joined_setup
-from eroica.worker.setup import loader_setup, torch_setup
+from eroica.worker.attach import _hear_of_batches
+from eroica.worker.setup import Workload, torch_setup
 
 
 def test_torchs_switches_and_threads_are_told_as_short_texts() -> None:
@@ -43,17 +50,6 @@ def test_a_torch_that_tells_nothing_and_none_at_all_are_no_failure(monkeypatch: 
     assert torch_setup() == {"python": ".".join(map(str, sys.version_info[:3])), "torch": "0"}
     monkeypatch.delitem(sys.modules, "torch")
     assert set(torch_setup()) == {"python"}
-
-
-def test_a_loader_tells_its_processes_and_an_unknown_one_nothing() -> None:
-    iterator = SimpleNamespace(_num_workers=2, _pin_memory=True, _prefetch_factor=None, _persistent_workers=False)
-    assert loader_setup(iterator) == {
-        "loader_workers": "2",
-        "loader_pin_memory": "on",
-        "loader_persistent_workers": "off",
-    }
-    assert loader_setup(object()) == {}
-    assert loader_setup(SimpleNamespace(_num_workers="/secret")) == {}
 
 
 class Outdated(SimpleNamespace):
@@ -114,3 +110,64 @@ def test_a_getter_that_warns_where_warnings_are_errors_is_left_out(monkeypatch: 
         warnings.simplefilter("error")
         facts = torch_setup()
     assert "torch_threads" not in facts and facts["fp32_matmul"] == "tf32"
+
+
+def test_a_time_limit_that_raises_while_torch_is_asked_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: Any) -> None:
+        raise RuntimeError("the time is up")
+
+    torch = fake_torch("2.9.0")
+    torch.get_num_threads = lambda: signal.raise_signal(signal.SIGUSR2)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    before = signal.signal(signal.SIGUSR2, late)
+    try:
+        with pytest.raises(RuntimeError, match="the time is up"):
+            torch_setup()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+class Sentences(Dataset[dict[str, Any]]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"tokens": torch.zeros(50, dtype=torch.long), "label": (torch.tensor(index % 2), "text")}
+
+
+class Refuses(torch.Tensor):
+    """A tensor whose class has its say in everything that is asked of it."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        raise AssertionError("the user's code was called")
+
+
+@pytest.mark.parametrize(
+    "collate", [None, lambda items: UserDict(tokens=torch.zeros(len(items), 50).as_subclass(Refuses))]
+)
+def test_batches_are_measured_where_the_loader_hands_them_out(collate: Any) -> None:
+    workload, kept = Workload(), []
+    loader = DataLoader(Sentences(), batch_size=8, collate_fn=collate)
+    undo = _hear_of_batches(type(iter(loader)), SimpleNamespace(hooks=SimpleNamespace(loaded=workload.add_batch)))
+    try:
+        for batch in loader:
+            kept.append(weakref.ref(batch["tokens"]))
+    finally:
+        undo()
+    counts = workload.counts(iterations=2)
+    assert (counts["batches"], counts["samples"], counts["elements"]) == (1.5, 8, 50)
+    del batch
+    gc.collect()
+    assert not any(reference() is not None for reference in kept), "a batch is held"
+
+
+def test_only_parameters_with_a_gradient_count() -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.Linear(10, 2))
+    layers[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(layers.parameters(), 0.1)
+    layers(torch.ones(3, 10)).sum().backward()
+    workload = Workload()
+    workload.count_gradients([optimizer, None, SimpleNamespace()])
+    counts = workload.counts(iterations=1)
+    assert (counts["parameters"], counts["gradients"], counts["batches"]) == (22, 2, 0)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from eroica.archive.forget import forget
 from eroica.fleet.reporting import close_run
 from eroica.fleet.reporting import reporter as reporter_module
 from eroica.fleet.reporting import spool as spool_module
@@ -90,7 +91,7 @@ def test_without_a_service_everything_waits_and_is_handed_over_later(service: Se
     assert reporter(nobody, directory.path, "later").wait(ENOUGH_S) == 1
     assert not Spool(directory.path).is_empty()
     close_run(directory.path)  # the next job of this name begins, and what the collector kept is forgotten
-    directory.store.forget()
+    forget(directory.store.run)
     said = command(service.environ(), "fleet", "send", str(tmp_path))
     assert "1 runs handed over" in said
     course = only_run(service, "later")

@@ -12,13 +12,11 @@ from itertools import chain, repeat
 
 import msgspec
 
-from eroica.agent.home import HomeFinder
-from eroica.agent.link import CollectorLink
-from eroica.agent.looks import Subject, take_looks
+from eroica.agent.home import CollectorLink, HomeFinder
 from eroica.agent.roster import LocalWorker, Roster
-from eroica.agent.scratch import Scratch
 from eroica.agent.stacks import available
-from eroica.agent.window import HostWindow
+from eroica.agent.window import HostWindow, Scratch
+from eroica.agent.witnesses import Subject, take_looks
 from eroica.hardware.cpu import is_alive
 from eroica.model.look import HostLooks
 from eroica.parts import MOST_BYTES, Parts
@@ -82,7 +80,6 @@ class Agent:
         self._window_tasks: set[asyncio.Task[None]] = set()
         self._followed: set[int] = set()
         self._windows: list[HostWindow] = []
-        self._closing: list[HostWindow] = []
         self._notes: list[str] = []
         self._parts = Parts("eroica.agent", self, self._notes.append)
         self._outside: tuple[bool, str] | None = None
@@ -151,17 +148,14 @@ class Agent:
             return
         followed = [window for window in self._windows if window.order.window_id in self._followed]
         for window in followed:
-            if window not in self._closing:
-                self._closing.append(window)
-                window.close_early()
+            window.close_early()
         if all(window.is_saved for window in followed):
             asked.unlink(missing_ok=True)
 
     def _close_baseline(self) -> None:
         """The job got slow inside its baseline window: what was captured before that is the baseline."""
         for window in self._windows:
-            if (window.order.kind, window.order.purpose) == ("window", "baseline") and window not in self._closing:
-                self._closing.append(window)
+            if window.order.purpose == "baseline":
                 window.close_early(beat.RISEN)
 
     def _watch(self, worker: LocalWorker) -> None:

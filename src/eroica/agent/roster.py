@@ -1,28 +1,172 @@
-"""Keep the workers of this host and their pace: beat files in, worker statuses out."""
+"""Keep the workers of this host, their pace and their end: beat files in, worker statuses out.
+
+A pidfd becomes readable the moment a process is a zombie. Its status then stands in `/proc/PID/stat` until the parent
+asks for it, and from Linux 6.15 on the pidfd itself tells it afterwards. Whether memory ran out is read from the
+counter of kills in the process's cgroup.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
+import os
+import select
+import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from eroica.agent.endings import ProcessWatch
-from eroica.agent.looks import Subject
-from eroica.agent.silence import Silence
-from eroica.agent.slowdown import Slowdown
-from eroica.agent.witnesses import SignalFacts
+from eroica.agent.slowdown import Silence, Slowdown
+from eroica.agent.witnesses import Subject
+from eroica.hardware.host import parse_membership, parse_mounts, stat_files
 from eroica.model.look import Ending
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.codec import plain
 from eroica.wire.messages import OrderResult, WorkerState, WorkerStatus, WorkerTrigger
+
+_INFO_REQUEST = 0xC000_0000 | 64 << 16 | 0xFF << 8 | 11  # PIDFD_GET_INFO with the first version's 64 bytes
+_INFO_BYTES, _INFO_EXIT, _INFO_STATUS_AT = 64, 8, 60
+_SIGKILL = 9
+_KILLS_KEPT = 10
+_ENDED = frozenset((b"Z", b"X"))
+
+
+class ProcessFacts(NamedTuple):
+    """Facts of `/proc/PID/stat`: the state's letter, clock ticks from boot to the start, and the exit status."""
+
+    state: bytes
+    start: int
+    status: int
+
+
+def process_facts(pid: int) -> ProcessFacts | None:
+    """Read the kernel's facts of a process; None once it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return ProcessFacts(fields[0], int(fields[19]), int(fields[49]) if len(fields) > 49 else 0)
+    except (OSError, LookupError, ValueError):
+        return None
+
+
+def process_start(pid: int) -> int | None:
+    """Start time of a living process in clock ticks since boot; None if it is gone or a zombie."""
+    facts = process_facts(pid)
+    return None if facts is None or facts.state in _ENDED else facts.start
+
+
+def ending_of(status: int) -> Ending:
+    """Translate a wait status into an ending."""
+    if os.WIFSIGNALED(status):
+        return Ending(kind="signal", number=os.WTERMSIG(status))
+    return Ending(kind="exit", number=os.WEXITSTATUS(status))
+
+
+def memory_files(pid: int) -> list[Path]:
+    """Find the files in which the kernel counts processes killed for memory: of this one's cgroup, else of the host."""
+    with contextlib.suppress(OSError):
+        membership = parse_membership(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"), "memory")
+        mounts = parse_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), "memory")
+        for name in ("memory.events", "memory.oom_control"):
+            found = stat_files(mounts, membership, name)
+            if found:
+                return found[:1]
+    return [Path("/proc/vmstat")]
+
+
+def memory_kills(files: list[Path]) -> int:
+    """Processes killed for want of memory so far; 0 where no counter exists."""
+    total = 0
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):
+            lines = (line.split() for line in file.read_text(encoding="utf-8").splitlines())
+            total += sum(int(fields[1]) for fields in lines if len(fields) == 2 and fields[0] == "oom_kill")
+    return total
+
+
+class ProcessWatch:
+    """One process, from the moment we know it to its end.
+
+    Args:
+        pid: Its id.
+        started: Its start in clock ticks, as it said itself; 0 = whatever lives under that id now.
+
+    Attributes:
+        handle: A pidfd, readable once the process has ended; -1 where there is none.
+    """
+
+    def __init__(self, pid: int, started: int = 0) -> None:
+        self.pid = pid
+        self.handle = -1
+        self._ending: Ending | None = None
+        with contextlib.suppress(OSError, AttributeError):
+            self.handle = os.pidfd_open(pid)
+        facts = process_facts(pid)  # after the descriptor, so that both mean the same process
+        self._started = started or (facts.start if facts is not None else -1)
+        if facts is None or facts.start != self._started:
+            self.close()
+            self._ending = Ending()
+        self._memory = memory_files(pid)
+        self._kills = deque([memory_kills(self._memory)], maxlen=_KILLS_KEPT)
+
+    @property
+    def ending(self) -> Ending | None:
+        """End of the process; None while it lives."""
+        if self._ending is None and self._has_ended():
+            self._ending = self._read()
+            self.close()
+        return self._ending
+
+    def refresh(self) -> None:
+        """Note the kills for memory so far. Only the last ones may be ours: a large process takes a while to die."""
+        if self._ending is None:
+            self._kills.append(memory_kills(self._memory))
+
+    def close(self) -> None:
+        """Give the descriptor back. Idempotent."""
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def _has_ended(self) -> bool:
+        if self.handle >= 0:
+            poll = select.poll()
+            poll.register(self.handle, select.POLLIN)
+            return bool(poll.poll(0))
+        return process_start(self.pid) != self._started
+
+    def _read(self) -> Ending:
+        ending = self._status()
+        killed = ending.kind == "unknown" or (ending.kind == "signal" and ending.number == _SIGKILL)
+        starved = killed and memory_kills(self._memory) > self._kills[0]
+        return Ending(kind=ending.kind, number=ending.number, out_of_memory=starved)
+
+    def _status(self) -> Ending:
+        facts = process_facts(self.pid)
+        if facts is not None and facts.start == self._started and facts.state in _ENDED:
+            return ending_of(facts.status)
+        status = _kept_status(self.handle)
+        return Ending() if status is None else ending_of(status)
+
+
+def _kept_status(handle: int) -> int | None:
+    """The status of a process whose parent has taken it already, from Linux 6.15 on."""
+    asked = bytearray(_INFO_BYTES)
+    struct.pack_into("=Q", asked, 0, _INFO_EXIT)
+    try:
+        fcntl.ioctl(handle, _INFO_REQUEST, asked)
+    except (OSError, ValueError):
+        return None
+    known, status = struct.unpack_from("=Q", asked, 0)[0], struct.unpack_from("=i", asked, _INFO_STATUS_AT)[0]
+    return status if known & _INFO_EXIT else None
+
 
 log = logging.getLogger("eroica.agent")
 _MAX_PID = 1 << 22
@@ -65,7 +209,7 @@ class LocalWorker:
     ) -> None:
         self.reader = reader
         self.worker = worker
-        self._read_threads()
+        self.training_thread_id = _training_thread(reader.identity, worker)
         self.slowdown = Slowdown(settings)
         self.silence = Silence(settings)
         self.process = ProcessWatch(worker.pid, _whole(reader.identity, "process_start"))
@@ -81,17 +225,12 @@ class LocalWorker:
         self._is_traced = False
         self._order_again_at = 0.0
 
-    def _read_threads(self) -> None:
-        identity = self.reader.identity
-        self.training_thread_id = _whole(identity, "training_thread_id") or self.worker.pid
-        self.training_thread_ident = _whole(identity, "training_thread_ident")
-
     def meet_again(self) -> None:
         """Read the identity again where the worker has written it anew: it knows its device only when it trains."""
         with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):  # torn, or gone: as it was
             if self.reader.look_again():
                 self.worker = _worker(self.reader.identity, self.reader.path)
-                self._read_threads()
+                self.training_thread_id = _training_thread(self.reader.identity, self.worker)
 
     def poll(self, judge: bool = True) -> None:
         """Take in the iterations since the last poll.
@@ -224,7 +363,6 @@ class LocalWorker:
 
     def subject(self) -> Subject:
         """The worker for a look."""
-        identity = self.reader.identity
         return Subject(
             worker=self.worker,
             beat_file=self.reader.path,
@@ -233,10 +371,7 @@ class LocalWorker:
             events=self.silence.heard,
             silent_s=self.silence.quiet_s,
             silent=self.silence.silent,
-            signal=SignalFacts(
-                _whole(identity, "stack_signal"), _whole(identity, "stack_file"), self.training_thread_ident,
-            ),
-        )  # fmt: skip
+        )
 
     def count_by(self, source: int) -> None:
         """Order the worker to count its iterations by a source, if it could and does not; again only after a while."""
@@ -381,7 +516,7 @@ class Roster:
 
 def remove_traces(beat_file: Path) -> None:
     """Remove what an ended worker left in the runtime directory."""
-    for suffix in (".beat", ".ask", ".answer", ".stacks"):
+    for suffix in (".beat", ".ask", ".answer"):
         with contextlib.suppress(OSError):
             beat_file.with_suffix(suffix).unlink()
 
@@ -390,6 +525,11 @@ def _whole(identity: dict[str, Any], name: str) -> int:
     """A number of the identity page; 0 for whatever else stands there."""
     value = identity.get(name)
     return value if type(value) is int and 0 <= value < 1 << 64 else 0
+
+
+def _training_thread(identity: dict[str, Any], worker: Worker) -> int:
+    """Kernel thread id of the thread that trains; the main one where the page does not say."""
+    return _whole(identity, "training_thread_id") or worker.pid
 
 
 def _worker(identity: dict[str, Any], path: Path) -> Worker:

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from eroica.hardware.limits import parse_membership, parse_mounts, stat_files
+from eroica.hardware.host import parse_membership, parse_mounts, stat_files
 from eroica.wire.variables import told_variables
 
 NO_LIMIT = "none"

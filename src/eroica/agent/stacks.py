@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from eroica.agent.witnesses import ask_py_spy, py_spy_reason
+from eroica.agent.witnesses import ask_py_spy, find_py_spy, py_spy_reason
 from eroica.errors import UnavailableError
 from eroica.hardware.cpu import Target, descendants, parse_schedstat, threads_of
 
@@ -68,16 +65,6 @@ class Part(NamedTuple):
 
 
 _EVENTS = msgspec.json.Decoder(list[Event])
-
-
-def find_py_spy() -> Path | None:
-    """The py-spy of this environment: beside the interpreter, in its scripts directory, or on the path."""
-    places = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
-    for place in places:
-        if os.access(place / "py-spy", os.X_OK):
-            return place / "py-spy"
-    found = shutil.which("py-spy")
-    return Path(found) if found else None
 
 
 def available(pid: int, binary: Path | None = None, timeout_s: float = 5.0) -> tuple[bool, str]:

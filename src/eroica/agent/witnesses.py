@@ -1,27 +1,33 @@
-"""Ask what a process is doing: py-spy from outside, the worker's own thread, its fault handler, and the kernel.
+"""Ask what a process is doing: py-spy from outside, the worker's own thread, and the kernel.
 
 An answer was written by a process that may be broken, or by somebody else under its name: types are validated, sizes
 bounded, and files read only if they are regular ones of ours. Where there is no answer, an `UnavailableError` says why.
+
+A look at all workers of the host takes 0.1 s for two, and `LOOK_S` at most: a worker that could not be asked by then is
+in it with what is known.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
+import shutil
 import stat
 import subprocess
+import sys
+import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from eroica.errors import InputError, UnavailableError
-from eroica.hardware.cpu import parse_schedstat
-from eroica.model.look import FlightState, ThreadLook
-from eroica.model.worker import ProcessGroup
+from eroica.hardware.cpu import Target, descendants, parse_schedstat
+from eroica.model.look import FlightState, HostLooks, ProcessLook, ThreadLook, WorkerLook
+from eroica.model.worker import ProcessGroup, Worker
 from eroica.trace.flight import flight_state
 from eroica.trace.stacks import frame_text
 from eroica.wire.places import read_private
@@ -29,7 +35,6 @@ from eroica.wire.places import read_private
 _MAX_BYTES = 8_000_000
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT, _MAX_GROUPS, _MAX_NOTES = 128, 128, 300, 256, 10
 _LOOK_AGAIN_S = 0.01
-_SETTLED_S = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OUR_THREADS = "eroica/worker/pristine.py"  # file of their outermost function
 _QUESTIONS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # capitals ask for stacks, too
@@ -64,6 +69,16 @@ class _SpiedThread(msgspec.Struct):
 
 
 _SPIED = msgspec.json.Decoder(list[_SpiedThread])
+
+
+def find_py_spy() -> Path | None:
+    """The py-spy of this environment: beside the interpreter, in its scripts directory, or on the path."""
+    places = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
+    for place in places:
+        if os.access(place / "py-spy", os.X_OK):
+            return place / "py-spy"
+    found = shutil.which("py-spy")
+    return Path(found) if found else None
 
 
 def ask_py_spy(binary: Path | None, pid: int, timeout_s: float) -> tuple[ThreadLook, ...]:
@@ -221,90 +236,6 @@ def _told(answer: _Answer) -> Told:
     return Told(tuple(threads), names, tuple(answer.process_groups[:_MAX_GROUPS]), flight, tuple(notes))
 
 
-# ---------------------------------------------------------------------- the fault handler
-
-_THREAD_LINE = re.compile(r"(?:Current thread|Thread) 0x([0-9a-fA-F]{1,16})(?: \[([^\]]{0,300})\])?")
-_FRAME_LINE = re.compile(r'  File "(.{0,4096}?)", line (\d{1,9}) in (.{1,1000})')
-
-
-class SignalFacts(NamedTuple):
-    """Facts about a worker's stack signal: number, file that it writes to, ident of the training thread."""
-
-    number: int = 0
-    file: int = -1
-    training_ident: int = 0
-
-
-def ask_by_signal(
-    pid: int, beat_file: Path, facts: SignalFacts, training_thread_id: int, timeout_s: float
-) -> tuple[ThreadLook, ...]:
-    """Let the interpreter's fault handler write all stacks; needs neither ptrace nor the interpreter lock.
-
-    Raises:
-        UnavailableError: The signal is not ours (any more), or nothing was written in time.
-    """
-    path = beat_file.with_suffix(".stacks")
-    if facts.number <= 0:
-        raise UnavailableError("no signal was set aside for stacks")
-    if not _catches(pid, facts.number) or not _has_open(pid, facts.file, path):
-        raise UnavailableError(f"signal {facts.number} is not ours any more")
-    try:
-        os.truncate(path, 0)
-        os.kill(pid, facts.number)
-    except OSError as error:
-        raise UnavailableError(f"signal {facts.number} cannot be sent: {error.strerror}") from error
-    return parse_fault_dump(_settled(path, timeout_s).decode(errors="replace"), facts, training_thread_id)
-
-
-def _catches(pid: int, number: int) -> bool:
-    """The process has a handler for the signal: its default action would end it."""
-    try:
-        found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"), re.M)
-    except OSError:
-        return False
-    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
-
-
-def _has_open(pid: int, handle: int, path: Path) -> bool:
-    try:
-        there, here = Path(f"/proc/{pid}/fd/{handle}").stat(), path.lstat()
-    except OSError:
-        return False
-    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
-
-
-def _settled(path: Path, timeout_s: float) -> bytes:
-    """Return the content of the file once it grows no more."""
-    end = time.monotonic() + timeout_s
-    now = b""
-    while time.monotonic() < end:
-        time.sleep(_SETTLED_S)
-        before, now = now, _read_ours(path)
-        if now and now == before:
-            return now
-    raise UnavailableError("the fault handler wrote nothing")
-
-
-def parse_fault_dump(text: str, facts: SignalFacts, training_thread_id: int) -> tuple[ThreadLook, ...]:
-    """Parse the output of `faulthandler`, which knows threads by ident only; both numbers are known of one."""
-    threads: list[tuple[int, str, list[Frame]]] = []
-    for line in text.splitlines():
-        head, frame = _THREAD_LINE.match(line), _FRAME_LINE.match(line)
-        if head is not None and len(threads) < _MAX_THREADS:
-            threads.append((int(head[1], 16), head[2] or "", []))
-        elif frame is not None and threads and len(threads[-1][2]) < _MAX_FRAMES:
-            threads[-1][2].append((frame[3], frame[1], int(frame[2])))
-    return tuple(
-        ThreadLook(
-            name=name,
-            thread_id=training_thread_id if ident == facts.training_ident else 0,
-            stack=stack_of(frames[::-1]),
-        )
-        for ident, name, frames in threads
-        if not _is_ours(frames[-1][1] if frames else "")
-    )
-
-
 # ---------------------------------------------------------------------- the kernel
 
 
@@ -348,3 +279,203 @@ def with_kernel_view(pid: int, thread: ThreadLook) -> ThreadLook:
     state, cpu_s = kernel_view(pid, thread.thread_id)
     channel, moved = wait_channel(pid, thread.thread_id), io_bytes(pid, thread.thread_id)
     return msgspec.structs.replace(thread, state=state, wait_channel=channel, cpu_s=cpu_s, io_bytes=moved)
+
+
+# --- looks at all workers of the host ---
+
+
+LOOK_S = 3.0
+MOST_LOOKS_BYTES = 1_500_000
+"""Of both looks together, encoded; beyond it children and threads that do not train are left out."""
+_ANSWER_S = 1.0
+_LEAST_S = 0.3
+_AT_ONCE = 3
+_MAX_CHILDREN = 8
+_FEW_THREADS = 6
+_STOPPED = "tT"
+
+
+class Subject(NamedTuple):
+    """A worker to look at, and what its beat says."""
+
+    worker: Worker
+    beat_file: Path
+    training_thread_id: int
+    iteration: int = 0
+    events: int = 0
+    silent_s: float = 0.0
+    silent: bool = False
+
+
+class Look:
+    """One look at some workers. Blocks; call it in a thread.
+
+    Args:
+        number: Of the look; no two in a row are the same.
+        binary: py-spy, default the one of this environment.
+        longest_s: It ends by then.
+    """
+
+    def __init__(self, number: int, binary: Path | None = None, longest_s: float = LOOK_S) -> None:
+        self._number = number
+        self._binary = binary or find_py_spy()
+        self._deadline = time.monotonic() + longest_s
+
+    def at(self, subjects: Sequence[Subject]) -> tuple[WorkerLook, ...]:
+        """All of them, workers before children."""
+        strangers = frozenset({os.getpid()})
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="look") as pool:
+            workers = [pool.submit(self._worker, subject) for subject in subjects]
+            children = [
+                [
+                    pool.submit(self._child, pid)
+                    for pid in descendants(Target(one.worker.pid, one.training_thread_id), strangers)[:_MAX_CHILDREN]
+                ]
+                for one in subjects
+            ]
+            return tuple(
+                msgspec.structs.replace(
+                    worker.result(), children=tuple(look for child in of_worker if (look := child.result()).state)
+                )
+                for worker, of_worker in zip(workers, children, strict=True)
+            )
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _child(self, pid: int) -> ProcessLook:
+        try:
+            threads, source = self._spied(pid), "py-spy"
+        except UnavailableError:
+            threads, source = (), ""
+        return _process(pid, threads, source)
+
+    def _spied(self, pid: int) -> tuple[ThreadLook, ...]:
+        if self._left_s() < _LEAST_S:
+            raise UnavailableError("there was no time left for py-spy")
+        return ask_py_spy(self._binary, pid, self._left_s())
+
+    def _worker(self, subject: Subject) -> WorkerLook:
+        pid, notes = subject.worker.pid, list[str]()
+        told = self._told(subject, notes)
+        threads, source = self._threads(subject, told, notes)
+        if told is not None:
+            threads = tuple(
+                msgspec.structs.replace(thread, name=thread.name or told.names.get(thread.thread_id, ""))
+                for thread in threads
+            )
+        return WorkerLook(
+            worker=subject.worker,
+            iteration=subject.iteration,
+            events=subject.events,
+            silent_s=subject.silent_s,
+            silent=subject.silent,
+            training_thread_id=subject.training_thread_id,
+            process=_process(pid, threads, source),
+            asked=subject.beat_file.with_suffix(".ask").exists(),
+            answered=told is not None,
+            groups=told.groups if told is not None else (),
+            flight=told.flight if told is not None else None,
+            notes=tuple(notes),
+        )
+
+    def _told(self, subject: Subject, notes: list[str]) -> Told | None:
+        """Its own answer; a stopped process is not asked, for it would answer when nobody listens any more."""
+        try:
+            if kernel_view(subject.worker.pid)[0] in _STOPPED:
+                raise UnavailableError("it is stopped")
+            told = ask_worker(subject.beat_file, self._number, min(_ANSWER_S, self._left_s()))
+        except UnavailableError as reason:
+            notes.append(f"no answer: {reason}")
+            return None
+        notes += told.notes
+        return told
+
+    def _threads(self, subject: Subject, told: Told | None, notes: list[str]) -> tuple[tuple[ThreadLook, ...], str]:
+        """Python's threads by the best witness there is."""
+        try:
+            return self._spied(subject.worker.pid), "py-spy"
+        except UnavailableError as reason:
+            notes.append(str(reason))
+        return (told.threads, "answer") if told is not None and told.threads else ((), "")
+
+
+def _process(pid: int, threads: tuple[ThreadLook, ...], source: str) -> ProcessLook:
+    state, cpu_s = kernel_view(pid)
+    seen = tuple(with_kernel_view(pid, thread) for thread in threads)
+    return ProcessLook(pid=pid, state=state, threads=seen, source=source, cpu_s=cpu_s)
+
+
+def take_looks(
+    look_id: int,
+    host: str,
+    subjects: Callable[[], Sequence[Subject]],
+    pause_s: float,
+    binary: Path | None = None,
+) -> HostLooks:
+    """Look twice. Blocks for `pause_s`, or for as long as the first look takes and a second more.
+
+    Args:
+        look_id: The collector's number.
+        host: This host.
+        subjects: The living workers as their beats stand now; asked before the first look and after the second, so that
+            an event between the two is seen.
+        pause_s: From the beginning of the first look to that of the second.
+        binary: py-spy, default the one of this environment.
+    """
+    began = time.monotonic()
+    first = Look(2 * look_id, binary).at(subjects())
+    time.sleep(max(min(1.0, pause_s), pause_s - (time.monotonic() - began)))
+    second = Look(2 * look_id + 1, binary).at(subjects())
+    now = {subject.worker.pid: subject for subject in subjects()}
+    return fitting(
+        HostLooks(
+            look_id=look_id,
+            host=host,
+            first=first,
+            second=tuple(_up_to_date(look, now[look.worker.pid]) for look in second if look.worker.pid in now),
+        )
+    )
+
+
+def _up_to_date(look: WorkerLook, subject: Subject) -> WorkerLook:
+    return msgspec.structs.replace(
+        look,
+        iteration=subject.iteration,
+        events=subject.events,
+        silent_s=subject.silent_s,
+        silent=subject.silent,
+    )
+
+
+def fitting(looks: HostLooks, limit: int = MOST_LOOKS_BYTES) -> HostLooks:
+    """Fit looks into a number of bytes: with bare children and few threads, then without process groups."""
+    for narrow, note in (
+        (_with_few_threads, "what children do and most threads were left out"),
+        (lambda look: msgspec.structs.replace(look, flight=None, groups=()), "process groups were left out"),
+    ):
+        if len(msgspec.msgpack.encode(looks)) <= limit:
+            break
+        looks = msgspec.structs.replace(
+            looks,
+            first=tuple(map(narrow, looks.first)),
+            second=tuple(map(narrow, looks.second)),
+            notes=(*looks.notes, f"the looks are large: {note}"),
+        )
+    return looks
+
+
+def _with_few_threads(look: WorkerLook) -> WorkerLook:
+    """Keep the training thread, the one that holds the lock, and some others; of children that they live.
+
+    A loop whose children are all dead is another matter.
+    """
+    threads = sorted(
+        look.process.threads,
+        key=lambda one: (one.thread_id != look.training_thread_id, not one.holds_interpreter_lock),
+    )
+    return msgspec.structs.replace(
+        look,
+        process=msgspec.structs.replace(look.process, threads=tuple(threads[:_FEW_THREADS])),
+        children=tuple(msgspec.structs.replace(child, threads=(), source="") for child in look.children),
+    )

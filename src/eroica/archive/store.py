@@ -27,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 
-from eroica.archive.forget import PAGE_FILE, SOURCES_FILE, UNDERWAY_FILE, forget
+from eroica.archive.forget import PAGE_FILE, SOURCES_FILE, UNDERWAY_FILE
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
@@ -86,10 +86,6 @@ class Store:
     def remove_final(self) -> None:
         """The job goes on: what was kept as its verdict is not final."""
         (self.run / "verdict.json").unlink(missing_ok=True)
-
-    def forget(self) -> None:
-        """Remove what an earlier job of the same name left: `eroica.archive.forget`."""
-        forget(self.run)
 
 
 def save_patterns(window_directory: Path, window: Window, patterns: Iterable[WorkerPattern]) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from eroica.archive.store import Store
 from eroica.collector.child_processes import Pages, Reporting
+from eroica.collector.ledger import read_history
 from eroica.collector.listening_sockets import Doors, former_door, former_inside, named_door
-from eroica.collector.resume import read_history
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from statistics import median
 
-import numpy as np
-
 from eroica.collector.arrivals import heaviest
-from eroica.collector.resume import History
-from eroica.errors import InputError
+from eroica.collector.ledger import History
 from eroica.model.pattern import WorkerPattern
-from eroica.model.series import decode_series
 from eroica.model.shares import percent
 from eroica.model.window import FAR_SLOWER, SLOWER_INSIDE
 from eroica.settings import Settings
@@ -25,9 +20,6 @@ _TRIES = 3
 _FASTER_LATER = 1.15
 #: Share of a slowdown that a comparison must be able to show, to be better than none.
 _MOST = 0.5
-#: The last third of its iterations against the first: so much longer and as slow ever since, the slowdown began inside.
-_LONGER_AT_LAST = 1.3
-_THIRDS_FROM = 9
 #: Workers wait for each other, so a few tell how all iterations went.
 _LOOKED_AT = 64
 #: A baseline window that takes the place of another opens only where everybody is this near to the best.
@@ -52,9 +44,7 @@ class Baseline:
         self._settings = settings
         self._taken_s: float | None = None
         self._over_at = math.inf
-        self._longer_at_last = 1.0
         self._came_back = False
-        self._stayed_long = False
         self._was_slow = False
         self._done = not settings.baseline_window
         self._tries = 0
@@ -120,7 +110,6 @@ class Baseline:
         usual = [max(self._taken_s, status.baseline_s or 0.0) for status in training]
         now = [status.current_s or math.inf for status in training]
         self._came_back = all(one <= _FASTER_LATER * then for one, then in zip(now, usual, strict=True))
-        self._stayed_long = not self._came_back
         if self._came_back and self._is_slower_inside and self._tries < 2:  # a slow stretch, or capturing itself
             self.distrust()
 
@@ -184,8 +173,6 @@ class Baseline:
         if self._is_slower_inside and not (self._came_back and self._tries > 1):
             inside = f"{1e3 * self._captured_s:.3g} ms"
             return f"iterations took {inside} in it, and {1e3 * taken_s:.3g} ms just before it opened"
-        if self._longer_at_last >= _LONGER_AT_LAST and self._stayed_long:
-            return f"iterations became {self._longer_at_last:.2g} times as long in the course of it and stayed long"
         at = f"iterations took {1e3 * taken_s:.3g} ms when it was taken"
         if 0 < expected_s < taken_s and not is_far_slower:
             return f"{at}, and {1e3 * expected_s:.3g} ms are expected"
@@ -232,10 +219,9 @@ class Baseline:
 
     def _await_return(self) -> None:
         """A mean of iterations that all came after the window tells whether these are as fast as before it."""
-        self._came_back = self._stayed_long = False
+        self._came_back = False
         last = max((pattern.last_iteration for pattern in self.patterns), default=math.inf)
         self._over_at = last + _IN_A_MEAN
-        self._longer_at_last = _longer_at_last(self.patterns)
 
 
 def disturbance(patterns: Sequence[WorkerPattern]) -> str:
@@ -261,16 +247,3 @@ def disturbance(patterns: Sequence[WorkerPattern]) -> str:
 def _mean_s(patterns: Iterable[WorkerPattern]) -> float:
     """Mean iteration of the median worker, seconds."""
     return median(one.duration_s / max(one.last_iteration - one.first_iteration, 1) for one in patterns)
-
-
-def _longer_at_last(patterns: Sequence[WorkerPattern]) -> float:
-    """Median iteration of a window's last third over that of its first, of the median worker; 1 if unknown."""
-    ratios = []
-    for pattern in patterns[:: max(1, len(patterns) // _LOOKED_AT)]:
-        with suppress(InputError):  # damaged patterns are told of where the window is judged
-            iteration_us = decode_series(pattern.iteration_us, np.float32)
-            third = iteration_us.size // 3
-            first_us = float(np.median(iteration_us[:third])) if iteration_us.size >= _THIRDS_FROM else 0.0
-            if first_us > 0:
-                ratios.append(float(np.median(iteration_us[-third:])) / first_us)
-    return median(ratios) if ratios else 1.0

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eroica.collector.ledger import History
 from eroica.collector.lives import Lives, in_words
+from eroica.collector.opening import best_s
 from eroica.collector.participants import WorkerKey, key_of
-from eroica.collector.resume import History
-from eroica.collector.span import best_s
 from eroica.collector.windows import Windows
 from eroica.model.look import Blockage, Death, HostLooks
 from eroica.model.verdict import Verdict

@@ -9,11 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from eroica.collector import span
-from eroica.collector.ledger import Ledger
+from eroica.collector import opening
+from eroica.collector.ledger import History, Ledger
 from eroica.collector.opening import Wanted
 from eroica.collector.participants import AGENT_SILENT_S, Roll
-from eroica.collector.resume import History
 from eroica.model.pattern import WorkerPattern
 from eroica.model.window import UnderwayRecord, Window
 from eroica.settings import Settings
@@ -232,8 +231,8 @@ class Capturing:
             reason=wanted.reason,
             first_iteration=0,  # which follow with each order
             last_iteration=0,
-            baseline_iteration_s=wanted.baseline_s or span.best_s(training),
-            current_iteration_s=span.slowest_s(training),
+            baseline_iteration_s=wanted.baseline_s or opening.best_s(training),
+            current_iteration_s=opening.slowest_s(training),
             since=wanted.since,
         )
         ranks = frozenset(status.worker.global_rank for status in training)
@@ -300,30 +299,30 @@ class Capturing:
         if now < current.deadline and not current.is_probed():
             return "going on"
         probes = {**current.first_probes, **current.probes()}
-        training = span.in_training(self._roll)
+        training = opening.in_training(self._roll)
         if not probes or not training:
             return self._give_up(current, current.why_not_probed())
-        iteration_s = span.slowest_s(training)
+        iteration_s = opening.slowest_s(training)
         shortest_s = min(status.current_s or 0.0 for status in training)
         events = max(1, *(self._events(current, rank, probe, shortest_s) for rank, probe in probes.items()))
-        length = span.iterations(current.wanted, iteration_s, events, self._max_events, self._settings)
-        whole = span.iterations(current.wanted, iteration_s, 1, self._max_events, self._settings)
-        if length < whole and not current.first_probes and span.is_long(probes.values(), shortest_s):
+        length = opening.iterations(current.wanted, iteration_s, events, self._max_events, self._settings)
+        whole = opening.iterations(current.wanted, iteration_s, 1, self._max_events, self._settings)
+        if length < whole and not current.first_probes and opening.is_long(probes.values(), shortest_s):
             current.first_probes = current.stale = probes
             self._probe(now, current, training)
             return "going on"
-        least = min(whole, span.enough(iteration_s))
-        if current.operators and (length < least or span.is_slowed(training, events, iteration_s)):
+        least = min(whole, opening.enough(iteration_s))
+        if current.operators and (length < least or opening.is_slowed(training, events, iteration_s)):
             self._too_many, current.operators = events, False
             current.first_probes, current.stale = {}, current.probes()
             self._probe(now, current, training)
             return "going on"
-        if objection := span.objection(length, events, self._settings):
+        if objection := opening.objection(length, events, self._settings):
             self._give_up(current, objection)
             return "too large"
         if not current.operators:
             current.notes.append(f"operators are not recorded: one iteration makes {self._too_many:,} trace events")
-        if lack := span.shortfall(length, iteration_s, events, current.wanted):
+        if lack := opening.shortfall(length, iteration_s, events, current.wanted):
             current.notes.append(lack)
         self._order_window(now, current, training, length)
         return "going on"
@@ -331,13 +330,17 @@ class Capturing:
     def _events(self, current: Underway, rank: int, probe: OrderResult, iteration_s: float) -> int:
         """Events of one iteration of one worker."""
         first = current.first_probes.get(rank, probe)
-        return span.events_of(probe, iteration_s) if first == probe else span.events_between(first, probe, iteration_s)
+        return (
+            opening.events_of(probe, iteration_s)
+            if first == probe
+            else opening.events_between(first, probe, iteration_s)
+        )
 
     def _probe(self, now: float, current: Underway, training: Sequence[WorkerStatus]) -> None:
         """Order a probe of the next iteration that nobody reaches before the order does."""
-        iteration_s = span.slowest_s(training)
-        lead = span.lead(iteration_s, self._roll.host_count, self._settings)
-        first = span.farthest(training) + lead
+        iteration_s = opening.slowest_s(training)
+        lead = opening.lead(iteration_s, self._roll.host_count)
+        first = opening.farthest(training) + lead
         current.window = msgspec.structs.replace(current.window, first_iteration=first, last_iteration=first + 1)
         current.deadline = now + patience.until_open_s(lead, iteration_s) + 10 * iteration_s + 10.0
         self._give("probe", current.window)
@@ -354,9 +357,9 @@ class Capturing:
 
     def _order_window(self, now: float, current: Underway, training: Sequence[WorkerStatus], length: int) -> None:
         """Order the window itself: the same iterations on every worker."""
-        iteration_s = span.slowest_s(training)
-        lead = span.lead(iteration_s, self._roll.host_count, self._settings)
-        first = span.farthest(training) + lead
+        iteration_s = opening.slowest_s(training)
+        lead = opening.lead(iteration_s, self._roll.host_count)
+        first = opening.farthest(training) + lead
         current.window = msgspec.structs.replace(
             current.window,
             first_iteration=first,

@@ -1,16 +1,145 @@
-"""List a job's windows for people: their ids, a line for each, verdicts and notes."""
+"""List a job's windows for people: their ids, a line for each, verdicts and notes.
+
+A collector that is started again reads from the run directory what earlier ones left (`read_history`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+import msgspec
+
+from eroica.archive.load import SavedWindow, open_run
+from eroica.archive.store import UNDERWAY_FILE
+from eroica.collector.arrivals import heads_in
 from eroica.collector.intake import clean_text
-from eroica.collector.resume import History
+from eroica.model.history import IterationHistory
+from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import Window
+from eroica.model.window import UnderwayRecord, Window
 from eroica.report.phrases import in_short
-from eroica.wire.messages import WindowLine
+from eroica.wire.messages import JobStatus, WindowLine
+
+Record = TypeVar("Record")
+_MAX_WINDOWS = 10_000
+_MOST_UNREADABLE = 5
+OVER = ("done", "given up", "failed", "lost", "passed", "restarted")
+
+
+@dataclass(frozen=True)
+class History:
+    """Records that earlier collectors of this job left.
+
+    Attributes:
+        last_id: Highest window id that left a trace.
+        lines: Of all windows; those that were not over are "lost", but for the one that is underway.
+        windows: What was asked for, by id, where it was kept.
+        verdicts: By window id.
+        baseline: Heads of the patterns of the baseline window.
+        pace: Iteration times until then, None where they were not kept.
+        underway: The window that was being captured or analyzed.
+        arrived: Heads of the patterns of that window that came in.
+        final: Verdict of a collector that was told to end before the job's end was known.
+        notes: What could not be read, and why this is a second collector.
+    """
+
+    last_id: int = 0
+    lines: tuple[WindowLine, ...] = ()
+    windows: tuple[Window, ...] = ()
+    verdicts: tuple[tuple[int, Verdict], ...] = ()
+    baseline: tuple[WorkerPattern, ...] = ()
+    pace: IterationHistory | None = None
+    underway: UnderwayRecord | None = None
+    arrived: tuple[WorkerPattern, ...] = ()
+    final: Verdict | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_history(run: Path, why: str) -> History:
+    """Everything of use in a run directory; what cannot be read becomes a note.
+
+    Args:
+        run: The run directory.
+        why: What became of the collector before.
+    """
+    saved, notes = open_run(run), [f"the collector was started again: {why}"]
+    lines = _lines(run, notes)
+    there = {one.window_id: one for one in saved.windows}
+    notes += [*saved.notes, *(note for one in saved.windows for note in one.notes)]
+    windows = {at: one.window for at, one in there.items() if one.window is not None}
+    verdicts = {at: one.verdict for at, one in there.items() if one.verdict is not None}
+    underway = _underway(there, lines, notes)
+    for window_id in sorted({*lines, *windows} - ({underway.window.window_id} if underway is not None else set())):
+        lines[window_id] = _line(window_id, lines.get(window_id), windows.get(window_id), verdicts.get(window_id))
+    baselines = (there[at] for at in sorted(windows, reverse=True) if windows[at].purpose == "baseline")
+    return History(
+        last_id=max((*lines, *there), default=0),
+        lines=tuple(lines.values()),
+        windows=tuple(windows.values()),
+        verdicts=tuple(verdicts.items()),
+        baseline=next(filter(None, (_arrived(one, notes) for one in baselines)), ()),
+        underway=underway,
+        arrived=() if underway is None else _arrived(there[underway.window.window_id], notes),
+        pace=saved.history,
+        final=saved.verdict,
+        notes=tuple(notes),
+    )
+
+
+def _underway(windows: dict[int, SavedWindow], lines: dict[int, WindowLine], notes: list[str]) -> UnderwayRecord | None:
+    """The newest window that was ordered, if it is not over and was not gone on with before."""
+    newest = max((at for at, one in windows.items() if (one.directory / UNDERWAY_FILE).exists()), default=0)
+    is_over = newest in lines and lines[newest].phase in OVER
+    if not newest or is_over or (windows[newest].directory / "verdict.json").exists():
+        return None
+    found = _read(windows[newest].directory / UNDERWAY_FILE, UnderwayRecord, notes)
+    return found if found is not None and found.window.window_id == newest and not found.resumed else None
+
+
+def _arrived(window: SavedWindow, notes: list[str]) -> tuple[WorkerPattern, ...]:
+    heads, unreadable = heads_in(window.pattern_files)
+    notes.extend(unreadable[:_MOST_UNREADABLE])
+    return heads
+
+
+def _line(window_id: int, line: WindowLine | None, window: Window | None, verdict: Verdict | None) -> WindowLine:
+    """Line of a window as it stands now: over, or lost with its collector."""
+    if line is None:
+        assert window is not None
+        line = WindowLine(
+            window_id=window_id,
+            purpose=window.purpose,
+            phase="",
+            first_iteration=window.first_iteration,
+            last_iteration=window.last_iteration,
+        )
+    if verdict is not None:
+        phase = line.phase if line.phase in OVER else "done"
+        cause = "" if verdict.cause is None else in_short(verdict.cause)
+        said = {"verdict": verdict.verdict, "summary": verdict.summary, "cause": cause}
+        return msgspec.structs.replace(line, phase=phase, **said)
+    if line.phase in OVER:
+        return line
+    return msgspec.structs.replace(line, phase="lost", summary="the collector ended inside it")
+
+
+def _lines(run: Path, notes: list[str]) -> dict[int, WindowLine]:
+    status = _read(run / "status.json", JobStatus, notes)
+    return {} if status is None else {line.window_id: line for line in status.windows[:_MAX_WINDOWS]}
+
+
+def _read(path: Path, kind: type[Record], notes: list[str]) -> Record | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:  # a ValidationError is a DecodeError
+        notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out: {error}")
+        return None
+
 
 #: Notes of agents that are kept; ours have as much room again.
 _MOST_NOTES = 100

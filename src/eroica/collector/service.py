@@ -25,13 +25,13 @@ from eroica.collector.arrivals import Arrivals, head_in
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.history import Hints, final_verdict, stamped
 from eroica.collector.intake import clean_looks, clean_report, clean_request, clean_text
-from eroica.collector.live.routes import Live
+from eroica.collector.ledger import History
+from eroica.collector.live import Live
 from eroica.collector.lives import failures_in
+from eroica.collector.opening import report_pause_s
 from eroica.collector.pace import Pace
 from eroica.collector.participants import SameIterations
 from eroica.collector.recurrence import with_recurrence
-from eroica.collector.resume import History
-from eroica.collector.span import report_pause_s
 from eroica.collector.windows import Analyze, Windows
 from eroica.errors import EroicaError, InputError
 from eroica.model.look import Blockage, HostLooks

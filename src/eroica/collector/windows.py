@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from eroica.collector import span
+from eroica.collector import opening
 from eroica.collector.baseline import Baseline
 from eroica.collector.capturing import Capturing, Underway
-from eroica.collector.ledger import Ledger
+from eroica.collector.ledger import History, Ledger
 from eroica.collector.opening import Opening, Wanted
 from eroica.collector.participants import Roll, counting
-from eroica.collector.resume import History
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import ALONE, REFUSED, UnderwayRecord, Window
@@ -128,7 +127,7 @@ class Windows:
         if self.window is not None and self.window.purpose != "baseline":
             busy = self.window.window_id
             return ProfileAnswer(window_id=busy, refused=f"window {busy} is open already; its verdict is coming")
-        if not span.in_training(self.roll):
+        if not opening.in_training(self.roll):
             return ProfileAnswer(refused=self._not_yet())
         if self.hold:
             return ProfileAnswer(refused="the job stands still; it is being looked at already")
@@ -292,7 +291,7 @@ class Windows:
     def _maybe_open(self, now: float) -> None:
         if self.ended or self.hold or self.roll.waiting(now):
             return
-        training = span.in_training(self.roll)
+        training = opening.in_training(self.roll)
         if training:
             self._baseline.watch(training)
             self._baseline.retake_if_better(training)
@@ -353,7 +352,7 @@ class Windows:
 
     def _trusted_baseline(self, current: Underway, notes: list[str]) -> tuple[WorkerPattern, ...]:
         """Patterns to compare with; none, and a note, if the job was not healthy when they were taken."""
-        best_s = span.best_s(span.in_training(self.roll))
+        best_s = opening.best_s(opening.in_training(self.roll))
         now_s = self._baseline.pace_in(current.patterns.values(), current.window.current_iteration_s)
         doubts = self._baseline.doubts(best_s, now_s)
         if not doubts:

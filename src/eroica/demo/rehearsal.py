@@ -37,7 +37,6 @@ GRACE_S = 5.0
 SETTINGS = {
     "baseline_window_s": "2",
     "window_s": "5",
-    "window_lead_s": "0.5",
     "cooldown_s": "10",
     "window_deadline_s": "40",
 }

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from eroica.hardware.writer import Channel, SampleWriter, Track
 
 _JIFFY_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD = 0x0020_0000
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 _INTERPRETERS = re.compile(r"(python[\d.]*|pypy[\d.]*|perl|ruby|node|bash|dash|sh|pt_main_thread)$")
@@ -23,15 +22,14 @@ _ALONE = frozenset({"-u", "-B", "-E", "-I", "-s", "-S", "-P", "-O", "-OO"})
 _WITH_VALUE = frozenset({"-W", "-X"})
 _SCRIPT = re.compile(r"[\w.+-]{1,45}\.(py|pl|rb|js|sh)", re.ASCII)
 _MODULE = re.compile(r"[\w.]{1,48}", re.ASCII)
-#: Least cores, or share of the host's memory, of a process that is followed.
-LEAST_CORES, LEAST_MEMORY = 0.05, 0.1
+#: Least cores of a process that is followed.
+LEAST_CORES = 0.05
 #: Processes that are followed.
 MOST_FOLLOWED = 48
 _FIRST_NS = 250_000_000
 _PERIOD_NS = 2_000_000_000
 #: A survey comes so rarely that all of them cost 1/200 of a core.
 _SHARE_OF_CORE = 200
-_MUCH_MEMORY = LEAST_MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 Key = tuple[int, int]
 
@@ -44,7 +42,6 @@ class Process(NamedTuple):
         kernel: Whether it is a thread of the kernel.
         total_ns: CPU time, in steps of a jiffy (10 ms), including children that ended and were waited for.
         start: Clock ticks since boot when it began; unique together with the id.
-        resident_bytes: Memory it holds.
     """
 
     pid: int
@@ -53,7 +50,6 @@ class Process(NamedTuple):
     kernel: bool
     total_ns: int
     start: int
-    resident_bytes: int
 
 
 def parse_process(stat: bytes) -> Process:
@@ -64,7 +60,7 @@ def parse_process(stat: bytes) -> Process:
     """
     opening, closing = stat.find(b"("), stat.rfind(b")")
     fields = stat[closing + 2 :].split()
-    if opening < 1 or len(fields) < 22:
+    if opening < 1 or len(fields) < 20:
         raise ValueError(f"no process in {stat[:40]!r}")
     return Process(
         pid=int(stat[:opening]),
@@ -73,7 +69,6 @@ def parse_process(stat: bytes) -> Process:
         kernel=bool(int(fields[6]) & _KERNEL_THREAD),
         total_ns=sum(map(int, fields[11:15])) * _JIFFY_NS,
         start=int(fields[19]),
-        resident_bytes=int(fields[21]) * _PAGE_BYTES,
     )
 
 
@@ -252,30 +247,17 @@ def _below(roots: Iterable[int], children: dict[int, list[int]]) -> set[int]:
     return found
 
 
-class _Followed:
-    """Channels of one process that is followed."""
-
-    def __init__(self, writer: SampleWriter, process: Process, name: str) -> None:
-        device = f"{process.pid}/{name}"
-        self._writer = writer
-        self.cpu = Track(writer, writer.declare(_channel("neighbor_cpu", device, "cores"), "counter", 1e-9))
-        self._memory = writer.declare(_channel("neighbor_memory", device, "B"))
-
-    def put(self, now_ns: int, used_ns: int, process: Process) -> None:
-        """Write processor time and memory."""
-        self.cpu.put(now_ns, used_ns)
-        self._writer.add(self._memory, now_ns, process.resident_bytes)
-
-
-def _channel(name: str, device: str, unit: str) -> Channel:
-    return Channel(name, device, unit, resolution_ns=_PERIOD_NS)
+def _cores(writer: SampleWriter, name: str, device: str) -> Track:
+    """Declare a channel of CPU time."""
+    channel = Channel(name, device, "cores", resolution_ns=_PERIOD_NS)
+    return Track(writer, writer.declare(channel, "counter", 1e-9))
 
 
 class NeighborProbe:
     """Surveys the host's processes while a window is open.
 
-    Channels, device "<pid>/<name>": "neighbor_cpu" (cores, ended children included) and "neighbor_memory" (resident
-    bytes). "survey_cpu" (cores) of all processes, device "job", "ours" (Eroica's) or "outside".
+    Channels: "neighbor_cpu" (cores, ended children included), device "<pid>/<name>", and "survey_cpu" (cores) of all
+    processes, device "job", "ours" (Eroica's) or "outside".
     Children that lived too briefly to be seen count for the parent that waited for them.
     """
 
@@ -289,12 +271,9 @@ class NeighborProbe:
         self._before_ns = 0
         self._paid: dict[Key, int] = {}
         self._paid_before: dict[Key, int] = {}
-        self._followed: dict[Key, _Followed] = {}
+        self._followed: dict[Key, Track] = {}
         self._sums = {"job": 0, "outside": 0, "ours": 0}
-        self._totals = {
-            whose: Track(writer, writer.declare(_channel("survey_cpu", whose, "cores"), "counter", 1e-9))
-            for whose in self._sums
-        }
+        self._totals = {whose: _cores(writer, "survey_cpu", whose) for whose in self._sums}
         reason = hidden_because()
         if reason:
             writer.note(f"processes beside the job cannot all be seen: {reason}")
@@ -311,10 +290,8 @@ class NeighborProbe:
         """Survey for the last time."""
         with contextlib.suppress(OSError, ValueError):
             self._survey()
-        for track in self._totals.values():
+        for track in (*self._totals.values(), *self._followed.values()):
             track.mark()
-        for followed in self._followed.values():
-            followed.cpu.mark()
 
     def _survey(self) -> None:
         began_ns, now_ns = time.thread_time_ns(), time.monotonic_ns()
@@ -337,13 +314,13 @@ class NeighborProbe:
             key, before = (process.pid, process.start), self._earlier(process)
             used = process.total_ns - self._paid.get(key, 0)
             grown = max(0, used - before)
-            heavy = grown >= least_ns or process.resident_bytes >= _MUCH_MEMORY
+            heavy = grown >= least_ns
             whose = self._whose(process, heavy)
             self._sums[whose] += grown
             if whose == "outside" and heavy:
                 self._follow(process, before)
             if key in self._followed:
-                self._followed[key].put(now_ns, used, process)
+                self._followed[key].put(now_ns, used)
 
     def _whose(self, process: Process, heavy: bool) -> str:
         """Return whose process it is; light ones are not looked at closely."""
@@ -378,5 +355,6 @@ class NeighborProbe:
         key = (process.pid, process.start)
         if key in self._followed or len(self._followed) >= MOST_FOLLOWED:
             return
-        followed = self._followed[key] = _Followed(self._writer, process, self._household.name_of(process))
-        followed.cpu.put(self._before_ns, before_ns)
+        device = f"{process.pid}/{self._household.name_of(process)}"
+        self._followed[key] = _cores(self._writer, "neighbor_cpu", device)
+        self._followed[key].put(self._before_ns, before_ns)

@@ -18,9 +18,8 @@ from typing import Protocol
 
 from eroica.errors import EroicaError, UnavailableError
 from eroica.hardware.cpu import HostProbe, Target, WorkerProbe, parse_target
-from eroica.hardware.limits import PressureProbe, ThrottleProbe
+from eroica.hardware.host import InterfaceProbe, RdmaProbe, ThrottleProbe
 from eroica.hardware.neighbors import Household, NeighborProbe
-from eroica.hardware.network import InterfaceProbe, RdmaProbe
 from eroica.hardware.tcp import LinkProbe
 from eroica.hardware.writer import SampleWriter
 
@@ -129,7 +128,6 @@ class Sampler:
         makers: list[Callable[[], Probe]] = [
             lambda: HostProbe(self._writer),
             lambda: NeighborProbe(self._writer, household),
-            lambda: PressureProbe(self._writer),
             lambda: InterfaceProbe(self._writer),
             lambda: RdmaProbe(self._writer),
             lambda: LinkProbe(self._writer, [target.pid for target in targets]),

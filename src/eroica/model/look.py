@@ -45,8 +45,8 @@ class ProcessLook(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         pid: Process id on its host.
         state: Kernel's letter for the process; "T" is stopped.
-        threads: What py-spy, the worker's own answer or `faulthandler` told; empty if nobody could.
-        source: Who told: "py-spy", "answer", "faulthandler", or "" for nobody.
+        threads: What py-spy or the worker's own answer told; empty if nobody could.
+        source: Who told: "py-spy", "answer", or "" for nobody.
         cpu_s: CPU time of all its threads so far.
     """
 

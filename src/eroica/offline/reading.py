@@ -22,7 +22,7 @@ from typing import IO
 import msgspec
 
 from eroica.errors import InputError
-from eroica.hardware.limits import parse_membership, parse_mounts, stat_files
+from eroica.hardware.host import parse_membership, parse_mounts, stat_files
 from eroica.model.trace import Range, TraceSummary
 from eroica.offline.discover import Source
 from eroica.settings import Settings

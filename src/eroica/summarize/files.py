@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from eroica.archive.check import read_regular
+from eroica.archive.load import read_regular
 from eroica.errors import EroicaError, InputError
 from eroica.hardware.store import Samples, read_samples
 from eroica.model.window import SETUP_FILE, Capture, FlightEntry, joined_setup, read_setup

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from eroica.archive.check import read_regular
+from eroica.archive.load import read_regular
 from eroica.archive.store import SOURCES_FILE
 from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey, Timeline, WorkerPattern

@@ -99,7 +99,6 @@ NO_SOURCE, BATCHES, EXCHANGES, BACKWARD, OPTIMIZER, ANNOUNCED = range(6)
 PROBE, WINDOW, CANCEL, CLOSE = 1, 2, 3, 4
 COUNT = 5  # iterations by the source that stands in the flags
 # flags of an order
-TRACE_PYTHON_CALLS = 1
 RISEN = 2  # of CLOSE: iterations have become longer inside a baseline window
 NO_OPERATORS = 4  # of PROBE and WINDOW: operators make too many events
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import stat
 import sys
 from collections.abc import Callable
@@ -22,10 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from eroica.settings import Settings
-from eroica.wire.places import private_file, write_private
+from eroica.wire.places import write_private
 from eroica.worker import surroundings
-from eroica.worker.limits import lack_for_a_window
+from eroica.worker.errors_of_users import UNFAMILIAR
 from eroica.worker.pristine import (
     Listener,
     get_ident,
@@ -48,8 +46,6 @@ _ENTRY_FACTS = (
     "profiling_name", "process_group", "pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "is_p2p",
     "time_created_ns", "state", "retired",
 )  # fmt: skip
-# what names of torch that are not public lead to where they have changed
-_UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
 
 
 def has_other_threads() -> bool:
@@ -184,7 +180,7 @@ def answer(question: int) -> dict[str, Any]:
 def _ask(notes: list[str], what: str, question: Callable[[], Said]) -> Said | None:
     try:
         return question()
-    except _UNFAMILIAR as error:
+    except UNFAMILIAR as error:
         notes.append(f"no {what}: {type(error).__name__}: {error}"[:_MAX_TEXT])
         return None
 
@@ -257,101 +253,3 @@ def _frames(frame: FrameType | None) -> list[tuple[str, str, int]]:
         frame = frame.f_back
     found.reverse()
     return found
-
-
-class StackSignal:
-    """Signal on which the interpreter writes all stacks into `<pid>.stacks`, where ptrace is forbidden.
-
-    Unlike the answer it needs no interpreter lock. Only where the setting names a signal, nobody in this process has a
-    handler for it, and only from the main thread.
-
-    Args:
-        directory: The runtime directory.
-        name: The signal, e.g. "SIGUSR2"; empty for none.
-        in_main_thread: The training runs in the main thread.
-
-    Attributes:
-        number: The signal; 0 if it is not ours.
-        file: Number of the open file, by which the agent proves that it still is ours; -1 if there is none.
-    """
-
-    def __init__(self, directory: Path, name: str, in_main_thread: bool = True) -> None:
-        self.number = 0
-        self.file = -1
-        self._path = directory / f"{os.getpid()}.stacks"
-        wanted = getattr(signal, name, None) if name.startswith("SIG") else None
-        if not isinstance(wanted, signal.Signals) or not in_main_thread:
-            return
-        if wanted not in (signal.SIGUSR1, signal.SIGUSR2) and wanted < signal.SIGRTMIN:
-            return
-        if signal.getsignal(wanted) is signal.SIG_DFL and not lack_for_a_window():
-            self._register(wanted)
-
-    def _register(self, number: signal.Signals) -> None:
-        import faulthandler
-
-        try:
-            self.file = private_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-            # no chain: what comes before us is the default action, which ends the process
-            faulthandler.register(number, self.file, all_threads=True, chain=False)
-        except (OSError, RuntimeError, ValueError):
-            self.close()
-            return
-        self.number = int(number)
-
-    def close(self) -> None:
-        """Give the signal back, unless the user has taken it since."""
-        self.abandon()
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
-
-    def abandon(self) -> None:
-        """Give up signal and file in a forked child: the file is the parent's."""
-        if self.number and signal.getsignal(self.number) is signal.SIG_DFL:
-            import faulthandler
-
-            faulthandler.unregister(self.number)
-        with contextlib.suppress(OSError):
-            if self.file >= 0 and posix.fstat(self.file).st_ino == self._path.stat().st_ino:
-                posix.close(self.file)
-        self.number, self.file = 0, -1
-
-
-class Witness:
-    """Everything by which this process tells what it waits for.
-
-    Args:
-        directory: The runtime directory.
-        settings: `answering_thread`, `stack_signal`.
-        run: Runs our code behind the guest's border.
-        in_main_thread: The training runs in the main thread.
-    """
-
-    def __init__(
-        self, directory: Path, settings: Settings, run: Callable[..., Any], in_main_thread: bool = True
-    ) -> None:
-        self._signal = StackSignal(directory, settings.stack_signal, in_main_thread)
-        listens = settings.answering_thread and has_other_threads()
-        self._thread = Answering(directory, run) if listens else None
-
-    @property
-    def facts(self) -> dict[str, int]:
-        """Facts for the identity page: the stack signal, and the number of the file that it writes to."""
-        return {"stack_signal": self._signal.number, "stack_file": self._signal.file}
-
-    def listen(self) -> None:
-        """Start the thread."""
-        if self._thread is not None:
-            self._thread.start()
-
-    def end(self) -> None:
-        """Take everything back."""
-        self._signal.close()
-        if self._thread is not None:
-            self._thread.stop()
-
-    def abandon(self) -> None:
-        """Let go in a forked child of signal and thread, which are the parent's."""
-        self._signal.abandon()
-        if self._thread is not None:
-            self._thread.abandon()

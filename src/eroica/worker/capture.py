@@ -23,7 +23,7 @@ from eroica.wire import beat, patience
 from eroica.wire.beat import Order, Result
 from eroica.worker import kineto, setup, surroundings
 from eroica.worker.errors_of_users import raised_by_user
-from eroica.worker.limits import lack_for_a_window, memory_bytes, spared
+from eroica.worker.guard import lack_for_a_window, memory_bytes, spared
 from eroica.worker.pristine import Local, Thread, get_ident, get_native_id, monotonic, sleep
 from eroica.worker.session import Session
 from eroica.worker.tracer import ProfilerDoor, Tracer
@@ -131,10 +131,9 @@ class Capturer:
             return
         status, note = self._decide(order, iteration, lack)
         if status == beat.ACCEPTED:
-            python_calls = bool(order.flags & beat.TRACE_PYTHON_CALLS)
             operators = not order.flags & beat.NO_OPERATORS
             inputs = operators and self._wants_inputs(order)
-            tracer = self._make_tracer(python_calls=python_calls, inputs=inputs, operators=operators)
+            tracer = self._make_tracer(inputs=inputs, operators=operators)
             self._session = Session(order, tracer, self._run)
             self.phase, self._give_up, self._patience_s = WAITING, "", _PATIENCE_S
             self._waited = self._passed = 0

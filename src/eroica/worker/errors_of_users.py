@@ -14,6 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+#: What a question to torch ends in that it does not know, has renamed, refuses, or warns of where warnings are errors.
+UNFAMILIAR = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, Warning)
+
 _signal: Any = __import__("_signal")
 _OURS = f"{Path(__file__).parents[1]}/"
 _LIBRARY = f"{Path(os.__file__).parent}/"

@@ -2,7 +2,7 @@
 
 Per event: one clock reading, one write into shared memory, one step of the rhythm; at the end of an iteration one beat
 more and one look for an order. A process becomes a worker at its first optimizer step, `eroica.step()` or exchange, or
-when it has loaded batches or run backward passes for a while (`eroica.worker.sources`).
+when it has loaded batches or run backward passes for a while (`eroica.worker.rhythm`).
 
 Steps of all threads count, in the order in which they end. Only one thread at a time deals with them, without a lock:
 between reading `_busy` and writing it the interpreter calls nothing, so it changes threads and runs signal handlers
@@ -24,16 +24,14 @@ from eroica.wire import beat
 from eroica.wire.beat import BACKWARD, BATCHES, EXCHANGES, OPTIMIZER, RING_SLOTS, BeatWriter, Result
 from eroica.wire.places import places, private_directory
 from eroica.worker import launch, surroundings
-from eroica.worker.answering import Witness
+from eroica.worker.answering import Answering, has_other_threads
 from eroica.worker.capture import SAVING, STATES, Capturer
 from eroica.worker.errors_of_users import raised_by_user
-from eroica.worker.guard import Guard, log_of_this_process
+from eroica.worker.guard import Guard, lack_of_files, log_of_this_process, spared
 from eroica.worker.kineto import find_in_torch
-from eroica.worker.limits import lack_of_files, spared
 from eroica.worker.plain_iterations import EITHER, Plain, make_hooks
-from eroica.worker.pristine import Lock, Thread, get_ident, get_native_id, monotonic_ns
-from eroica.worker.rhythm import Completed, Rhythm
-from eroica.worker.sources import LEAST_EVENTS, PATIENCE_NS, Sources
+from eroica.worker.pristine import Lock, Thread, get_ident, monotonic_ns
+from eroica.worker.rhythm import LEAST_EVENTS, PATIENCE_NS, Completed, Rhythm, Sources
 from eroica.worker.tracer import ProfilerDoor
 
 _SAVE_PATIENCE_S = 10.0
@@ -112,7 +110,7 @@ class Guest:
         self._known = False
         self._declined = False
         self._answering = Lock()
-        self._witness: Witness | None = None
+        self._witness: Answering | None = None
 
     # ------------------------------------------------------------------ events
 
@@ -259,13 +257,12 @@ class Guest:
     def _introduce(self, beats: BeatWriter, optimizer: Any) -> None:
         """Say anew which device and thread train: an optimizer steps in a process that became a worker without one."""
         self._is_strange = False
-        threads, witness = surroundings.training_thread(), self._witness
+        thread = surroundings.training_thread()
 
         def tell() -> None:
-            began = {name: self._facts[name] for name in ("start_realtime_ns", "start_monotonic_ns")}
-            self._facts.update({**surroundings.identity(os.environ, optimizer, threads), **began})
+            self._facts.update(surroundings.identity(os.environ, optimizer, thread))
             with contextlib.suppress(OSError), spared():  # who reads the old page knows less, that is all
-                beats.introduce({**self._facts, **(witness.facts if witness is not None else {})})
+                beats.introduce(self._facts)
 
         self._in_background(tell)
 
@@ -396,18 +393,16 @@ class Guest:
         if self._joining is None and not self._declined:
             self._declined = surroundings.in_loader_child()  # which only loads data
             if not self._declined:
-                threads = surroundings.training_thread()
-                join = functools.partial(self._join, optimizer, threads, get_native_id() == os.getpid())
+                join = functools.partial(self._join, optimizer, surroundings.training_thread())
                 self._joining = self._in_background(join)
         return not self._declined
 
-    def _join(self, optimizer: Any, threads: tuple[int, int], in_main_thread: bool) -> None:
+    def _join(self, optimizer: Any, thread: int) -> None:
         """Register this process, in a thread of our own.
 
         Args:
             optimizer: The one that stepped first.
-            threads: Kernel thread id and Python's ident of the thread that trains.
-            in_main_thread: That is the main one.
+            thread: Kernel thread id of the one that trains.
         """
         lack = lack_of_files()
         if lack:
@@ -415,25 +410,22 @@ class Guest:
         find_in_torch()
         settings = load_settings()
         where = places(os.environ)
-        self._facts = facts = surroundings.identity(os.environ, optimizer, threads)
+        self._facts = facts = surroundings.identity(os.environ, optimizer, thread)
         private_directory(where.runtime)
-        witness = Witness(where.runtime, settings, self.guard.run, in_main_thread)
-        try:
-            with spared():
-                beats = BeatWriter.create(where.runtime, {**facts, **witness.facts}, settings.sealed_memory)
-        except BaseException:
-            witness.end()
-            raise
-        beats.beat(0, facts["start_monotonic_ns"], 0, beat.LEARNING, 0)
+        with spared():
+            beats = BeatWriter.create(where.runtime, facts, settings.sealed_memory)
+        beats.beat(0, monotonic_ns(), 0, beat.LEARNING, 0)
         beats.count_by(self._sources.shown, self._sources.known)
         self._capturer = Capturer(
             facts, self._answer, self.door, self._in_background, self.guard.run, settings,
             optimizers=lambda: [reference() for reference in list(self._numbered.values())],
         )  # fmt: skip
-        self._witness = witness
-        witness.listen()
+        if settings.answering_thread and has_other_threads():
+            self._witness = Answering(where.runtime, self.guard.run)
+            self._witness.start()
         if self._declined:  # the process has let us go meanwhile
-            witness.end()
+            if self._witness is not None:
+                self._witness.stop()
             beats.remove()
             return
         self._beats = beats
@@ -472,7 +464,7 @@ class Guest:
         if beats is None:
             return
         if witness is not None:
-            witness.end()
+            witness.stop()
         if capturer is not None:
             capturer.let_go("the training ended")
             capturer.finish(_SAVE_PATIENCE_S)

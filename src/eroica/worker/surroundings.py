@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from eroica.wire.places import host_name
-from eroica.worker.pristine import get_ident, get_native_id, monotonic_ns, python_threads, time_ns
-from eroica.worker.recording import Silence
+from eroica.worker.kineto import Silence
+from eroica.worker.pristine import get_ident, get_native_id, python_threads
 
 _REPORTS_LATE = "gloo:"
 
@@ -87,17 +87,16 @@ def device_uuid(device: str) -> str:
         return ""
 
 
-def identity(environ: Mapping[str, str], optimizer: Any, training: tuple[int, int]) -> dict[str, Any]:
+def identity(environ: Mapping[str, str], optimizer: Any, training_thread_id: int) -> dict[str, Any]:
     """Everything on the identity page of the beat file.
 
     Args:
         environ: Of the process.
         optimizer: The one that stepped first.
-        training: What `training_thread` returned in the thread that trains.
+        training_thread_id: What `training_thread` returned in the thread that trains.
     """
     global_rank, local_rank, world_size = ranks(environ)
-    torch, device = sys.modules.get("torch"), device_of(optimizer)
-    thread_id, thread_ident = training
+    device = device_of(optimizer)
     return {
         "global_rank": global_rank,
         "local_rank": local_rank,
@@ -106,15 +105,9 @@ def identity(environ: Mapping[str, str], optimizer: Any, training: tuple[int, in
         "pid": os.getpid(),
         "device": device,
         "device_uuid": device_uuid(device),
-        "start_realtime_ns": time_ns(),
-        "start_monotonic_ns": monotonic_ns(),
-        "training_thread_id": thread_id,
-        "training_thread_ident": thread_ident,
+        "training_thread_id": training_thread_id,
         "process_start": process_start(),
         **meeting_point(environ),
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "torch": str(getattr(torch, "__version__", "")),
-        "program": Path(sys.argv[0]).name[:200] if sys.argv else "",
     }
 
 
@@ -172,16 +165,16 @@ def in_backward() -> bool:
     return ask is not None and ask() >= 0
 
 
-def training_thread() -> tuple[int, int]:
-    """Kernel thread id and Python's ident of the thread that trains.
+def training_thread() -> int:
+    """Kernel thread id of the thread that trains.
 
     That is this one, unless torch has started it for a backward pass: then the main one, which waits for that.
     """
     main, here = threading.main_thread(), get_ident()
     ours = {one.ident for one in python_threads() if not isinstance(one, threading._DummyThread)}
     if in_backward() and main.native_id and main.ident and here not in ours:
-        return main.native_id, main.ident
-    return get_native_id(), here
+        return main.native_id
+    return get_native_id()
 
 
 def in_loader_child() -> bool:

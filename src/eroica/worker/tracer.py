@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 from eroica.errors import CaptureError
 from eroica.wire.places import SAVING_PREFIX, private_file
 from eroica.worker.errors_of_users import raised_by_user
-from eroica.worker.kineto import quiet
+from eroica.worker.kineto import Silence, leave_for_good, quiet, save_unlocked
 from eroica.worker.pristine import get_ident, monotonic_ns
-from eroica.worker.recording import Silence, leave_for_good
-from eroica.worker.unlocked import save_unlocked
 
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not every C library has it
 _COUNTED_PLACES = 16
@@ -46,7 +44,6 @@ class Tracer:
     """Kineto for one window. `prepare`, `start` and `stop` belong to the training thread, `save` to any other.
 
     Args:
-        python_calls: Trace every Python call too: unbounded in time and memory.
         inputs: Record shapes and numbers that operators are called with, at the cost of a longer stall; not where a
             device is traced.
         operators: Record torch's operators. Without them a trace holds collectives, optimizer steps, loading, ranges of
@@ -59,13 +56,12 @@ class Tracer:
             as well would crash it: `stop` then only leaves it.
     """
 
-    def __init__(self, python_calls: bool = False, inputs: bool = False, operators: bool = True) -> None:
+    def __init__(self, inputs: bool = False, operators: bool = True) -> None:
         self.on_device = False
         self.waits = True
         self.displaced = False
-        self._python_calls = python_calls
         self._inputs = inputs
-        self._operators = operators or python_calls
+        self._operators = operators
         self._profile: Any = None
         self._kept: dict[str, list[Any]] = {name: [] for name in _NAMES}
         self._prepared = self._ending = False
@@ -176,14 +172,13 @@ class Tracer:
         from torch.autograd.profiler import profile
 
         try:
-            config = _ExperimentalConfig(trace_only=not self._python_calls)
+            config = _ExperimentalConfig(trace_only=True)
         except TypeError:  # before torch 2.10
             config = _ExperimentalConfig()
         self.on_device = torch.cuda.is_initialized()
         return profile(
             use_kineto=True,
             use_device="cuda" if self.on_device else None,
-            with_stack=self._python_calls,
             record_shapes=self.records_inputs,
             experimental_config=config,
         )

@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 PAUSE_S = 0.015
 _QUICK = (
     "baseline_after_iterations=30", "baseline_window_s=1.0",
-    "window_lead_s=0.5", "window_deadline_s=4",
+    "window_deadline_s=4",
 )  # fmt: skip
 
 

@@ -274,7 +274,7 @@ def find_unseen(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
         (
             blind,
             f"waited for by others, but {its_stack} could not be read",
-            "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope) or set stack_signal, or run "
+            "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope), or run "
             "py-spy dump on this process yourself.",
         ),
     )

@@ -20,8 +20,7 @@ import msgspec
 import numpy as np
 
 from eroica.archive.bundle import BUNDLE_FILE, Bundle
-from eroica.archive.check import MOST_JSON_BYTES, MOST_PATTERN_BYTES
-from eroica.archive.load import decode_history
+from eroica.archive.load import MOST_JSON_BYTES, MOST_PATTERN_BYTES, decode_history
 from eroica.errors import InputError
 from eroica.fleet.records import (
     Beat,

@@ -28,7 +28,7 @@ from typing import TypeVar
 import msgspec
 
 from eroica import __version__
-from eroica.archive.check import MOST_JSON_BYTES
+from eroica.archive.load import MOST_JSON_BYTES
 from eroica.fleet.records import Beat, Piece, RunFacts
 from eroica.wire.codec import UNDECODABLE
 from eroica.wire.files import write_whole
