@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import host_faults
 from corpus_collect import watch
-from eroica.demo.plan import VARIABLE, FaultPlan
+from eroica.demo.faults import VARIABLE, FaultPlan
 from eroica.demo.rehearsal import MIDDLE, running
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings

@@ -25,14 +25,13 @@ from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, Tool
 
 from eroica.archive.store import Store, save_patterns
-from eroica.cli.shelf import Shelf
+from eroica.cli.assistant import Shelf
 from eroica.errors import InputError
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.report.masking import told
-from eroica.wire.address import Address, announce_to_all
+from eroica.wire.address import Address, announce_to_all, loopback_domain
 from eroica.wire.messages import JobStatus, ProfileAnswer, WindowLine
-from eroica.wire.network import loopback_domain
 from support import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
 
 READING = {"jobs", "verdict", "evidence", "why", "source", "compare"}

@@ -147,8 +147,7 @@ def test_a_directory_that_may_not_be_searched_is_one_line(slow: Path, tmp_path: 
 
 def test_out_appears_whole_or_not_at_all(slow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from eroica.archive.store import Store
-    from eroica.offline.examine import examine
-    from eroica.offline.output import keep
+    from eroica.offline.examine import examine, keep
     from eroica.settings import Settings
 
     found = examine([slow], Settings(readers=1))

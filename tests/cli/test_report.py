@@ -10,11 +10,11 @@ from click.testing import CliRunner, Result
 
 from eroica.archive.load import SavedRun, open_saved, open_window, read_patterns
 from eroica.archive.store import Store, save_patterns
-from eroica.cli import group, saved
+from eroica.cli import group
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.model.window import REFUSED, WindowPurpose
-from eroica.offline.saved import baseline_number, doubted_number, parts_of_saved
+from eroica.offline.saved import baseline_number, baseline_of, diagnose_again, doubted_number, parts_of_saved
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support import FleetPlan, SlowCompute, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
@@ -234,7 +234,7 @@ def test_it_is_compared_again_with_the_window_that_it_was_compared_with(
     keep(tmp_path, 2, "baseline")
     keep_verdict(tmp_path, 3, "slow", keep(tmp_path, 3, "slow"), noted)
     opened = open_run(tmp_path)
-    assert {one.window_id for one in saved.baseline_of(opened, opened.window(3))} == ({number} if number else set())
+    assert {one.window_id for one in baseline_of(opened, opened.window(3))} == ({number} if number else set())
     parts = parts_of_saved(tmp_path, Settings(), [])
     again = {part.window.window_id: part.verdict.window for part in parts}[3]
     assert again is not None and again.compared_with == number
@@ -247,7 +247,7 @@ def test_a_baseline_window_that_was_not_trusted_tells_again_where_nothing_else_d
     save_patterns(tmp_path / "windows" / "2", window, patterns)
     first = keep_verdict(tmp_path, 2, "slow", analyze("resnet", window, patterns), 0)
     part = parts_of_saved(tmp_path, Settings(), [])[0]
-    shown = saved.diagnose_again(open_run(tmp_path), open_run(tmp_path).window(2), Settings())
+    shown = diagnose_again(open_run(tmp_path), open_run(tmp_path).window(2), Settings())
     assert first.cause is None
     for again in (part.verdict, shown):
         assert again.cause is not None and again.cause.cause == "compute-slow", again.summary
@@ -269,7 +269,7 @@ def test_that_a_baseline_window_was_doubted_is_not_forgotten(tmp_path: Path) -> 
     kept = opened.window(3)
     assert (baseline_number(kept, [1, 2]), doubted_number(kept, [1, 2])) == (0, 1)
     part = next(one for one in parts_of_saved(tmp_path, Settings(), []) if one.window.window_id == 3)
-    for again in (part.verdict, saved.diagnose_again(opened, kept, Settings())):
+    for again in (part.verdict, diagnose_again(opened, kept, Settings())):
         assert again.window == first.window
         assert again.coverage.notes == first.coverage.notes
         assert again.summary.endswith(first.summary[-40:]) and "healthy" not in again.summary
@@ -281,6 +281,6 @@ def test_a_window_that_confirms_a_slow_start_is_compared_with_nothing(tmp_path: 
     keep(tmp_path, 1, "baseline", SlowLoader((2,), 20.0))
     keep(tmp_path, 3, "slow", SlowLoader((2,), 20.0))
     windows = {one.window_id: one for one in open_run(tmp_path).windows}
-    assert not saved.baseline_of(open_run(tmp_path), windows[2])
-    assert saved.baseline_of(open_run(tmp_path), windows[3])
+    assert not baseline_of(open_run(tmp_path), windows[2])
+    assert baseline_of(open_run(tmp_path), windows[3])
     assert early.cause is not None and "slow-data-loading" in call(tmp_path, "--window", 2, "--again").output

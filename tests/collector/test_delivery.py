@@ -21,12 +21,12 @@ from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import (
+    PROTOCOL,
     AgentReport,
     CollectorReply,
     OrderResult,
     WorkerStatus,
 )
-from eroica.wire.version import PROTOCOL
 
 TOKEN, WORKERS = "secret", 4
 

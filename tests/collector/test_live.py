@@ -24,9 +24,8 @@ from eroica.collector.service import Collector
 from eroica.model.communication import Flow, HostCommunication, WorkerOperations
 from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.settings import Settings
-from eroica.wire.address import Address, announce, page_link, read_address
+from eroica.wire.address import Address, Endpoint, announce, page_link, read_address
 from eroica.wire.messages import AgentReport, CollectorReply
-from eroica.wire.network import Endpoint
 from support.agents import Agents
 
 TOKEN = "t" * 20

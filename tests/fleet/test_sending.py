@@ -35,7 +35,7 @@ from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
-from eroica.wire.files import write_whole
+from eroica.wire.places import write_whole
 from support.run_directories import RunDirectory, a_pattern, a_verdict
 
 FACTS = RunFacts(run="a" * 32, job="llm", began=1000.0)

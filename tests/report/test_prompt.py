@@ -19,8 +19,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import FindingFunction, Verdict
 from eroica.model.worker import Worker
 from eroica.report.masking import mask, mask_code
-from eroica.report.prompt import MOST_BYTES, build_prompt
-from eroica.report.source import SourceTree
+from eroica.report.prompt import MOST_BYTES, SourceTree, build_prompt
 
 MEANINGS = {"slow-data-loading": "The training loop waits for its next batch."}
 LOADING = '''import time

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from eroica.cli import group
-from eroica.cli.perfetto import align
+from eroica.cli.report import align
 from eroica.errors import UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.series import decode_series, encode_series
@@ -25,12 +25,10 @@ from eroica.model.timeline import Timeline
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
-from eroica.offline.examine import examine
-from eroica.offline.output import keep
+from eroica.offline.examine import examine, keep
 from eroica.settings import Settings
 from eroica.summarize.files import summarize_files
-from eroica.views.chrome_trace import Lane, OnAxis, Process, write_trace
-from eroica.views.lanes import Drawn, draw_kept
+from eroica.views.lanes import Drawn, Lane, OnAxis, Process, draw_kept, write_trace
 from eroica.views.material import Material
 from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 from eroica.wire.codec import decode_record, encode_record

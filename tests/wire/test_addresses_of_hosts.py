@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from eroica.errors import InputError
-from eroica.wire.network import (
+from eroica.wire.address import (
     Endpoint,
     address_towards,
     can_listen,
@@ -65,13 +65,13 @@ def test_our_address_towards_ourselves_is_that_one() -> None:
 
 
 def test_loopback_is_never_given_out_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eroica.wire.network.address_towards", lambda host: "127.0.1.1")
-    monkeypatch.setattr("eroica.wire.network._address_of", lambda name: "127.0.0.1")
+    monkeypatch.setattr("eroica.wire.address.address_towards", lambda host: "127.0.1.1")
+    monkeypatch.setattr("eroica.wire.address._address_of", lambda name: "127.0.0.1")
     with pytest.raises(OSError, match="loopback"):
         outside_address("node0")
 
 
 def test_a_host_whose_own_name_means_loopback_gives_the_address_of_its_route(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {"node0": "127.0.1.1", socket.gethostname(): "127.0.1.1", "192.0.2.1": "10.1.2.3"}
-    monkeypatch.setattr("eroica.wire.network.address_towards", ways.__getitem__)
+    monkeypatch.setattr("eroica.wire.address.address_towards", ways.__getitem__)
     assert outside_address("node0") == "10.1.2.3"

@@ -14,8 +14,7 @@ from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.rows import NUMBERS, RowsOfAll, RowTable
 from eroica.model.worker import ProcessGroup, Worker
-from eroica.wire.codec import decode_record, encode_record
-from eroica.wire.patterns import pack_pattern, unpack_pattern
+from eroica.wire.codec import decode_record, encode_record, pack_pattern, unpack_pattern
 
 #: A pattern as version 0.1.0 sent it, before `neighbors`, `setup` and the wire's own form existed: frozen.
 _OLDER = (
@@ -128,7 +127,7 @@ def test_groups_that_no_job_has_are_refused_before_any_is_built(
     spans: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[tuple[int, int, int]] = []
-    monkeypatch.setattr("eroica.wire.patterns._members", lambda *span: built.append(span) or ())
+    monkeypatch.setattr("eroica.wire.codec._members", lambda *span: built.append(span) or ())
     with pytest.raises(ValueError, match="process group"):
         unpack_pattern(with_spans(*spans))
     assert not built

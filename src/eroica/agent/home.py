@@ -22,10 +22,19 @@ from eroica.agent.link import client_for
 from eroica.agent.rendezvous import MOST_BYTES, Answer, Errand
 from eroica.errors import InputError
 from eroica.start import among_the_users
-from eroica.wire.address import AWAY, Address, announce, read_address, withdraw
+from eroica.wire.address import (
+    AWAY,
+    Address,
+    announce,
+    endpoint_of,
+    good_token,
+    is_loopback,
+    outside_address,
+    read_address,
+    withdraw,
+)
 from eroica.wire.codec import decode_json, decode_message
 from eroica.wire.messages import JobStatus, OpenReply, OpenRequest
-from eroica.wire.network import endpoint_of, good_token, is_loopback, outside_address
 from eroica.wire.places import Places, write_private
 
 log = logging.getLogger("eroica.agent")

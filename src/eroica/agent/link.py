@@ -14,8 +14,7 @@ import msgspec
 from eroica.errors import InputError
 from eroica.wire.address import read_address
 from eroica.wire.codec import decode_message
-from eroica.wire.messages import AgentReport, CollectorReply, SummaryFailure
-from eroica.wire.version import refusal, spoken_in
+from eroica.wire.messages import AgentReport, CollectorReply, SummaryFailure, refusal, spoken_in
 
 log = logging.getLogger("eroica.agent")
 _MOST_BYTES = 4_000_000

@@ -69,7 +69,7 @@ def diagnose(  # noqa: PLR0913 - one for each option
             _keep(examination, out)
         results = {"--json": (json_file, examination.verdict.to_json())} if json_file is not None else {}
         if html_file is not None:
-            from eroica.offline.output import page_of
+            from eroica.offline.examine import page_of
 
             results["--html"] = (html_file, page_of(examination))
         for option, (file, data) in sorted(results.items(), key=lambda one: str(one[1][0]) == "-"):
@@ -84,7 +84,7 @@ def diagnose(  # noqa: PLR0913 - one for each option
 
 
 def _keep(examination: Examination, out: Path) -> None:
-    from eroica.offline.output import keep
+    from eroica.offline.examine import keep
 
     try:
         keep(examination, out)

@@ -8,11 +8,10 @@ import click
 
 from eroica.archive.load import SavedRun, looks_saved
 from eroica.cli.output import check_target, make_console, on_terminal, write_result
-from eroica.cli.saved import choose_window, open_place, split_window
 from eroica.cli.settings import settings_from
 from eroica.compare import Run, compare
 from eroica.errors import UsageError
-from eroica.offline.saved import usable_patterns
+from eroica.offline.saved import choose_window, open_place, split_window, usable_patterns
 from eroica.report.text import render_comparison
 from eroica.settings import Settings
 

@@ -34,8 +34,8 @@ import msgspec
 from eroica.cli import steered
 from eroica.errors import UsageError
 from eroica.model.order import Order
+from eroica.wire.address import is_loopback
 from eroica.wire.admission import ThreadFront
-from eroica.wire.network import is_loopback
 
 _MOST_BYTES = 100_000
 _FIRST_BYTES = 4096

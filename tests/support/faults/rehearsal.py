@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.demo import rehearsal
-from eroica.demo.plan import FaultPlan
+from eroica.demo.faults import FaultPlan
 from support.faults.copying import write_training
 from support.faults.expected import EXPECTED, Expectation, culprit, demo_plan
 

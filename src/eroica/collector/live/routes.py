@@ -22,8 +22,8 @@ from eroica.collector.intake import clean_request
 from eroica.collector.live.telling import Stream, Telling, sibling_link
 from eroica.errors import InputError
 from eroica.views.live_page import ASSETS, REPORT_POLICY, asset, draw_page, window_now, worker_now
+from eroica.wire.address import is_loopback
 from eroica.wire.messages import ProfileRequest
-from eroica.wire.network import is_loopback
 from eroica.wire.places import read_private
 
 if TYPE_CHECKING:
