@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from eroica.errors import UsageError
 
@@ -139,9 +139,6 @@ class Settings:
     communication_hz: float = _setting(
         3.0, "How often a worker is asked for the counters of its collectives, per second; 0 = never.", Numbers(0, 5)
     )
-    communication_share: float = _setting(
-        0.01, "Share of a core that the agent may take for reading the workers' connections.", Numbers(0.0001, 1)
-    )
     hang_s: float = _setting(
         3.0,
         "Nothing entered, completed or moved for at least so long, and five usual operations, may mean a hang, s.",
@@ -225,21 +222,16 @@ class Settings:
         Numbers(0, 200_000),
     )
 
-    # --- localize (EROICA, section 4.3) ---
-    beta_gate: float = _setting(
-        0.01, "A function must hold more than this fraction of the window.", SHARE, "EROICA eq. 11"
-    )
-    expected_python: float = _setting(0.01, "Highest expected beta of a Python function.", SHARE, "EROICA 4.3")
-    expected_collective: float = _setting(
-        0.30,
-        "Highest expected beta of a collective; for the record (equation 11), not for causes.",
-        SHARE,
-        "EROICA 4.3",
-    )
-    expected_memory: float = _setting(0.05, "Highest expected beta of memory operations (the paper is silent).", SHARE)
-    expected_host: float = _setting(
-        0.40, "Highest share of a recorded iteration in which the device may wait for the host.", SHARE
-    )
+    # --- localize (EROICA, section 4.3): thresholds that nobody sets ---
+    #: Share of the window that a function must exceed (equation 11).
+    beta_gate: ClassVar[float] = 0.01
+    #: Highest expected beta of a Python function, and of a collective; the latter is for the record, not for causes.
+    expected_python: ClassVar[float] = 0.01
+    expected_collective: ClassVar[float] = 0.30
+    #: The same of memory operations, on which the paper is silent.
+    expected_memory: ClassVar[float] = 0.05
+    #: Highest share of a recorded iteration in which the device may wait for the host; ours.
+    expected_host: ClassVar[float] = 0.40
 
     # --- analysis ---
     engine: str = _setting(
@@ -330,7 +322,6 @@ class Settings:
     page_hosts: str = _setting(
         "", "Names beside loopback under which the live page may be opened (a proxy's), separated by commas."
     )
-    worker_failures_raise: bool = _setting(False, "Raise Eroica's own failures in the worker (for its tests only).")
 
 
 def load_settings(

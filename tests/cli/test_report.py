@@ -14,7 +14,7 @@ from eroica.cli import group
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.model.window import REFUSED, WindowPurpose
-from eroica.offline.saved import baseline_number, baseline_of, diagnose_again, doubted_number, parts_of_saved
+from eroica.offline.saved import baseline_number, baseline_of, doubted_number, examine_again, parts_of_saved
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support import FleetPlan, SlowCompute, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
@@ -247,7 +247,7 @@ def test_a_baseline_window_that_was_not_trusted_tells_again_where_nothing_else_d
     save_patterns(tmp_path / "windows" / "2", window, patterns)
     first = keep_verdict(tmp_path, 2, "slow", analyze("resnet", window, patterns), 0)
     part = parts_of_saved(tmp_path, Settings(), [])[0]
-    shown = diagnose_again(open_run(tmp_path), open_run(tmp_path).window(2), Settings())
+    shown = examine_again(open_run(tmp_path), open_run(tmp_path).window(2), Settings()).verdict
     assert first.cause is None
     for again in (part.verdict, shown):
         assert again.cause is not None and again.cause.cause == "compute-slow", again.summary
@@ -269,7 +269,7 @@ def test_that_a_baseline_window_was_doubted_is_not_forgotten(tmp_path: Path) -> 
     kept = opened.window(3)
     assert (baseline_number(kept, [1, 2]), doubted_number(kept, [1, 2])) == (0, 1)
     part = next(one for one in parts_of_saved(tmp_path, Settings(), []) if one.window.window_id == 3)
-    for again in (part.verdict, diagnose_again(opened, kept, Settings())):
+    for again in (part.verdict, examine_again(opened, kept, Settings()).verdict):
         assert again.window == first.window
         assert again.coverage.notes == first.coverage.notes
         assert again.summary.endswith(first.summary[-40:]) and "healthy" not in again.summary

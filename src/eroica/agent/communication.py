@@ -1,6 +1,6 @@
 """Read the communication of a host's workers all the time, and report one record a second.
 
-The sockets are read 20 times a second, and less often where that would take more than `communication_share` of a core.
+The sockets are read 20 times a second, and less often where that would take more than `_CORE_SHARE` of a core.
 The workers are asked for counters about `communication_hz` times a second each, not while looks are taken
 (`counting`).
 """
@@ -31,13 +31,15 @@ _JITTER = 0.5
 _LONGEST_PAUSE_S = 1.0
 _TICKS_S = 0.05
 _MOST_CHILDREN = 16
+#: Share of a core that reading the workers' connections may take.
+_CORE_SHARE = 0.01
 
 
 class Communication:
     """The records of one host.
 
     Args:
-        settings: `communication`, `communication_hz`, `communication_share`.
+        settings: `communication`, `communication_hz`.
         workers: The living workers.
         is_busy: Looks are taken: nobody is asked.
         clock: Seconds, monotonic.
@@ -55,7 +57,6 @@ class Communication:
     ) -> None:
         self.notes: list[str] = []
         self._on = settings.communication
-        self._share = settings.communication_share
         self._period_s = 1.0 / settings.communication_hz if settings.communication_hz > 0 else 0.0
         self._workers = workers
         self._is_busy = is_busy
@@ -100,10 +101,10 @@ class Communication:
         try:
             if now - self._found_at >= self._find_s:
                 self._find(now, workers, self._reader)
-                self._find_s = max(_FIND_S, (time.thread_time() - began) / (self._share * _FINDING_SHARE))
+                self._find_s = max(_FIND_S, (time.thread_time() - began) / (_CORE_SHARE * _FINDING_SHARE))
             elif now - self._read_at >= self._read_s - _TICKS_S * _JITTER and self._flows.active:
                 self._flows.read(now, self._reader.again(self._flows.active))
-                self._read_s = max(_READ_S, min(_LONGEST_PAUSE_S, (time.thread_time() - began) / self._share))
+                self._read_s = max(_READ_S, min(_LONGEST_PAUSE_S, (time.thread_time() - began) / _CORE_SHARE))
                 self._read_at = now
             else:
                 return

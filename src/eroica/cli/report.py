@@ -21,7 +21,7 @@ from eroica.localize.axis import TimeAxis, fit_axis
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean, sentence
-from eroica.offline.saved import diagnose_again, open_place
+from eroica.offline.saved import examine_again, open_place
 from eroica.report.phrases import in_short
 from eroica.report.prompt import SourceTree, build_prompt
 from eroica.report.text import build_report, build_why, draw, note_lines, rule
@@ -181,7 +181,7 @@ def _one(saved: SavedRun | SavedWindow | Verdict, number: int | None, again: boo
 def _of_window(run: SavedRun | None, window: SavedWindow, again: bool, settings: Settings) -> Verdict:
     if window.verdict is not None and not again:
         return window.verdict
-    verdict = diagnose_again(run, window, settings)
+    verdict = examine_again(run, window, settings).verdict
     others = {one.window_id: one.verdict for one in run.windows if one.verdict is not None} if run is not None else {}
     earlier = {window_id: one for window_id, one in others.items() if window_id < window.window_id}
     return with_recurrence(window.window_id, verdict, earlier)

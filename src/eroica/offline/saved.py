@@ -22,6 +22,8 @@ from eroica.settings import Settings
 def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) -> list[Part]:
     """Every window of a run directory, a window, or a heap of patterns; each belongs to the job that its verdict names.
 
+    Baseline windows are only compared with, unless there are no others.
+
     Args:
         path: As `eroica.archive.load` understands it.
         settings: All tunables.
@@ -34,25 +36,16 @@ def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) 
         return []
     if isinstance(saved, Verdict):
         return []
-    windows = saved.windows if isinstance(saved, SavedRun) else (saved,)
+    run, windows = (saved, saved.windows) if isinstance(saved, SavedRun) else (None, (saved,))
     if not windows:
         problems.append(InputError(f"{path} holds no window of Eroica that can be diagnosed"))
-    baselines: dict[str, dict[int, tuple[WorkerPattern, ...]]] = {}
     parts = []
-    for window in windows:
-        job = saved.job if isinstance(saved, SavedRun) and window.verdict is None else job_of(window)
+    for window in [one for one in windows if one.purpose != "baseline"] or windows:
         try:
-            of_job = baselines.get(job, {})
-            which = baseline_number(window, of_job)
-            doubted = of_job.get(doubted_number(window, of_job), ())
-            part = examine_window(job, window, of_job.get(which, ()), settings, doubted)
+            parts.append(examine_again(run, window, settings))
         except InputError as error:
             problems.append(error)
-            continue
-        if part.window.purpose == "baseline":
-            baselines.setdefault(job, {})[window.window_id] = part.patterns
-        parts.append(part)
-    return [part for part in parts if part.window.purpose != "baseline"] or parts
+    return parts
 
 
 def job_of(saved: SavedWindow) -> str:
@@ -217,8 +210,8 @@ def choose_window(saved: Saved, which: str, notes: list[str]) -> SavedWindow:
     return (others or baselines)[-1]
 
 
-def diagnose_again(run: SavedRun | None, window: SavedWindow, settings: Settings) -> Verdict:
-    """The verdict on a saved window by the present rules.
+def examine_again(run: SavedRun | None, window: SavedWindow, settings: Settings) -> Part:
+    """A saved window, diagnosed by the present rules.
 
     Args:
         run: Where it belongs; its baseline window is compared with. None: the patterns are all there is.
@@ -228,9 +221,9 @@ def diagnose_again(run: SavedRun | None, window: SavedWindow, settings: Settings
     Raises:
         InputError: It has neither patterns nor what was seen of a standstill.
     """
-    job = run.job if run is not None else job_of(window)
+    job = run.job if run is not None and window.verdict is None else job_of(window)
     baseline, doubted = (baseline_of(run, window, which) for which in (baseline_number, doubted_number))
-    return examine_window(job, window, baseline, settings, doubted).verdict
+    return examine_window(job, window, baseline, settings, doubted)
 
 
 def baseline_of(

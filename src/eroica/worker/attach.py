@@ -119,7 +119,7 @@ def detach() -> None:
 
 
 #: Settings that the training process itself reads, when it becomes a worker: for them no other process must be told.
-_OF_THE_WORKER = frozenset(("answering_thread", "stack_signal", "sealed_memory", "worker_failures_raise"))
+_OF_THE_WORKER = frozenset(("answering_thread", "stack_signal", "sealed_memory"))
 
 
 _TRIED_WITH = ("2.13.",)
