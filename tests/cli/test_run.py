@@ -115,11 +115,6 @@ def test_started_by_somebody_who_ignores_their_children_it_still_ends_with_the_c
     assert subprocess.run([sys.executable, "-c", ignore, *arguments], timeout=60, check=False).returncode == 31
 
 
-def test_a_command_ended_by_a_signal_without_a_name(tmp_path: Path) -> None:
-    number = signal.SIGRTMIN + 3
-    assert run(tmp_path, sys.executable, "-c", f"import os; os.kill(os.getpid(), {number})").returncode == -number
-
-
 def test_in_a_directory_that_is_gone_the_command_runs_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     code = "import os, sys; os.rmdir('../gone'); os.execv(sys.argv[1], sys.argv[1:])"
@@ -194,21 +189,6 @@ def test_problems_are_kept_not_raised(tmp_path: Path, monkeypatch: pytest.Monkey
 
     launch = Launch({**os.environ, "EROICA_JOB": "x", "EROICA_RUN_DIR": str(tmp_path)}, Settings())
     assert "disk full" in launch.problems[0] and launch.finish() is None
-
-
-def test_of_a_command_that_was_asked_to_end_long_ago_no_window_is_waited_for(tmp_path: Path) -> None:
-    from eroica.settings import Settings
-
-    places = {"EROICA_JOB": f"y-{os.getpid()}", "EROICA_RUN_DIR": str(tmp_path)}
-    launch = Launch({**os.environ, **places}, Settings())
-    try:
-        assert launch._patience_s > 50
-        launch._asked_to_end_at = time.monotonic()
-        assert 10 < launch._patience_s < 20
-        launch._asked_to_end_at -= 25
-        assert launch._patience_s == 0.0
-    finally:
-        launch.finish()
 
 
 def test_where_worker_0_is_elsewhere_nothing_is_concluded_though_that_host_was_not_found(tmp_path: Path) -> None:

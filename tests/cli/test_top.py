@@ -44,15 +44,6 @@ def test_into_a_pipe_it_prints_one_screen_of_the_only_job(tmp_path: Path) -> Non
     assert shown.exit_code == 0 and "job-a" in shown.output and "\x1b" not in shown.output
 
 
-def test_communication_is_one_line_where_it_is_watched(tmp_path: Path) -> None:
-    run = keep(tmp_path / "eroica-report" / "a", "job-a")
-    status = msgspec.json.decode((run / "status.json").read_bytes(), type=JobStatus)
-    assert "longest way" not in CliRunner().invoke(top, []).output
-    words = "12 collectives/s, longest way node1 to node0: 48.0 ms"
-    (run / "status.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(status, communication=words)))
-    assert words in CliRunner().invoke(top, []).output.splitlines()
-
-
 @pytest.mark.parametrize(
     "bad", ["{", '{"job":"a","began":0,"at_s":[2,1],"iteration":[1],"mean_ms":[9,1e999]}', "[" * 5000]
 )
@@ -70,11 +61,6 @@ def test_of_several_jobs_one_has_to_be_named(tmp_path: Path) -> None:
     assert isinstance(asked.exception, UsageError) and "several jobs: " in str(asked.exception)
     assert "job-b" in CliRunner().invoke(top, ["b"]).output
     assert "job-a" in CliRunner().invoke(top, ["--out", "eroica-report/a"]).output
-
-
-def test_without_a_job_and_with_a_wrong_name_it_says_what_to_do() -> None:
-    assert "eroica run" in str(CliRunner().invoke(top, []).exception)
-    assert "no job 'x' here" in str(CliRunner().invoke(top, ["x"]).exception)
 
 
 def test_a_collector_named_by_the_environment_needs_its_token(monkeypatch: pytest.MonkeyPatch) -> None:

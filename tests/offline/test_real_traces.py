@@ -66,28 +66,6 @@ def test_two_more_are_late_together_at_the_last_three_collectives_and_cost_less(
     assert second.duration.per_iteration_ms < first.duration.per_iteration_ms
 
 
-def test_the_waiting_of_the_others_is_a_symptom_of_it() -> None:
-    symptoms = [finding for finding in diagnosed(DLRM).findings if finding.role == "symptom"]
-    assert [(symptom.workers, "SendRecv" in symptom.function.name) for symptom in symptoms] == [
-        ((0, 1, 2, 3, 4, 5, 6), True),
-        ((0, 1, 2, 3, 6, 7), False),
-    ]
-
-
-def test_one_recorded_iteration_leaves_doubt_and_says_so() -> None:
-    verdict = diagnosed(DLRM)
-    assert all(cause.confidence < 0.5 for cause in causes(verdict))
-    assert any("One iteration was recorded" in note for note in verdict.coverage.notes)
-
-
-def test_blame_handed_out_is_what_was_waited() -> None:
-    arrivals = localize(patterns_of(DLRM), (), Settings()).arrivals
-    assert arrivals.executions == 8
-    assert arrivals.blamed_us.sum() + arrivals.withheld_us == pytest.approx(arrivals.waited_us.sum())
-    assert arrivals.blamed_us.sum(axis=1).argmax() == 7
-    assert arrivals.blamed_us[[0, 1, 2, 3, 6]].sum() == 0
-
-
 def test_ranks_of_one_host_lie_on_one_axis_within_microseconds() -> None:
     axis = fit_axis(patterns_of(DLRM))
     assert set(axis.places) == set(range(8))

@@ -58,12 +58,3 @@ def test_names_from_the_job_can_not_move_the_cursor() -> None:
     )
     line = said(Glance(phase="\x1b[3J", workers=WORKERS, windows=(evil,)), 100)
     assert line.isprintable() and "worker 日本語" in line
-
-
-@pytest.mark.parametrize("columns", [40, 50, 60, 70])
-def test_trouble_is_cut_before_the_line_gets_too_wide(columns: int) -> None:
-    seen = [Seen(silent=True)] * 17 + [Seen(state="gone", ended=True)] * 6 + [Seen(state="failed")] * 10
-    line = said(
-        Glance(phase="watching", iteration=90, mean_ms=1.0, best_ms=1.0, workers=tuple(seen)), columns, "", 20.0
-    )
-    assert cell_len(line) <= columns and "no news" in line

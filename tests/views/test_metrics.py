@@ -20,7 +20,7 @@ from eroica.model.verdict import (
     Waits,
 )
 from eroica.model.worker import Worker
-from eroica.views.metrics import LONGEST_LABEL, MOST_BLAMED, MOST_HOSTS, MOST_WAYS, Scrape, exposition
+from eroica.views.metrics import LONGEST_LABEL, MOST_BLAMED, MOST_HOSTS, Scrape, exposition
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 OPEN = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
@@ -149,16 +149,6 @@ def test_names_and_series_are_bounded_whatever_the_job_does(accept: str) -> None
     assert dict(info)["function"].startswith('a"b\\c {evil="1"} 7 # HELP')
 
 
-@pytest.mark.parametrize(
-    ("accept", "wanted"),
-    [(OPEN, "application/openmetrics-text"), ("", "text/plain"), ("*/*", "text/plain"), ("text/html", "text/plain")],
-)
-def test_open_metrics_is_for_who_asks_for_it(accept: str, wanted: str) -> None:
-    body, content_type = exposition(Scrape(status=job()), accept)
-    assert content_type.startswith(wanted)
-    assert body.endswith(b"# EOF\n") == (wanted != "text/plain")
-
-
 def matrix(count: int = 3, hot: tuple[int, int] = (0, 1)) -> DelayMatrix:
     hosts = tuple(f"node{number}" for number in range(count))
 
@@ -175,12 +165,3 @@ def matrix(count: int = 3, hot: tuple[int, int] = (0, 1)) -> DelayMatrix:
         held=rows(0.0, 0.0, 0.0),  # type: ignore[arg-type]
         usual_s=rows(0.001, 0.0015, None),
     )
-
-
-def test_series_are_bounded_and_the_longest_are_among_them() -> None:
-    status = JobStatus(job="j", phase="watching", message="")
-    text = exposition(Scrape(status=status, delays=matrix(40, (7, 9))))[0].decode()
-    lines = [line for line in text.splitlines() if line.startswith("eroica_way_delay_seconds{")]
-    assert len(lines) == MOST_WAYS
-    assert any('from="node7"' in line and 'to="node9"' in line and line.endswith(" 0.05") for line in lines)
-    assert 'eroica_ways{run="j"} 1560.0' in text

@@ -9,10 +9,8 @@ import pytest
 from eroica.errors import InputError
 from eroica.wire.address import (
     Endpoint,
-    address_towards,
     can_listen,
     endpoint_of,
-    good_token,
     is_loopback,
     listening,
     outside_address,
@@ -41,11 +39,6 @@ def test_anything_else_is_refused(url: str) -> None:
         endpoint_of(url)
 
 
-def test_a_token_is_long_and_printable() -> None:
-    assert good_token("a" * 16) and not good_token("a" * 15) and not good_token("a" * 201)
-    assert not good_token("a" * 16 + "\n") and not good_token("with a space in it")
-
-
 def test_loopback_is_recognized_by_name_and_number() -> None:
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.1.2.3", "::1")))
     assert not any(map(is_loopback, ("node0", "10.0.0.1", "fe80::1", "")))
@@ -58,10 +51,6 @@ def test_a_taken_port_and_a_foreign_address_are_nothing_to_listen_on() -> None:
         assert taken.getsockname()[0] == "127.0.0.1"
         assert not can_listen(Endpoint("127.0.0.1", port))
     assert not can_listen(Endpoint("192.0.2.77", 0))
-
-
-def test_our_address_towards_ourselves_is_that_one() -> None:
-    assert address_towards("127.0.0.1") == "127.0.0.1"
 
 
 def test_loopback_is_never_given_out_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
