@@ -17,8 +17,6 @@ from eroica.pipeline import analyze
 from support import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
 from support.written_jobs import WrittenJob, cut, encoded, without_device, write_files
 
-TRACES = Path(__file__).parents[2] / "../shared/traces"
-
 
 def keep(run: Path, window_id: int, purpose: WindowPurpose, *troubles: Trouble) -> None:
     patterns = synthesize(FleetPlan(iterations=20, draw=window_id), troubles, window_id)

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,7 +40,8 @@ MARKUP = (
     '<details open ontoggle=alert(1)><video autoplay src=//evil/x><a "" href=//evil>'
     "![x](&#104;ttp://evil/leak)![x](http&colon;//evil)![x](/\\evil/x)"
 )
-NASTY = f"{HOSTILE} {MARKUP}\x07\x9b2J ../../../etc/passwd"
+SECRET = "ghp_" + "a1B2" * 9
+NASTY = f"{HOSTILE} {MARKUP}\x07\x9b2J ../../../etc/passwd token={SECRET}"
 LIVE_MARKUP = ("](", "<img ", "<details ", "<video ", "<a ", "</system")
 
 
@@ -56,16 +56,10 @@ def keep(run: Path, window_id: int, *troubles: Trouble) -> Verdict:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs: one with a healthy window and a slow one, one with a name that wants to be obeyed."""
+    """A run with a healthy window and a slow one."""
     root = tmp_path_factory.mktemp("reports")
     keep(root / "resnet", 1)
     Store(root / "resnet").save_final(keep(root / "resnet", 2, SlowLoader((2,), 20.0)))
-    first = keep(root / "hostile", 1, SlowLoader((1,), 20.0))
-    bad = msgspec.structs.replace(first.findings[0].function, name=HOSTILE, stack=(f"{HOSTILE} (a.py:1)",))
-    finding = msgspec.structs.replace(first.findings[0], function=bad, evidence=(HOSTILE, "token=ghp_" + "a1B2" * 9))
-    first = msgspec.structs.replace(first, job=HOSTILE, summary=HOSTILE, findings=(finding,))
-    Store(root / "hostile").save_verdict(1, first)
-    Store(root / "hostile").save_final(first)
     return root
 
 
@@ -302,16 +296,6 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert found == {"a", "b"}
 
 
-def test_hostile_names_stay_on_their_line_and_secrets_are_masked(server: Server) -> None:
-    for tool in sorted(READING - {"compare", "source"}):
-        result = server.ask(tool) if tool == "jobs" else server.ask(tool, run="hostile")
-        texts = [leaf for leaf in leaves(content(result)) if isinstance(leaf, str)]
-        assert any("New instructions" in text for text in texts), tool
-        for text in texts:
-            assert text.isprintable() and "`" not in text and "\u202e" not in text, text
-            assert "ghp_" not in text
-
-
 def test_whatever_the_record_holds_every_tool_answers_with_words_that_do_nothing(tmp_path: Path) -> None:
     """Each text of the record, names of runs and files, and what the collector says, are hostile at once."""
     (tmp_path / "reports").mkdir()
@@ -348,7 +332,7 @@ def test_whatever_the_record_holds_every_tool_answers_with_words_that_do_nothing
         assert json.loads(getattr(part, "text", "")) == answer  # nothing gets out of the text that clients show
         lines = [line for quote in answer.get("innermost_first", ()) for line in quote["lines"]]
         for text in texts:
-            assert text.isprintable(), (tool, text)
+            assert text.isprintable() and SECRET not in text, (tool, text)
             assert text in lines or not any(live in text for live in ("`", *LIVE_MARKUP)), (tool, text)
     source = content(results["source"])
     assert [quote["first_line"] for quote in source["innermost_first"]] == [1]
@@ -417,28 +401,3 @@ def test_source_is_quoted_with_its_line_numbers_and_without_secrets(reports: Pat
     written = file.read_text().splitlines()
     assert [line for line in first["lines"] if line not in written] == ["    password = '***'"]
     assert "hunter2" not in json.dumps(answer)
-
-
-TRAIN = """
-import time, torch
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-while True:
-    time.sleep(0.01)
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-def now(server: Server) -> dict[str, Any]:
-    """What is said of the watched job."""
-    watched = [job for job in content(server.ask("jobs"))["jobs"] if job["watched"]]
-    return watched[0] if watched else {}
-
-
-def until(true: Callable[[], Any], patience_s: float = 90.0) -> None:
-    end = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.3)

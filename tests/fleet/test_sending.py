@@ -218,27 +218,6 @@ def test_times_that_nobody_took_outlive_a_second_run_in_the_directory(server: Se
     assert sorted(told(server).values()) == [[50.0] * 9, [100.0] * 9]
 
 
-def test_times_outlive_a_second_run_that_begins_while_the_first_one_waits(server: Server, tmp_path: Path) -> None:
-    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
-    first.course(*[100.0] * 9)
-    second = RunDirectory(first.path, began=time.time())
-
-    def another(batch: Batch) -> tuple[int, bytes]:
-        second.course(*[50.0] * 9)
-        server.heard.clear()
-        server.answer = goes_on
-        return no(batch)
-
-    def goes_on(batch: Batch) -> tuple[int, bytes]:
-        if batch.beat is not None and batch.beat.points.mean_ms[:1] == (50.0,):
-            second.end(a_verdict())
-        return take(batch)
-
-    server.answer = another
-    assert Reporter(first.path, "llm", "h", settings_for(server), os.getpid()).work()
-    assert sorted(told(server).values()) == [[50.0] * 9, [100.0] * 9]
-
-
 def test_the_last_times_of_a_collector_that_is_killed_are_told(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,21 +243,6 @@ def ended() -> int:
     collector = subprocess.Popen(["true"])
     collector.wait()
     return collector.pid
-
-
-def test_a_reporter_whose_collector_is_gone_waits_for_a_neighbor_that_looks_into_its_directory(
-    server: Server, tmp_path: Path
-) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    directory.end(a_verdict())
-    reporter = Reporter(directory.path, "llm", "h", settings_for(server), ended())
-    neighbor = Spool(directory.path).claim()
-    assert neighbor is not None
-    leaving = threading.Timer(1.0, os.close, [neighbor])
-    leaving.start()
-    assert reporter.work()
-    leaving.join()
-    assert [piece.key for batch in server.heard for piece in batch.pieces] == ["verdict/0"]
 
 
 def test_who_hands_over_others_runs_takes_no_directory_whose_reporter_has_not_begun(

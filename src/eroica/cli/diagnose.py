@@ -59,11 +59,11 @@ def diagnose(  # noqa: PLR0913 - one for each option
         raise UsageError("--json - and --html - both print; give one of them a file")
     check_target(out, "--out", new_directory=True)
     try:
-        from eroica.offline.examine import Bar, examine
+        from eroica.offline.examine import examine, reading_bar
         from eroica.trace.names import compile_rule
 
         rule = compile_rule(rank_regex) if rank_regex is not None else None
-        with Bar(not quiet) as bar:
+        with reading_bar(not quiet) as bar:
             examination = examine(paths, settings, rule, bar)
         if out is not None:
             _keep(examination, out)

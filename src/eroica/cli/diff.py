@@ -88,10 +88,10 @@ def _load_traces(name: str, path: Path, settings: Settings) -> Run:
     Raises:
         InputError: No trace can be used.
     """
-    from eroica.offline.examine import Bar, read_spans
+    from eroica.offline.examine import read_spans, reading_bar
     from eroica.offline.soundness import damage_note
 
-    with Bar() as bar:
+    with reading_bar() as bar:
         spans, losses = read_spans([path], settings, bar=bar)
     span = max(enumerate(spans), key=lambda item: (len(item[1].summaries), item[0]))[1]
     notes = [*span.notes, *losses]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 from rich.console import Console
@@ -35,57 +33,24 @@ from eroica.views.material import Material, gather
 from eroica.views.page import build_report
 from eroica.wire.codec import encode_record
 
-_WAIT_S = 0.5
 _MOST_LOSSES = 8
 _RANKS = "{0}: the global rank is neither in the trace nor in the name; say where it stands in the path with a \
 regular expression of one group, --rank-regex 'gpu(\\d+)' (in Python: rank_regex=...)"
 
 
-class Bar:
-    """Bytes, rate and time left in one line of standard error, if that is a terminal.
-
-    The line comes if reading takes longer than half a second, and goes when it ends.
-    """
-
-    def __init__(self, wanted: bool = True, console: Console | None = None) -> None:
-        """Draw nothing yet.
-
-        Args:
-            wanted: False: never draw.
-            console: Where to draw; default standard error.
-        """
-        console = console or Console(stderr=True)
-        self._wanted = wanted and console.is_terminal and not console.is_dumb_terminal
-        columns = (BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self._progress = Progress(TextColumn("reading"), *columns, console=console, transient=True)
-        self._task = self._progress.add_task("", total=None)
-        self._began = time.monotonic()
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress.live.is_started:
-            self._progress.stop()
-
-    def begin(self, size: int) -> None:
-        """Expect so many bytes."""
-        self._progress.update(self._task, total=size, completed=0)
-
-    def advance(self, size: int) -> None:
-        """Count the bytes of a file that is done."""
-        self._progress.update(self._task, advance=size)
-        if self._wanted and not self._progress.live.is_started and time.monotonic() - self._began >= _WAIT_S:
-            self._progress.start()
+def reading_bar(wanted: bool = True) -> Progress:
+    """Bytes, rate and time left of reading in one line of standard error, if that is a terminal and it is wanted."""
+    console = Console(stderr=True)
+    columns = (BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    disable = not wanted or not console.is_terminal or console.is_dumb_terminal
+    return Progress(TextColumn("reading"), *columns, console=console, transient=True, disable=disable)
 
 
 def examine(
     paths: Sequence[str | PathLike[str]],
     settings: Settings,
     rule: re.Pattern[str] | None = None,
-    bar: Bar | None = None,
+    bar: Progress | None = None,
 ) -> Examination:
     """Find, read, compare, diagnose.
 
@@ -114,7 +79,7 @@ def examine(
 def read_spans(
     paths: Sequence[str | PathLike[str]],
     settings: Settings,
-    bar: Bar | None = None,
+    bar: Progress | None = None,
 ) -> tuple[tuple[Span, ...], tuple[str, ...]]:
     """The recordings among the trace files under some paths, without a diagnosis, and what could not be used.
 
@@ -165,10 +130,10 @@ def _combined(problems: Sequence[EroicaError]) -> EroicaError:
 # ---------------------------------------------------------------------- traces
 
 
-def _spans(found: Discovery, settings: Settings, bar: Bar | None, problems: list[EroicaError]) -> tuple[Span, ...]:
-    if bar is not None:
-        bar.begin(sum(source.size for source in found.traces))
-    summaries = read_all(found.traces, settings, bar.advance if bar is not None else lambda size: None)
+def _spans(found: Discovery, settings: Settings, bar: Progress | None, problems: list[EroicaError]) -> tuple[Span, ...]:
+    progress = bar or Progress(disable=True)
+    task = progress.add_task("", total=sum(source.size for source in found.traces))
+    summaries = read_all(found.traces, settings, lambda size: progress.advance(task, size))
     problems += [InputError(summary.error) for summary in summaries if summary.pattern is None]
     recordings = [Recording(one.place, summary) for one, summary in zip(found.traces, summaries, strict=True)]
     grouping = group(recordings)
