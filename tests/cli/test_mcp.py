@@ -56,10 +56,11 @@ def keep(run: Path, window_id: int, *troubles: Trouble) -> Verdict:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a healthy window and a slow one."""
+    """A run with a healthy window and a slow one, and one beside it."""
     root = tmp_path_factory.mktemp("reports")
     keep(root / "resnet", 1)
     Store(root / "resnet").save_final(keep(root / "resnet", 2, SlowLoader((2,), 20.0)))
+    keep(root / "other", 1)
     return root
 
 

@@ -68,21 +68,6 @@ def test_real_dumps_name_the_injected_workers_and_no_other(name: str, ranks: lis
     assert verdict.coverage.workers_expected == verdict.coverage.workers_reported == 16
 
 
-def test_the_real_sentences_say_what_was_seen() -> None:
-    if not _REAL.is_dir():
-        pytest.skip("the real traces are not here")
-    verdict = diagnose_dumps(sorted((_REAL / "lock_gil_1st").glob("_dump_*")), "hung", Settings())
-    assert verdict.summary == (
-        "Blocked: workers 9 and 14 have not entered nccl:all_to_all number 45265 of group EXPERT_MODEL_PARALLEL_GROUP; "
-        "14 other workers wait for them."
-    )
-    verdict = diagnose_dumps(sorted((_REAL / "gpu_error_1st").glob("_dump_*")), "hung", Settings())
-    assert verdict.summary == (
-        "Blocked: workers 12 and 14 have entered nccl:_all_gather_base number 42806 of group "
-        "TENSOR_MODEL_PARALLEL_GROUP but never finished it, although the peers did; 14 other workers wait for them."
-    )
-
-
 @pytest.mark.parametrize("only_active", [True, False])
 @pytest.mark.parametrize("late", [0, 3, 7])
 def test_one_worker_that_does_not_enter_is_named(late: int, only_active: bool) -> None:

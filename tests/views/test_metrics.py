@@ -8,7 +8,6 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-from eroica.model.communication import DelayMatrix
 from eroica.model.verdict import (
     Cost,
     Coverage,
@@ -147,21 +146,3 @@ def test_names_and_series_are_bounded_whatever_the_job_does(accept: str) -> None
     assert max(map(len, values)) <= LONGEST_LABEL and all(value.isprintable() for value in values)
     [info] = of(seen, "eroica_verdict_info")
     assert dict(info)["function"].startswith('a"b\\c {evil="1"} 7 # HELP')
-
-
-def matrix(count: int = 3, hot: tuple[int, int] = (0, 1)) -> DelayMatrix:
-    hosts = tuple(f"node{number}" for number in range(count))
-
-    def rows(value: float, high: float, empty: float | None) -> tuple[tuple[float | None, ...], ...]:
-        return tuple(
-            tuple(empty if i == j else high if (i, j) == hot else value for j in range(count)) for i in range(count)
-        )
-
-    return DelayMatrix(
-        hosts=hosts,
-        delay_s=rows(0.001, 0.05, None),
-        bytes_per_s=rows(1e6, 1e6, 0.0),  # type: ignore[arg-type]
-        busy=rows(0.1, 0.6, 0.0),  # type: ignore[arg-type]
-        held=rows(0.0, 0.0, 0.0),  # type: ignore[arg-type]
-        usual_s=rows(0.001, 0.0015, None),
-    )

@@ -114,12 +114,6 @@ def replaced(material: Material, cause: Finding) -> Material:
     return Material(verdict=verdict, window=material.window, patterns=material.patterns)
 
 
-KERNEL = (
-    "void at::native::vectorized_elementwise_kernel<4, at::native::sqrt_kernel_cuda(at::TensorIteratorBase&)::"
-    "{lambda()#2}::operator()() const::{lambda(float)#1}, at::detail::Array<char*, 2> >(int)"
-)
-
-
 def test_the_image_without_a_script_shows_the_worker_farthest_from_the_median() -> None:
     """One worker of three thousand is slow, and one waits for nobody: both stay to be seen in 720 columns."""
     patterns = fleet(30, 7)

@@ -134,19 +134,6 @@ def hostile(slow):
     return Material(verdict=verdict, patterns=patterns, history=history, name=bad(0), notes=tuple(HOSTILE), window_id=1)
 
 
-def alone(**changes):
-    basis = {
-        "eroica_version": "0.1.0",
-        "job": "quick",
-        "verdict": "healthy",
-        "summary": "Healthy: nothing ever looked wrong.",
-        "window": None,
-        "iteration": IterationTimes(),
-        "coverage": Coverage(workers_expected=4, workers_reported=4),
-    }
-    return Verdict(**{**basis, **changes})
-
-
 def test_the_page_says_word_sentence_gain_confidence_and_what_it_is_about(slow):
     text = build_page(slow)
     page = Page(text)
@@ -209,7 +196,11 @@ def test_data_blocks_are_json(slow, hostile):
 
 
 def test_a_verdict_alone_makes_a_page_without_empty_places():
-    page = Page(build_page(Material(verdict=alone())))
+    verdict = Verdict(
+        eroica_version="0.1.0", job="quick", verdict="healthy", summary="Healthy: nothing ever looked wrong.",
+        window=None, iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
+    )  # fmt: skip
+    page = Page(build_page(Material(verdict=verdict)))
     sections = [attrs["id"] for attrs in page.all("section")]
     assert sections == ["verdict", "coverage"]
     assert "Nothing ever looked wrong." in "".join(page.texts["h1"])
