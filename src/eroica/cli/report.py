@@ -17,7 +17,7 @@ from eroica.cli.output import check_target, make_console, on_terminal, write_res
 from eroica.cli.settings import settings_from
 from eroica.collector.recurrence import with_recurrence
 from eroica.errors import InputError, UsageError
-from eroica.localize.axis import TimeAxis, fit_axis
+from eroica.localize.axis import fit_axis
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean, sentence
@@ -124,7 +124,6 @@ def report(  # noqa: PLR0913 - one for each option
     results = [("--json", json_file, verdict.to_json())]
     lines: tuple[str, ...] = ()
     if html_file is not None:
-        from eroica.views.material import gather_saved
         from eroica.views.page import build_report as build_page
 
         results.append(("--html", html_file, build_page(gather_saved(saved, number, verdict))))
@@ -257,10 +256,8 @@ def _span(window: SavedWindow) -> str:
 # --- a trace of chosen workers ---
 
 
-#: All workers of a window are asked how clocks run where the chosen ones share no collective; of more it takes seconds.
+#: Of more workers, only the chosen ones are asked how clocks run: of all it takes seconds.
 _MOST_FOR_AXIS = 2_000
-#: So few are all asked at once, as for the verdict.
-_FEW = 128
 
 
 def check_trace_target(path: Path | None, ranks: Sequence[int]) -> None:
@@ -303,27 +300,13 @@ def write_chosen(
 
 
 def align(material: Material, ranks: Sequence[int]) -> Alignment:
-    """The chosen workers' clocks: through all workers where these are few, else by what the chosen ones share."""
+    """The chosen workers' clocks, by what all workers share; of many, or damaged ones, by what the chosen ones do."""
     chosen = [material.patterns[material.places[rank]] for rank in ranks]
-    few = len(material.patterns) <= _FEW
-    axis = _fitted(material.patterns if few else chosen)
-    if not few and _placed(axis, ranks) < len(ranks) and len(material.patterns) <= _MOST_FOR_AXIS:
-        further = _fitted(material.patterns)
-        axis = further if _placed(further, ranks) > _placed(axis, ranks) else axis
-    if axis is None:
-        return Alignment()
-    places = {rank: OnAxis(place.offset_ns, 1 + place.drift) for rank, place in axis.places.items() if rank in ranks}
-    worst = max((axis.places[rank].uncertainty_ns for rank in places), default=0.0)
-    return Alignment(places, worst / 1e3, axis.executions, axis.unplaced)
-
-
-def _placed(axis: TimeAxis | None, ranks: Sequence[int]) -> int:
-    return sum(rank in axis.places for rank in ranks) if axis is not None else 0
-
-
-def _fitted(patterns: Sequence[WorkerPattern]) -> TimeAxis | None:
-    """None where a damaged pattern spoils it."""
-    try:
-        return fit_axis(patterns)
-    except InputError:
-        return None
+    for asked in (material.patterns, chosen) if len(material.patterns) <= _MOST_FOR_AXIS else (chosen,):
+        with contextlib.suppress(InputError):
+            axis = fit_axis(asked)
+            found = {rank: axis.places[rank] for rank in ranks if rank in axis.places}
+            worst = max((place.uncertainty_ns for place in found.values()), default=0.0)
+            places = {rank: OnAxis(place.offset_ns, 1 + place.drift) for rank, place in found.items()}
+            return Alignment(places, worst / 1e3, axis.executions, axis.unplaced)
+    return Alignment()
