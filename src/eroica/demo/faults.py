@@ -58,29 +58,20 @@ class FaultPlan:
         """Whether the fault is there in `iteration`."""
         return self.from_iteration <= iteration and (self.until is None or iteration < self.until)
 
-    def to_json(self) -> str:
+    def __str__(self) -> str:
         """The form that `read_plans` and `EROICA_FAULT` take."""
-        fields = {"name": self.name, "worker": self.worker, "from_iteration": self.from_iteration, "until": self.until}
-        return json.dumps({**fields, **self.options})
+        told = {"worker": self.worker, "from_iteration": self.from_iteration, "until": self.until, **self.options}
+        return f"{self.name}:{','.join(f'{name}={value}' for name, value in told.items() if value is not None)}"
 
 
 def read_plans(text: str) -> tuple[FaultPlan, ...]:
-    """Plans from JSON (an object or a list of objects) or from the short form `name:key=value,key=value`.
+    """Plans of the form `name:key=number,key=number`, with ";" between them; none for "" and "none".
 
     Raises:
-        UsageError: The text is neither, or a value is out of range. Whether a fault of that name exists is checked by
-            `inject`.
+        UsageError: A plan has another form, or a value is out of range. Whether a fault of that name exists is checked
+            by `inject`.
     """
-    text = text.strip()
-    if not text or text == "none":
-        return ()
-    if text[0] not in "{[":
-        return (_plan(_short_form(text)),)
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"fault plan {text!r} is no JSON: {error}") from None
-    return tuple(_plan(item) for item in (found if isinstance(found, list) else [found]))
+    return tuple(_plan(part.strip()) for part in text.split(";") if part.strip() not in ("", "none"))
 
 
 def plans_from_environment(environ: Mapping[str, str] | None = None) -> tuple[FaultPlan, ...]:
@@ -88,23 +79,17 @@ def plans_from_environment(environ: Mapping[str, str] | None = None) -> tuple[Fa
     return read_plans((os.environ if environ is None else environ).get(VARIABLE, ""))
 
 
-def _short_form(text: str) -> dict[str, Any]:
+def _plan(text: str) -> FaultPlan:
     name, _, rest = text.partition(":")
-    values: dict[str, Any] = {"name": name.strip()}
+    values: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
         try:
             values[key.strip()] = json.loads(value)
         except ValueError:
             raise UsageError(f"fault plan {text!r}: {part!r} is not key=number") from None
-    return values
-
-
-def _plan(item: Any) -> FaultPlan:
-    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-        raise UsageError(f"a fault plan needs a name, like {{'name': 'slow-loader', 'worker': 2}}; this is {item!r}")
-    known = {key: item[key] for key in ("name", "worker", "from_iteration", "until") if key in item}
-    return FaultPlan(**known, options={key: value for key, value in item.items() if key not in known})
+    known = {key: values.pop(key) for key in ("worker", "from_iteration", "until") if key in values}
+    return FaultPlan(name.strip(), **known, options=values)
 
 
 class Place(NamedTuple):

@@ -223,7 +223,7 @@ class Rehearsal:
             for name, value in os.environ.items()
             if not name.startswith("EROICA_") or name.startswith(("EROICA_WEBHOOK_", "EROICA_METRICS_"))
         }
-        plans = f"[{', '.join(one.to_json() for one in self.plans())}]"
+        plans = ";".join(map(str, self.plans()))
         return {**inherited, "OMP_NUM_THREADS": "1", "EROICA_JOB": f"demo-{self.fault}-{os.getpid()}", VARIABLE: plans}
 
     def status(self) -> JobStatus | None:
