@@ -203,21 +203,6 @@ def told(server: Server) -> dict[str, list[float]]:
     return found
 
 
-def test_times_that_nobody_took_outlive_a_second_run_in_the_directory(server: Server, tmp_path: Path) -> None:
-    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
-    first.course(*[100.0] * 9)
-    server.answer = no
-    reporting = Reporter(first.path, "llm", "h", settings_for(server))
-    assert not reporting.work()
-    RunDirectory(first.path, began=time.time()).course(*[50.0] * 9)
-    Reporter(first.path, "llm", "h", settings_for(server)).work()
-    server.answer = take
-    server.heard.clear()
-    assert hand_over(first.path, settings_for(server))
-    assert Reporter(first.path, "llm", "h", settings_for(server)).work()
-    assert sorted(told(server).values()) == [[50.0] * 9, [100.0] * 9]
-
-
 def test_the_last_times_of_a_collector_that_is_killed_are_told(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
