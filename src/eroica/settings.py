@@ -144,9 +144,8 @@ class Settings:
         "Nothing entered, completed or moved for at least so long, and five usual operations, may mean a hang, s.",
         Numbers(0.5, 1_000_000),
     )
-    communication_slow: float = _setting(
-        0.15, "A place that costs at least this share of an iteration is slow, as far as communication tells.", SHARE
-    )
+    #: A place that costs at least this share of an iteration is slow, as far as communication tells.
+    communication_slow: ClassVar[float] = 0.15
 
     # --- comparison ---
     roles: str = _setting(
