@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 from corpus_entry import entry_files, read_entry
 from corpus_judge import verdict_of
 from eroica.archive.load import read_verdict
-from eroica.cli.answers import source_answer
+from eroica.cli.assistant import source_answer
 from eroica.errors import UsageError
 from eroica.model.causes import CATALOG
 from eroica.model.verdict import Verdict
-from eroica.report.prompt import build_prompt
-from eroica.report.source import SourceTree
+from eroica.report.prompt import SourceTree, build_prompt
 from machine import revision
 
 HERE = Path(__file__).resolve().parent

@@ -24,7 +24,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from eroica.demo.expected import EXPECTED
+from eroica.demo.rehearsal import EXPECTED
 from eroica.model.verdict import Verdict
 from eroica.model.words import worker_list
 

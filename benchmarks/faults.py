@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from eroica.cli.story import Story
+from eroica.cli.demo import Story
 from eroica.demo.rehearsal import MIDDLE, SETTINGS, running
 from eroica.model.verdict import Verdict
 from eroica.wire.messages import JobStatus

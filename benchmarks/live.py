@@ -24,9 +24,8 @@ from typing import Any
 import msgspec
 import psutil
 
-from eroica.wire.address import Address, page_link, read_address
+from eroica.wire.address import Address, endpoint_of, page_link, read_address
 from eroica.wire.messages import CollectorReply
-from eroica.wire.network import endpoint_of
 from eroica.wire.patience import REPORT_S
 from machine import machine_facts
 from support.agents import Agents

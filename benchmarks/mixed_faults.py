@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import host_faults
 from corpus_collect import watch
-from eroica.demo.plan import VARIABLE, FaultPlan
+from eroica.demo.faults import VARIABLE, FaultPlan
 from eroica.demo.rehearsal import MIDDLE, running
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
@@ -114,7 +114,7 @@ def run(name: str, seed: int, directory: Path) -> dict[str, Any]:
         **line(name, seed, verdict, told, strange),
         "gains": gains,
         "paces_ms": {"healthy": healthy_ms, **alone, "both": seen},
-        "plans": [json.loads(plan.to_json()) for plan in plans],
+        "plans": [str(plan) for plan in plans],
     }
 
 
@@ -177,7 +177,7 @@ def run_on_hosts(seed: int, directory: Path) -> dict[str, Any]:
     plan = FaultPlan(COLLECTIONS, None, COLLECT_FROM)
     options = (*host_faults.TRAINING, "--seed", str(seed), "--iterations", "20000")
     with Hosts(3) as hosts:
-        variables = {VARIABLE: plan.to_json()}
+        variables = {VARIABLE: str(plan)}
         started = start_job(hosts, directory, *options, settings=DEFAULTS, variables=variables)
         report = directory / "node0" / "report"
         wait_for_status(report, 120, lambda status: status.iteration >= COLLECT_FROM, started[0])

@@ -40,8 +40,7 @@ from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from eroica.wire.codec import decode_record
-from eroica.wire.patterns import WireTable, pack_rows
+from eroica.wire.codec import WireTable, decode_record, pack_rows
 from machine import machine_facts
 
 SETTINGS = Settings()
@@ -222,7 +221,7 @@ class Job:
         self._keys: dict[int, list[tuple[FunctionKey, bytes | None]]] = {}
 
     def wire(self) -> Iterator[bytes]:
-        """The bytes each worker sends, in the form of `eroica.wire.patterns`."""
+        """The bytes each worker sends, in the form of `eroica.wire.codec`."""
         for rank in range(self.workers):
             yield zlib_ng.compress(msgspec.msgpack.encode(self.pattern(rank)), 1)
 

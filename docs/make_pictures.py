@@ -17,7 +17,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-from eroica.cli.story import Story
+from eroica.cli.demo import Story
 from eroica.wire.address import page_link, read_address
 from support.browser import Browser, why_no_browser
 from support.faults.rehearsal import Rehearsal

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from eroica.model.verdict import Finding, Verdict
     from eroica.offline import diagnose
-    from eroica.offline.output import report_html
+    from eroica.offline.examine import report_html
     from eroica.worker.attach import step, watch
 
 __version__ = "0.2.0.dev0"
@@ -23,7 +23,7 @@ _ROOMS = {
     "Finding": "eroica.model.verdict",
     "Verdict": "eroica.model.verdict",
     "diagnose": "eroica.offline",
-    "report_html": "eroica.offline.output",
+    "report_html": "eroica.offline.examine",
     "step": "eroica.worker.attach",
     "watch": "eroica.worker.attach",
 }

@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from eroica import __version__
 from eroica.errors import UnavailableError
@@ -30,16 +30,18 @@ _AHEAD = 2
 _TRIES = 20
 
 
-class Engine(Protocol):
-    """Runs steps.
+class Engine:
+    """Runs steps, in this process.
+
+    Args:
+        why: Why here, in one clause.
 
     Attributes:
         name: "local" or "ray": where steps ran so far.
-        why: Why there, in one clause.
     """
 
-    name: str
-    why: str
+    def __init__(self, why: str) -> None:
+        self.name, self.why = "local", why
 
     def map(self, step: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
         """The step's results in order of the parts.
@@ -51,24 +53,11 @@ class Engine(Protocol):
         Raises:
             Exception: What the step raises.
         """
-        ...
-
-
-class Local:
-    """This process."""
-
-    name = "local"
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-    def map(self, step: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
-        """The step's results, one after another."""
         return map(step, parts)
 
 
 #: For steps of which no verdict tells where they ran.
-HERE = Local("asked for")
+HERE = Engine("asked for")
 
 
 def choose_engine(asked: str, workers: int) -> Engine:
@@ -87,13 +76,13 @@ def choose_engine(asked: str, workers: int) -> Engine:
     """
     check_engine(asked)
     if asked == "local":
-        return Local("asked for")
+        return Engine("asked for")
     fits = workers <= ONE_PROCESS_WORKERS
     if asked == "auto" and fits:
-        return Local(f"one process carries {ONE_PROCESS_WORKERS:,} workers")
+        return Engine(f"one process carries {ONE_PROCESS_WORKERS:,} workers")
     if not is_installed():
         too_many = "" if fits else f"more than {ONE_PROCESS_WORKERS:,} workers, but "
-        return Local(f"{too_many}ray is not installed")
+        return Engine(f"{too_many}ray is not installed")
     address = asked if asked.startswith("ray://") else ""
     return OnRay(address, "asked for" if asked != "auto" else f"more than {ONE_PROCESS_WORKERS:,} workers")
 
@@ -120,7 +109,7 @@ def run_step(version: str, step: Callable[[Any], Any], part: Any) -> tuple[bool,
         return False, error
 
 
-class OnRay:
+class OnRay(Engine):
     """A cluster of Ray, started in this host where no address is given and `RAY_ADDRESS` names none.
 
     Args:
@@ -129,11 +118,11 @@ class OnRay:
 
     Attributes:
         name: "ray"; "local" from when on Ray failed.
-        why: See `Engine`.
     """
 
     def __init__(self, address: str, why: str) -> None:
-        self.name, self.why = "ray", why
+        super().__init__(why)
+        self.name = "ray"
         self._address = address
         self._remote: Any = None
         self._most = 0

@@ -10,9 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import psutil
 import pytest
 from click.testing import CliRunner, Result
@@ -24,9 +22,7 @@ from eroica.archive.load import SavedRun, open_saved, read_patterns
 from eroica.cli import group
 from eroica.errors import EroicaError, UsageError
 from eroica.model.verdict import Verdict
-from eroica.offline import examine, reading
-from eroica.pipeline import analyze
-from eroica.settings import Settings
+from eroica.offline import reading
 
 SLOW_US = 60_000.0
 
@@ -62,15 +58,6 @@ def test_all_shows_every_recording_in_full(jobs: Path) -> None:
     assert places == sorted(places) and "also here" not in done.stdout.lower()
 
 
-@pytest.mark.parametrize(("word", "status"), [("healthy", 0), ("slow", 3), ("blocked", 3), ("undetermined", 4)])
-def test_the_exit_status_is_the_verdicts(jobs: Path, monkeypatch: pytest.MonkeyPatch, word: str, status: int) -> None:
-    def judged(*arguments: Any, **options: Any) -> Verdict:
-        return msgspec.structs.replace(analyze(*arguments, **options), verdict=word)
-
-    monkeypatch.setattr(examine, "analyze", judged)
-    assert diagnose(jobs / "fine").exit_code == status
-
-
 def test_json_is_the_verdict_in_a_file_or_alone_on_standard_output(jobs: Path, tmp_path: Path) -> None:
     out = tmp_path / "verdict.json"
     assert diagnose(jobs / "slow", "--json", out).exit_code == 3
@@ -80,13 +67,6 @@ def test_json_is_the_verdict_in_a_file_or_alone_on_standard_output(jobs: Path, t
     assert json.loads(alone.stdout)["summary"] == verdict.summary
     quiet = diagnose(jobs / "slow", "--quiet")
     assert quiet.exit_code == 3 and not quiet.output
-
-
-def test_nothing_is_written_unless_asked_for(jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.chdir(jobs)
-    diagnose(".")
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_what_out_keeps_can_be_opened_and_diagnosed_again(jobs: Path, tmp_path: Path) -> None:
@@ -101,11 +81,6 @@ def test_what_out_keeps_can_be_opened_and_diagnosed_again(jobs: Path, tmp_path: 
     assert again.exit_code == first.exit_code == 3
     assert again.stdout.splitlines()[0] == first.stdout.splitlines()[0]
     assert diagnose(out / "windows" / "2").exit_code == 0
-
-
-def test_two_jobs_that_out_has_kept_keep_their_names(jobs: Path, tmp_path: Path) -> None:
-    diagnose(jobs, "--out", tmp_path / "kept")
-    assert [part.verdict.job for part in examine.examine([tmp_path / "kept"], Settings()).parts] == ["slow", "fine"]
 
 
 @pytest.mark.parametrize(
@@ -137,20 +112,6 @@ def test_wrong_usage_is_one_clear_line(
     assert isinstance(done.exception, UsageError)
     with pytest.raises(UsageError, match=words):
         raise done.exception
-
-
-def test_no_path_at_all_is_wrong_usage() -> None:
-    assert diagnose().exit_code == 2
-
-
-def test_a_named_file_that_is_no_trace_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("loss 0.3\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "eroica", "diagnose", str(path)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("eroica: ") and "notes.txt" in done.stderr
 
 
 def test_an_interrupted_reading_ends_with_130_and_one_line(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,6 @@ from eroica.pipeline import analyze
 from support import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
 from support.written_jobs import WrittenJob, cut, encoded, without_device, write_files
 
-TRACES = Path(__file__).parents[2] / "../shared/traces"
-
 
 def keep(run: Path, window_id: int, purpose: WindowPurpose, *troubles: Trouble) -> None:
     patterns = synthesize(FleetPlan(iterations=20, draw=window_id), troubles, window_id)
@@ -51,25 +49,9 @@ def test_a_job_against_its_own_healthy_window_is_a_regression(run: Path, tmp_pat
     assert comparison.comparison == "regression" and comparison.after.name.endswith("@3")
 
 
-def test_a_dash_prints_the_record_alone(run: Path) -> None:
-    result = call(f"{run}@2", f"{run}@3", "--json", "-")
-    assert msgspec.json.decode(result.output, type=Comparison).exit_code == result.exit_code == 3
-
-
-def test_where_the_record_is_to_be_written_is_checked_before_anything_is_read(tmp_path: Path) -> None:
-    for target, why in ((tmp_path, "is a directory"), (tmp_path / "no" / "c.json", "there is no directory")):
-        result = call("nowhere", "nowhere", "--json", target)
-        assert isinstance(result.exception, UsageError) and why in str(result.exception)
-
-
 def test_two_healthy_windows_are_equal(run: Path) -> None:
     result = call(f"{run}@1", run, "--window-b", "2")
     assert result.exit_code == 0 and result.output.startswith("EQUAL")
-
-
-def test_windows_and_bare_patterns_are_compared(run: Path) -> None:
-    result = call(run / "windows" / "3" / "patterns", run / "windows" / "2")
-    assert result.exit_code == 0 and result.output.startswith("IMPROVEMENT")
 
 
 def test_damaged_patterns_are_noted_and_the_others_compared(run: Path) -> None:
@@ -128,14 +110,3 @@ def test_wrong_usage_is_one_clear_line(run: Path, arguments: list[str], error: t
     (run / "nothing" / "windows").mkdir(parents=True)
     result = call(*(argument.format(run=run) for argument in arguments))
     assert isinstance(result.exception, error) and "\n" not in str(result.exception)
-
-
-def test_with_loader_processes_the_real_loader_is_faster_and_without_them_it_is_a_regression() -> None:
-    folder = TRACES / "loader_stall"
-    if not folder.is_dir():
-        pytest.skip("the real traces are not here")
-    zero, four = folder / "resnet50_num_workers_0", folder / "resnet50_num_workers_4"
-    better = call(zero, four)
-    assert better.exit_code == 0 and better.output.startswith("IMPROVEMENT"), better.output
-    worse = call(four, zero)
-    assert worse.exit_code == 3 and "DataLoaderIter.__next__" in worse.output.replace("\n", ""), worse.output

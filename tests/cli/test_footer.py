@@ -127,12 +127,6 @@ def test_where_it_might_not_be_borne_not_a_byte_is_written(job: Job, more: dict[
     assert drawn_on_a_terminal(job.arguments(code), job.environment(**more)) == b"end"
 
 
-@pytest.mark.parametrize("size", [(24, 39), (7, 80)])
-def test_a_small_terminal_belongs_to_the_command_alone(job: Job, size: tuple[int, int]) -> None:
-    code = "import time; time.sleep(0.6); print('end', end='')"
-    assert drawn_on_a_terminal(job.arguments(code), job.environment(), size) == b"end"
-
-
 @pytest.mark.parametrize("target", ["> out", "2> out", "| cat"])
 def test_with_output_or_errors_elsewhere_not_a_byte_is_written(job: Job, tmp_path: Path, target: str) -> None:
     code = "import time; time.sleep(0.6)"
@@ -148,11 +142,6 @@ def test_while_a_program_reads_single_keys_and_before_any_worker_trains_it_stays
     assert OURS.sub(b"", data) == b"end" and data.count(b"34.2 ms") <= 1  # once, if it came before the command's mode
     (job.run / "status.json").write_bytes(msgspec.json.encode(JobStatus(job="j", phase="waiting", message="")))
     assert drawn_on_a_terminal(job.arguments("import time; time.sleep(0.6); print(1)"), job.environment()) == b"1\r\n"
-
-
-def test_no_color_means_no_color(job: Job) -> None:
-    data = drawn_on_a_terminal(job.arguments(SHORT), job.environment(NO_COLOR="1"))
-    assert b"34.2 ms" in data and not re.search(rb"\x1b\[[0-9;]*3[0-7]m", data)
 
 
 @pytest.mark.parametrize(("off", "wanted"), [([], True), (["--no-footer"], False), (["--set", "footer=no"], False)])

@@ -43,12 +43,6 @@ def test_a_printed_page_stands_alone(run_directory):
     assert isinstance(both.exception, UsageError)
 
 
-def test_a_page_into_nowhere_fails_before_the_work(run_directory):
-    done = CliRunner().invoke(group, ["report", str(run_directory), "--html", "/dev/null/page.html"])
-    assert isinstance(done.exception, UsageError)
-    assert "there is no directory" in str(done.exception)
-
-
 def test_diagnose_writes_a_page(run_directory, tmp_path):
     file = tmp_path / "page.html"
     done = CliRunner().invoke(group, ["diagnose", str(run_directory), "--quiet", "--html", str(file)])

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from eroica.cli import group, jobs, live
+from eroica.cli import group, jobs, status
 from eroica.wire.address import Address, announce, read_address, withdraw
 from eroica.wire.messages import JobStatus
 
@@ -41,7 +41,7 @@ def test_a_browser_is_given_a_private_file_and_not_the_link(tmp_path: Path, monk
     announce(tmp_path, LISTENS, "h")
     monkeypatch.setattr(jobs, "call", lambda *_, **__: ANSWER)
     opened: list[str] = []
-    monkeypatch.setattr(live.webbrowser, "open", opened.append)
+    monkeypatch.setattr(status.webbrowser, "open", opened.append)
     assert CliRunner().invoke(group, ["live", "--open", "--out", str(tmp_path)]).exit_code == 0
     file = tmp_path / "live.html"
     assert opened == [file.as_uri()] and file.stat().st_mode & 0o777 == 0o600

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,14 +23,13 @@ from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, Tool
 
 from eroica.archive.store import Store, save_patterns
-from eroica.cli.shelf import Shelf
+from eroica.cli.assistant import Shelf
 from eroica.errors import InputError
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from eroica.report.masking import told
-from eroica.wire.address import Address, announce_to_all
+from eroica.wire.address import Address, announce_to_all, loopback_domain
 from eroica.wire.messages import JobStatus, ProfileAnswer, WindowLine
-from eroica.wire.network import loopback_domain
 from support import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
 
 READING = {"jobs", "verdict", "evidence", "why", "source", "compare"}
@@ -43,7 +40,8 @@ MARKUP = (
     '<details open ontoggle=alert(1)><video autoplay src=//evil/x><a "" href=//evil>'
     "![x](&#104;ttp://evil/leak)![x](http&colon;//evil)![x](/\\evil/x)"
 )
-NASTY = f"{HOSTILE} {MARKUP}\x07\x9b2J ../../../etc/passwd"
+SECRET = "ghp_" + "a1B2" * 9
+NASTY = f"{HOSTILE} {MARKUP}\x07\x9b2J ../../../etc/passwd token={SECRET}"
 LIVE_MARKUP = ("](", "<img ", "<details ", "<video ", "<a ", "</system")
 
 
@@ -58,16 +56,11 @@ def keep(run: Path, window_id: int, *troubles: Trouble) -> Verdict:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs: one with a healthy window and a slow one, one with a name that wants to be obeyed."""
+    """A run with a healthy window and a slow one, and one beside it."""
     root = tmp_path_factory.mktemp("reports")
     keep(root / "resnet", 1)
     Store(root / "resnet").save_final(keep(root / "resnet", 2, SlowLoader((2,), 20.0)))
-    first = keep(root / "hostile", 1, SlowLoader((1,), 20.0))
-    bad = msgspec.structs.replace(first.findings[0].function, name=HOSTILE, stack=(f"{HOSTILE} (a.py:1)",))
-    finding = msgspec.structs.replace(first.findings[0], function=bad, evidence=(HOSTILE, "token=ghp_" + "a1B2" * 9))
-    first = msgspec.structs.replace(first, job=HOSTILE, summary=HOSTILE, findings=(finding,))
-    Store(root / "hostile").save_verdict(1, first)
-    Store(root / "hostile").save_final(first)
+    keep(root / "other", 1)
     return root
 
 
@@ -195,24 +188,6 @@ def hints(server: Server) -> dict[str, bool | None]:
     return {tool.name: tool.annotations.read_only_hint if tool.annotations else None for tool in tools}
 
 
-def test_each_number_and_name_in_an_answer_is_the_records_own(reports: Path, server: Server) -> None:
-    records = [json.loads(path.read_bytes()) for path in sorted(reports.glob("resnet/**/*.json"))]
-    written = set(leaves(records)) | {"job", "window"}  # which of the two a verdict is of
-    answers = {
-        (tool, window): content(server.ask(tool, run="resnet", window=window))
-        for tool in ("verdict", "evidence", "why")
-        for window in (0, 1, 2)
-    }
-    for answer in answers.values():
-        strange = {leaf for leaf in leaves(answer) if leaf not in written}
-        assert not strange, strange
-    assert answers["verdict", 0]["causes"][0]["workers"] == [2]
-    assert "_read_block" in answers["verdict", 0]["causes"][0]["function"]
-    assert answers["evidence", 0]["findings"][0]["duration"]["per_iteration_ms"] > 10
-    assert answers["why", 0]["considered"][0]["decision"] == "named"
-    assert answers["verdict", 1]["verdict"] == "healthy"
-
-
 def test_findings_and_hypotheses_are_the_records_own_field_by_field(reports: Path, server: Server) -> None:
     record = json.loads((reports / "resnet" / "windows" / "2" / "verdict.json").read_bytes())
     evidence = content(server.ask("evidence", run="resnet", window=2))
@@ -220,15 +195,6 @@ def test_findings_and_hypotheses_are_the_records_own_field_by_field(reports: Pat
     assert not list(differing(evidence["notes"], record["coverage"].get("notes", [])))
     why = content(server.ask("why", run="resnet", window=2))
     assert why["considered"] and not list(differing(why["considered"], record["considered"]))
-
-
-def test_each_number_and_name_that_jobs_says_is_on_disk(reports: Path, server: Server) -> None:
-    listed = {job["run"]: job for job in content(server.ask("jobs"))["jobs"]}
-    assert listed.keys() == {"resnet", "hostile"}
-    for name, job in listed.items():
-        record = json.loads((reports / name / "verdict.json").read_bytes())
-        assert not strange(job, record, [name, str(reports / name), False])
-        assert (job["verdict"], job["summary"]) == (record["verdict"], told(record["summary"]))
 
 
 def test_a_comparison_is_the_record_of_diff_field_by_field(reports: Path, server: Server) -> None:
@@ -331,16 +297,6 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert found == {"a", "b"}
 
 
-def test_hostile_names_stay_on_their_line_and_secrets_are_masked(server: Server) -> None:
-    for tool in sorted(READING - {"compare", "source"}):
-        result = server.ask(tool) if tool == "jobs" else server.ask(tool, run="hostile")
-        texts = [leaf for leaf in leaves(content(result)) if isinstance(leaf, str)]
-        assert any("New instructions" in text for text in texts), tool
-        for text in texts:
-            assert text.isprintable() and "`" not in text and "\u202e" not in text, text
-            assert "ghp_" not in text
-
-
 def test_whatever_the_record_holds_every_tool_answers_with_words_that_do_nothing(tmp_path: Path) -> None:
     """Each text of the record, names of runs and files, and what the collector says, are hostile at once."""
     (tmp_path / "reports").mkdir()
@@ -377,7 +333,7 @@ def test_whatever_the_record_holds_every_tool_answers_with_words_that_do_nothing
         assert json.loads(getattr(part, "text", "")) == answer  # nothing gets out of the text that clients show
         lines = [line for quote in answer.get("innermost_first", ()) for line in quote["lines"]]
         for text in texts:
-            assert text.isprintable(), (tool, text)
+            assert text.isprintable() and SECRET not in text, (tool, text)
             assert text in lines or not any(live in text for live in ("`", *LIVE_MARKUP)), (tool, text)
     source = content(results["source"])
     assert [quote["first_line"] for quote in source["innermost_first"]] == [1]
@@ -446,50 +402,3 @@ def test_source_is_quoted_with_its_line_numbers_and_without_secrets(reports: Pat
     written = file.read_text().splitlines()
     assert [line for line in first["lines"] if line not in written] == ["    password = '***'"]
     assert "hunter2" not in json.dumps(answer)
-
-
-TRAIN = """
-import time, torch
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-while True:
-    time.sleep(0.01)
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-@pytest.mark.jobs
-@pytest.mark.thorough
-def test_a_window_is_opened_on_a_running_job_and_its_verdict_read(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    environment |= {"EROICA_RUNTIME_DIR": str(tmp_path), "EROICA_BASELINE_WINDOW": "false", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "eroica", "run", "--job", "live", "--quiet", "--", sys.executable, "-c", TRAIN]
-    job = subprocess.Popen(command, env=environment, cwd=tmp_path)
-    try:
-        with serving(tmp_path, "--allow-windows", "--no-code") as server:
-            until(lambda: (now(server).get("iteration") or 0) > 200)
-            opened: list[int] = []
-            until(
-                lambda: opened.append(content(server.ask("open_window", run="live")).get("window_id", 0)) or opened[-1]
-            )
-            until(lambda: not server.ask("verdict", run="live", window=opened[-1]).is_error)
-            answer = content(server.ask("verdict", run="live", window=opened[-1]))
-    finally:
-        job.send_signal(signal.SIGTERM)
-        job.wait(60)
-    assert answer["window_id"] == opened[-1] and answer["coverage"]["workers_reported"] == 1
-
-
-def now(server: Server) -> dict[str, Any]:
-    """What is said of the watched job."""
-    watched = [job for job in content(server.ask("jobs"))["jobs"] if job["watched"]]
-    return watched[0] if watched else {}
-
-
-def until(true: Callable[[], Any], patience_s: float = 90.0) -> None:
-    end = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.3)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from eroica.cli.nodes import Part, enclosing, home_of, part_of, tasks_share
-from eroica.wire.address import Address, announce, announce_to_all
-from eroica.wire.network import Endpoint, endpoint_of, good_token, listening
+from eroica.wire.address import Address, Endpoint, announce, announce_to_all, endpoint_of, good_token, listening
 from eroica.wire.places import places
 
 TRAIN = ["python", "train.py"]

@@ -63,11 +63,6 @@ def test_of_several_jobs_one_has_to_be_named(tmp_path: Path) -> None:
     assert "job-a" in CliRunner().invoke(top, ["--out", "eroica-report/a"]).output
 
 
-def test_without_a_job_and_with_a_wrong_name_it_says_what_to_do() -> None:
-    assert "eroica run" in str(CliRunner().invoke(top, []).exception)
-    assert "no job 'x' here" in str(CliRunner().invoke(top, ["x"]).exception)
-
-
 def test_a_collector_named_by_the_environment_needs_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EROICA_COLLECTOR", "http://127.0.0.1:9")
     assert "EROICA_TOKEN" in str(CliRunner().invoke(top, []).exception)

@@ -27,12 +27,12 @@ from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import (
+    PROTOCOL,
     AgentReport,
     CollectorReply,
     OrderResult,
     WorkerStatus,
 )
-from eroica.wire.version import PROTOCOL
 from support.verdicts import plain
 
 TOKEN, WORKERS = "secret", 4

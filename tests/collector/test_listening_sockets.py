@@ -16,9 +16,8 @@ from eroica.collector.service import Collector
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
-from eroica.wire.address import Address, announce_to_all, read_address
+from eroica.wire.address import Address, Endpoint, announce_to_all, listening, outside_address, read_address
 from eroica.wire.messages import OpenReply, OpenRequest
-from eroica.wire.network import Endpoint, listening, outside_address
 
 TOKEN = "t" * 20
 HOME = Address(url="http://10.0.0.1:5", token="s" * 20, pid=5, host="home")

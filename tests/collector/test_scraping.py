@@ -22,9 +22,8 @@ from eroica.model.verdict import Verdict, VerdictWord
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
-from eroica.wire.address import Address, announce_to_all
+from eroica.wire.address import Address, Endpoint, announce_to_all
 from eroica.wire.messages import AgentReport, OpenRequest, WorkerStatus
-from eroica.wire.network import Endpoint
 from support.verdicts import plain
 
 TOKEN = "t" * 32

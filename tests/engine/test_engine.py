@@ -20,7 +20,7 @@ from eroica.archive.load import open_window  # noqa: E402
 from eroica.archive.store import save_patterns  # noqa: E402
 from eroica.engine import (  # noqa: E402
     ONE_PROCESS_WORKERS,
-    Local,
+    Engine,
     OnRay,
     choose_engine,
     is_installed,
@@ -141,7 +141,7 @@ def test_without_ray_the_verdict_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_steps_here_come_one_by_one_and_in_order() -> None:
     taken: list[int] = []
     parts = (taken.append(part) or part for part in range(5))  # type: ignore[func-returns-value]
-    results = Local("").map(double, parts)
+    results = Engine("").map(double, parts)
     assert next(results) == 0 and taken == [0]
     assert list(results) == [2, 4, 6, 8]
 

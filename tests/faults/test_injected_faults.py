@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from eroica.demo.injection import build_fault
+from eroica.demo.faults import build_fault
 from support.faults import FAULTS, read_plans, write_training
 from support.faults.expected import EXPECTED, MIXED, culprit, demo_plan, mixed_plans
 from support.faults.rehearsal import Rehearsal

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from eroica.cli.story import Story
+from eroica.cli.demo import Story
 from eroica.model.look import Ending
 from eroica.model.worker import Worker
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eroica.demo.kinds import THROTTLE_PROGRAM
+from eroica.demo.faults import THROTTLE_PROGRAM
 
 BUSY = "while True: pass"
 

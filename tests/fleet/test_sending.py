@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import subprocess
 import threading
@@ -29,13 +28,13 @@ from eroica.fleet.records import (
     decode_body,
     unpack,
 )
-from eroica.fleet.reporting.packing import Packer, beat_of, keep_last, look, watch
-from eroica.fleet.reporting.reporter import Reporter, close_run, facts_of, hand_over
+from eroica.fleet.reporting.packing import Packer, keep_last, look, watch
+from eroica.fleet.reporting.reporter import Reporter, facts_of, hand_over
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
-from eroica.wire.files import write_whole
+from eroica.wire.places import write_whole
 from support.run_directories import RunDirectory, a_pattern, a_verdict
 
 FACTS = RunFacts(run="a" * 32, job="llm", began=1000.0)
@@ -174,28 +173,8 @@ def test_a_piece_that_is_too_long_for_a_proxy_waits_and_lets_others_pass(server:
     assert spool.is_empty()
 
 
-def test_a_beat_that_is_refused_costs_no_piece(server: Server, spool: Spool) -> None:
-    server.answer = lambda batch: (400, b'{"error": "bad"}') if batch.beat is not None else take(batch)
-    sender = sender_to(server)
-    assert not sender.send(spool, a_beat()).ok
-    sent = sender.send(spool, a_beat())
-    assert (sent.ok, sent.beat) == (True, False)
-    assert spool.is_empty()
-    assert not (spool.root / "refused").exists()
-
-
 def settings_for(server: Server) -> Settings:
     return Settings(fleet=f"http://127.0.0.1:{server.server_port}", fleet_token="t")
-
-
-def test_what_is_handed_over_later_passes_a_piece_that_the_service_answers_400(server: Server, spool: Spool) -> None:
-    def picky(batch: Batch) -> tuple[int, bytes]:
-        return (400, b'{"error": "bad"}') if any(piece.key == "verdict/3" for piece in batch.pieces) else take(batch)
-
-    server.answer = picky
-    assert not hand_over(spool.run, settings_for(server)), "one is refused"
-    assert spool.is_empty()
-    assert len(list((spool.root / "refused").iterdir())) == 2
 
 
 def test_a_last_beat_goes_after_the_pieces_and_one_that_is_refused_is_dropped(server: Server, spool: Spool) -> None:
@@ -222,42 +201,6 @@ def told(server: Server) -> dict[str, list[float]]:
         if batch.beat is not None:
             found.setdefault(batch.beat.facts.run, []).extend(batch.beat.points.mean_ms)
     return found
-
-
-def test_times_that_nobody_took_outlive_a_second_run_in_the_directory(server: Server, tmp_path: Path) -> None:
-    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
-    first.course(*[100.0] * 9)
-    server.answer = no
-    reporting = Reporter(first.path, "llm", "h", settings_for(server))
-    assert not reporting.work()
-    RunDirectory(first.path, began=time.time()).course(*[50.0] * 9)
-    Reporter(first.path, "llm", "h", settings_for(server)).work()
-    server.answer = take
-    server.heard.clear()
-    assert hand_over(first.path, settings_for(server))
-    assert Reporter(first.path, "llm", "h", settings_for(server)).work()
-    assert sorted(told(server).values()) == [[50.0] * 9, [100.0] * 9]
-
-
-def test_times_outlive_a_second_run_that_begins_while_the_first_one_waits(server: Server, tmp_path: Path) -> None:
-    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
-    first.course(*[100.0] * 9)
-    second = RunDirectory(first.path, began=time.time())
-
-    def another(batch: Batch) -> tuple[int, bytes]:
-        second.course(*[50.0] * 9)
-        server.heard.clear()
-        server.answer = goes_on
-        return no(batch)
-
-    def goes_on(batch: Batch) -> tuple[int, bytes]:
-        if batch.beat is not None and batch.beat.points.mean_ms[:1] == (50.0,):
-            second.end(a_verdict())
-        return take(batch)
-
-    server.answer = another
-    assert Reporter(first.path, "llm", "h", settings_for(server), os.getpid()).work()
-    assert sorted(told(server).values()) == [[50.0] * 9, [100.0] * 9]
 
 
 def test_the_last_times_of_a_collector_that_is_killed_are_told(
@@ -287,33 +230,6 @@ def ended() -> int:
     return collector.pid
 
 
-def test_a_reporter_whose_collector_is_gone_waits_for_a_neighbor_that_looks_into_its_directory(
-    server: Server, tmp_path: Path
-) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    directory.end(a_verdict())
-    reporter = Reporter(directory.path, "llm", "h", settings_for(server), ended())
-    neighbor = Spool(directory.path).claim()
-    assert neighbor is not None
-    leaving = threading.Timer(1.0, os.close, [neighbor])
-    leaving.start()
-    assert reporter.work()
-    leaving.join()
-    assert [piece.key for batch in server.heard for piece in batch.pieces] == ["verdict/0"]
-
-
-def test_a_lock_that_nobody_gives_back_is_waited_for_as_long_as_patience_lasts(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("eroica.fleet.reporting.reporter._GONE_S", 0.1)
-    directory = RunDirectory(tmp_path / "run")
-    settings = dataclasses.replace(settings_for(server), fleet_patience_s=0.5)
-    reporter = Reporter(directory.path, "llm", "h", settings, ended())
-    lock = Spool(directory.path).claim()
-    assert lock is not None and not reporter.work()
-    os.close(lock)
-
-
 def test_who_hands_over_others_runs_takes_no_directory_whose_reporter_has_not_begun(
     server: Server, tmp_path: Path
 ) -> None:
@@ -325,21 +241,6 @@ def test_who_hands_over_others_runs_takes_no_directory_whose_reporter_has_not_be
         assert hand_over(directory.path, settings_for(server)) and not server.heard
     assert hand_over(directory.path, settings_for(server), by_hand=True)
     assert [piece.key for batch in server.heard for piece in batch.pieces] == ["verdict/0"]
-
-
-def test_times_that_are_written_after_the_final_verdict_are_told(server: Server, tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    directory.course(*[100.0] * 9)
-    directory.end(a_verdict())
-
-    def concludes(batch: Batch) -> tuple[int, bytes]:
-        if batch.beat is not None and len(directory.means) == 9:
-            directory.course(*[70.0] * 4)
-        return take(batch)
-
-    server.answer = concludes
-    assert Reporter(directory.path, "llm", "h", settings_for(server), os.getpid()).work()
-    assert list(told(server).values()) == [directory.means]
 
 
 class Killed(BaseException):
@@ -405,17 +306,6 @@ def test_windows_of_a_second_run_are_not_handed_over_as_the_first_ones(server: S
     assert hand_over(first.path, settings_for(server), by_hand=True)
     assert list(functions().values()) == [ours, {("verdict/0", "second"), ("verdict/2", "second")}]
     assert list(told(server).values()) == [[100.0] * 9, [50.0] * 9]
-
-
-def test_what_is_packed_when_a_run_is_closed_is_dated_by_a_last_beat(server: Server, tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    directory.course(100.0)
-    assert Reporter(directory.path, "llm", "h", settings_for(server)).work()
-    directory.store.save_verdict(1, a_verdict())  # by a collector that was killed
-    close_run(directory.path)
-    spool = Spool(directory.path)
-    assert waiting(spool) == ["verdict/1"] and spool.kept_beat() is not None
-    assert spool.known_facts() is None
 
 
 def test_a_body_that_is_too_long_is_told_and_costs_only_itself(
@@ -499,34 +389,6 @@ def dead_process() -> int:
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid
-
-
-def test_a_window_that_was_asked_for_on_a_run_that_is_over_is_not_opened_on_the_next_one(
-    server: Server, tmp_path: Path
-) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    directory.course(100.0)
-    spool, ordered = Spool(directory.path), list[WindowOrder]()
-    keep_last(spool, adopted(directory), watch(spool, FACTS))
-
-    def asks(batch: Batch) -> tuple[int, bytes]:
-        return 200, msgspec.msgpack.encode(Receipt(orders=(WindowOrder(order=7, reason="why?"),)))
-
-    server.answer = asks
-    client = client_for(settings_for(server))
-    assert Sender(client, ordered.append).send(spool).ok
-    assert (spool.is_empty(), ordered) == (True, [])
-    client.close()
-
-
-def test_the_best_iteration_is_measured_the_same_way_while_a_job_runs_and_at_its_end(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    directory.course(*[90.0] * 5, 80.0, *[100.0] * 30)
-    told = []
-    for _ in range(2):
-        told.append(beat_of(FACTS, look(directory.path, SendState()), SendState()).best_ms)
-        (directory.path / "status.json").unlink(missing_ok=True)
-    assert told == [100.0, 100.0]
 
 
 def test_pauses_grow_and_the_services_wish_is_respected(server: Server, spool: Spool) -> None:

@@ -212,11 +212,6 @@ def test_a_tracker_that_fails_costs_the_callback_and_not_the_training(run: Path)
     assert "the tracker is down" in log.read_text()
 
 
-@needs("lightning")
-def test_a_lightning_logger_that_fails_costs_nothing(run: Path) -> None:
-    assert '"steps": 20' in train(run, "pl.py", "broken")
-
-
 def test_a_watched_loop_of_ray_takes_what_it_took() -> None:
     import inspect
 

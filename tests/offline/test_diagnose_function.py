@@ -11,11 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from written_traces import START_US, write
 
-import eroica
 from eroica.errors import InputError, UsageError
 from eroica.offline import diagnose, diagnose_all
-from eroica.offline.examine import read_spans
-from eroica.settings import Settings
 
 TRACES = Path(__file__).parents[2] / "../shared/traces"
 HOUR_US = 3.6e9
@@ -48,14 +45,6 @@ def test_the_greatest_cause_is_the_verdict_and_names_the_others(tmp_path: Path) 
     also = [note for note in verdict.coverage.notes if note.startswith("also here: ")]
     assert [note.split(",")[0] for note in also] == ["also here: bad", "also here: good"]
     assert verdict.coverage.notes[-2:] == tuple(also)
-
-
-def test_missing_ranks_are_named_and_not_fatal(tmp_path: Path) -> None:
-    for rank in (0, 2):
-        write(tmp_path / f"rank{rank}.json", rank=rank, world_size=4)
-    verdict = diagnose(tmp_path)
-    assert (verdict.coverage.workers_expected, verdict.coverage.workers_reported) == (4, 2)
-    assert verdict.coverage.missing == (1, 3)
 
 
 def test_ranks_that_nobody_knows_are_asked_for_and_may_be_given(tmp_path: Path) -> None:
@@ -96,21 +85,6 @@ def test_nothing_but_damage_is_one_clear_error(tmp_path: Path) -> None:
         diagnose(tmp_path / "rank0.pt.trace.json")
 
 
-def test_settings_come_as_record_or_by_name(tmp_path: Path) -> None:
-    path = write(tmp_path / "rank0.json", rank=0, load_us=10_000.0)
-    assert diagnose(path, settings={"min_gain": 0.5}).cause is None
-    assert diagnose(path, settings=Settings(min_gain=0.5)).cause is None
-    assert diagnose(path).cause is not None
-    with pytest.raises(UsageError, match="unknown setting"):
-        diagnose(path, settings={"min_pain": 0.5})
-
-
-def test_the_same_traces_give_the_same_verdict_whatever_the_order(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"rank{rank}.json", rank=rank, load_us=1e4 * (1 + rank)) for rank in range(3)]
-    one, other = (diagnose(order, settings={"readers": 1}) for order in (paths, paths[::-1]))
-    assert one.summary == other.summary and one.findings == other.findings
-
-
 def test_a_script_without_a_main_guard_may_read_many_files(tmp_path: Path) -> None:
     for rank in (0, 1):
         write(tmp_path / f"rank{rank}.json", rank=rank)
@@ -122,42 +96,6 @@ def test_a_script_without_a_main_guard_may_read_many_files(tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.count("once") == 1 and not done.stderr
-
-
-def test_the_function_is_the_packages_own() -> None:
-    assert eroica.diagnose is diagnose
-
-
-def test_spans_can_be_had_without_a_diagnosis(tmp_path: Path) -> None:
-    for rank in (0, 1):
-        write(tmp_path / f"rank{rank}.json", rank=rank)
-    (span,), losses = read_spans([tmp_path], Settings())
-    assert [summary.rank for summary in span.summaries] == [0, 1] and losses == ()
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="no profiler trace"):
-        read_spans([tmp_path / "empty"], Settings())
-
-
-@needs_traces
-def test_the_recordings_of_the_slow_loader_are_told_apart() -> None:
-    verdicts = diagnose_all(TRACES / "loader_stall")
-    assert [verdict.job for verdict in verdicts] == ["resnet50_num_workers_0"] * 2 + ["resnet50_num_workers_4"] * 2
-    assert [verdict.verdict for verdict in verdicts] == ["slow", "slow", "healthy", "healthy"]
-    assert {verdict.cause.cause for verdict in verdicts if verdict.cause} == {"slow-data-loading"}
-
-
-@needs_traces
-def test_the_eight_ranks_are_one_recording() -> None:
-    (verdict,) = diagnose_all(TRACES / "dlrm_8ranks")
-    assert verdict.coverage.workers_reported == 8 and not verdict.coverage.missing
-
-
-@needs_traces
-def test_every_schema_gives_a_verdict_of_its_own() -> None:
-    verdicts = diagnose_all(TRACES / "schemas")
-    assert len(verdicts) == 7
-    pair = next(verdict for verdict in verdicts if verdict.job == "trace_filter")
-    assert (pair.coverage.workers_reported, pair.coverage.workers_expected) == (2, 128)
 
 
 @needs_traces

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -16,7 +14,6 @@ from rich.console import Console
 
 from eroica.errors import InputError
 from eroica.model.verdict import Finding, Verdict
-from eroica.offline.standstills import build_blockage
 from eroica.report.text import render_verdict
 from eroica.settings import Settings
 from eroica.trace.flight import parse_dump
@@ -71,33 +68,6 @@ def test_real_dumps_name_the_injected_workers_and_no_other(name: str, ranks: lis
     assert verdict.coverage.workers_expected == verdict.coverage.workers_reported == 16
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("gpu_error_1st", [12, 14]), ("lock_gil_1st", [9, 14])])
-@pytest.mark.parametrize("lost", [0, 5, 11])
-def test_a_real_dump_less_does_not_change_who_is_named(name: str, ranks: list[int], lost: int) -> None:
-    if not _REAL.is_dir():
-        pytest.skip("the real traces are not here")
-    paths = [path for path in (_REAL / name).glob("_dump_*") if path.name != f"_dump_{lost}"]
-    verdict = diagnose_dumps(paths, name, Settings())
-    assert _causes(verdict)[0].workers == tuple(ranks)
-    assert verdict.coverage.missing == (lost,)
-    assert f"the dump of worker {lost} is missing" in verdict.coverage.notes
-
-
-def test_the_real_sentences_say_what_was_seen() -> None:
-    if not _REAL.is_dir():
-        pytest.skip("the real traces are not here")
-    verdict = diagnose_dumps(sorted((_REAL / "lock_gil_1st").glob("_dump_*")), "hung", Settings())
-    assert verdict.summary == (
-        "Blocked: workers 9 and 14 have not entered nccl:all_to_all number 45265 of group EXPERT_MODEL_PARALLEL_GROUP; "
-        "14 other workers wait for them."
-    )
-    verdict = diagnose_dumps(sorted((_REAL / "gpu_error_1st").glob("_dump_*")), "hung", Settings())
-    assert verdict.summary == (
-        "Blocked: workers 12 and 14 have entered nccl:_all_gather_base number 42806 of group "
-        "TENSOR_MODEL_PARALLEL_GROUP but never finished it, although the peers did; 14 other workers wait for them."
-    )
-
-
 @pytest.mark.parametrize("only_active", [True, False])
 @pytest.mark.parametrize("late", [0, 3, 7])
 def test_one_worker_that_does_not_enter_is_named(late: int, only_active: bool) -> None:
@@ -117,30 +87,12 @@ def test_one_worker_that_does_not_enter_is_named(late: int, only_active: bool) -
     )
 
 
-def test_a_worker_that_never_entered_anything_is_named() -> None:
-    job = DumpedJob(4, entered=-1)
-    job.enter([0, 1, 3])
-    verdict = _verdict(job)
-    assert _named(verdict) == [2]
-    assert any("has entered none of that group" in text for text in _causes(verdict)[0].evidence)
-
-
 def test_two_workers_missing_in_groups_of_the_same_kind_are_one_cause() -> None:
     job = _pipeline()
     job.enter([1], "10")
     job.enter([4], "12")
     verdict = _verdict(job)
     assert [finding.workers for finding in _causes(verdict)] == [(0, 5)]
-
-
-def test_two_workers_missing_in_groups_of_different_kinds_are_two_causes() -> None:
-    job = _pipeline()
-    job.add_group("30", [0, 2], "DATA")
-    job.enter([0], "30")
-    job.enter([7], "13")
-    verdict = _verdict(job)
-    assert sorted(finding.workers for finding in _causes(verdict)) == [(2,), (6,)]
-    assert "1 more cause" in verdict.summary
 
 
 @pytest.mark.parametrize("only_active", [True, False])
@@ -191,19 +143,6 @@ def test_a_worker_whose_device_lags_behind_its_peers_is_named() -> None:
     assert any("entered numbers 12 to 13" in text for text in _causes(verdict)[0].evidence)
 
 
-def test_a_lagging_device_behind_which_the_others_have_gone_on_explains_them() -> None:
-    job = _pipeline()
-    job.enter([6, 7], "13", completed=[7])
-    job.receive(6, 4, "20")
-    job.enter([6, 7], "13")
-    job.receive(4, 6, "20")
-    job.enter([4, 5], "12")
-    job.send(2, 4, "20")
-    verdict = _verdict(job)
-    assert _named(verdict) == [6]
-    assert len(_causes(verdict)) == 1
-
-
 def test_if_most_members_have_not_finished_it_is_the_transport_and_nobody_is_blamed() -> None:
     job = DumpedJob(8)
     job.enter(range(8), completed=[3])
@@ -212,45 +151,12 @@ def test_if_most_members_have_not_finished_it_is_the_transport_and_nobody_is_bla
     assert any("1 have left it" in text for text in _causes(verdict)[0].evidence)
 
 
-@pytest.mark.parametrize("through", [3, 4])
-def test_if_half_of_the_members_have_not_finished_no_device_is_named(through: int) -> None:
-    job = DumpedJob(8)
-    job.enter(range(8), completed=range(through))
-    assert [finding.cause for finding in _causes(_verdict(job))] == ["slow-link"]
-
-
-def test_a_device_that_stands_still_is_believed_the_less_the_more_stand_still_with_it() -> None:
-    found = []
-    for behind in (1, 2, 3):
-        job = DumpedJob(8)
-        job.enter(range(8), completed=range(behind, 8))
-        (cause,) = _causes(_verdict(job))
-        assert (cause.cause, cause.workers) == ("unknown", tuple(range(behind)))
-        found.append(cause.confidence)
-    assert found == sorted(found, reverse=True) and len(set(found)) == 3
-    pair = DumpedJob(2)
-    pair.enter(range(2), completed=[0])
-    assert _named(_verdict(pair)) == [1] and _causes(_verdict(pair))[0].confidence < found[-1]
-
-
 @pytest.mark.parametrize("name", ["broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"])
 def test_a_root_that_is_through_is_no_peer_that_finished(name: str) -> None:
     for workers in (2, 4):
         job = DumpedJob(workers)
         job.enter(range(workers), operation=f"nccl:{name}", completed=range(workers - 1))
         assert [finding.cause for finding in _causes(_verdict(job))] == ["slow-link"]
-
-
-@pytest.mark.parametrize("name", ["all_reduce", "_all_gather_base", "reduce_scatter", "_reduce_scatter_base"])
-def test_operations_in_which_all_need_all_tell_whose_device_stands_still(name: str) -> None:
-    job = DumpedJob(4)
-    job.enter(range(4), operation=f"nccl:{name}", completed=range(3))
-    assert "worker 3 has entered" in _verdict(job).summary and "never finished" in _verdict(job).summary
-
-
-def test_no_sentence_on_dumps_says_that_the_job_stands_still() -> None:
-    for job in _scenes():
-        assert "stands still" not in _verdict(job).summary
 
 
 def test_a_collective_entered_by_all_and_completed_by_none_singles_nobody_out() -> None:
@@ -273,15 +179,6 @@ def test_another_operation_under_the_same_number_is_a_desynchronized_collective(
     assert (cause.cause, cause.workers) == ("desynchronized-collective", (2,))
     assert cause.function.name == "nccl:_all_gather_base"
     assert "worker 2 is in nccl:_all_gather_base as number 12 of group default_pg" in verdict.summary
-
-
-def test_another_size_under_the_same_number_is_a_desynchronized_collective() -> None:
-    job = DumpedJob(4)
-    job.enter([0, 2, 3], elements=4096)
-    job.enter([1], elements=8192)
-    verdict = _verdict(job)
-    assert [(one.cause, one.workers) for one in _causes(verdict)] == [("desynchronized-collective", (1,))]
-    assert "8192 elements" in verdict.summary
 
 
 def test_workers_that_wait_for_each_other_in_different_groups_are_desynchronized() -> None:
@@ -308,15 +205,6 @@ def test_where_only_the_worker_of_a_missing_dump_can_be_missing_it_may_be_inside
     assert verdict.verdict == "undetermined"
 
 
-def test_a_missing_dump_is_not_blamed_where_somebody_else_is_behind() -> None:
-    job = DumpedJob(4)
-    job.enter([0, 1])
-    job.lose(3)
-    verdict = _verdict(job)
-    assert _named(verdict) == [2]
-    assert "the dump of worker 3 is missing" in verdict.coverage.notes
-
-
 def test_dumps_without_open_collectives_are_undetermined() -> None:
     job = DumpedJob(4)
     job.enter(range(4), completed=range(4))
@@ -326,52 +214,6 @@ def test_dumps_without_open_collectives_are_undetermined() -> None:
     assert verdict.summary == (
         "When the dumps were written, nobody waited for anybody in a collective, as far as they tell."
     )
-
-
-def test_the_counters_of_a_group_that_sends_and_receives_do_not_hide_who_is_missing() -> None:
-    job = DumpedJob(4, only_active=True)
-    for _ in range(500):
-        job.send(0, 1, completed=True)
-        job.receive(1, 0, completed=True)
-    job.enter([0, 2, 3])
-    job.send(3, 2)
-    assert job.content(1)["pg_status"]["0"]["last_enqueued_collective"] == 500
-    assert _named(_verdict(job)) == [1]
-
-
-def test_groups_whose_members_no_dump_tells_are_those_that_have_entries_of_them() -> None:
-    job = _pipeline(only_active=False)
-    job.enter(range(8), completed=range(8))
-    job.enter([2, 3], "11", completed=[2, 3])
-    job.enter([3], "11")
-    contents = [job.content(rank) for rank in range(8)]
-    for content in contents:
-        content["pg_config"] = {"": {"name": "", "desc": "", "ranks": ""}}
-    dumps = [parse_dump(json.dumps(content).encode(), rank) for rank, content in enumerate(contents)]
-    verdict = diagnose_dumps(dumps, "demo", Settings())
-    assert _named(verdict) == [2]
-    assert any("does not tell who is a member" in note for note in verdict.coverage.notes)
-
-
-def test_a_missing_dump_is_not_blamed_where_others_explain_all_waiting() -> None:
-    job = _pipeline()
-    job.enter([0, 1], "10")
-    job.receive(0, 6, "20")
-    job.receive(1, 7, "21")
-    job.enter([7], "13")
-    job.lose(0)
-    assert _named(_verdict(job)) == [6]
-
-
-def test_a_single_dump_is_worth_a_verdict() -> None:
-    job = DumpedJob(4)
-    job.enter(range(4))
-    job.lose(1, 2, 3)
-    verdict = _verdict(job)
-    assert verdict.coverage.workers_reported == 1
-    assert _named(verdict) == [1, 2, 3]
-    assert _causes(verdict)[0].confidence < 0.35
-    assert verdict.verdict == "undetermined"
 
 
 def test_files_of_any_form_are_read(tmp_path: Path) -> None:
@@ -388,50 +230,6 @@ def test_a_broken_dump_is_an_error_that_names_it(tmp_path: Path) -> None:
     paths[1].write_bytes(b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R.")
     with pytest.raises(InputError, match="_dump_1"):
         diagnose_dumps(paths, "demo", Settings())
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_order_of_dumps_does_not_matter(order: int) -> None:
-    job = _pipeline()
-    job.enter([7], "13")
-    job.receive(4, 6, "20")
-    dumps = job.dumps()
-    expected = diagnose_dumps(dumps, "demo", Settings())
-    assert diagnose_dumps(dumps[::order], "demo", Settings()) == expected
-
-
-def _scenes() -> Sequence[DumpedJob]:
-    late, lag, lost, open_, pair = DumpedJob(8), DumpedJob(8), DumpedJob(8), DumpedJob(8), _pipeline()
-    late.enter(range(7))
-    lag.enter(range(8), completed=range(1, 8))
-    lost.enter(range(7))
-    lost.lose(7)
-    open_.enter(range(8))
-    pair.send(0, 2, "20")
-    pair.receive(2, 0, "20")
-    return late, lag, lost, open_, pair
-
-
-def test_no_sentence_speaks_of_stacks_or_seconds_that_nobody_looked_at() -> None:
-    for job in _scenes():
-        text = " ".join(_text(_verdict(job)).split())
-        for word in ("could not be read", "any agent", "0 s", "iteration 0", "on host", "looked at only", "silent"):
-            assert word not in text, text
-        assert "looked because: Flight Recorder dumps of" in text
-
-
-def test_verdicts_on_dumps_survive_being_written() -> None:
-    for job in _scenes():
-        verdict = _verdict(job)
-        assert Verdict.from_json(verdict.to_json()) == verdict
-
-
-def test_a_world_is_as_large_as_its_default_group_or_its_highest_rank() -> None:
-    job = DumpedJob(4)
-    job.lose(2, 3)
-    assert build_blockage(job.dumps()).world_size == 4
-    without = [msgspec.structs.replace(dump, groups=()) for dump in job.dumps()]
-    assert build_blockage(without).world_size == 2
 
 
 _RANKS = st.lists(st.integers(0, 5), max_size=6, unique=True)

@@ -41,51 +41,15 @@ def causes(verdict: Verdict) -> list[Finding]:
 DLRM = "dlrm_8ranks/*.json"
 
 
-def test_the_worker_that_comes_last_to_the_first_five_collectives_is_named_first() -> None:
+def test_who_comes_last_to_most_collectives_is_named_first_and_why_is_not_pretended_to_be_known() -> None:
     verdict = diagnosed(DLRM)
     assert verdict.verdict == "slow"
     assert verdict.summary.startswith("Worker 7 comes last to collectives 0 to 4")
-    assert "up to 7.6 ms at once" in verdict.summary
-    assert causes(verdict)[0].workers == (7,)
-
-
-def test_its_step_began_late_and_the_verdict_does_not_pretend_to_know_why() -> None:
-    first = causes(diagnosed(DLRM))[0]
-    assert first.cause == "unknown"
-    assert "its step began late already, and what came before was not recorded" in diagnosed(DLRM).summary
+    assert "its step began late already, and what came before was not recorded" in verdict.summary
+    first, second = causes(verdict)[:2]
+    assert (first.cause, first.workers, second.workers) == ("unknown", (7,), (4, 5))
+    assert first.gain is not None and second.gain is not None and second.gain < first.gain
     assert any("the start of the profiler itself" in sentence for sentence in first.evidence)
-    assert "schedule(" in first.next_step
-
-
-def test_two_more_are_late_together_at_the_last_three_collectives_and_cost_less() -> None:
-    first, second = causes(diagnosed(DLRM))[:2]
-    assert second.workers == (4, 5)
-    assert first.gain is not None and second.gain is not None
-    assert second.gain < first.gain
-    assert first.duration is not None and second.duration is not None
-    assert second.duration.per_iteration_ms < first.duration.per_iteration_ms
-
-
-def test_the_waiting_of_the_others_is_a_symptom_of_it() -> None:
-    symptoms = [finding for finding in diagnosed(DLRM).findings if finding.role == "symptom"]
-    assert [(symptom.workers, "SendRecv" in symptom.function.name) for symptom in symptoms] == [
-        ((0, 1, 2, 3, 4, 5, 6), True),
-        ((0, 1, 2, 3, 6, 7), False),
-    ]
-
-
-def test_one_recorded_iteration_leaves_doubt_and_says_so() -> None:
-    verdict = diagnosed(DLRM)
-    assert all(cause.confidence < 0.5 for cause in causes(verdict))
-    assert any("One iteration was recorded" in note for note in verdict.coverage.notes)
-
-
-def test_blame_handed_out_is_what_was_waited() -> None:
-    arrivals = localize(patterns_of(DLRM), (), Settings()).arrivals
-    assert arrivals.executions == 8
-    assert arrivals.blamed_us.sum() + arrivals.withheld_us == pytest.approx(arrivals.waited_us.sum())
-    assert arrivals.blamed_us.sum(axis=1).argmax() == 7
-    assert arrivals.blamed_us[[0, 1, 2, 3, 6]].sum() == 0
 
 
 def test_ranks_of_one_host_lie_on_one_axis_within_microseconds() -> None:

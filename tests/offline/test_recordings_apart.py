@@ -80,13 +80,6 @@ def test_recordings_without_step_numbers_are_told_apart_by_time() -> None:
     assert grouping.spans[0].label.startswith("recorded 2023-11-14")
 
 
-def test_two_runs_that_wrote_the_same_steps_into_one_folder_are_told_apart_by_time() -> None:
-    files = [recording(f"job/worker{rank}.{n}.json", rank, 7200 * n + rank) for rank in (0, 1) for n in (1, 2)]
-    assert shape(group(files)) == [("job", [0, 1]), ("job", [0, 1])]
-    partly = [recording("job/worker0.json", 0, 0), recording("job/worker1.json", 1, 7200)]
-    assert shape(group(partly)) == [("job", [0]), ("job", [1])]
-
-
 def test_clocks_that_start_at_boot_do_not_tell_hosts_apart() -> None:
     files = [recording("job/worker0.json", 0, -1), recording("job/worker1.json", 1, 0)]
     assert shape(group(files)) == [("job", [0, 1])]
@@ -99,19 +92,9 @@ def test_different_world_sizes_and_job_ids_are_different_jobs() -> None:
     assert shape(group(ids)) == [("one", [0]), ("two", [0])]
 
 
-def test_who_does_not_state_the_world_size_belongs_to_the_only_one_stated() -> None:
-    files = [recording("job/a.json", 0, world_size=2), recording("job/b.json", 1)]
-    assert shape(group(files)) == [("job", [0, 1])]
-
-
 def test_folders_are_jobs_of_their_own_with_names_that_tell_them_apart() -> None:
     files = [recording("x/one/profile/rank0.json", 0), recording("x/two/profile/rank0.json", 0)]
     assert [span.job for span in group(files).spans] == ["one/profile", "two/profile"]
-
-
-def test_a_directory_of_one_step_is_named_with_its_job() -> None:
-    files = [recording(f"big/traces/iteration_{n}/rank0_trace.json", 0, n, (n, n + 1)) for n in (10, 20)]
-    assert [span.job for span in group(files).spans] == ["traces/iteration_10", "traces/iteration_20"]
 
 
 def test_directories_named_by_rank_hold_one_recording() -> None:
@@ -133,12 +116,6 @@ def test_sibling_directories_merge_only_if_their_workers_recorded_together(more:
     second = {"rank": 1, **more}
     grouping = group([recording("job/node-a/t.json", 0), recording("job/node-b/t.json", **second)])
     assert len(grouping.spans) == (2 if apart else 1)
-
-
-def test_two_jobs_over_several_directories_each_stay_apart() -> None:
-    nodes = [("a0", 0, 0), ("a1", 1, 0), ("b0", 0, 86_400), ("b1", 1, 86_400)]
-    files = [recording(f"all/{node}/t.json", rank, at_s) for node, rank, at_s in nodes]
-    assert shape(group(files)) == [("a0", [0]), ("a1", [1]), ("b0", [0]), ("b1", [1])]
 
 
 def test_the_same_recording_under_two_names_counts_once() -> None:
@@ -165,39 +142,6 @@ def test_several_workers_at_once_without_ranks_are_nobodys() -> None:
     grouping = group([recording(f"job/host_{pid}.json", -1, 0.1 * pid, pid=pid, events=pid) for pid in range(1, 6)])
     assert not grouping.spans
     assert grouping.unranked == ("host_1.json, host_2.json, host_3.json and 2 more",)
-
-
-def test_files_without_a_rank_beside_others_are_left_out_and_named() -> None:
-    grouping = group([recording("job/rank0.json", 0), recording("job/odd.json", -1)])
-    assert shape(grouping) == [("job", [0])] and grouping.unranked == ("odd.json",)
-
-
-def test_what_was_taken_for_worker_0_never_joins_another_directory() -> None:
-    files = [recording("all/a/odd.json", -1), recording("all/b/rank1.json", 1)]
-    assert shape(group(files)) == [("a", [0]), ("b", [1])]
-
-
-def test_files_without_a_pattern_are_not_looked_at() -> None:
-    assert group([Recording("job", TraceSummary(path="job/broken.json", error="cut short"))]) == Grouping(())
-
-
-def test_the_order_of_the_files_does_not_matter() -> None:
-    files = [recording(f"job/w{rank}.{n}.json", rank, 20 * n, (-1, -1)) for rank in range(4) for n in range(3)]
-    assert group(files) == group(files[::-1])
-
-
-def test_an_id_holds_only_for_files_of_the_same_world_size() -> None:
-    known = [recording("all/a.json", 0, world_size=8, job="pretrain"), recording("all/b.json", 1, world_size=8)]
-    other = recording("all/c.json", 0, world_size=2, events=7)
-    assert shape(group([*known, other])) == [("all (2 workers)", [0]), ("pretrain", [0, 1])]
-
-
-def test_notes_stay_with_their_files_in_order() -> None:
-    copies = [recording(f"job/{name}.json", 0) for name in ("a", "b", "c")]
-    later = [recording(f"job/{name}.json", 0, 7200, (90, 99)) for name in ("d", "e")]
-    first, second = group([*copies, *later]).spans
-    assert [note.split()[0] for note in first.notes] == ["b.json", "c.json"]
-    assert [note.split()[0] for note in second.notes] == ["e.json"]
 
 
 FILES = st.lists(

@@ -92,24 +92,3 @@ def test_with_stacks_and_without_the_answer_is_the_same(tmp_path: Path, seed: in
     assert causes[0] == causes[1]
     assert "host-bound" in f"{with_stacks.summary} {causes[0]}".lower()
     assert "forward (layer.py:9)" in with_stacks.summary or "forward (model.py:5)" in with_stacks.summary
-
-
-def test_a_copy_that_every_batch_waits_for_is_named(tmp_path: Path) -> None:
-    worker = WrittenWorker(calls=8, marks="batches", host_us=20.0, device_us=30.0, copy_us=4_000.0)
-    verdict = judged(worker, tmp_path / "rank0.json")
-    assert "Memcpy DtoH" in f"{verdict.summary} {[one.function.name for one in verdict.findings]}"
-
-
-def test_without_pauses_nothing_is_said_of_requests(tmp_path: Path) -> None:
-    verdict = judged(WrittenWorker(calls=8, marks="batches", host_us=25.0, device_us=24.0), tmp_path / "rank0.json")
-    assert "between batches" not in verdict.summary
-
-
-def test_a_device_that_works_on_behind_the_mark_is_not_waiting_for_requests(tmp_path: Path) -> None:
-    trace = WrittenWorker(calls=8, marks="batches", host_us=20.0, device_us=60.0, copy_us=5.0).record()
-    for event in trace["traceEvents"]:
-        if event["name"].startswith("execute_context"):
-            event["dur"] = event["dur"] / 4  # the mark ends with the launches of the first layers
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps(trace))
-    assert "between batches" not in diagnose(path, settings=Settings(readers=1)).summary

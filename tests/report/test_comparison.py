@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
 from eroica.model.comparison import Comparison, FunctionChange, Side
@@ -43,15 +42,6 @@ def test_the_sentence_comes_first_then_changes_then_waits() -> None:
     assert places == sorted(places) and "Note: a note" in text
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    long = FunctionChange(
-        order=3, name="k" * 500, kind="compute", phase="other", workers=tuple(range(0, 900, 2)), reason="new",
-        change_ms=1.0, before_ms=0.0, after_ms=1.0, share=0.1, text="word " * 200,
-    )  # fmt: skip
-    assert max(map(len, drawn(comparison(LOADER, long), width).splitlines())) <= width
-
-
 def test_names_from_the_job_have_no_effect_on_the_terminal() -> None:
     evil = FunctionChange(
         order=1, name="f\x1b[31m\u202e[red]", kind="compute", phase="other", stack=("\x9b2J",), workers=(0,),
@@ -59,8 +49,3 @@ def test_names_from_the_job_have_no_effect_on_the_terminal() -> None:
     )  # fmt: skip
     text = drawn(comparison(evil, notes=("\x1b[2J",), summary="s\x1b[0m"))
     assert "[red]" in text and not {"\x1b", "\x9b", "\x07", "\u202e"} & set(text)
-
-
-def test_forty_changes_are_not_forty_blocks() -> None:
-    text = drawn(comparison(*[LOADER] * 40, *[WAIT] * 40, notes=("n",) * 40))
-    assert "and 32 more changes" in text and "and 36 more symptoms" in text and "and 34 more notes" in text

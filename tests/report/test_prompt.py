@@ -19,8 +19,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import FindingFunction, Verdict
 from eroica.model.worker import Worker
 from eroica.report.masking import mask, mask_code
-from eroica.report.prompt import MOST_BYTES, build_prompt
-from eroica.report.source import SourceTree
+from eroica.report.prompt import MOST_BYTES, SourceTree, build_prompt
 
 MEANINGS = {"slow-data-loading": "The training loop waits for its next batch."}
 LOADING = '''import time
@@ -69,6 +68,7 @@ def test_the_text_holds_what_an_assistant_needs_to_know() -> None:
         "Worker 2's data loading (_read_block) makes all 4 workers wait",
         "iterations 412–461",
         "58.3 ms before",
+        "duration 41.2 ms, peers 0.31 ms",
         "4 of 4 workers",
         "The training loop waits for its next batch.",
         "the processor is idle meanwhile",
@@ -79,12 +79,12 @@ def test_the_text_holds_what_an_assistant_needs_to_know() -> None:
     assert "## Source" not in text and len(text.encode()) < MOST_BYTES
 
 
-def test_the_table_has_the_papers_columns_with_the_change_against_peers() -> None:
+def test_the_table_has_the_papers_columns_with_those_of_peers() -> None:
     rows = [line for line in prompt(samples.SLOW).splitlines() if line.startswith("|")]
     assert "Duration" in rows[0] and "Avg resource util." in rows[0] and "Resource util. std" in rows[0]
     cells = [cell.strip() for cell in rows[2].split("|")]
     assert cells[1:4] == ["`_read_block` (python)", "worker 2", "cause 1"]
-    assert cells[4] == "41.2 ms (+40.9 ms)" and cells[6] == "2 % (-59 points) cpu" and cells[7] == "1 % (-9 points)"
+    assert cells[4:8] == ["41.2 ms (peers 0.31 ms)", "43 % (peers 1 %)", "cpu 2 % (peers 61 %)", "1 % (peers 10 %)"]
     assert len({row.count("|") for row in rows}) == 1
 
 
@@ -120,13 +120,6 @@ def test_a_function_that_the_file_does_not_have_at_that_place_is_not_shown(proje
         assert "def " not in text and "No source" in text
 
 
-def test_a_long_function_is_shown_in_part_and_says_so(project: Path) -> None:
-    body = "".join(f"    x = {number}\n" for number in range(300))
-    (project / "mine" / "long.py").write_text(f"def long():\n{body}")
-    text = prompt(with_stack("long (mine/long.py:1)", name="long"), project)
-    assert "60 of 301 lines" in text and "   60 | " in text and "   61 | " not in text
-
-
 @pytest.mark.parametrize(
     "path",
     ["{out}/secret.py", "../outside/secret.py", "mine/../../outside/secret.py", "mine/link.py", "link/secret.py"],
@@ -147,13 +140,6 @@ def test_only_python_text_of_sensible_size_is_read(project: Path) -> None:
     (project / "mine" / "notes.txt").write_text("def notes():\n    return 1\n")
     for name, file in (("big", "big.py"), ("raw", "raw.py"), ("notes", "notes.txt")):
         assert "def " not in prompt(with_stack(f"{name} (mine/{file}:1)", name=name), project)
-
-
-def test_installed_packages_below_the_directory_are_nobodys_own_code(project: Path) -> None:
-    (project / "env").mkdir()
-    (project / "env" / "pyvenv.cfg").write_text("")
-    (project / "env" / "data.py").write_text("def f():\n    return 1\n")
-    assert "No source" in prompt(with_stack("f (env/data.py:1)", name="f"), project)
 
 
 # ---------------------------------------------------------------------- hostile names, secrets, length
@@ -308,11 +294,6 @@ def start(run):
     assert "treasure" not in "\n".join(shown)
     assert sum('"shown"' in line for line in shown) == 2
     assert len(shown) == len(code) and 'run("shown")' in shown[5]
-
-
-def test_a_text_over_lines_that_is_given_to_nothing_secret_stays() -> None:
-    code = ['"""The token of a request, and its "password".', "", 'It is = "sent".', '"""', 'x = "y"']
-    assert mask_code(code) == code
 
 
 @given(st.lists(st.text(max_size=60), max_size=8))

@@ -14,7 +14,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).parent))
 import samples
 
-from eroica.model.verdict import Finding, FindingFunction, Recurrence, Verdict
+from eroica.model.verdict import Finding, FindingFunction, Verdict
 from eroica.report.text import render_verdict
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -33,13 +33,6 @@ def test_a_verdict_reads_as_in_its_golden_file(name: str, width: int) -> None:
     expected = (GOLDEN / f"{name.lower()}-{width}.txt").read_text(encoding="utf-8")
     lines = [line.rstrip() for line in drawn(getattr(samples, name), width).splitlines()]
     assert "\n".join(lines) + "\n" == expected
-
-
-def test_symptoms_are_dimmed_and_the_verdict_is_colored_only_where_colors_are_wanted() -> None:
-    colored = drawn(samples.SLOW, colors=True)
-    symptom = next(line for line in colored.splitlines() if "gloo:all_reduce on" in line)
-    assert "\x1b[2m" in symptom
-    assert "\x1b" not in drawn(samples.SLOW)
 
 
 def hostile(name: str) -> Verdict:
@@ -81,28 +74,6 @@ def test_hundreds_of_findings_are_cut_with_their_number() -> None:
     assert "and 95 more causes" in text
     assert "and 192 more symptoms" in text
     assert len(text.splitlines()) < 140
-
-
-@pytest.mark.parametrize(
-    ("kind", "windows", "words"),
-    [
-        ("one-off", (3,), "Seen in one of 4 windows (window 3)"),
-        ("recurring", (1, 3), "Seen in 2 of 4 windows (1, 3)"),
-        ("rotating", (1, 2, 3, 4), "Seen in all 4 windows (1–4), on other workers each time"),
-        ("worsening", (1, 2, 4), "growing: 10 % of the iteration at first, 31 % at last"),
-    ],
-)
-def test_how_often_a_cause_was_seen_stands_in_one_line(kind: str, windows: tuple[int, ...], words: str) -> None:
-    gains = (0.1, *(None for _ in windows[2:]), 0.31)[-len(windows) :]
-    recurrence = Recurrence(kind=kind, windows=windows, looked=4, gains=gains)  # type: ignore[arg-type]
-    cause = msgspec.structs.replace(samples.LOADER, recurrence=recurrence)
-    text = drawn(msgspec.structs.replace(samples.SLOW, findings=(cause,)), 200)
-    assert words in text and "history" in text
-
-
-def test_in_a_narrow_terminal_each_number_keeps_its_name() -> None:
-    words = " ".join(drawn(samples.SLOW, 40).split())
-    assert "critical β 43 %, peers 1 %, expected 0–1 %" in words and "calls 8.0, peers 8.0" in words
 
 
 def test_the_named_function_is_on_the_trail_however_deep_it_calls_into_libraries() -> None:

@@ -46,17 +46,6 @@ def drawn(verdict: Verdict) -> str:
     return text.getvalue()
 
 
-def test_the_named_cause_comes_first_with_its_signs() -> None:
-    verdict = judged()
-    first = verdict.considered[0]
-    assert verdict.cause is not None
-    assert (first.cause, first.workers, first.gain) == (verdict.cause.cause, (2,), verdict.cause.gain)
-    assert first.decision == "named" and len(first.met) >= 3 and not first.missing
-    assert any("equation 11 flags _read_block" in sign for sign in first.met), first.met
-    assert all(one.decision != "named" for one in verdict.considered[len(verdict.findings) :])
-    assert Verdict.from_json(verdict.to_json()).considered == verdict.considered
-
-
 def test_an_undetermined_verdict_says_what_is_nearest_and_what_would_settle_it() -> None:
     text = drawn(undetermined())
     assert "Nearest explanations" in text and "21 % of the iteration" in text

@@ -17,9 +17,16 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.words import line
 from eroica.settings import Settings, load_settings
 from eroica.wire.codec import decode_record, plain
-from eroica.wire.files import write_secret, write_whole
 from eroica.wire.logs import log_to
-from eroica.wire.places import places, private_directory, private_file, read_private, write_private
+from eroica.wire.places import (
+    places,
+    private_directory,
+    private_file,
+    read_private,
+    write_private,
+    write_secret,
+    write_whole,
+)
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 OURS = f"eroica-{os.getuid()}"

@@ -18,10 +18,9 @@ from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.settings import Settings
-from eroica.wire.address import Address, page_link, read_address
+from eroica.wire.address import Address, Endpoint, endpoint_of, page_link, read_address
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import CollectorReply, WorkerStatus
-from eroica.wire.network import Endpoint, endpoint_of
 from support.agents import Agents
 from support.browser import PHONE, Browser
 

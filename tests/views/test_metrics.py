@@ -146,13 +146,3 @@ def test_names_and_series_are_bounded_whatever_the_job_does(accept: str) -> None
     assert max(map(len, values)) <= LONGEST_LABEL and all(value.isprintable() for value in values)
     [info] = of(seen, "eroica_verdict_info")
     assert dict(info)["function"].startswith('a"b\\c {evil="1"} 7 # HELP')
-
-
-@pytest.mark.parametrize(
-    ("accept", "wanted"),
-    [(OPEN, "application/openmetrics-text"), ("", "text/plain"), ("*/*", "text/plain"), ("text/html", "text/plain")],
-)
-def test_open_metrics_is_for_who_asks_for_it(accept: str, wanted: str) -> None:
-    body, content_type = exposition(Scrape(status=job()), accept)
-    assert content_type.startswith(wanted)
-    assert body.endswith(b"# EOF\n") == (wanted != "text/plain")

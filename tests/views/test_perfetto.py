@@ -17,19 +17,17 @@ import pytest
 from click.testing import CliRunner
 
 from eroica.cli import group
-from eroica.cli.perfetto import align
+from eroica.cli.report import align
 from eroica.errors import UsageError
 from eroica.model.pattern import Timeline, WorkerPattern
 from eroica.model.series import decode_series, encode_series
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
-from eroica.offline.examine import examine
-from eroica.offline.output import keep
+from eroica.offline.examine import examine, keep
 from eroica.settings import Settings
 from eroica.summarize.files import summarize_files
-from eroica.views.chrome_trace import Lane, OnAxis, Process, write_trace
-from eroica.views.lanes import Drawn, draw_kept
+from eroica.views.lanes import Drawn, Lane, OnAxis, Process, draw_kept, write_trace
 from eroica.views.material import Material
 from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 from eroica.wire.codec import decode_record, encode_record
@@ -144,14 +142,6 @@ def test_each_worker_is_a_process_with_its_critical_path_on_top(tmp_path: Path) 
     assert {event["cat"].partition(",")[0] for event in path} >= {"compute", "collective", "python"}
 
 
-def test_the_trace_says_what_it_is_and_how_well_clocks_fit(tmp_path: Path) -> None:
-    about = written(tmp_path / "trace.json", material_of(fleet(), 1), (1, 0))["otherData"]
-    assert about["workers"] == about["aligned_workers"] == "1, 0"
-    assert about["aligned_by"] == "ends of 24 collectives"
-    assert "nine of ten ends agree within" in about["notes"][1]
-    assert about["uncertainty_us"] >= 0
-
-
 def shifted(pattern: WorkerPattern, early_us: float) -> WorkerPattern:
     """As if the worker's window had begun earlier: all its ends come later by its clock."""
     records = tuple(
@@ -170,15 +160,6 @@ def test_workers_whose_windows_began_at_other_moments_lie_on_one_axis(tmp_path: 
     for rank in (0, 1):
         before, after = (slices_of(one, rank, "critical path") for one in (plain, moved))
         assert [event["ts"] for event in after] == pytest.approx([event["ts"] for event in before], abs=1)
-
-
-def test_without_collectives_workers_begin_together_and_the_trace_says_so(tmp_path: Path) -> None:
-    patterns = [msgspec.structs.replace(one, collectives=()) for one in fleet()]
-    document = written(tmp_path / "trace.json", material_of(patterns, 1), (1, 0))
-    assert "could not be brought together" in document["otherData"]["notes"][1]
-    assert document["otherData"]["aligned_by"] == "nothing"
-    starts = [min(event["ts"] for event in slices_of(document, rank, "critical path")) for rank in (0, 1)]
-    assert starts[0] == starts[1]
 
 
 def test_times_are_those_that_viewers_do_not_round(tmp_path: Path) -> None:
@@ -205,20 +186,6 @@ def test_a_damaged_timeline_costs_only_its_worker(tmp_path: Path) -> None:
         damaged = [msgspec.structs.replace(patterns[0], timeline=bytes(broken)), *patterns[1:]]
         document = written(tmp_path / "trace.json", material_of(damaged, 1), (1, 0))
         assert slices_of(document, 1, "critical path")
-
-
-def test_series_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
-    patterns = fleet()
-    timeline = decode_record(patterns[0].timeline, Timeline)
-    assert timeline.critical is not None
-    wrong = encode_series(np.full(4, 7, np.int32)), encode_series(np.array([np.nan, 1, 2, 3], np.float32), exact=True)
-    for field, value in (("function", wrong[0]), ("start_us", wrong[1]), ("kinds", ()), ("duration_us", b"x")):
-        critical = msgspec.structs.replace(timeline.critical, **{field: value})
-        encoded = encode_record(msgspec.structs.replace(timeline, critical=critical))
-        material = material_of([msgspec.structs.replace(patterns[0], timeline=encoded), *patterns[1:]], 1)
-        about = written(tmp_path / "trace.json", material, (1, 0))["otherData"]
-        assert about["workers"] == "1"
-        assert any(note.startswith("worker 0 is left out") for note in about["notes"])
 
 
 def test_culprits_come_with_a_peer_each_and_eight_are_the_most() -> None:

@@ -109,22 +109,6 @@ def test_keys_zoom_the_heat_map_and_the_axis_follows(browser: Browser, page: Pat
     assert int(browser.text("#picture-heatmap .heat-now").split()[1]) < 12
 
 
-def test_colors_can_show_the_difference_and_a_worker_can_be_asked_for(browser: Browser, page: Path) -> None:
-    look(browser, page, "heatmap", "canvas")
-    number = browser.one("#picture-heatmap input")
-    number.send_keys("3210", Keys.TAB)
-    assert browser.text("#picture-heatmap .heat-now").startswith("worker 3210 ")
-    number.clear()
-    number.send_keys("9999", Keys.TAB)
-    assert "no worker 9999" in browser.text("#picture-heatmap .heat-now")
-    before = browser.script("return document.querySelector('#picture-heatmap canvas').toDataURL()")
-    browser.one("#picture-heatmap select").send_keys("difference")
-    browser.until(
-        lambda: browser.script("return document.querySelector('#picture-heatmap canvas').toDataURL()") != before
-    )
-    assert not browser.errors()
-
-
 def test_enter_looks_closer_at_a_stack_on_both_sides(browser: Browser, page: Path, cost: str) -> None:
     svg = look(browser, page, "flames", "svg.moving")
     browser.script("arguments[0].focus()", svg)

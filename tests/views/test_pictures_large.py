@@ -16,7 +16,6 @@ from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTi
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.views import flames, heatmap, waits
-from eroica.views.heatmap import short_names
 from eroica.views.material import Material
 from eroica.views.page import PICTURES, as_script
 from eroica.views.svg import Picture
@@ -115,32 +114,6 @@ def replaced(material: Material, cause: Finding) -> Material:
     return Material(verdict=verdict, window=material.window, patterns=material.patterns)
 
 
-KERNEL = (
-    "void at::native::vectorized_elementwise_kernel<4, at::native::sqrt_kernel_cuda(at::TensorIteratorBase&)::"
-    "{lambda()#2}::operator()() const::{lambda(float)#1}, at::detail::Array<char*, 2> >(int)"
-)
-
-
-@pytest.mark.parametrize(
-    ("key", "short"),
-    [
-        (FunctionKey(name="aten::mm", kind="compute"), "aten::mm"),
-        (FunctionKey(name=KERNEL, kind="compute"), "sqrt_kernel_cuda · vectorized_elementwise_kernel"),
-        (FunctionKey(name="f", kind="python", stack=("Tokens.read (a/tokens.py:3)",)), "Tokens.read tokens.py:3"),
-        (
-            FunctionKey(name="f", kind="python", stack=("RandomTokensOfManyFiles._read (a/tokens.py:3)",)),
-            "_read tokens.py:3",
-        ),
-        (
-            FunctionKey(name="f", kind="python", stack=("Fetcher.fetch_all_of_them.<locals>.<listcomp> (f.py:4)",)),
-            "fetch_all_of_them.<listcomp> f.py:4",
-        ),
-    ],
-)
-def test_short_names_keep_what_tells(key: FunctionKey, short: str) -> None:
-    assert short_names([key], 29) == [short]
-
-
 def test_the_image_without_a_script_shows_the_worker_farthest_from_the_median() -> None:
     """One worker of three thousand is slow, and one waits for nobody: both stay to be seen in 720 columns."""
     patterns = fleet(30, 7)
@@ -173,15 +146,6 @@ def _pixels(png: bytes) -> np.ndarray:
     width, height = struct.unpack(">II", parts[b"IHDR"][:8])
     rows = np.frombuffer(zlib.decompress(parts[b"IDAT"]), dtype=np.uint8).reshape(height, width + 1)
     return rows[:, 1:]
-
-
-def test_a_heat_map_of_ten_thousand_workers_stays_small() -> None:
-    patterns = fleet(8, 3)
-    many = [_on(patterns[rank % 8], rank, 10_000) for rank in range(10_000)]
-    picture = drawn(heatmap.draw(Material(verdict=_plain(), patterns=many)))
-    assert picture.data is not None
-    assert len(picture.body) + len(as_script(picture.data)) < 1_200_000
-    assert cells(picture).shape[1] == 10_000
 
 
 # --- waits ---

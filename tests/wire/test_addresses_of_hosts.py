@@ -7,12 +7,10 @@ import socket
 import pytest
 
 from eroica.errors import InputError
-from eroica.wire.network import (
+from eroica.wire.address import (
     Endpoint,
-    address_towards,
     can_listen,
     endpoint_of,
-    good_token,
     is_loopback,
     listening,
     outside_address,
@@ -41,11 +39,6 @@ def test_anything_else_is_refused(url: str) -> None:
         endpoint_of(url)
 
 
-def test_a_token_is_long_and_printable() -> None:
-    assert good_token("a" * 16) and not good_token("a" * 15) and not good_token("a" * 201)
-    assert not good_token("a" * 16 + "\n") and not good_token("with a space in it")
-
-
 def test_loopback_is_recognized_by_name_and_number() -> None:
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.1.2.3", "::1")))
     assert not any(map(is_loopback, ("node0", "10.0.0.1", "fe80::1", "")))
@@ -60,18 +53,14 @@ def test_a_taken_port_and_a_foreign_address_are_nothing_to_listen_on() -> None:
     assert not can_listen(Endpoint("192.0.2.77", 0))
 
 
-def test_our_address_towards_ourselves_is_that_one() -> None:
-    assert address_towards("127.0.0.1") == "127.0.0.1"
-
-
 def test_loopback_is_never_given_out_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eroica.wire.network.address_towards", lambda host: "127.0.1.1")
-    monkeypatch.setattr("eroica.wire.network._address_of", lambda name: "127.0.0.1")
+    monkeypatch.setattr("eroica.wire.address.address_towards", lambda host: "127.0.1.1")
+    monkeypatch.setattr("eroica.wire.address._address_of", lambda name: "127.0.0.1")
     with pytest.raises(OSError, match="loopback"):
         outside_address("node0")
 
 
 def test_a_host_whose_own_name_means_loopback_gives_the_address_of_its_route(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {"node0": "127.0.1.1", socket.gethostname(): "127.0.1.1", "192.0.2.1": "10.1.2.3"}
-    monkeypatch.setattr("eroica.wire.network.address_towards", ways.__getitem__)
+    monkeypatch.setattr("eroica.wire.address.address_towards", ways.__getitem__)
     assert outside_address("node0") == "10.1.2.3"

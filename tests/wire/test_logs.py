@@ -35,15 +35,6 @@ def test_a_log_ends_where_it_is_full_and_says_so(tmp_path: Path) -> None:
     assert text.count("this log is full") == 1 and text.endswith("nothing more is written\n")
 
 
-def test_what_an_earlier_process_wrote_counts(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("x" * MAX_LOG_BYTES)
-    (tmp_path / "log").chmod(0o600)
-    with logging_to(tmp_path / "log") as logger:
-        for _ in range(100):
-            logger.warning("again")
-    assert (tmp_path / "log").stat().st_size < MAX_LOG_BYTES + 1_000
-
-
 def test_a_deep_stack_is_cut_in_the_middle(tmp_path: Path) -> None:
     def deeper(depth: int) -> None:
         if not depth:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import mmap
 import os
 import subprocess
 import sys
@@ -108,13 +106,3 @@ def test_it_leads_to_no_file_that_is_not_sealed(tmp_path: Path) -> None:
 def test_odd_places_are_refused(tmp_path: Path, place: object) -> None:
     with pytest.raises(ValueError, match=r"nowhere|out of reach"):
         beat.BeatReader.open(beat_file(tmp_path, place))
-
-
-def test_the_memory_is_its_users_alone_and_cannot_grow() -> None:
-    handle, memory = sealed.create("eroica-test", mmap.PAGESIZE)
-    assert os.fstat(handle).st_mode & 0o177 == 0
-    assert fcntl.fcntl(handle, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW
-    with pytest.raises(OSError):
-        os.truncate(f"/proc/self/fd/{handle}", 2 * mmap.PAGESIZE)
-    memory.close()
-    os.close(handle)

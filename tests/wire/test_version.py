@@ -15,8 +15,7 @@ from eroica.agent.home import CollectorLink
 from eroica.archive.store import Store
 from eroica.collector.service import Collector
 from eroica.settings import Settings
-from eroica.wire.messages import AgentReport, CollectorReply
-from eroica.wire.version import PROTOCOL, refusal, spoken_in
+from eroica.wire.messages import PROTOCOL, AgentReport, CollectorReply, refusal, spoken_in
 
 APART = "more than one release apart: upgrade "
 

@@ -23,7 +23,7 @@ from eroica.fleet.reporting.packing import Packer, watch
 from eroica.fleet.reporting.reporter import Reporter, begin_anew, facts_of
 from eroica.fleet.reporting.spool import Spool
 from eroica.settings import load_settings
-from eroica.wire.files import write_whole
+from eroica.wire.places import write_whole
 from support.run_directories import RunDirectory, a_verdict
 
 from serving import EROICA, Serving, command, reporter

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from eroica.model.verdict import Verdict
-from eroica.wire.version import PROTOCOL
+from eroica.wire.messages import PROTOCOL
 from support.emulated_jobs import EmulatedJob
 
 from serving import Serving
@@ -72,7 +72,7 @@ assert job.spoken == {int(sys.argv[2])}, job.spoken
 
 def spoken_by(installed: str) -> int:
     """Version of the talk of agents and collector in another Eroica."""
-    asked = [sys.executable, "-c", "from eroica.wire.version import PROTOCOL; print(PROTOCOL)"]
+    asked = [sys.executable, "-c", "from eroica.wire.messages import PROTOCOL; print(PROTOCOL)"]
     environ = {**os.environ, "PYTHONPATH": installed}
     return int(subprocess.run(asked, env=environ, capture_output=True, check=True).stdout)
 

@@ -24,12 +24,29 @@ import msgspec
 from eroica.agent.rendezvous import MOST_BYTES, Answer, Errand
 from eroica.errors import InputError
 from eroica.start import among_the_users
-from eroica.wire.address import AWAY, Address, announce, read_address, withdraw
+from eroica.wire.address import (
+    AWAY,
+    Address,
+    announce,
+    endpoint_of,
+    good_token,
+    is_loopback,
+    outside_address,
+    read_address,
+    withdraw,
+)
 from eroica.wire.codec import decode_json, decode_message
-from eroica.wire.messages import AgentReport, CollectorReply, JobStatus, OpenReply, OpenRequest, SummaryFailure
-from eroica.wire.network import endpoint_of, good_token, is_loopback, outside_address
+from eroica.wire.messages import (
+    AgentReport,
+    CollectorReply,
+    JobStatus,
+    OpenReply,
+    OpenRequest,
+    SummaryFailure,
+    refusal,
+    spoken_in,
+)
 from eroica.wire.places import Places, write_private
-from eroica.wire.version import refusal, spoken_in
 
 log = logging.getLogger("eroica.agent")
 _MOST_REPLY_BYTES = 4_000_000

@@ -23,10 +23,9 @@ from eroica.parts import MOST_BYTES, Parts
 from eroica.settings import Settings
 from eroica.wire import beat
 from eroica.wire.codec import plain
-from eroica.wire.messages import AgentReport, CollectorReply, OrderMessage
+from eroica.wire.messages import PROTOCOL, AgentReport, CollectorReply, OrderMessage
 from eroica.wire.patience import AGENT_SILENCE_S, REPORT_S
 from eroica.wire.places import CLOSING_FILE, Places
-from eroica.wire.version import PROTOCOL
 
 log = logging.getLogger("eroica.agent")
 _SCAN_S = 0.5

@@ -34,7 +34,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import UnderwayRecord, Window
 from eroica.wire.codec import encode_record
-from eroica.wire.files import write_whole
+from eroica.wire.places import write_whole
 
 __all__ = ["PAGE_FILE", "SOURCES_FILE", "UNDERWAY_FILE", "Store", "save_patterns", "write_json"]
 

@@ -1,4 +1,4 @@
-"""The command `eroica`: one file per command, imported only when it is called."""
+"""The command `eroica`: a file for each command or a few that belong together, imported only when one is called."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _COMMANDS = {
     "sample": "Sample hardware channels into a directory.",
     "settings": "List every setting with its default and source.",
 }
-
-
+#: Commands that share a file with another one.
+_FILES = {"live": "status", "profile": "status"}
 #: Packages of the family enter their commands here; these come with which package, and which extra.
 _GROUP = "eroica.commands"
 _ELSEWHERE = {
@@ -53,7 +53,7 @@ class _Commands(click.Group):
             UnavailableError: It comes with a package that is not installed.
         """
         if cmd_name in _COMMANDS:
-            command = getattr(importlib.import_module(f"eroica.cli.{cmd_name}"), cmd_name)
+            command = getattr(importlib.import_module(f"eroica.cli.{_FILES.get(cmd_name, cmd_name)}"), cmd_name)
         elif entry := next((entry for entry in _entries() if entry.name == cmd_name), None):
             command = entry.load()
         elif cmd_name in _ELSEWHERE:

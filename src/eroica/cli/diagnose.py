@@ -59,17 +59,17 @@ def diagnose(  # noqa: PLR0913 - one for each option
         raise UsageError("--json - and --html - both print; give one of them a file")
     check_target(out, "--out", new_directory=True)
     try:
-        from eroica.offline.examine import Bar, examine
+        from eroica.offline.examine import examine, reading_bar
         from eroica.trace.names import compile_rule
 
         rule = compile_rule(rank_regex) if rank_regex is not None else None
-        with Bar(not quiet) as bar:
+        with reading_bar(not quiet) as bar:
             examination = examine(paths, settings, rule, bar)
         if out is not None:
             _keep(examination, out)
         results = {"--json": (json_file, examination.verdict.to_json())} if json_file is not None else {}
         if html_file is not None:
-            from eroica.offline.output import page_of
+            from eroica.offline.examine import page_of
 
             results["--html"] = (html_file, page_of(examination))
         for option, (file, data) in sorted(results.items(), key=lambda one: str(one[1][0]) == "-"):
@@ -84,7 +84,7 @@ def diagnose(  # noqa: PLR0913 - one for each option
 
 
 def _keep(examination: Examination, out: Path) -> None:
-    from eroica.offline.output import keep
+    from eroica.offline.examine import keep
 
     try:
         keep(examination, out)

@@ -8,11 +8,10 @@ import click
 
 from eroica.archive.load import SavedRun, looks_saved
 from eroica.cli.output import check_target, make_console, on_terminal, write_result
-from eroica.cli.saved import choose_window, open_place, split_window
 from eroica.cli.settings import settings_from
 from eroica.compare import Run, compare
 from eroica.errors import UsageError
-from eroica.offline.saved import usable_patterns
+from eroica.offline.saved import choose_window, open_place, split_window, usable_patterns
 from eroica.report.text import render_comparison
 from eroica.settings import Settings
 
@@ -89,10 +88,10 @@ def _load_traces(name: str, path: Path, settings: Settings) -> Run:
     Raises:
         InputError: No trace can be used.
     """
-    from eroica.offline.examine import Bar, read_spans
+    from eroica.offline.examine import read_spans, reading_bar
     from eroica.offline.soundness import damage_note
 
-    with Bar() as bar:
+    with reading_bar() as bar:
         spans, losses = read_spans([path], settings, bar=bar)
     span = max(enumerate(spans), key=lambda item: (len(item[1].summaries), item[0]))[1]
     notes = [*span.notes, *losses]

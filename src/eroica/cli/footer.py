@@ -339,19 +339,20 @@ class Keeper:
         """The line now; empty before any worker trains, and where the collector is on another host."""
         import msgspec
 
-        from eroica.report.footer import Glance, footer
+        from eroica.report.footer import footer
         from eroica.wire.address import page_link, read_address
+        from eroica.wire.messages import JobStatus
         from eroica.wire.places import read_private
 
         path = self._where.run / "status.json"
         try:
-            glance = msgspec.json.decode(read_private(path, _LARGEST_STATUS_BYTES), type=Glance)
+            status = msgspec.json.decode(read_private(path, _LARGEST_STATUS_BYTES), type=JobStatus)
             silence_s = max(0.0, time.time() - path.stat().st_mtime)
         except (OSError, ValueError, RecursionError):
             return ""
-        if not glance.workers:
+        if not status.workers:
             return ""
         address = read_address(self._where.run, self._where.host)
         short = "" if address is None else address.url.removeprefix("http://")
-        pieces = footer(glance, self._line.room, short, silence_s)
+        pieces = footer(status, self._line.room, short, silence_s)
         return drawn(pieces, self._colored, page_link(address) if address is not None and self._links else "")

@@ -26,9 +26,8 @@ from eroica.errors import EroicaError
 from eroica.settings import Settings
 from eroica.start import commands_environment, executor
 from eroica.wire import address
-from eroica.wire.files import write_whole
 from eroica.wire.patience import FAREWELL_S, REPORT_S
-from eroica.wire.places import CLOSING_FILE, Places, places, private_directory
+from eroica.wire.places import CLOSING_FILE, Places, places, private_directory, write_whole
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _SI_KERNEL = 0x80

@@ -41,7 +41,7 @@ def mcp(
         from eroica.cli.assistant import Tools, build_server
     except ImportError as error:
         raise UnavailableError(f"the MCP SDK is missing ({error}); pip install 'eroica[mcp]'") from error
-    from eroica.cli.shelf import Shelf
+    from eroica.cli.assistant import Shelf
 
     shelf = Shelf(roots or (Path("eroica-report"),))
     allowed = None if no_code else sources or (Path(),)

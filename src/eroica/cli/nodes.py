@@ -23,8 +23,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.errors import InputError
-from eroica.wire.address import Address, read_address, read_own
-from eroica.wire.network import Endpoint, can_listen, endpoint_of, good_token, outside_address
+from eroica.wire.address import (
+    Address,
+    Endpoint,
+    can_listen,
+    endpoint_of,
+    good_token,
+    outside_address,
+    read_address,
+    read_own,
+)
 from eroica.wire.places import Places, file_name, host_name, private_directory, private_file, read_private
 
 _NO_TOKEN = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,18 +14,21 @@ from rich.text import Text
 
 from eroica.archive.load import SavedRun, SavedWindow, count_patterns, read_patterns, run_around
 from eroica.cli.output import check_target, make_console, on_terminal, write_result
-from eroica.cli.saved import diagnose_again, open_place
 from eroica.cli.settings import settings_from
 from eroica.collector.recurrence import with_recurrence
 from eroica.errors import InputError, UsageError
+from eroica.localize.axis import fit_axis
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean, sentence
+from eroica.offline.saved import examine_again, open_place
 from eroica.report.phrases import in_short
-from eroica.report.prompt import build_prompt
-from eroica.report.source import SourceTree
+from eroica.report.prompt import SourceTree, build_prompt
 from eroica.report.text import build_report, build_why, draw, note_lines, rule
 from eroica.settings import Settings
+from eroica.views.lanes import Drawn, OnAxis, draw_kept, read_sources
+from eroica.views.material import Material, gather_saved
+from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
 
 _MOST_WINDOWS = 40
 #: More patterns than that are not read for the few lines on set-up in --prompt (about a second).
@@ -99,8 +104,6 @@ def report(  # noqa: PLR0913 - one for each option
     check_target(prompt_file, "--prompt")
     check_target(html_file, "--html")
     if ranks or trace_file is not None:
-        from eroica.cli.perfetto import check_trace_target
-
         check_trace_target(trace_file, ranks)
     printed = [str(file) for file in (json_file, prompt_file, html_file)].count("-")
     if printed > 1:
@@ -121,7 +124,6 @@ def report(  # noqa: PLR0913 - one for each option
     results = [("--json", json_file, verdict.to_json())]
     lines: tuple[str, ...] = ()
     if html_file is not None:
-        from eroica.views.material import gather_saved
         from eroica.views.page import build_report as build_page
 
         results.append(("--html", html_file, build_page(gather_saved(saved, number, verdict))))
@@ -130,8 +132,6 @@ def report(  # noqa: PLR0913 - one for each option
         tree = None if no_code else SourceTree(sources or (Path(),))
         results.append(("--prompt", prompt_file, _prompt(saved, number, verdict, tree)))
     if trace_file is not None:
-        from eroica.cli.perfetto import write_chosen
-
         lines += write_chosen(trace_file, saved, number, ranks, settings)
     for option, file, data in sorted(results, key=lambda one: str(one[1]) == "-"):
         write_result(file, data, option)
@@ -180,7 +180,7 @@ def _one(saved: SavedRun | SavedWindow | Verdict, number: int | None, again: boo
 def _of_window(run: SavedRun | None, window: SavedWindow, again: bool, settings: Settings) -> Verdict:
     if window.verdict is not None and not again:
         return window.verdict
-    verdict = diagnose_again(run, window, settings)
+    verdict = examine_again(run, window, settings).verdict
     others = {one.window_id: one.verdict for one in run.windows if one.verdict is not None} if run is not None else {}
     earlier = {window_id: one for window_id, one in others.items() if window_id < window.window_id}
     return with_recurrence(window.window_id, verdict, earlier)
@@ -251,3 +251,62 @@ def _span(window: SavedWindow) -> str:
     if end is None:
         return f"at {first}"
     return f"{first}–{end - 1}" if end - 1 > first else f"{first}"
+
+
+# --- a trace of chosen workers ---
+
+
+#: Of more workers, only the chosen ones are asked how clocks run: of all it takes seconds.
+_MOST_FOR_AXIS = 2_000
+
+
+def check_trace_target(path: Path | None, ranks: Sequence[int]) -> None:
+    """Fail before the work.
+
+    Raises:
+        UsageError: Workers were named without a trace, or nothing can be written there.
+    """
+    if ranks and path is None:
+        raise UsageError("--worker chooses workers for --perfetto; give that a file")
+    if str(path) == "-":
+        raise UsageError("--perfetto needs a file: a trace is not to be read on a terminal")
+    check_target(path, "--perfetto")
+
+
+def write_chosen(
+    path: Path, saved: SavedRun | SavedWindow | Verdict, number: int | None, ranks: Sequence[int], settings: Settings
+) -> tuple[str, ...]:
+    """Write the trace; returns what to tell about it.
+
+    Raises:
+        UsageError: There are no patterns at this place, or not of these workers.
+        InputError: Nothing can be drawn, or the file cannot be written.
+    """
+    if isinstance(saved, Verdict):
+        raise UsageError("a verdict alone holds no traces; give --perfetto its run directory")
+    material = gather_saved(saved, number)
+    window = saved if isinstance(saved, SavedWindow) else saved.origin() if number is None else saved.window(number)
+    chosen = choose_workers(material, ranks)
+    job, sources = material.verdict.job, read_sources(window.directory) if window is not None else {}
+
+    def whole(pattern: WorkerPattern) -> Drawn | None:
+        return draw_kept(pattern, job, os.environ, sources, settings)
+
+    try:
+        notes = write_perfetto(path, material, chosen, align(material, chosen), whole)
+    except OSError as error:
+        raise InputError(f"--perfetto {path} cannot be written: {error.strerror or error}") from error
+    return f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *notes
+
+
+def align(material: Material, ranks: Sequence[int]) -> Alignment:
+    """The chosen workers' clocks, by what all workers share; of many, or damaged ones, by what the chosen ones do."""
+    chosen = [material.patterns[material.places[rank]] for rank in ranks]
+    for asked in (material.patterns, chosen) if len(material.patterns) <= _MOST_FOR_AXIS else (chosen,):
+        with contextlib.suppress(InputError):
+            axis = fit_axis(asked)
+            found = {rank: axis.places[rank] for rank in ranks if rank in axis.places}
+            worst = max((place.uncertainty_ns for place in found.values()), default=0.0)
+            places = {rank: OnAxis(place.offset_ns, 1 + place.drift) for rank, place in found.items()}
+            return Alignment(places, worst / 1e3, axis.executions, axis.unplaced)
+    return Alignment()

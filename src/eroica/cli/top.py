@@ -25,10 +25,9 @@ from eroica.errors import EroicaError, InputError, UnavailableError, UsageError
 from eroica.model.history import IterationHistory
 from eroica.model.words import line
 from eroica.report.top import View, build_screen
-from eroica.wire.address import Address, page_link, read_address
+from eroica.wire.address import Address, endpoint_of, good_token, page_link, read_address
 from eroica.wire.codec import decode_message
 from eroica.wire.messages import JobStatus, ProfileAnswer, ProfileRequest
-from eroica.wire.network import endpoint_of, good_token
 from eroica.wire.places import read_private
 
 _UPDATE_S = 1.0

@@ -27,9 +27,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eroica.wire.address import page_pass
+from eroica.wire.address import is_loopback, page_pass
 from eroica.wire.guarded_server import admit, header_in
-from eroica.wire.network import is_loopback
 
 #: Also for Chromium's `trusted types`: no script of ours writes HTML from text.
 PAGE_POLICY = (

@@ -17,7 +17,7 @@ from eroica.collector.intake import clean_pattern
 from eroica.errors import InputError
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.wire.codec import decode_record
-from eroica.wire.files import write_whole
+from eroica.wire.places import write_whole
 
 #: Up to so many workers get a file each.
 FEW_WORKERS = 256

@@ -92,7 +92,7 @@ class Pages:
     async def _draw(self, window_id: int) -> None:
         file = page_of(self._run, window_id)
         try:
-            drawing = _start(_DRAWING, "eroica.views", str(self._run), str(window_id), str(file), str(_PAGE_S))
+            drawing = _start(_DRAWING, "eroica.views.page", str(self._run), str(window_id), str(file), str(_PAGE_S))
         except (OSError, NotImplementedError) as error:
             self._note(f"no page could be drawn: {error}")
             return

@@ -22,10 +22,18 @@ from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector, Handler
 from eroica.errors import InputError, UsageError
 from eroica.wire import address
-from eroica.wire.address import Address
+from eroica.wire.address import (
+    Address,
+    Endpoint,
+    can_listen,
+    endpoint_of,
+    good_token,
+    is_loopback,
+    listening,
+    loopback_domain,
+)
 from eroica.wire.guarded_server import Server, config_for
 from eroica.wire.messages import OpenReply, OpenRequest
-from eroica.wire.network import Endpoint, can_listen, endpoint_of, good_token, is_loopback, listening, loopback_domain
 
 log = logging.getLogger("eroica.collector")
 

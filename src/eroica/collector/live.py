@@ -31,9 +31,8 @@ from eroica.collector.intake import clean_request
 from eroica.errors import InputError
 from eroica.model.words import clean, sentence
 from eroica.views.live_page import ASSETS, REPORT_POLICY, asset, draw_page, job_now, verdict_now, window_now, worker_now
-from eroica.wire.address import page_link, read_address
+from eroica.wire.address import endpoint_of, is_loopback, page_link, read_address
 from eroica.wire.messages import ProfileRequest, WindowLine
-from eroica.wire.network import endpoint_of, is_loopback
 from eroica.wire.places import belongs_to_us, host_name, read_private
 
 _MOST_SEEN, _MOST_SHOWN = 500, 20

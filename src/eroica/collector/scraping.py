@@ -38,11 +38,9 @@ from eroica.collector.service import Collector
 from eroica.errors import InputError
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean
-from eroica.wire.address import read_shared
-from eroica.wire.files import write_whole
+from eroica.wire.address import Endpoint, endpoint_of, good_token, listening, outside_address, read_shared
 from eroica.wire.guarded_server import admit
-from eroica.wire.network import Endpoint, endpoint_of, good_token, listening, outside_address
-from eroica.wire.places import file_name, read_private, write_private
+from eroica.wire.places import file_name, read_private, write_private, write_whole
 
 if TYPE_CHECKING:
     from eroica.views.metrics import Scrape

@@ -42,15 +42,17 @@ from eroica.settings import Settings
 from eroica.wire.address import read_shared
 from eroica.wire.codec import UNDECODABLE, decode_message
 from eroica.wire.messages import (
+    PROTOCOL,
     AgentReport,
     CollectorReply,
     FinishRequest,
     JobStatus,
     ProfileRequest,
     SummaryFailure,
+    refusal,
+    spoken_in,
 )
 from eroica.wire.patience import AGENT_SILENCE_S, FAREWELL_S
-from eroica.wire.version import PROTOCOL, refusal, spoken_in
 
 log = logging.getLogger("eroica.collector")
 

@@ -11,9 +11,6 @@
 Without a plan `inject` takes the one in `EROICA_FAULT`, and without that it does nothing.
 """
 
-from eroica.demo.fault import Fault
-from eroica.demo.injection import Injection, inject
-from eroica.demo.kinds import FAULTS
-from eroica.demo.plan import FaultPlan, plans_from_environment, read_plans
+from eroica.demo.faults import FAULTS, Fault, FaultPlan, Injection, inject, plans_from_environment, read_plans
 
 __all__ = ["FAULTS", "Fault", "FaultPlan", "Injection", "inject", "plans_from_environment", "read_plans"]

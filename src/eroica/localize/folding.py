@@ -102,7 +102,7 @@ def is_foldable(key: FunctionKey) -> bool:
 def number_keys(tables: Sequence[RowTable]) -> tuple[list[FunctionKey], Places]:
     """All functions, each object once, and which of them each row is of. intp [R].
 
-    Patterns share the keys they have in common (`eroica.wire.patterns`), so most rows are told apart by what object
+    Patterns share the keys they have in common (`eroica.wire.codec`), so most rows are told apart by what object
     their key is; to hash a call stack for each row takes ten times as long.
     """
     every = [table.keys for table in tables]

@@ -73,11 +73,11 @@ def diagnose_all(
 def _examine(
     paths: Paths, settings: Settings | Mapping[str, Any] | None, rank_regex: str | None, progress: bool
 ) -> Examination:
-    from eroica.offline.examine import Bar, examine
+    from eroica.offline.examine import examine, reading_bar
     from eroica.trace.names import compile_rule
 
     named = [paths] if isinstance(paths, str | PathLike) else list(paths)
     tunables = settings if isinstance(settings, Settings) else load_settings(settings)
     rule = compile_rule(rank_regex) if rank_regex is not None else None
-    with Bar(progress) as bar:
+    with reading_bar(progress) as bar:
         return examine(named, tunables, rule, bar)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
-import time
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from eroica.archive.load import looks_saved
+from eroica.archive.store import SOURCES_FILE, Store, write_json
 from eroica.errors import EroicaError, InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.trace import Range, TraceSummary
+from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.offline.discover import Discovery, Source, discover
 from eroica.offline.jobs import Examination, Part, Recording, Span, group, of_rank
@@ -25,59 +28,29 @@ from eroica.offline.saved import parts_of_saved
 from eroica.offline.soundness import choose, damage_note, how_found, temper
 from eroica.offline.standstills import parts_of_dumps
 from eroica.pipeline import analyze
-from eroica.settings import Settings
+from eroica.settings import Settings, load_settings
+from eroica.views.material import Material, gather
+from eroica.views.page import build_report
+from eroica.wire.codec import encode_record
 
-_WAIT_S = 0.5
 _MOST_LOSSES = 8
 _RANKS = "{0}: the global rank is neither in the trace nor in the name; say where it stands in the path with a \
 regular expression of one group, --rank-regex 'gpu(\\d+)' (in Python: rank_regex=...)"
 
 
-class Bar:
-    """Bytes, rate and time left in one line of standard error, if that is a terminal.
-
-    The line comes if reading takes longer than half a second, and goes when it ends.
-    """
-
-    def __init__(self, wanted: bool = True, console: Console | None = None) -> None:
-        """Draw nothing yet.
-
-        Args:
-            wanted: False: never draw.
-            console: Where to draw; default standard error.
-        """
-        console = console or Console(stderr=True)
-        self._wanted = wanted and console.is_terminal and not console.is_dumb_terminal
-        columns = (BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self._progress = Progress(TextColumn("reading"), *columns, console=console, transient=True)
-        self._task = self._progress.add_task("", total=None)
-        self._began = time.monotonic()
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress.live.is_started:
-            self._progress.stop()
-
-    def begin(self, size: int) -> None:
-        """Expect so many bytes."""
-        self._progress.update(self._task, total=size, completed=0)
-
-    def advance(self, size: int) -> None:
-        """Count the bytes of a file that is done."""
-        self._progress.update(self._task, advance=size)
-        if self._wanted and not self._progress.live.is_started and time.monotonic() - self._began >= _WAIT_S:
-            self._progress.start()
+def reading_bar(wanted: bool = True) -> Progress:
+    """Bytes, rate and time left of reading in one line of standard error, if that is a terminal and it is wanted."""
+    console = Console(stderr=True)
+    columns = (BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    disable = not wanted or not console.is_terminal or console.is_dumb_terminal
+    return Progress(TextColumn("reading"), *columns, console=console, transient=True, disable=disable)
 
 
 def examine(
     paths: Sequence[str | PathLike[str]],
     settings: Settings,
     rule: re.Pattern[str] | None = None,
-    bar: Bar | None = None,
+    bar: Progress | None = None,
 ) -> Examination:
     """Find, read, compare, diagnose.
 
@@ -106,7 +79,7 @@ def examine(
 def read_spans(
     paths: Sequence[str | PathLike[str]],
     settings: Settings,
-    bar: Bar | None = None,
+    bar: Progress | None = None,
 ) -> tuple[tuple[Span, ...], tuple[str, ...]]:
     """The recordings among the trace files under some paths, without a diagnosis, and what could not be used.
 
@@ -157,10 +130,10 @@ def _combined(problems: Sequence[EroicaError]) -> EroicaError:
 # ---------------------------------------------------------------------- traces
 
 
-def _spans(found: Discovery, settings: Settings, bar: Bar | None, problems: list[EroicaError]) -> tuple[Span, ...]:
-    if bar is not None:
-        bar.begin(sum(source.size for source in found.traces))
-    summaries = read_all(found.traces, settings, bar.advance if bar is not None else lambda size: None)
+def _spans(found: Discovery, settings: Settings, bar: Progress | None, problems: list[EroicaError]) -> tuple[Span, ...]:
+    progress = bar or Progress(disable=True)
+    task = progress.add_task("", total=sum(source.size for source in found.traces))
+    summaries = read_all(found.traces, settings, lambda size: progress.advance(task, size))
     problems += [InputError(summary.error) for summary in summaries if summary.pattern is None]
     recordings = [Recording(one.place, summary) for one, summary in zip(found.traces, summaries, strict=True)]
     grouping = group(recordings)
@@ -247,3 +220,72 @@ def window_of(span: Span) -> Window:
         first_iteration=min(pattern.first_iteration for pattern in patterns),
         last_iteration=max(pattern.last_iteration for pattern in patterns),
     )
+
+
+# --- what is kept and shown of it ---
+
+
+def keep(examination: Examination, run: Path) -> None:
+    """Write a run directory: one window a recording, the first one's verdict as the final one.
+
+    It appears whole or not at all: it is made beside its place and renamed.
+
+    Args:
+        examination: What to keep.
+        run: A new or an empty directory.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    run = run.resolve()
+    run.parent.mkdir(parents=True, exist_ok=True)
+    draft = run.with_name(f".{run.name[:200]}.{os.getpid()}")
+    try:
+        _write(examination, Store(draft))
+        draft.replace(run)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _write(examination: Examination, store: Store) -> None:
+    for number, part in enumerate(examination.parts, start=1):
+        verdict = examination.verdict if number == 1 else part.verdict
+        store.save_window(msgspec.structs.replace(part.window, window_id=number))
+        for pattern in part.patterns:
+            numbered = msgspec.structs.replace(pattern, window_id=number)
+            store.save_pattern(numbered, encode_record(numbered))
+        if part.sources:
+            paths: dict[str, object] = {
+                str(rank): os.fsencode(path).decode(errors="replace") for rank, path in part.sources.items()
+            }
+            write_json(store.window_directory(number) / SOURCES_FILE, paths)
+        if part.blockage is not None:
+            store.save_blockage(msgspec.structs.replace(part.blockage, look_id=number))
+        store.save_verdict(number, verdict)
+    store.save_final(examination.verdict)
+
+
+def page_of(examination: Examination) -> bytes:
+    """The first recording with all its pictures; the others stand in its notes."""
+    part = examination.parts[0]
+    material = Material(verdict=examination.verdict, window=part.window, patterns=part.patterns, blockage=part.blockage)
+    return build_report(material)
+
+
+def report_html(source: Verdict | str | PathLike[str]) -> str:
+    """The report as one HTML page that needs nothing but itself; for notebooks and other tools.
+
+    Args:
+        source: A run directory or one of its windows, a file from `--json`, traces or dumps (diagnosed first), or a
+            verdict, which alone has no pictures.
+
+    Raises:
+        EroicaError: Nothing can be made of it.
+    """
+    if isinstance(source, Verdict):
+        return build_report(Material(verdict=source)).decode()
+    path = Path(source)
+    if path.exists() and looks_saved(path):
+        return build_report(gather(path)).decode()
+    return page_of(examine([path], load_settings())).decode()

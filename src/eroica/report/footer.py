@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from eroica.model.words import clean, milliseconds, plural
 from eroica.report.phrases import without_word
-from eroica.wire.messages import WindowLine
+from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 Style = Literal["title", "plain", "dim", "good", "bad", "warn", "link"]
 _VERDICTS: dict[str, Style] = {"slow": "bad", "blocked": "bad", "healthy": "good", "undetermined": "warn"}
@@ -23,26 +22,6 @@ _PHASES = {"probe": "measuring", "patterns": "summarizing", "analysis": "compari
 _STANDING = ("blocked", "silent", "undetermined", "slow")
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts on a worker that the line counts."""
-
-    state: str = ""
-    iteration: int = 0
-    ended: bool = False
-    silent: bool = False
-
-
-class Glance(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of `status.json` that the line needs; the others are not decoded."""
-
-    phase: str = ""
-    iteration: int = 0
-    mean_ms: float | None = None
-    best_ms: float | None = None
-    workers: tuple[Seen, ...] = ()
-    windows: tuple[WindowLine, ...] = ()
-
-
 class Piece(NamedTuple):
     """A piece of the line in one style."""
 
@@ -50,19 +29,19 @@ class Piece(NamedTuple):
     style: Style
 
 
-def footer(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0) -> list[Piece]:
+def footer(status: JobStatus, columns: int, link: str = "", silence_s: float = 0.0) -> list[Piece]:
     """Return the pieces of the line, together at most `columns` cells.
 
     Args:
-        glance: The job now.
+        status: The job now.
         columns: Cells of the terminal.
         link: Short form of the live page's address; empty without one.
-        silence_s: Age of `glance`.
+        silence_s: Age of `status`.
     """
     room = columns - len(" eroica  ")
     for narrow in range(-1 if link else 0, _NARROWEST + 1):
-        facts = [fact for fact in _facts(glance, silence_s, narrow) if fact.text]
-        verdict = _verdict(glance.windows)
+        facts = [fact for fact in _facts(status, silence_s, narrow) if fact.text]
+        verdict = _verdict(status.windows)
         used = sum(cell_len(fact.text) + len(_BETWEEN) for fact in facts)
         left = room - used - (cell_len(link) + len(_BETWEEN) if narrow < 0 else 0)
         if left >= (min(cell_len(verdict.text), _LEAST_OF_A_VERDICT) if narrow < _NARROWEST else -len(_BETWEEN)):
@@ -88,16 +67,16 @@ def footer(glance: Glance, columns: int, link: str = "", silence_s: float = 0.0)
 _NARROWEST = 4
 
 
-def _facts(glance: Glance, silence_s: float, narrow: int) -> Iterator[Piece]:
+def _facts(status: JobStatus, silence_s: float, narrow: int) -> Iterator[Piece]:
     """Yield what stands before the verdict; the narrower, the less: 0 is all, in long words."""
-    yield _state(glance, silence_s)
-    if glance.iteration and narrow < 3:
-        yield Piece(f"{'iteration' if narrow < 1 else 'it.'} {glance.iteration}", "plain")
-    if glance.mean_ms is not None:
-        yield Piece(_pace(glance.mean_ms, glance.best_ms if narrow < _NARROWEST else None), "plain")
+    yield _state(status, silence_s)
+    if status.iteration and narrow < 3:
+        yield Piece(f"{'iteration' if narrow < 1 else 'it.'} {status.iteration}", "plain")
+    if status.mean_ms is not None:
+        yield Piece(_pace(status.mean_ms, status.best_ms if narrow < _NARROWEST else None), "plain")
     if narrow < 2:
-        yield Piece(plural(sum(not worker.ended for worker in glance.workers), "worker"), "plain")
-    yield Piece(_trouble(glance.workers), "bad")
+        yield Piece(plural(sum(not worker.ended for worker in status.workers), "worker"), "plain")
+    yield Piece(_trouble(status.workers), "bad")
 
 
 def age(value_s: float) -> str:
@@ -114,20 +93,20 @@ def _pace(mean_ms: float, best_ms: float | None) -> str:
     return f"{now}, best {best}" if now.endswith(f" {unit}") else f"{now}, best {best} {unit}"
 
 
-def _state(glance: Glance, silence_s: float) -> Piece:
+def _state(status: JobStatus, silence_s: float) -> Piece:
     if silence_s >= STALE_S:
         return Piece(f"no news for {age(silence_s)}", "warn")
-    window = glance.windows[-1] if glance.windows else None
-    if glance.phase in _STANDING:
-        return Piece({"blocked": "BLOCKED", "slow": "SLOW"}.get(glance.phase, "STANDS STILL"), "bad")
-    if window is not None and glance.phase == "window":
-        return Piece(f"window {window.window_id}: {_progress(window, glance.workers)}", "plain")
-    if window is not None and glance.phase in _PHASES:
-        return Piece(f"window {window.window_id}: {_PHASES[glance.phase]}", "plain")
-    return Piece({"ended": "concluding"}.get(glance.phase, clean(glance.phase, 20)), "plain")
+    window = status.windows[-1] if status.windows else None
+    if status.phase in _STANDING:
+        return Piece({"blocked": "BLOCKED", "slow": "SLOW"}.get(status.phase, "STANDS STILL"), "bad")
+    if window is not None and status.phase == "window":
+        return Piece(f"window {window.window_id}: {_progress(window, status.workers)}", "plain")
+    if window is not None and status.phase in _PHASES:
+        return Piece(f"window {window.window_id}: {_PHASES[status.phase]}", "plain")
+    return Piece({"ended": "concluding"}.get(status.phase, clean(status.phase, 20)), "plain")
 
 
-def _progress(window: WindowLine, workers: Sequence[Seen]) -> str:
+def _progress(window: WindowLine, workers: Sequence[WorkerStatus]) -> str:
     """Return the progress of the last worker in the window."""
     span = window.last_iteration - window.first_iteration
     at = min((worker.iteration for worker in workers if not worker.ended), default=0) - window.first_iteration
@@ -136,7 +115,7 @@ def _progress(window: WindowLine, workers: Sequence[Seen]) -> str:
     return f"{min(100, 100 * at // span)} %"
 
 
-def _trouble(workers: Sequence[Seen]) -> str:
+def _trouble(workers: Sequence[WorkerStatus]) -> str:
     silent = sum(worker.silent and not worker.ended for worker in workers)
     gone = sum(worker.state == "gone" for worker in workers)
     failed = sum(worker.state == "failed" and not worker.ended for worker in workers)

@@ -1,42 +1,185 @@
-"""A verdict as one compact text for an AI assistant: what was measured, and the code it is about.
+"""A verdict as one compact text for an AI assistant: the report, whole stacks, and the code it is about.
 
 The table has the layout of the paper's output record (EROICA, figure 7), with causes and symptoms separated and β
-added. The text holds no data: no values of variables, and of the environment only setup facts that differ between
-workers. Names from the job cannot leave their line, cell or fence.
+added.
+
+The text holds no data: no values of variables, and of the environment only setup facts that differ between workers.
+Names from the job cannot leave their line, cell or fence.
+
+Source lines come only from directories that the user allows. A frame's path comes from the job and is never opened: it
+only chooses among Python files under these directories. Links are not followed.
 """
 
 from __future__ import annotations
 
+import ast
+import io
+import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import stat
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
 
 from eroica.model.pattern import WorkerPattern
-from eroica.model.shares import percent
-from eroica.model.verdict import NO_FUNCTION, Finding, ResourceUse, Verdict
-from eroica.model.words import amount, clean, history, line, milliseconds, worker_list
+from eroica.model.verdict import Finding, Verdict
+from eroica.model.words import line, worker_list
 from eroica.report.masking import mask_code, quoted, told
-from eroica.report.phrases import (
-    breakdown_lines,
-    coverage_line,
-    is_recorded,
-    pace_facts,
-    symptom_lines,
-    who,
-    window_facts,
-)
-from eroica.report.source import SourceLines, SourceTree
+from eroica.report.phrases import number_rows, who
+from eroica.report.text import render_verdict
+
+#: "name (path:line)", as stacks are kept.
+_FRAME = re.compile(r"^(?P<name>\S.{0,400}?) \((?P<file>.{1,1000}?\.py):(?P<line>\d{1,7})\)$")
+#: Directories of installed packages.
+_FOREIGN = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
+_MOST_ENTRIES = 20_000
+_MOST_BYTES = 1_000_000
+#: Lines by which a function may have moved.
+_MOST_SHIFT = 30
+_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+@dataclass(frozen=True)
+class SourceLines:
+    """A function: path under the source directory, qualified name, first line number and lines."""
+
+    place: str
+    name: str
+    first_line: int
+    lines: tuple[str, ...]
+
+
+@dataclass
+class SourceTree:
+    """Python files under some directories: at most 20,000 entries, nearest first, listed at the first question."""
+
+    roots: Sequence[Path]
+    _files: dict[str, list[tuple[Path, Path]]] | None = field(default=None, repr=False)
+
+    def find(self, frame: str) -> SourceLines | None:
+        """Return the function of a stack entry, None where no file holds it for certain.
+
+        Of several files of that name it takes the one whose path has most in common with the frame's. The file must
+        hold a function of that name at that line or, if the directory matches too, near it.
+        """
+        match = _FRAME.match(frame)
+        if match is None or match["name"].endswith("<module>"):
+            return None
+        parts = [part for part in match["file"].replace("\\", "/").split("/") if part]
+        line = int(match["line"])
+        ranked = sorted(
+            ((_common(parts, path), root, path) for root, path in self._named(parts[-1])), key=lambda one: -one[0]
+        )
+        for common, root, path in ranked[:20]:
+            found = _function(path, match["name"], line, 0 if common < 2 <= len(parts) else _MOST_SHIFT)
+            if found is not None:
+                name, first, lines = found
+                return SourceLines(str(path.relative_to(root)), name, first, lines)
+        return None
+
+    def _named(self, name: str) -> list[tuple[Path, Path]]:
+        if self._files is None:
+            self._files = defaultdict(list)
+            for root in dict.fromkeys(root.resolve() for root in self.roots):
+                for path in _python_files(root):
+                    self._files[path.name].append((root, path))
+        return self._files.get(name, [])
+
+
+def _python_files(root: Path) -> Iterator[Path]:
+    """Yield files breadth first, without links, hidden directories and installed packages."""
+    waiting, seen = deque([root]), 0
+    while waiting and seen < _MOST_ENTRIES:
+        try:
+            with os.scandir(waiting.popleft()) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        if any(entry.name == "pyvenv.cfg" for entry in found):
+            continue
+        seen += len(found)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                if not entry.name.startswith(".") and entry.name not in _FOREIGN:
+                    waiting.append(Path(entry.path))
+            elif entry.name.endswith(".py") and entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)
+
+
+def _common(parts: Sequence[str], path: Path) -> int:
+    """Return how many names two paths share at their end."""
+    number = 0
+    for one, other in zip(reversed(parts), reversed(path.parts), strict=False):
+        if one != other:
+            break
+        number += 1
+    return number
+
+
+def _function(path: Path, name: str, line: int, most_shift: int) -> tuple[str, int, tuple[str, ...]] | None:
+    """Return qualified name, first line and text of a function."""
+    text = _read(path)
+    if text is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the job's code
+            functions = list(_functions(ast.parse(text), ""))
+    except _ERRORS:
+        return None
+    own = re.sub(r"(\.<locals>)?\.?<\w+>", "", name)  # a comprehension's or lambda's code is its function's
+    inside = own != name
+    fitting = [
+        (abs(first - line), qualified, first, last)
+        for qualified, first, last in functions
+        if qualified.rpartition(".")[2] == own.rpartition(".")[2]
+        and (first <= line <= last if inside else abs(first - line) <= most_shift)
+    ]
+    if not fitting:
+        return None
+    _, qualified, first, last = min(fitting, key=lambda one: (one[1] != own, one[0]))
+    return qualified, first, tuple(text.splitlines()[first - 1 : last])
+
+
+def _read(path: Path) -> str | None:
+    """Return the text of a regular file of at most 1 MB."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
+                return None
+            return file.read(_MOST_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _functions(tree: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
+    """Yield qualified name, first line (decorators included) and last line of every function."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            yield f"{prefix}{node.name}", first, node.end_lineno or node.lineno
+            yield from _functions(node, f"{prefix}{node.name}.<locals>.")
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node, f"{prefix}{node.name}.")
+        else:
+            yield from _functions(node, prefix)
+
 
 #: Maximum bytes of the text, of the notice that it was cut, and the share reserved for the named functions' source.
 MOST_BYTES, _NOTICE_BYTES, _CODE_SHARE = 12_000, 80, 0.5
 #: Maximum lines of a named function and of a caller, callers of a function, and characters of a line.
 _MOST_FUNCTION_LINES, _MOST_CALLER_LINES, _MOST_CALLERS, _LONGEST_CODE_LINE = 60, 20, 3, 160
-_MOST_ROWS = 16
 _MOST_CAUSES = 3
-_MOST_SYMPTOMS = 8
+_MOST_ROWS = 16
 _MOST_FRAMES = 12
-_MOST_EVIDENCE = 10
-_MOST_NOTES = 6
+#: Columns of the report in it: wider than any sentence.
+_WIDTH = 1_000
 _MOST_SETUP = 12
 _TASK = (
     "A distributed PyTorch training job was examined by Eroica, a tool that profiles all workers over the same few "
@@ -66,13 +209,13 @@ def build_prompt(
         most_bytes: Bound of the text.
     """
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
-    first = [_TASK, "", *_verdict(verdict), *_table(verdict)]
+    first = [_TASK, "", "## Verdict", *_told(verdict), *_table(verdict)]
     for cause in causes[:_MOST_CAUSES]:
-        first += _cause(cause, meanings)
+        first += _beside(cause, meanings)
     code, callers = excerpts(causes[:_MOST_CAUSES], sources) if sources is not None else ([], [])
     reserved = min(_size(code), int(_CODE_SHARE * most_bytes)) + _NOTICE_BYTES
     text = _bounded(first, most_bytes - reserved, most_bytes)
-    rest = [*code, *_symptoms(verdict), *_setup(patterns, causes), *callers]
+    rest = [*code, *_setup(patterns, causes), *callers]
     return text + _bounded(rest, most_bytes - len(text.encode("utf-8", "replace")), most_bytes)
 
 
@@ -98,116 +241,55 @@ def _bounded(lines: Iterable[str], room: int, most_bytes: int) -> str:
     return "\n".join([*kept, ""])
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
-    yield "## Verdict"
-    yield f"{verdict.verdict.upper()}: {told(verdict.summary)}"
-    yield ""
-    yield f"- Job: {quoted(verdict.job, 80)}"
-    recorded = ", recorded by torch.profiler" if is_recorded(verdict) else ""
-    yield f"- Window: {', '.join(window_facts(verdict))}{recorded}"
-    if verdict.window is not None and verdict.window.reason:
-        yield f"- Looked because: {told(verdict.window.reason)}"
-    if verdict.iteration.current_ms is not None:
-        yield f"- Iteration: {'; '.join(pace_facts(verdict))}"
-    yield f"- {coverage_line(verdict)}"
-    for note in verdict.coverage.notes[:_MOST_NOTES]:
-        yield f"- Note: {told(note)}"
-    for text in breakdown_lines(verdict):
-        yield f"- {told(text)}"
+def _told(verdict: Verdict) -> Iterator[str]:
+    """Yield the lines of the report that a terminal shows, without what a reader of Markdown would obey."""
+    file = io.StringIO()
+    render_verdict(verdict, Console(file=file, width=_WIDTH))
+    for text in file.getvalue().splitlines():
+        yield " " * (len(text) - len(text.lstrip())) + told(text)
     yield ""
 
 
 def _table(verdict: Verdict) -> Iterator[str]:
     rows = [finding for finding in verdict.findings if finding.duration or finding.pattern or finding.resource]
-    if not rows:
-        return
-    yield "## Abnormal functions"
-    yield "In brackets: the change against peers of the same role; for causes on all workers, against before."
-    yield ""
-    yield (
-        "| Function | Workers | Is | Duration per iteration | On the critical path (beta) | Avg resource util. (mu) "
-        "| Resource util. std (sigma) |"
-    )
-    yield "|---|---|---|---|---|---|---|"
+    if rows:
+        yield "## Abnormal functions"
+        yield (
+            "| Function | Workers | Is | Duration per iteration | On the critical path (beta) "
+            "| Avg resource util. (mu) | Resource util. std (sigma) |"
+        )
+        yield "|---|---|---|---|---|---|---|"
     for finding in rows[:_MOST_ROWS]:
         yield f"| {' | '.join(text.replace('|', '/') for text in _row(finding))} |"
     if len(rows) > _MOST_ROWS:
         yield f"(and {len(rows) - _MOST_ROWS} more rows)"
-    yield ""
+    if rows:
+        yield ""
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
-    pattern, duration = finding.pattern, finding.duration
-    peers = (pattern.peers or {}) if pattern is not None else {}
-    return (
-        f"{quoted(finding.function.name, 100)} ({finding.function.kind})",
-        who(finding),
-        f"{finding.role} {finding.order}",
-        "" if duration is None else _with_change(duration.per_iteration_ms, duration.peers_ms, milliseconds),
-        "" if pattern is None else _points(pattern.beta, peers.get("beta")),
-        _use(finding.resource),
-        "" if pattern is None or finding.resource is None else _points(pattern.sigma, peers.get("sigma")),
-    )
+def _row(finding: Finding) -> Iterator[str]:
+    yield f"{quoted(finding.function.name, 100)} ({finding.function.kind})"
+    yield who(finding)
+    yield f"{finding.role} {finding.order}"
+    numbers = {row.label.rpartition(" ")[2]: row for row in number_rows(finding)}
+    for last in ("duration", "β", "μ", "σ"):
+        row = numbers.get(last)
+        of = told(row.label.rpartition(" ")[0]) if row is not None and last == "μ" else ""
+        peers = f" (peers {row.peers})" if row is not None and row.peers else ""
+        yield "" if row is None else f"{of} {row.here}{peers}".strip()
 
 
-def _with_change(value: float, reference: float | None, show: Callable[[float], str]) -> str:
-    if reference is None:
-        return show(value)
-    sign = "-" if value < reference else "+"
-    return f"{show(value)} ({sign}{show(abs(value - reference))})"
-
-
-def _points(value: float, reference: float | None) -> str:
-    """Return a share, and its percentage points above the reference."""
-    if reference is None:
-        return percent(value)
-    return f"{percent(value)} ({100 * (value - reference):+.0f} points)"
-
-
-def _use(resource: ResourceUse | None) -> str:
-    if resource is None:
-        return ""
-    name = clean(resource.name, 24).replace("`", "'")
-    if resource.unit.startswith("fraction"):
-        return f"{_points(resource.mean, resource.peers_mean)} {name}"
-    return f"{_with_change(resource.mean, resource.peers_mean, lambda value: amount(value, resource.unit))} {name}"
-
-
-def _cause(finding: Finding, meanings: Mapping[str, str]) -> Iterator[str]:
-    price = "an unknown share" if finding.gain is None else percent(finding.gain)
-    yield f"## Cause {finding.order}: {quoted(finding.cause, 60)}"
-    yield f"Confidence {percent(finding.confidence)}; without it, iterations would be {price} shorter."
-    if meanings.get(finding.cause):
-        yield f"Meaning: {meanings[finding.cause]}"
-    if finding.function.name != NO_FUNCTION:
-        yield f"Function: {quoted(finding.function.name)} ({finding.function.kind})"
-    hosts = ", ".join(quoted(host, 60) for host in finding.hosts[:6])
-    more = f" and {len(finding.hosts) - 6} more" if len(finding.hosts) > 6 else ""
-    yield f"Where: {who(finding)}{f' on {hosts}{more}' if hosts else ''}"
-    if finding.recurrence is not None:
-        yield f"History: {history(finding.recurrence)}."
+def _beside(finding: Finding, meanings: Mapping[str, str]) -> Iterator[str]:
+    """Yield what the report does not say of a cause: the meaning of its word, and the whole stack."""
     frames = [frame for frame in finding.function.stack if frame]
+    meaning = meanings.get(finding.cause, "")
+    if meaning:
+        yield f"{quoted(finding.cause, 60)}: {meaning}"
     if frames:
-        yield "Stack, outermost first:"
+        yield f"Stack of cause {finding.order}, outermost first:"
     if len(frames) > _MOST_FRAMES:
         yield f"- ({len(frames) - _MOST_FRAMES} frames left out)"
     yield from (f"- {quoted(frame)}" for frame in frames[-_MOST_FRAMES:])
-    if finding.evidence:
-        yield "Evidence:"
-        yield from (f"- {told(text)}" for text in finding.evidence[:_MOST_EVIDENCE])
-    if finding.next_step:
-        yield f"Eroica's own advice: {told(finding.next_step)}"
-    yield ""
-
-
-def _symptoms(verdict: Verdict) -> Iterator[str]:
-    lines = symptom_lines(verdict)
-    if not lines:
-        return
-    yield "## Symptoms (slow or still only because they wait)"
-    yield from (f"- {told(text)}" for text in lines[:_MOST_SYMPTOMS])
-    if len(lines) > _MOST_SYMPTOMS:
-        yield f"- and {len(lines) - _MOST_SYMPTOMS} more"
     yield ""
 
 

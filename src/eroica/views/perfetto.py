@@ -15,8 +15,7 @@ from eroica import __version__
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.words import clean, worker_list
-from eroica.views.chrome_trace import STEP_NS, OnAxis, Process, write_trace
-from eroica.views.lanes import Drawn, draw_timeline
+from eroica.views.lanes import STEP_NS, Drawn, OnAxis, Process, draw_timeline, write_trace
 from eroica.views.material import Material
 
 #: Workers shown by default, and at most: viewers take minutes over more.

@@ -6,15 +6,201 @@ Patterns take the way of `wire.patterns`, which keeps once what many of them hav
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 from zlib_ng import zlib_ng
 
 from eroica.errors import InputError
-from eroica.model.pattern import WorkerPattern
-from eroica.wire.patterns import pack_pattern, unpack_pattern
+from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
+from eroica.model.rows import COUNTS, NUMBERS, RowTable
+from eroica.model.worker import ProcessGroup
+
+#: Shorter lists of ranks travel as they are.
+_LONG_LIST = 16
+#: Ranks that all groups of one pattern may name together: a few dozen bytes must not become gigabytes.
+_MOST_MEMBERS = 2_000_000
+#: No rank lies beyond: ranks are compared as 64-bit numbers.
+_MOST_RANK = 2**62
+#: Functions and ranks of groups that are kept for the next patterns.
+_MOST_KEYS, _MOST_KEPT_MEMBERS = 50_000, 10_000_000
+#: The column that patterns of before lack.
+_NEWEST = "device_s"
+#: Counts are exact in the columns' 64-bit floats up to here.
+_MOST_COUNT = 2.0**53
+
+
+class WireTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows as they travel; all numbers are little-endian.
+
+    Attributes:
+        keys: Each row's function, as MessagePack of its own.
+        numbers: `NUMBERS` of all rows, column by column. float64 [N, R].
+        resources: Names of resources.
+        resource: Which of them bounds each row. int32 [R].
+        series: `per_iteration_us` of all rows, one after another.
+        ends: Where in `series` that of each row ends. int64 [R].
+    """
+
+    keys: tuple[bytes, ...]
+    numbers: bytes
+    resources: tuple[str, ...]
+    resource: bytes
+    series: bytes
+    ends: bytes
+
+
+class _WireGroup(ProcessGroup, frozen=True, kw_only=True):
+    """A group as it travels: `ranks`, or `span` = first, step and count."""
+
+    span: tuple[int, int, int] | None = None
+
+
+class _WirePattern(WorkerPattern, frozen=True, kw_only=True):
+    functions: WireTable | tuple[FunctionPattern, ...]  # type: ignore[assignment]
+    process_groups: tuple[_WireGroup, ...] = ()
+
+
+_DECODER = msgspec.msgpack.Decoder(_WirePattern)
+_KEY_DECODER = msgspec.msgpack.Decoder(FunctionKey)
+
+
+class _Keys(dict[bytes, FunctionKey]):
+    """Functions by their bytes, bounded."""
+
+    def __missing__(self, text: bytes) -> FunctionKey:
+        if len(self) >= _MOST_KEYS:
+            self.clear()
+        key = self[text] = _KEY_DECODER.decode(text)
+        return key
+
+
+class _Groups:
+    """Process groups that recent patterns had in common, bounded."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[object, ...], ProcessGroup] = {}
+        self._members = 0
+
+    def group(self, wire: _WireGroup) -> ProcessGroup:
+        """The group that travelled so."""
+        named = wire.name, wire.description, wire.backend, wire.span or wire.ranks
+        group = self._groups.get(named)
+        if group is None:
+            ranks = wire.ranks if wire.span is None else _members(*wire.span)
+            if self._members + len(ranks) > _MOST_KEPT_MEMBERS:
+                self._groups, self._members = {}, 0
+            group = ProcessGroup(name=wire.name, description=wire.description, ranks=ranks, backend=wire.backend)
+            self._groups[named] = group
+            self._members += len(ranks) + 1
+        return group
+
+
+_KEYS, _GROUPS = _Keys(), _Groups()
+
+
+def pack_pattern(pattern: WorkerPattern) -> bytes:
+    """A pattern as MessagePack."""
+    groups = tuple(packed_group(group) for group in pattern.process_groups)
+    rows: Any = pack_rows(pattern.functions)
+    return msgspec.msgpack.encode(msgspec.structs.replace(pattern, process_groups=groups, functions=rows))
+
+
+def pack_rows(rows: Sequence[FunctionPattern]) -> WireTable:
+    """Rows as they travel."""
+    table = RowTable.of(rows)
+    return WireTable(
+        keys=tuple(map(msgspec.msgpack.encode, table.keys)),
+        numbers=table.numbers.astype("<f8").tobytes(),
+        resources=table.resources,
+        resource=table.resource.astype("<i4").tobytes(),
+        series=table.series,
+        ends=table.ends.astype("<i8").tobytes(),
+    )
+
+
+def unpack_pattern(text: bytes) -> WorkerPattern:
+    """What `pack_pattern` made.
+
+    Raises:
+        ValueError: It is no pattern (msgspec's errors are ValueErrors), or its columns do not fit together, or its
+            groups name too many ranks, or ranks that no job has.
+    """
+    wire = _DECODER.decode(text)
+    groups = _groups(wire.process_groups)
+    values: dict[str, Any] = {name: getattr(wire, name) for name in WorkerPattern.__struct_fields__}
+    rows = wire.functions
+    values["functions"] = _table(rows) if isinstance(rows, WireTable) else tuple(map(_with_kept_key, rows))
+    values["process_groups"] = groups
+    return WorkerPattern(**values)
+
+
+def _groups(groups: tuple[_WireGroup, ...]) -> tuple[ProcessGroup, ...]:
+    if sum(map(_size, groups)) > _MOST_MEMBERS:
+        raise ValueError(f"its process groups name more than {_MOST_MEMBERS} ranks")
+    return tuple(map(_GROUPS.group, groups))
+
+
+def _table(wire: WireTable) -> RowTable:
+    """The rows that travelled so."""
+    numbers = np.frombuffer(wire.numbers, dtype="<f8")
+    resource, ends = np.frombuffer(wire.resource, dtype="<i4"), np.frombuffer(wire.ends, dtype="<i8")
+    rows = len(wire.keys)
+    is_older = rows > 0 and numbers.size == (len(NUMBERS) - 1) * rows
+    if is_older:
+        numbers = np.insert(numbers.reshape(-1, rows), NUMBERS.index(_NEWEST), 0.0, axis=0).ravel()
+    if (numbers.size, resource.size, ends.size) != (len(NUMBERS) * rows, rows, rows):
+        raise ValueError(f"columns of {numbers.size}, {resource.size} and {ends.size} values are not {rows} rows")
+    columns = numbers.reshape(len(NUMBERS), rows)
+    if rows:
+        counts = columns[-len(COUNTS) :]
+        if not (counts.min() >= 0 and counts.max() <= _MOST_COUNT):  # not a number is neither
+            raise ValueError("a count in it is none")
+        if not 0 <= resource.min() <= resource.max() < len(wire.resources):
+            raise ValueError("a row's resource has no name")
+        if ends[0] < 0 or ends[-1] != len(wire.series) or (ends[1:] < ends[:-1]).any():
+            raise ValueError("its series have no ends")
+    return RowTable(
+        keys=tuple(map(_KEYS.__getitem__, wire.keys)),
+        numbers=columns,
+        resources=wire.resources,
+        resource=resource,
+        series=wire.series,
+        ends=ends,
+    )
+
+
+def _with_kept_key(row: FunctionPattern) -> FunctionPattern:
+    """A row as version 0.1.0 sent it, with the key that others have, too."""
+    return msgspec.structs.replace(row, key=_KEYS[msgspec.msgpack.encode(row.key)])
+
+
+def packed_group(group: ProcessGroup) -> ProcessGroup:
+    """The group as it travels."""
+    ranks = group.ranks
+    if len(ranks) < _LONG_LIST:
+        return group
+    span = ranks[0], ranks[1] - ranks[0], len(ranks)
+    if span[1] <= 0 or ranks != _members(*span):
+        return group
+    return _WireGroup(name=group.name, description=group.description, backend=group.backend, span=span)
+
+
+def _size(group: _WireGroup) -> int:
+    """How many ranks a group names; its span is checked before anything is built from it."""
+    if group.span is None:
+        return len(group.ranks)
+    first, step, count = group.span
+    if first < 0 or step <= 0 or not 0 <= count <= _MOST_MEMBERS or first + step * count > _MOST_RANK:
+        raise ValueError(f"{count} ranks from {first} in steps of {step} are no process group")
+    return count
+
+
+def _members(first: int, step: int, count: int) -> tuple[int, ...]:
+    return tuple(range(first, first + step * count, step))
+
 
 #: zlib's interface, a fifth quicker for patterns; the type stubs lack `error`.
 _ng: Any = zlib_ng

@@ -92,7 +92,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
         event_budget: Trace events per worker that the host's scratch directory has room for; 0 = unknown.
         waiting: The job has other hosts, and their collector is being looked for: open no window yet.
         parts: What parts of other packages tell their like in the collector, by name; see `eroica.parts`.
-        protocol: Version of what the agent says; see `eroica.wire.version`. Older agents do not say theirs, which is 1.
+        protocol: Version of what the agent says; see `refusal`. Older agents do not say theirs, which is 1.
     """
 
     host: str
@@ -229,3 +229,36 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerStatus, ...] = ()
     windows: tuple[WindowLine, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+# --- versions ---
+
+
+#: Version of what agents and the collector say to each other.
+PROTOCOL = 1
+
+
+class _Spoken(msgspec.Struct):
+    protocol: int = 1  # what Eroica said before there was a number
+
+
+def spoken_in(message: bytes) -> int:
+    """The version that a message is of, whatever else is in it; ours where that cannot be told."""
+    try:
+        return msgspec.msgpack.decode(message, type=_Spoken).protocol
+    except (ValueError, RecursionError):
+        return PROTOCOL
+
+
+def refusal(theirs: int, they: str, we: str) -> str:
+    """Why two sides do not work together, in one sentence; "" where they do.
+
+    Args:
+        theirs: The other side's version.
+        they: Who that is.
+        we: Who we are.
+    """
+    if abs(theirs - PROTOCOL) <= 1:
+        return ""
+    older = they if theirs < PROTOCOL else we
+    return f"{they} speaks version {theirs} and {we} version {PROTOCOL}, more than one release apart: upgrade {older}"

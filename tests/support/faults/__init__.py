@@ -4,10 +4,10 @@ from types import ModuleType
 
 from eroica import demo
 from eroica.demo import Fault, FaultPlan, Injection, plans_from_environment, read_plans
-from eroica.demo import kinds as demo_kinds
-from support.faults.copying import write_training
+from eroica.demo import faults as demo_kinds
 from support.faults.hosts import HOSTS
 from support.faults.loading import LOADING
+from support.faults.rehearsal import write_training
 from support.faults.stalls import STALLS
 from support.faults.steps import STEPS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from eroica.demo import expected
-from eroica.demo.expected import Judgement, names_workers, shows
-from eroica.demo.plan import FaultPlan
+from eroica.demo import rehearsal as demo
+from eroica.demo.faults import FaultPlan
+from eroica.demo.rehearsal import Judgement, names_workers, shows
 from eroica.model.verdict import Finding, Verdict
 
 LAYOUTS = ("ddp", "fsdp2", "pipeline")
@@ -16,7 +16,7 @@ _COPIES = ("ddp", "fsdp2")
 
 
 @dataclass(frozen=True)
-class Expectation(expected.Expectation):
+class Expectation(demo.Expectation):
     """The right answer to one fault, and the job in which it can be there.
 
     Attributes:
@@ -291,9 +291,9 @@ def _causes(verdict: Verdict) -> Iterator[Finding]:
 
 def judge(verdict: Verdict, fault: str, worker: int) -> Judgement:
     """Whether `verdict` names `fault`, a key of `EXPECTED`, which `worker` was asked to have."""
-    return expected.judge(verdict, fault, culprit(fault, worker), EXPECTED[fault])
+    return demo.judge(verdict, fault, culprit(fault, worker), EXPECTED[fault])
 
 
 def judge_parts(verdict: Verdict, fault: str, worker: int) -> dict[str, bool]:
-    """What is right of the same; see `eroica.demo.expected.judge_parts`."""
-    return expected.judge_parts(verdict, culprit(fault, worker), EXPECTED[fault])
+    """What is right of the same; see `eroica.demo.rehearsal.judge_parts`."""
+    return demo.judge_parts(verdict, culprit(fault, worker), EXPECTED[fault])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from eroica.demo.fault import Fault, Place, end_program, start_program
+from eroica.demo.faults import Fault, Place, end_program, start_program
 from eroica.errors import UsageError
 
 HOUSEKEEPING_PROGRAM = Path(__file__).with_name("housekeeping.py")

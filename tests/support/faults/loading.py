@@ -6,8 +6,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from eroica.demo.fault import Fault, Place
-from eroica.demo.kinds import SlowLoader, SteeredFault
+from eroica.demo.faults import Fault, Place, SlowLoader, SteeredFault
 from support.faults.stalls import StorageFault
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -9,9 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.demo import rehearsal
-from eroica.demo.plan import FaultPlan
-from support.faults.copying import write_training
+from eroica.demo.faults import FaultPlan
 from support.faults.expected import EXPECTED, Expectation, culprit, demo_plan
+
+TRAINING = Path(__file__).with_name("training")
+
+
+def write_training(directory: Path, package: str = "tinylm", rename: Mapping[str, str] | None = None) -> Path:
+    """Write the training that can have all faults as one package; see `eroica.demo.rehearsal.write_training`."""
+    for source in (TRAINING, rehearsal.TRAINING):
+        script = rehearsal.write_training(directory, package, rename, source, "train")
+    for path in (directory / package).glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(re.sub(r"\beroica\.demo\.training\.?(?=[\w ])", ".", text), encoding="utf-8")
+    return script
 
 
 @dataclass(frozen=True)

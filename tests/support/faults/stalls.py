@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from eroica.demo.fault import Fault, HookedFault, Place, end_program, start_program
-from eroica.demo.kinds import THROTTLE_PROGRAM
+from eroica.demo.faults import THROTTLE_PROGRAM, Fault, HookedFault, Place, end_program, start_program
 
 STORAGE_PROGRAM = Path(__file__).with_name("storage.py")
 

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from eroica.demo.fault import Fault, HookedFault, Place, end_program, start_program
+from eroica.demo.faults import Fault, HookedFault, Place, end_program, start_program
 from support.faults.stalls import STORAGE_PROGRAM
 
 

@@ -31,8 +31,8 @@ from typing import Any
 import click
 import msgspec
 from eroica.errors import UsageError
+from eroica.wire.address import is_loopback
 from eroica.wire.admission import ThreadFront
-from eroica.wire.network import is_loopback
 
 from eroica_c4d import steered
 from eroica_c4d.records import Order

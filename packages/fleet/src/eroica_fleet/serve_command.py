@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 from eroica.errors import UsageError
-from eroica.wire.network import Endpoint
+from eroica.wire.address import Endpoint
 
 _LISTEN = "127.0.0.1:8470"
 

@@ -18,10 +18,9 @@ import sqlalchemy as sa
 import uvicorn
 from eroica.errors import UnavailableError, UsageError
 from eroica.fleet.records import Receipt
-from eroica.wire.files import write_secret
+from eroica.wire.address import Endpoint, is_loopback, listening
 from eroica.wire.guarded_server import IsKnown, Server, config_for, header_in
-from eroica.wire.network import Endpoint, is_loopback, listening
-from eroica.wire.places import private_directory
+from eroica.wire.places import private_directory, write_secret
 from starlette.applications import Starlette
 from starlette.requests import cookie_parser
 from starlette.responses import Response

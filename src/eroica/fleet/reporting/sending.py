@@ -19,8 +19,8 @@ from eroica.errors import InputError, UsageError
 from eroica.fleet.records import OURS, Batch, Beat, Piece, Receipt, WindowOrder
 from eroica.fleet.reporting.spool import KeptBeat, Spool
 from eroica.settings import Settings
+from eroica.wire.address import is_loopback
 from eroica.wire.codec import decode_message
-from eroica.wire.network import is_loopback
 
 log = logging.getLogger("eroica.fleet")
 

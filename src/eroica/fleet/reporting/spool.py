@@ -31,8 +31,7 @@ from eroica import __version__
 from eroica.archive.load import MOST_JSON_BYTES
 from eroica.fleet.records import Beat, Piece, RunFacts
 from eroica.wire.codec import UNDECODABLE
-from eroica.wire.files import write_whole
-from eroica.wire.places import private_directory, private_file, read_private
+from eroica.wire.places import private_directory, private_file, read_private, write_whole
 
 log = logging.getLogger("eroica.fleet")
 

@@ -39,7 +39,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--checkpoint-every", type=int, default=0, help="iterations between checkpoints; 0 = never")
     parser.add_argument("--directory", type=Path, default=Path(), help="where checkpoints go")
     parser.add_argument("--pace-ms", type=float, default=0.0, help="sleep so long in each step, as if it computed")
-    parser.add_argument("--fault", default=None, help="a fault plan, JSON or name:key=value; else EROICA_FAULT")
+    parser.add_argument("--fault", default=None, help="a fault plan, name:key=value,key=value; else EROICA_FAULT")
     return parser.parse_args(arguments)
 
 

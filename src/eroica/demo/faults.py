@@ -1,0 +1,450 @@
+"""The five faults of the demo: storage, collections, processor, Python code, and a collective that one worker skips."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, ClassVar, NamedTuple
+
+from eroica.errors import UsageError
+
+VARIABLE = "EROICA_FAULT"
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """One fault in one job.
+
+    Attributes:
+        name: Which fault, a key of `FAULTS`.
+        worker: Global rank of the worker that has it; None = every worker.
+        from_iteration: First iteration with the fault, counted from 0.
+        until: First iteration without it again; None = it stays.
+        options: Numbers of the fault itself; what is missing has the fault's default.
+    """
+
+    name: str
+    worker: int | None = None
+    from_iteration: int = 0
+    until: int | None = None
+    options: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("worker", "from_iteration", "until"):
+            value = getattr(self, name)
+            if value is None and name != "from_iteration":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise UsageError(f"{name} of a fault plan must be a whole number >= 0, not {value!r}")
+        for option, value in self.options.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+                raise UsageError(f"fault option {option} must be a number >= 0, not {value!r}")
+
+    def hits(self, worker: int) -> bool:
+        """Whether `worker` (a global rank) has the fault at all."""
+        return self.worker is None or self.worker == worker
+
+    def is_active(self, iteration: int) -> bool:
+        """Whether the fault is there in `iteration`."""
+        return self.from_iteration <= iteration and (self.until is None or iteration < self.until)
+
+    def __str__(self) -> str:
+        """The form that `read_plans` and `EROICA_FAULT` take."""
+        told = {"worker": self.worker, "from_iteration": self.from_iteration, "until": self.until, **self.options}
+        return f"{self.name}:{','.join(f'{name}={value}' for name, value in told.items() if value is not None)}"
+
+
+def read_plans(text: str) -> tuple[FaultPlan, ...]:
+    """Plans of the form `name:key=number,key=number`, with ";" between them; none for "" and "none".
+
+    Raises:
+        UsageError: A plan has another form, or a value is out of range. Whether a fault of that name exists is checked
+            by `inject`.
+    """
+    return tuple(_plan(part.strip()) for part in text.split(";") if part.strip() not in ("", "none"))
+
+
+def plans_from_environment(environ: Mapping[str, str] | None = None) -> tuple[FaultPlan, ...]:
+    """Plans in `EROICA_FAULT`, none if it is not set."""
+    return read_plans((os.environ if environ is None else environ).get(VARIABLE, ""))
+
+
+def _plan(text: str) -> FaultPlan:
+    name, _, rest = text.partition(":")
+    values: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, _, value = part.partition("=")
+        try:
+            values[key.strip()] = json.loads(value)
+        except ValueError:
+            raise UsageError(f"fault plan {text!r}: {part!r} is not key=number") from None
+    known = {key: values.pop(key) for key in ("worker", "from_iteration", "until") if key in values}
+    return FaultPlan(name.strip(), **known, options=values)
+
+
+class Place(NamedTuple):
+    """Where a fault is built in.
+
+    Attributes:
+        worker: This worker's global rank.
+        workers: Workers of the job.
+        parts: What can be built in, by name ("dataset", "forward", "objects", ...).
+        callbacks: What the training calls after each step, with the step's number.
+    """
+
+    worker: int
+    workers: int
+    parts: dict[str, Any]
+    callbacks: list[Callable[[int], None]]
+
+
+@dataclass
+class Fault:
+    """Base: does nothing."""
+
+    name: ClassVar[str] = "none"
+    resource: ClassVar[str] = "nothing"
+
+    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
+        """The dataset that the loader shall read; called once, before the loader exists."""
+        return dataset
+
+    def wrap_collate(self, collate: Any, place: Place) -> Any:
+        """What the loader shall make batches with; called once, before the loader exists."""
+        return collate
+
+    def prepare(self, model: Any, place: Place) -> None:
+        """Called once on every worker of the job, with the fault or not, before the first iteration."""
+
+    def start(self, model: Any, place: Place) -> None:
+        """The fault is there from now on."""
+
+    def stop(self) -> None:
+        """It is gone from now on; also called when the job ends."""
+
+    def close(self) -> None:
+        """The training is over, whether the fault was ever there or not: end what was built in before it."""
+
+
+@dataclass
+class HookedFault(Fault):
+    """Base of faults that a torch hook brings into the training, in front of each forward pass."""
+
+    handle: Any = field(default=None, init=False, repr=False)
+
+    def build(self, place: Place) -> Any:
+        """The part that is hooked in."""
+        raise NotImplementedError
+
+    def start(self, model: Any, place: Place) -> None:
+        """Hook it into the user's own module."""
+        if self.handle is None:
+            self.handle = inner_module(model).register_forward_pre_hook(self.build(place))
+
+    def stop(self) -> None:
+        """Unhook it; what it holds goes with it."""
+        if self.handle is not None:
+            self.handle.remove()
+        self.handle = None
+
+
+def inner_module(model: Any) -> Any:
+    """The user's own module behind a wrapper such as `DistributedDataParallel`."""
+    return getattr(model, "module", model)
+
+
+def start_program(program: Path, *arguments: object, **streams: Any) -> subprocess.Popen[bytes]:
+    """Start one of our programs beside this process, out of reach of the terminal's Ctrl-C."""
+    command = [sys.executable, "-I", "-S", str(program), *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
+
+
+def end_program(program: subprocess.Popen[bytes] | None) -> None:
+    """End it, if there is one, and wait until it is gone."""
+    if program is None:
+        return
+    program.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        program.wait(timeout=5)
+    if program.stdout is not None:
+        program.stdout.close()
+
+
+THROTTLE_PROGRAM = Path(__file__).with_name("throttle.py")
+
+
+@dataclass
+class SteeredFault(Fault):
+    """Base of faults that a shared number steers, which loader processes see change."""
+
+    number: Any = field(default=None, init=False, repr=False)
+    now: float = field(default=0.0, init=False, repr=False)
+
+    def strength(self) -> float:
+        """The number while the fault is there."""
+        raise NotImplementedError
+
+    def shared_number(self) -> Any:
+        """The number, to be given to a part."""
+        if self.number is None:
+            self.number = multiprocessing.get_context("spawn").RawValue(ctypes.c_double, self.now)
+        return self.number
+
+    def start(self, model: Any, place: Place) -> None:
+        """Strong from now on."""
+        self._set(self.strength())
+
+    def stop(self) -> None:
+        """Without effect again."""
+        self._set(0.0)
+
+    def _set(self, number: float) -> None:
+        self.now = number
+        if self.number is not None:
+            self.number.value = number
+
+
+@dataclass
+class SlowLoader(SteeredFault):
+    """The worker's dataset waits for storage: each item takes `seconds` more, on no processor at all.
+
+    Works in loader processes too. There the loader prefetches, so it costs nothing until items take longer than
+    iteration x loader processes / batch.
+    """
+
+    name: ClassVar[str] = "slow-loader"
+    resource: ClassVar[str] = "storage"
+    seconds: float = 0.0075
+
+    def strength(self) -> float:
+        """Seconds per item."""
+        return self.seconds
+
+    def wrap_dataset(self, dataset: Any, place: Place) -> Any:
+        """The dataset behind slow storage; slow once the fault is there."""
+        return place.parts["dataset"](dataset, self.shared_number())
+
+
+@dataclass
+class GcPause(HookedFault):
+    """Cyclic garbage collections that wander over the workers, in one iteration of `every` on average.
+
+    Python's own collector does the work, on one core, holding the interpreter lock: it frees a tenth of `entries` small
+    cycles and looks at every object of the process (torch alone brings some 200,000). Which worker has its turn, if
+    any, is drawn anew each time, the same draw on all: nobody is slower than the others over a minute, but all wait.
+    """
+
+    name: ClassVar[str] = "gc-pause"
+    resource: ClassVar[str] = "one core, interpreter lock"
+    entries: float = 40_000
+    every: float = 3
+
+    def build(self, place: Place) -> Any:
+        """The heap, which takes a moment, and the turns."""
+        return place.parts["objects"](int(self.entries), place.worker, round(place.workers * max(1.0, self.every)))
+
+
+@dataclass
+class SlowCompute(Fault):
+    """The worker's process runs `run_ms` and is stopped `stop_ms`, over and over, by a program beside it.
+
+    The same work takes longer, whatever it is: what a throttled or stolen processor looks like from inside.
+    """
+
+    name: ClassVar[str] = "slow-compute"
+    resource: ClassVar[str] = "processor speed"
+    run_ms: float = 4.0
+    stop_ms: float = 16.0
+    helper: Any = field(default=None, init=False, repr=False)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Start the program beside this process."""
+        if self.helper is None:
+            self.helper = start_program(THROTTLE_PROGRAM, os.getpid(), self.run_ms, self.stop_ms)
+
+    def stop(self) -> None:
+        """End it and wait until it is gone: the process runs freely afterwards."""
+        end_program(self.helper)
+        self.helper = None
+
+
+@dataclass
+class SlowPython(HookedFault):
+    """More pure Python in front of each forward pass: `tokens` turns of a small loop, on one core."""
+
+    name: ClassVar[str] = "slow-python"
+    resource: ClassVar[str] = "one core, interpreter lock"
+    tokens: float = 180_000
+
+    def build(self, place: Place) -> Any:
+        """The loop."""
+        return place.parts["forward"](int(self.tokens))
+
+
+@dataclass
+class Hang(Fault):
+    """The worker skips one collective that all others enter, and goes on to the next one: a desynchronized job.
+
+    Before each forward pass all workers agree on a number in a process group made for it. That has its price, so the
+    agreement exists only in jobs that have this fault. A skipped collective never ends by itself.
+    """
+
+    name: ClassVar[str] = "hang"
+    resource: ClassVar[str] = "a collective"
+    agreement: Any = field(default=None, init=False, repr=False)
+    handle: Any = field(default=None, init=False, repr=False)
+
+    def prepare(self, model: Any, place: Place) -> None:
+        """Build the agreement into every worker."""
+        if place.workers < 2:
+            raise UsageError("the fault hang needs at least two workers: one cannot miss a collective alone")
+        self.agreement = place.parts["agreement"]()
+        self.handle = inner_module(model).register_forward_pre_hook(self.agreement)
+
+    def start(self, model: Any, place: Place) -> None:
+        """Do not take part the next time."""
+        self.agreement.unchanged = True
+
+    def close(self) -> None:
+        """Unhook it; not before, for all workers must go on to take part in it."""
+        if self.handle is not None:
+            self.handle.remove()
+
+
+FAULTS: dict[str, type[Fault]] = {
+    kind.name: kind for kind in (Fault, SlowLoader, GcPause, SlowCompute, SlowPython, Hang)
+}
+
+
+# --- building them in ---
+
+
+class Injection:
+    """The faults of one worker. As a context manager it takes everything back at the end.
+
+    Args:
+        plans: Plans of the whole job; those of other workers are only prepared for here.
+        place: Which worker this is and what can be built in.
+        kinds: All faults that a plan may name.
+    """
+
+    def __init__(self, plans: Sequence[FaultPlan], place: Place, kinds: Mapping[str, type[Fault]] = FAULTS) -> None:
+        self._place = place
+        everybodys = [(plan, build_fault(plan, kinds)) for plan in plans]
+        self._faults = [(plan, fault) for plan, fault in everybodys if plan.hits(place.worker)]
+        self._unprepared = [fault for _, fault in everybodys]
+        self._running: set[int] = set()
+
+    def dataset(self, dataset: Any) -> Any:
+        """The dataset to give to the loader, wrapped where a plan says so."""
+        for _, fault in self._faults:
+            dataset = fault.wrap_dataset(dataset, self._place)
+        return dataset
+
+    def collate(self, collate: Any) -> Any:
+        """The function that the loader shall make batches with, wrapped where a plan says so."""
+        for _, fault in self._faults:
+            collate = fault.wrap_collate(collate, self._place)
+        return collate
+
+    @property
+    def callbacks(self) -> list[Callable[[int], None]]:
+        """What the training shall call after each step, with the step's number; changes at iteration boundaries."""
+        return list(self._place.callbacks)
+
+    def iteration(self, iteration: int, model: Any) -> None:
+        """Call at the start of each iteration: starts and stops what is due.
+
+        Args:
+            iteration: Its number, from 0, the same on all workers.
+            model: A torch module; hooks go into it.
+        """
+        while self._unprepared:
+            self._unprepared.pop(0).prepare(model, self._place)
+        for number, (plan, fault) in enumerate(self._faults):
+            if plan.is_active(iteration) == (number in self._running):
+                continue
+            if number in self._running:
+                self._running.remove(number)
+                fault.stop()
+            else:
+                self._running.add(number)
+                fault.start(model, self._place)
+
+    def close(self) -> None:
+        """Stop everything that runs and end what was built in."""
+        for number in sorted(self._running):
+            self._faults[number][1].stop()
+        self._running.clear()
+        for _, fault in self._faults:
+            fault.close()
+
+    def __enter__(self) -> Injection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def build_fault(plan: FaultPlan, kinds: Mapping[str, type[Fault]] = FAULTS) -> Fault:
+    """The fault that `plan` names, one of `kinds`, with its options.
+
+    Raises:
+        UsageError: There is no such fault or it has no such option; the text lists what there is.
+    """
+    kind = kinds.get(plan.name)
+    if kind is None:
+        raise UsageError(f"no fault is called {plan.name!r}; there are {', '.join(kinds)}")
+    known = {item.name for item in fields(kind) if item.init}
+    unknown = sorted(set(plan.options) - known)
+    if unknown:
+        raise UsageError(f"{plan.name} has no option {', '.join(unknown)}; it has {', '.join(sorted(known)) or 'none'}")
+    return kind(**plan.options)
+
+
+def inject(
+    *plans: FaultPlan,
+    worker: int | None = None,
+    workers: int | None = None,
+    code: ModuleType | None = None,
+    kinds: Mapping[str, type[Fault]] = FAULTS,
+) -> Injection:
+    """Prepare faults for this worker.
+
+    Args:
+        *plans: What to inject; none given = what `EROICA_FAULT` says.
+        worker: Global rank of this process, default `RANK`, else 0.
+        workers: Workers of the job, default `WORLD_SIZE`, else 1.
+        code: A module with `PARTS` like `eroica.demo.training.tokens`, which is the default.
+        kinds: All faults that a plan may name.
+
+    Raises:
+        UsageError: A plan names an unknown fault, option or worker.
+
+    Example:
+        >>> faults = inject(FaultPlan("slow-loader", worker=2, from_iteration=150))
+        >>> dataset = faults.dataset(["a", "b"])
+        >>> for iteration in range(3):
+        ...     faults.iteration(iteration, model=None)
+        >>> faults.close()
+    """
+    if code is None:
+        from eroica.demo.training import tokens
+
+        code = tokens
+    chosen = plans or plans_from_environment()
+    worker = int(os.environ.get("RANK", "0")) if worker is None else worker
+    workers = int(os.environ.get("WORLD_SIZE", "1")) if workers is None else workers
+    return Injection(chosen, Place(worker, workers, code.PARTS, []), kinds)
