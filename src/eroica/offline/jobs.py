@@ -19,7 +19,7 @@ import re
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePath
@@ -101,7 +101,8 @@ def group(recordings: Sequence[Recording]) -> Grouping:
             kept, unknown = [of_rank(file, 0) for file in unknown], []
         places[place] = [file for file in kept if file.rank >= 0]
         unranked += [_listed(unknown)] if unknown else []
-    merged = _merge({place: files for place, files in places.items() if files}, alone)
+    held = {place: files for place, files in places.items() if files}
+    merged = merge_siblings(held, lambda members: _are_parts([held[place] for place in members]), alone)
     names = name_places(list(merged))
     spans: list[Span] = []
     for shared, members in merged.items():
@@ -142,19 +143,22 @@ def _is_one_worker(files: Sequence[TraceSummary]) -> bool:
 # ---------------------------------------------------------------------- directories
 
 
-def _merge(places: Mapping[str, Sequence[TraceSummary]], alone: set[str]) -> dict[str, list[str]]:
-    """Return name of the whole -> directories that hold parts of the same recordings.
+def merge_siblings(
+    places: Collection[str], are_parts: Callable[[Sequence[str]], bool], alone: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """Return name of the whole -> directories that hold parts of it.
 
     Args:
-        places: Directory -> its files, at least one each.
-        alone: Directories whose ranks were only assumed.
+        places: Directories.
+        are_parts: Whether directories beside each other hold parts of one whole.
+        alone: Directories that are no part of another whole.
     """
     siblings: dict[str, list[str]] = defaultdict(list)
-    for place in sorted(places.keys() - alone):
+    for place in sorted(set(places).difference(alone)):
         siblings[str(PurePath(place).parent)].append(place)
     merged = {place: [place] for place in places}
     for parent, members in siblings.items():
-        if parent not in places and len(members) > 1 and _are_parts([places[place] for place in members]):
+        if parent not in places and len(members) > 1 and are_parts(members):
             merged[parent] = [place for place in members if merged.pop(place)]
     return merged
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import PurePath
 
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.errors import EroicaError, InputError, UsageError
@@ -12,7 +11,7 @@ from eroica.model.look import Blockage, HostLooks, ProcessLook, WorkerLook
 from eroica.model.window import Window
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.offline.discover import Source
-from eroica.offline.jobs import Part, name_places
+from eroica.offline.jobs import Part, merge_siblings, name_places
 from eroica.settings import Settings
 from eroica.trace.flight import FlightDump, read_dump
 
@@ -44,25 +43,19 @@ def parts_of_dumps(sources: Sequence[Source], settings: Settings, problems: list
         if dump.rank in places[source.place]:
             problems.append(InputError(f"{source.path} is a second dump of worker {dump.rank}; it was left out"))
         places[source.place].setdefault(dump.rank, dump)
-    merged = _merged({place: dumps for place, dumps in places.items() if dumps})
+    held = {place: dumps for place, dumps in places.items() if dumps}
+    merged = merge_siblings(held, lambda members: _are_parts([held[place] for place in members]))
     names = name_places(list(merged))
-    return [_part(names[place], list(dumps.values()), settings) for place, dumps in merged.items()]
+    return [
+        _part(names[whole], [dump for place in members for dump in held[place].values()], settings)
+        for whole, members in merged.items()
+    ]
 
 
-def _merged(places: dict[str, dict[int, FlightDump]]) -> dict[str, dict[int, FlightDump]]:
-    siblings: dict[str, list[str]] = defaultdict(list)
-    for place in sorted(places):
-        siblings[str(PurePath(place).parent)].append(place)
-    merged: dict[str, dict[int, FlightDump]] = {}
-    for parent, members in siblings.items():
-        ranks = [rank for place in members for rank in places[place]]
-        worlds = {build_blockage(places[place].values()).world_size for place in members}
-        if len(members) > 1 and len(ranks) == len(set(ranks)) and len(worlds) == 1:
-            whole = parent if parent not in places else members[0]
-            merged[whole] = {rank: dump for place in members for rank, dump in places[place].items()}
-        else:
-            merged.update({place: places[place] for place in members})
-    return merged
+def _are_parts(places: Sequence[dict[int, FlightDump]]) -> bool:
+    ranks = [rank for dumps in places for rank in dumps]
+    worlds = {build_blockage(dumps.values()).world_size for dumps in places}
+    return len(ranks) == len(set(ranks)) and len(worlds) == 1
 
 
 def _part(job: str, dumps: Sequence[FlightDump], settings: Settings) -> Part:
