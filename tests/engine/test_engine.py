@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
 
 import msgspec
-import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -214,34 +210,3 @@ def test_windows_on_disk_are_read_alike_damage_included(cluster: None, tmp_path:
     verdicts = [examine_window("job", saved, (), one).verdict for one in (Settings(engine="local"), ON_RAY)]
     assert without_cost(verdicts[0]) == without_cost(verdicts[1])
     assert leave_out_damaged(patterns) == leave_out_damaged(patterns, OnRay("", "asked for"))
-
-
-@needs_ray
-@pytest.mark.thorough
-def test_a_verdict_stands_whichever_of_rays_workers_are_killed_meanwhile(cluster: None) -> None:
-    patterns = of_a_large_job(512)
-    window = synthesize_window(patterns)
-    wanted = without_cost(analyze("job", window, patterns, settings=Settings(engine="local")))
-    over, killed = threading.Event(), []
-
-    def kill() -> None:
-        while len(killed) < 2 and not over.wait(0.05):
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):  # ended by itself between the list and the question
-                    if process.name().startswith("ray::run_st"):
-                        process.kill()
-                        killed.append(process.pid)
-                        over.wait(2.0)
-                        break
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        deadline = time.monotonic() + 60
-        while len(killed) < 2 and time.monotonic() < deadline:
-            verdict = analyze("job", window, patterns, settings=ON_RAY)
-            assert without_cost(verdict) == wanted and verdict.cost.engine == "ray", verdict.cost
-    finally:
-        over.set()
-        killer.join()
-    assert len(killed) == 2
