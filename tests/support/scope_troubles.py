@@ -56,23 +56,6 @@ class WanderingPause:
 
 
 @dataclass(frozen=True)
-class VariableLengths:
-    """Samples of different length: forward and backward take as long as they are long, the optimizer does not care.
-
-    Attributes:
-        spread: Standard deviation of the logarithm of the length of a worker's batch.
-    """
-
-    spread: float
-
-    def apply(self, draft: Draft) -> None:
-        length_WI = np.exp(draft.noise.normal(0, self.spread, draft.shape))
-        for key in draft.time_us:
-            if key.kind == "compute" and key.phase in ("forward", "backward"):
-                draft.time_us[key] = draft.time_us[key] * length_WI
-
-
-@dataclass(frozen=True)
 class SlowStage:
     """All workers of one pipeline stage compute more slowly than they did.
 
