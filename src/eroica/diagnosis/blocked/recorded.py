@@ -123,7 +123,7 @@ def _absent(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[i
 
 
 def _missed(scene: Scene, waiting: Waiting, rank: int) -> list[Meeting]:
-    """List meetings that wait for this worker; first the one that most of the others have been in longest."""
+    """List the meetings that miss this worker, first the one that is the oldest open one of most waiting workers."""
     nodes = [node for node in waiting.back.get(rank, ()) if node < 0]
     meetings = [waiting.meeting(node) for node in sorted(nodes, reverse=True)]
     return sorted(
