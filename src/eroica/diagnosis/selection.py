@@ -175,7 +175,7 @@ def _weighed(view: View, named: Sequence[Cause]) -> list[Cause]:
 
 
 def _held(view: View, block: Block) -> Floats | None:
-    """Return the share of the time in which stopped processes hold up their transfers; None for other blocks. float64 [W]."""
+    """Return the share of the time in which stopped processes hold up transfers; None for other blocks. float64 [W]."""
     if block.cell != "process" or view.fleet.has_accelerator:
         return None
     return np.where(np.isin(np.arange(view.workers), block.workers), held_share(view.fleet), 0.0)
