@@ -8,7 +8,7 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from support import FleetPlan, Trouble, synthesize, synthesize_window
-from support.scope_troubles import WanderingHold, WanderingPause
+from support.scope_troubles import WanderingPause
 
 
 def judge(
@@ -33,10 +33,6 @@ def test_what_somebody_does_in_each_iteration_is_told_once_and_as_wandering(work
     found = only_cause(judge(pause, seed=seed, workers=workers))
     assert found.function is not None and found.function.name == "shuffle"
     assert found.gain == pytest.approx(0.47, abs=0.05)
-
-
-def test_hold_ups_while_run_queues_are_as_before_are_no_contention() -> None:
-    assert only_cause(judge(WanderingHold(1.8), workers=8)).cause == "compute-slow"
 
 
 @pytest.mark.parametrize(("workers", "count"), [(2, 20), (4, 20), (8, 20), (64, 4)])

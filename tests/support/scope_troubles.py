@@ -23,26 +23,6 @@ def _wandering(draft: Draft, chance: float = 0.8) -> Floats:
 
 
 @dataclass(frozen=True)
-class WanderingHold:
-    """In most iterations other workers are held up, in all they do, as by other processes that wander.
-
-    Attributes:
-        factor: By how much everything takes longer on the held.
-        queue: Added to everybody's run-queue wait.
-    """
-
-    factor: float
-    queue: float = 0.0
-
-    def apply(self, draft: Draft) -> None:
-        longer_WI = 1 + (self.factor - 1) * _wandering(draft)
-        for key in draft.time_us:
-            draft.time_us[key] = draft.time_us[key] * longer_WI
-        for facts in draft.facts:
-            facts["run_queue_wait"] += self.queue
-
-
-@dataclass(frozen=True)
 class WanderingPause:
     """In most iterations another worker spends `ms` in one Python function, outside the model."""
 
