@@ -130,17 +130,6 @@ def test_waiting_in_a_read_is_slow_storage(seed: int, frames: tuple[str, ...], l
     assert any(frames[-1] in sentence for sentence in found.evidence)
 
 
-# --- other code ---
-
-
-@seeds
-def test_a_program_started_in_the_loop_is_told(seed: int) -> None:
-    frames = ("probe (project/train.py:70)", "run (subprocess.py:505)", "communicate (subprocess.py:1150)")
-    found = only_cause(verdict_on(Calls(frames, (1,), 20), seed=seed), "python-on-critical-path", (1,))
-    assert found.function.name == "probe"
-    assert any("another program" in sentence for sentence in found.evidence)
-
-
 # --- what runs elsewhere ---
 
 

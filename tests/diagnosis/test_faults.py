@@ -11,7 +11,6 @@ from support import (
     BackwardHook,
     BusyHost,
     FleetPlan,
-    GarbagePauses,
     SlowCompute,
     SlowLoader,
     SlowPython,
@@ -91,24 +90,6 @@ def test_a_function_explains_a_job_that_got_far_slower_yet_since_the_trigger_saw
     assert window.baseline_iteration_s
     window = msgspec.structs.replace(window, current_iteration_s=1.3 * window.baseline_iteration_s)
     check(analyze("job", window, patterns), "python-on-critical-path", EVERYBODY, "_score_tokens")
-
-
-@seeds
-@pytest.mark.parametrize("trouble", [SlowLoader((2,), 25), SlowCompute((2,), 1.4)], ids=["loading", "slow"])
-def test_somebody_who_was_always_late_does_not_hide_what_all_do_now(trouble: Trouble, seed: int) -> None:
-    healthy = synthesize(FleetPlan(seed=seed + 10_000, workers=8), [trouble], 1)
-    patterns = synthesize(FleetPlan(seed=seed, workers=8), [trouble, SlowPython(30)], 2)
-    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns)
-    assert "_score_tokens" in {one.function.name for one in verdict.findings if one.role == "cause"}, verdict.summary
-
-
-@seeds
-@pytest.mark.parametrize("ms", [30, 80, 200])
-def test_wandering_collections_accuse_nobody(seed: int, ms: float) -> None:
-    verdict = verdict_on(GarbagePauses(ms), seed=seed)
-    check(verdict, "garbage-collection", ())
-    assert verdict.cause is not None
-    assert verdict.cause.scope == "rotating"
 
 
 @seeds

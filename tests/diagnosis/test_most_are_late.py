@@ -10,7 +10,7 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowCompute, SlowLoader, Trouble, synthesize, synthesize_window
-from support.fleet import Draft, causes
+from support.fleet import causes
 from support.troubles import BackwardHook
 
 Made = Callable[[tuple[int, ...]], Trouble]
@@ -20,17 +20,6 @@ MAKERS: dict[str, Made] = {
     "hook": lambda workers: BackwardHook(workers, 40),
     "compute": lambda workers: SlowCompute(workers, 1.6, "throttled"),
 }
-
-
-class LessWork:
-    """All operators of some workers are shorter than everybody else's, and always were."""
-
-    def __init__(self, workers: tuple[int, ...], share: float) -> None:
-        self.workers, self.share = workers, share
-
-    def apply(self, draft: Draft) -> None:
-        for key in draft.time_us:
-            draft.time_us[key][list(self.workers)] *= self.share
 
 
 def judge(*troubles: Trouble, workers: int, baseline: bool = True, seed: int = 0) -> Verdict:
@@ -83,13 +72,3 @@ def test_the_scope_is_some_where_anybody_is_in_time_and_waits(late: int, workers
 def test_the_scope_is_all_where_all_are_late(kind: str, seed: int) -> None:
     verdict = judge(MAKERS[kind]((0, 1, 2, 3)), workers=4, seed=seed)
     assert [(one.workers, one.scope) for one in causes(verdict)] == [((0, 1, 2, 3), "all")], verdict.summary
-
-
-@seeds
-def test_workers_that_always_had_less_to_do_are_no_measure_for_a_job_that_got_slower(seed: int) -> None:
-    """Two of five wait, as they always did; what is new is on one of the others."""
-    fixed = LessWork((3, 4), 0.4)
-    before = synthesize(FleetPlan(workers=5, seed=seed), [fixed], 1)
-    patterns = synthesize(FleetPlan(workers=5, seed=seed, draw=1), [fixed, SlowLoader((1,), 60)], 2)
-    verdict = analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
-    assert [(one.workers, one.scope) for one in causes(verdict)] == [((1,), "some")], verdict.summary

@@ -156,11 +156,3 @@ def test_processes_on_a_slow_workers_device_are_named(seed: int) -> None:
     found = verdict.cause
     assert found is not None and (found.cause, found.workers) == ("sibling-process", (3,)), verdict.summary
     assert "infer (pid 903)" in " ".join(found.evidence)
-
-
-@seeds
-def test_processes_that_hold_memory_on_every_device_do_not_explain_one_slow_device(seed: int) -> None:
-    verdict = verdict_on(
-        [SlowCompute((3,), 1.4, "none")], seed, lambda all_: on_device(all_, range(8), 0.0), accelerator=True
-    )
-    assert verdict.cause is not None and verdict.cause.cause == "compute-slow", verdict.summary

@@ -326,12 +326,6 @@ def test_a_device_that_idles_outside_of_operators_names_no_function() -> None:
 # --- few iterations ---
 
 
-def test_noise_in_two_iterations_accuses_nobody() -> None:
-    verdicts = [recorded(steps(2, 2, seed=seed, noise=0.05)) for seed in range(25)]
-    assert [accused(verdict) for verdict in verdicts if causes(verdict)] == []
-    assert sum(verdict.verdict == "undetermined" for verdict in verdicts) <= 5
-
-
 def test_what_only_lacks_iterations_is_doubted_and_not_called_healthy() -> None:
     loader = FunctionKey(
         kind="python", name="__next__", stack=("__next__ (torch/utils/data/dataloader.py:720)",), phase="input"

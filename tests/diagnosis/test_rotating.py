@@ -8,7 +8,7 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from support import FleetPlan, Trouble, synthesize, synthesize_window
-from support.scope_troubles import VariableLengths, WanderingHold, WanderingPause
+from support.scope_troubles import WanderingPause
 
 
 def judge(
@@ -25,9 +25,6 @@ def only_cause(verdict: Verdict) -> Finding:
     return found
 
 
-fleets = pytest.mark.parametrize(("workers", "accelerator"), [(4, False), (8, True), (32, False)])
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("workers", [3, 4])
 def test_what_somebody_does_in_each_iteration_is_told_once_and_as_wandering(workers: int, seed: int) -> None:
@@ -36,20 +33,6 @@ def test_what_somebody_does_in_each_iteration_is_told_once_and_as_wandering(work
     found = only_cause(judge(pause, seed=seed, workers=workers))
     assert found.function is not None and found.function.name == "shuffle"
     assert found.gain == pytest.approx(0.47, abs=0.05)
-
-
-def test_hold_ups_while_run_queues_are_as_before_are_no_contention() -> None:
-    assert only_cause(judge(WanderingHold(1.8), workers=8)).cause == "compute-slow"
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("purpose", ["manual", "slow"])
-def test_differences_no_larger_than_what_waiting_for_a_core_makes_are_no_uneven_loads(
-    seed: int, purpose: WindowPurpose
-) -> None:
-    """Threads of these fleets wait for a core 20 to 30 % of the time."""
-    verdict = judge(VariableLengths(0.15), seed=seed, purpose=purpose, workers=4, cores=8)
-    assert [one.cause for one in verdict.findings if one.role == "cause"] == [], verdict.summary
 
 
 @pytest.mark.parametrize(("workers", "count"), [(2, 20), (4, 20), (8, 20), (64, 4)])

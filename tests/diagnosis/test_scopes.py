@@ -108,15 +108,6 @@ def test_a_stage_that_became_slow_as_a_whole_is_no_structure(seed: int, stage: i
     assert not any("structurally" in note for note in verdict.coverage.notes)
 
 
-@seeds
-def test_a_function_that_has_always_made_a_stage_long_has_not_made_the_job_slower(seed: int) -> None:
-    plan, hook = {"workers": 4, "stages": 2, "seed": seed}, BackwardHook((0, 2), 60)
-    patterns = synthesize(FleetPlan(**plan), [hook, SlowLoader((0,), 80)], 2)
-    past = synthesize(FleetPlan(**plan, draw=1), [hook], 1)
-    verdict = analyze("job", synthesize_window(patterns, "slow", past), patterns, past)
-    assert (cause(verdict).cause, cause(verdict).workers) == ("slow-data-loading", (0,)), verdict.summary
-
-
 def test_stated_roles_decide_who_is_compared() -> None:
     """Workers 1, 3, 5 and 7 have a longer stage; said to be of one role with the others they are all late."""
     plan = {"workers": 8, "stages": 2, **DEVICES}

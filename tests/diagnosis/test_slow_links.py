@@ -11,8 +11,6 @@ from support import (
     FleetPlan,
     SlowCompute,
     SlowHostLink,
-    SlowLink,
-    SlowLoader,
     Trouble,
     synthesize,
     synthesize_window,
@@ -59,14 +57,6 @@ def test_a_healthy_fleet_on_several_hosts_has_no_slow_link(seed: int, purpose: s
 
 
 @seeds
-def test_slow_communication_of_everybody_is_no_link(seed: int) -> None:
-    for trouble in (SlowHostLink((0, 1, 2), 300), SlowLink(300)):
-        found = verdict_on(trouble, seed=seed).cause
-        assert found is not None
-        assert found.cause == "slow-collective-everywhere"
-
-
-@seeds
 def test_a_slow_host_is_named_as_slow_and_not_as_its_link(seed: int) -> None:
     verdict = verdict_on(SlowCompute((2, 3), 3.0), seed=seed)
     causes = [one for one in verdict.findings if one.role == "cause"]
@@ -78,14 +68,6 @@ def test_without_the_connections_it_is_slow_communication(seed: int) -> None:
     found = verdict_on(SlowHostLink((1,), 300), seed=seed, links=False).cause
     assert found is not None
     assert found.cause == "slow-collective-everywhere"
-
-
-def test_a_late_worker_and_a_slow_link_are_both_named() -> None:
-    verdict = verdict_on(SlowHostLink((1,), 200), SlowLoader((4,), 200), seed=3)
-    causes = {one.cause: one for one in verdict.findings if one.role == "cause"}
-    assert set(causes) == {"slow-link", "slow-data-loading"}
-    assert causes["slow-link"].hosts == ("node-1",)
-    assert causes["slow-data-loading"].workers == (4,)
 
 
 def test_two_hosts_do_not_tell_whose_link_it_is() -> None:

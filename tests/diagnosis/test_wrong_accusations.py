@@ -204,12 +204,6 @@ def test_what_one_worker_has_always_done_more_has_not_made_the_job_slower(seed: 
     assert (verdict.verdict, accused(verdict)) == ("undetermined", []), verdict.summary
 
 
-@seeds
-def test_what_has_grown_since_is_a_cause_though_it_was_there(seed: int) -> None:
-    verdict = verdict_on(Calls(METRICS, (0,), 40), seed=seed, before=(Calls(METRICS, (0,), 22),))
-    assert accused(verdict) == [("python-on-critical-path", (0,))], verdict.summary
-
-
 # --- what uses no core ---
 
 

@@ -5,7 +5,6 @@ from support.standstill import Standstill
 from support.troubles import (
     BackwardHook,
     BusyHost,
-    GarbagePauses,
     LargerBatches,
     SlowCompute,
     SlowHostLink,
@@ -21,7 +20,6 @@ __all__ = [
     "BusyHost",
     "Draft",
     "FleetPlan",
-    "GarbagePauses",
     "LargerBatches",
     "SlowCompute",
     "SlowHostLink",

@@ -23,26 +23,6 @@ def _wandering(draft: Draft, chance: float = 0.8) -> Floats:
 
 
 @dataclass(frozen=True)
-class WanderingHold:
-    """In most iterations other workers are held up, in all they do, as by other processes that wander.
-
-    Attributes:
-        factor: By how much everything takes longer on the held.
-        queue: Added to everybody's run-queue wait.
-    """
-
-    factor: float
-    queue: float = 0.0
-
-    def apply(self, draft: Draft) -> None:
-        longer_WI = 1 + (self.factor - 1) * _wandering(draft)
-        for key in draft.time_us:
-            draft.time_us[key] = draft.time_us[key] * longer_WI
-        for facts in draft.facts:
-            facts["run_queue_wait"] += self.queue
-
-
-@dataclass(frozen=True)
 class WanderingPause:
     """In most iterations another worker spends `ms` in one Python function, outside the model."""
 
@@ -53,23 +33,6 @@ class WanderingPause:
     def apply(self, draft: Draft) -> None:
         time_WI = self.ms * 1e3 * _wandering(draft, self.chance)
         draft.add(draft.loop_frame(self.frame, phase="other"), time_WI, self.chance / draft.shape[0], 0.1)
-
-
-@dataclass(frozen=True)
-class VariableLengths:
-    """Samples of different length: forward and backward take as long as they are long, the optimizer does not care.
-
-    Attributes:
-        spread: Standard deviation of the logarithm of the length of a worker's batch.
-    """
-
-    spread: float
-
-    def apply(self, draft: Draft) -> None:
-        length_WI = np.exp(draft.noise.normal(0, self.spread, draft.shape))
-        for key in draft.time_us:
-            if key.kind == "compute" and key.phase in ("forward", "backward"):
-                draft.time_us[key] = draft.time_us[key] * length_WI
 
 
 @dataclass(frozen=True)

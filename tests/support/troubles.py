@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import FunctionKey
-
 if TYPE_CHECKING:
     from support.fleet import Draft
 
@@ -61,22 +59,6 @@ class SlowLoader:
 
     def apply(self, draft: Draft) -> None:
         Reads(("__getitem__ (project/dataset.py:41)", self.frame), self.workers, self.ms, 0.02).apply(draft)
-
-
-@dataclass(frozen=True)
-class GarbagePauses:
-    """Collections of `ms` that hit each worker with a chance of its own in each iteration."""
-
-    ms: float
-    chance: float = 0.15
-    workers: tuple[int, ...] | None = None
-
-    def apply(self, draft: Draft) -> None:
-        workers = tuple(range(draft.shape[0])) if self.workers is None else self.workers
-        hits = draft.noise.random(draft.shape) < self.chance
-        draft.add(
-            FunctionKey(kind="gc", name="garbage collection"), spend(draft, workers, self.ms) * hits, self.chance, 1.0
-        )
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def too_little(view: View) -> str:
 
 
 def _with_rest(view: View, causes: Sequence[Cause], findings: Sequence[Finding], text: str) -> tuple[str, bool]:
-    """Add what the causes leave of the growth; False if that is most and they are rather wrong than right."""
+    """Add the growth that no cause explains; False if it is most of it and all causes are improbable."""
     inside, _ = growth_of(view)
     explained, loss = explained_us(view, causes), view.loss
     share = explained / max(view.iteration_us, 1e-9)
@@ -296,7 +296,7 @@ def _find_absence(view: View) -> _Absence | None:
 
 
 def _hides(view: View, absence: _Absence, causes: Sequence[Cause]) -> bool:
-    """True if the wait for workers that did not report may cost more than all causes, which then explain nothing.
+    """Return True if waiting for workers that did not report may cost more than all causes together.
 
     Where that wait is no longer than in the baseline window, or there is none, it stands beside causes as a note. A
     cause of kind "collective" is that wait itself.
@@ -340,6 +340,6 @@ def _wait(view: View, absence: _Absence) -> str:
 
 
 def _for_nobody(view: View) -> NDArray[np.float64]:
-    """Return the share of the iteration in collectives that a worker waits for none of the recorded. float64 [W]."""
+    """Return the share of the iteration in collectives in which no recorded worker is waited for. float64 [W]."""
     waited_W = view.wait_us - view.suspects.arrivals.waited_us.mean(axis=1)
     return np.asarray(waited_W / max(view.iteration_us, 1e-9))

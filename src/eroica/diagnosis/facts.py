@@ -87,7 +87,7 @@ def _tensors(view: View) -> tuple[Growth, ...]:
 
 
 def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> bool:
-    """Return True if a block has grown where a planned change shows, and not by clearly more than `most` times."""
+    """Return True if the block's growth lies in these phases, and is not clearly more than `most` times."""
     if block.cell == "collectives":
         most = next((one.times for one in view.growths if one.what == "sent"), most)
         rows = list(block.rows)

@@ -320,7 +320,7 @@ def _idle_us(fleet: Fleet) -> Floats:
 
 
 def _busy_beside(fleet: Fleet) -> Floats:
-    """Return the cores that Python of other threads uses, at most of those that run one function. float64 [W]."""
+    """Return the cores that Python of other threads uses: the most of threads with one outermost function. [W]."""
     programs: dict[str, list[int]] = defaultdict(list)
     for at, key in enumerate(fleet.keys):
         if key.thread == "background" and key.kind == "python":

@@ -77,11 +77,15 @@ def _passing_on(view: View, chain: Chain, rows: list[int], at: Places) -> list[i
 
 
 def _is_a_role(view: View, chain: Chain, late: set[int]) -> bool:
-    """Return True if the late are all workers of their roles here, beside other roles: that is how work is cut."""
+    """Return True if the late are all workers of their roles here, beside other roles: that is how work is cut.
+
+    A role of one worker may be late or have more to do. It counts as structure only if workers are missing.
+    """
     roles = view.fleet.roles
     own = {int(roles[worker]) for worker in late}
     alike = {worker for worker in chain.members if int(roles[worker]) in own}
-    return late == alike and len(alike) < len(chain.members)
+    has_peers = min(int((roles == role).sum()) for role in own) > 1
+    return late == alike and len(alike) < len(chain.members) and (has_peers or bool(view.context.missing))
 
 
 def _is_chance(view: View, chain: Chain, rows: list[int], at: Places) -> bool:

@@ -63,7 +63,7 @@ class _Host:
         return here - max([*_median(self.elsewhere, name), *_mean(self.before, name)], default=0.0)
 
     def queued(self) -> float:
-        """Return the share of the time to run in that is lost to a longer wait for a core than usual; the worst's."""
+        """Return the share of running time that the worst worker loses to a longer wait for a core than usual."""
         lost = []
         for at in self.members:
             now = min(fact(self.view.fleet.patterns[at], "run_queue_wait"), 1.0)

@@ -150,7 +150,7 @@ def recorded_probability(view: View, block: Block) -> float:
 
 
 def describe_turns(view: View) -> str:
-    """Return a sentence on waiting for the slowest of each iteration, where that is another worker each time; else "".
+    """Return a sentence on waiting for a different slowest worker in each iteration; "" if there is little of it.
 
     Stages of a pipeline wait for each other however even their work is.
     """

@@ -458,7 +458,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return np.flatnonzero(self.lead_us >= share * self.usual_us)
 
     def wanders(self, at_A: Places) -> bool:
-        """Return True if no worker is the last in clearly more of these iterations than its turn would be."""
+        """Return True if no worker is the last one in clearly more of these iterations than by chance."""
         workers = self.above_us.shape[0]
         if workers < 2 or not at_A.size:
             return False

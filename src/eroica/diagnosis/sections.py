@@ -219,9 +219,9 @@ def _collective(key: FunctionKey) -> str:
 
 
 def _items(view: View, iteration_W: Floats) -> Iterator[BreakdownItem]:
-    """Yield functions with the bound of what their removal gains: no more than the worker that it takes longest.
+    """Yield functions, each with a bound on its gain: its share on the worker that spends most time in it.
 
-    The wait in a collective moves elsewhere without it: then no more than the worker that it takes shortest.
+    Without a collective its wait moves elsewhere, so its bound is the share on the worker that spends least.
     """
     fleet, groups = view.fleet, defaultdict[tuple[str, str, str], list[int]](list)
     for row, key in enumerate(fleet.keys):

@@ -194,7 +194,7 @@ def _weighed(view: View, named: Sequence[Cause]) -> list[Cause]:
 
 
 def _held(view: View, block: Block) -> Floats | None:
-    """Return the share of the time in which a stopped or throttled process holds up its transfers, too. float64 [W]."""
+    """Return the share of the time in which stopped processes hold up transfers; None for other blocks. float64 [W]."""
     if block.cell != "process" or view.fleet.has_accelerator:
         return None
     return np.where(np.isin(np.arange(view.workers), block.workers), held_share(view.fleet), 0.0)
@@ -228,7 +228,7 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
 
 
 def least_gain(view: View, block: Block) -> float:
-    """Return the gain from which a block counts; more of it in a job on CPUs that nobody finds slow."""
+    """Return the gain from which a block counts. It is higher for a CPU job that nobody finds slow."""
     least = view.settings.min_gain
     if block.cell == "collections":
         least = max(least, COLLECTIONS_GAIN)
@@ -279,7 +279,7 @@ def growth_of(view: View) -> tuple[float, float]:
 
 
 def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
-    """Give the first cause the growth that no other accounts for as its gain, if it accounts for half of it.
+    """Set the first cause's gain to the growth that no other cause accounts for, if it accounts for half of it.
 
     The replay knows nothing of what hangs on a cause: stages that wait in turn, threads that find their cores cold.
     """

@@ -97,7 +97,7 @@ class View:
 
     @property
     def _shorter(self) -> float:
-        """Factor from the window's iterations to those just before it; 1 if the job got slow as the window opened."""
+        """Ratio of iterations before the window to those in it, at most 1; 1 if the job got slow as it opened."""
         told_us = (self.context.window.current_iteration_s or np.inf) * 1e6
         is_slower = not self.fleet.has_accelerator and self.iteration_us >= SLOWER_INSIDE * told_us
         return 1.0 if is_slower else min(told_us / self.iteration_us, 1.0)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import NEARLY_ALL
+from eroica.diagnosis.frames import LARGE_PART, NEARLY_ALL
 from eroica.diagnosis.view import View
 from eroica.model.words import runs
 
@@ -129,7 +129,7 @@ def is_extra_duty(view: View, found: Block) -> bool:
     rows = list(found.focus.functions)
     own = found.workers[0]
     others = [other for other in np.flatnonzero(view.fleet.roles == view.fleet.roles[own]).tolist() if other != own]
-    if not rows or not others or found.focus.share < NEARLY_ALL:
+    if not rows or not others or found.focus.share < LARGE_PART:
         return False
     if any(view.fleet.keys[row].phase == "input" for row in rows):  # everybody loads data, if from other files
         return False

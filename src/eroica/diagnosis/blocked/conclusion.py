@@ -154,7 +154,7 @@ def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> li
         elif scene.members[rank].seat == "communication":
             guesses[clean(scene.members[rank].site.inside, 80) or "a collective"].append(rank)
     queues = [_queue(scene, waiting, name, found) for (name, _), found in sorted(by_kind.items())]
-    queues += [_pair_queue(waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
+    queues += [_pair_queue(scene, waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
     queues += [_guess(scene, name, ranks) for name, ranks in sorted(guesses.items())]
     return sorted(queues, key=lambda queue: (-len(queue.ranks), queue.name, queue.ranks))[:MOST_TOLD]
 
@@ -172,13 +172,14 @@ def _queue(scene: Scene, waiting: Waiting, name: str, found: Mapping[int, Sequen
     return Queue(name=name, ranks=ranks, evidence=tuple(evidence), stack=scene.members[ranks[0]].site.stack)
 
 
-def _pair_queue(waiting: Waiting, name: str, ranks: Sequence[int]) -> Queue:
+def _pair_queue(scene: Scene, waiting: Waiting, name: str, ranks: Sequence[int]) -> Queue:
     meetings = waiting.meetings
     evidence = (
         f"Worker {rank}: {clean(meetings.pairs[rank].name, 60)} is for worker {meetings.peers[rank]}."
         for rank in ranks[:3]
     )
-    return Queue(name=name, ranks=tuple(ranks), evidence=tuple(evidence))
+    stack = scene.members[ranks[0]].site.stack
+    return Queue(name=name, ranks=tuple(ranks), evidence=tuple(evidence), stack=stack)
 
 
 def _guess(scene: Scene, name: str, ranks: Sequence[int]) -> Queue:

@@ -126,7 +126,7 @@ def find_lock_holders(scene: Scene, settings: Settings) -> list[Origin]:
 
 
 def _holder(member: Member, settings: Settings) -> ThreadLook | None:
-    """Find the thread that keeps the lock; without an answering thread it must be asleep, as no running program is."""
+    """Find the thread that owned the lock in both looks. If nobody could be asked, it counts only if it is asleep."""
     before, now = member.before, member.now
     if before is None or before.answered or now.answered:
         return None

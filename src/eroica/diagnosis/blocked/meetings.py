@@ -255,7 +255,7 @@ def _oldest_open(member: Member) -> dict[str, FlightEntry]:
 def _meetings_of(
     scene: Scene, group: Group, by_sequence: dict[int, dict[int, FlightEntry]], start: int, stalls: Set[int]
 ) -> Iterator[Meeting]:
-    """List a group's meetings, oldest first; each names only the members that miss it first, so all stays linear."""
+    """List a group's meetings, oldest first. Each names only the members that no earlier one misses: that is linear."""
     standing = sorted((number, rank) for rank, number in group.entered.items())
     calls = _calls(scene, group, by_sequence.keys())
     stalled = [rank for rank in group.ranks if rank in stalls and rank in group.entered]

@@ -107,7 +107,9 @@ def _absent(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[i
     for rank in ranks[:MOST_SENTENCES]:
         evidence += [_missed_sentence(rank, meeting) for meeting in missed[rank][:2]]
         evidence += list(_pair_sentences(scene, waiting, rank))[:1]
-        evidence += _idle_sentence(scene, rank)
+        flight = scene.members[rank].now.flight
+        if flight is not None and not flight.open:
+            evidence.append(f"Nothing is open on worker {rank}: it waits in no collective and has stopped calling any.")
     return Origin(
         cause="unknown",
         ranks=tuple(ranks),
@@ -121,7 +123,7 @@ def _absent(scene: Scene, waiting: Waiting, kind: tuple[str, str], ranks: list[i
 
 
 def _missed(scene: Scene, waiting: Waiting, rank: int) -> list[Meeting]:
-    """List meetings that wait for this worker; first the one that most of the others have been in longest."""
+    """List the meetings that miss this worker, first the one that is the oldest open one of most waiting workers."""
     nodes = [node for node in waiting.back.get(rank, ()) if node < 0]
     meetings = [waiting.meeting(node) for node in sorted(nodes, reverse=True)]
     return sorted(
@@ -150,21 +152,9 @@ def _pair_sentences(scene: Scene, waiting: Waiting, rank: int) -> Iterator[str]:
     for node in waiting.back.get(rank, ()):
         if node >= 0:
             entry = waiting.meetings.pairs[node]
-            what = f"{clean(entry.name, 60)} of group {_label(scene, node, entry)}"
-            yield f"Worker {node} waits in {what} for worker {rank}."
-
-
-def _label(scene: Scene, rank: int, entry: FlightEntry) -> str:
-    """Return the group's description, or its name where it has none."""
-    groups = scene.members[rank].now.groups
-    return clean(next((one.description for one in groups if one.name == entry.group), "") or entry.group, 60)
-
-
-def _idle_sentence(scene: Scene, rank: int) -> list[str]:
-    flight = scene.members[rank].now.flight
-    if flight is None or flight.open:
-        return []
-    return [f"Nothing is open on worker {rank}: it waits in no collective and has stopped calling any."]
+            groups = scene.members[node].now.groups
+            group = next((one.description for one in groups if one.name == entry.group), "") or entry.group
+            yield f"Worker {node} waits in {clean(entry.name, 60)} of group {clean(group, 60)} for worker {rank}."
 
 
 def find_without_dump(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> list[Origin]:

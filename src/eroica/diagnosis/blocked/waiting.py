@@ -132,7 +132,7 @@ def _pairs(waiting: Waiting) -> Iterator[tuple[int, int]]:
 
 
 def _missing(waiting: Waiting) -> list[tuple[int, ...]]:
-    """List, for each meeting, the workers not there yet, or not at an earlier one of the same group; bounded."""
+    """List the workers that each meeting, or an earlier one of its group, misses; at most `MOST_EDGES`."""
     missing: list[tuple[int, ...]] = []
     for meeting in waiting.meetings.items:
         before = missing[meeting.previous] if meeting.previous is not None else ()
