@@ -18,7 +18,7 @@ from eroica.diagnosis.block import Block, Cell, Reference, Scope
 from eroica.diagnosis.frames import LARGE_PART, MOST, Focus
 from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
-from eroica.localize.excess import SURE, Excess, excess_over_baseline, excess_over_peers, mean_error
+from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -106,7 +106,7 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
         Time, reference and error of each worker; None where the source tells nothing.
     """
     if source == "peers":
-        excess = excess_over_peers(spent.time_us, view.fleet.roles)
+        excess = view.fleet.above_usual(spent.time_us)
         if view.is_slow and view.suspects.baseline is not None:  # who always did more has not made the job slower
             before_W = view.before(spent.rows).mean(axis=1)
             excess = msgspec.structs.replace(excess, reference_us=np.fmax(excess.reference_us, before_W))

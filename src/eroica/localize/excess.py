@@ -50,12 +50,36 @@ class Excess(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return np.nan_to_num(ratio, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def median_of_others(values: Floats, roles_W: NDArray[np.intp]) -> Floats:
+def find_measure(wait_WI: Floats, roles_W: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Mark the workers of each role that tell what is usual in it: all, or those that wait where most are late.
+
+    A job is as fast as its slowest workers, so that whoever waits is not late, and a median over all is that of workers
+    in time while fewer than half are late. Where only a minority waits, surely longer than all others and alike, it is
+    the measure alone. Of a single one nobody tells whether it just has less to do.
+
+    Args:
+        wait_WI: Time in which each worker waits for others. float64 [W, I].
+        roles_W: Role of each worker. intp [W].
+    """
+    mean_W, error_W, found_W = wait_WI.mean(axis=1), mean_error(wait_WI), np.ones(roles_W.size, dtype=np.bool_)
+    for members in members_of(roles_W):
+        order = members[np.argsort(mean_W[members], kind="stable")]
+        gaps = np.diff(mean_W[order])
+        late, waiting = np.split(order, [int(gaps.argmax()) + 1] if gaps.size else [0])
+        if 1 < waiting.size < late.size:
+            spread = mean_W[waiting[-1]] - mean_W[waiting[0]]
+            noise = SURE * np.hypot(error_W[late].max(), error_W[waiting].max())
+            found_W[late] = gaps.max() <= max(spread, noise)
+    return found_W
+
+
+def median_of_others(values: Floats, roles_W: NDArray[np.intp], measure_W: NDArray[np.bool_] | None = None) -> Floats:
     """Take for each worker the median over the other workers of its role.
 
     Args:
         values: Any leading axes, workers last. float64 or float32 [..., W].
         roles_W: Role of each worker. intp [W].
+        measure_W: The workers that count; None for all. bool [W].
 
     Returns:
         [..., W], of the type of `values`; NaN for a worker alone in its role.
@@ -64,9 +88,16 @@ def median_of_others(values: Floats, roles_W: NDArray[np.intp]) -> Floats:
     lines, medians = values.reshape(-1, values.shape[-1]), result.reshape(-1, values.shape[-1])
     together = max(_BLOCK_VALUES // max(values.shape[-1], 1), 1)
     for members in members_of(roles_W):
-        for first in range(0, lines.shape[0] if members.size > 1 else 0, together):
-            block = slice(first, first + together)
-            medians[block, members] = _leave_one_out_median(lines[block, members])
+        counted_W = np.ones(members.size, dtype=np.bool_) if measure_W is None else measure_W[members]
+        counted, beside = members[counted_W], members[~counted_W]
+        if counted.size > 1:
+            for first in range(0, lines.shape[0], together):
+                block = slice(first, first + together)
+                found = lines[block, counted]
+                medians[block, counted] = _leave_one_out_median(found)
+                if beside.size:  # of whom all that count are others
+                    nobody = np.full((found.shape[0], 1), np.nan, dtype=found.dtype)
+                    medians[block, beside] = _leave_one_out_median(np.hstack([found, nobody]))[:, -1:]
     return result
 
 
@@ -91,20 +122,21 @@ def _of_others(values: Floats, at: Floats, beyond: Floats) -> Floats:
     return np.where(values <= at[..., None], beyond[..., None], at[..., None])
 
 
-def excess_over_peers(time_WI: Floats, roles_W: NDArray[np.intp]) -> Excess:
+def excess_over_peers(time_WI: Floats, roles_W: NDArray[np.intp], measure_W: NDArray[np.bool_] | None = None) -> Excess:
     """Time above the median of the peers of the same role.
 
     Args:
         time_WI: Critical microseconds per iteration. float64 [W, I].
         roles_W: Role of each worker. intp [W].
+        measure_W: The peers that count; None for all. bool [W].
     """
-    reference_W = median_of_others(time_WI.mean(axis=1), roles_W)
+    reference_W = median_of_others(time_WI.mean(axis=1), roles_W, measure_W)
     error_W = mean_error(time_WI)
-    error_W = np.hypot(error_W, np.nan_to_num(median_of_others(error_W, roles_W), posinf=np.inf))
+    error_W = np.hypot(error_W, np.nan_to_num(median_of_others(error_W, roles_W, measure_W), posinf=np.inf))
     if time_WI.shape[1] >= _FEWEST_PAIRED:
         # What one iteration has more of on everybody (an evaluation) is no noise of the distance from the peers. Many
         # peers have a steadier median than one has; the factor makes up for it.
-        paired_W = standard_error(time_WI - median_of_others(time_WI.T, roles_W).T) * np.sqrt(2)
+        paired_W = standard_error(time_WI - median_of_others(time_WI.T, roles_W, measure_W).T) * np.sqrt(2)
         error_W = np.where(paired_W < _MOSTLY_COMMON * error_W, paired_W, error_W)  # of two about equal, less is luck
     return Excess(mean_us=time_WI.mean(axis=1), reference_us=reference_W, error_us=error_W)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from eroica.engine import HERE, Engine
 from eroica.errors import InputError
 from eroica.localize.entries import Entries, gather_entries
-from eroica.localize.excess import median_of_others
+from eroica.localize.excess import Excess, excess_over_peers, find_measure, median_of_others
 from eroica.localize.matching import Carriers
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
@@ -72,9 +72,18 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
         """Mean over workers and iterations that count."""
         return float(self.iteration_us.mean()) if self.iteration_us.size else 0.0
 
+    @cached_property
+    def measure(self) -> NDArray[np.bool_]:
+        """Workers that tell what is usual in their role: not the late ones, where these are most. bool [W]."""
+        return find_measure(self.wait_us, self.roles)
+
     def usual(self, values: Floats) -> Floats:
-        """Take for each worker the median over its role's others. [..., W]; NaN without any."""
-        return median_of_others(values, self.roles)
+        """Take for each worker the median over its role's others that tell what is usual. [..., W]; NaN without any."""
+        return median_of_others(values, self.roles, self.measure)
+
+    def above_usual(self, time_WI: Floats) -> Excess:
+        """Measure the time of workers above what is usual in their role. See `excess_over_peers`."""
+        return excess_over_peers(time_WI, self.roles, self.measure)
 
     @cached_property
     def has_accelerator(self) -> bool:

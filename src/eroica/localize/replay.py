@@ -14,7 +14,8 @@ meetings in the same order and spend less before this one.
 
 Array suffixes: E executions, M meetings, W workers, J boundaries, I iterations, S stretches in order of worker and
 clock, C cells (a worker in an iteration). N workers come to the same meetings in an iteration, or N steps are those of
-all main lines. Each stretch ends with the beginning of an execution or the end of an iteration. Times are microseconds.
+all main lines. Each stretch ends with the beginning of an execution or the end of an iteration. All times are
+microseconds.
 """
 
 from __future__ import annotations
