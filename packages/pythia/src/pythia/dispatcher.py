@@ -222,12 +222,15 @@ class Dispatcher:
 
     def projected(self) -> dict[str, float]:
         """Return, per model, the requests that running workflows are expected to send within the horizon."""
-        loads: dict[str, float] = {}
+        places: dict[tuple[object, ...], list[Run]] = {}
         for run in self.profiles.open.values():
-            profile = self.profiles.of(run)
-            if profile is None or profile.thin or not profile.trust.earned or not run.roles:
-                continue
-            for role, (visits, _) in self._ahead(run, run.roles[-1], self.settings.horizon).items():
-                model = profile.models.get(role, "")
-                loads[model] = loads.get(model, 0.0) + visits
+            if run.roles:
+                places.setdefault((run.type_key, run.roles[-1], run.trails[run.roles[-1]]), []).append(run)
+        loads: dict[str, float] = {}
+        for runs in places.values():
+            one, profile = runs[0], self.profiles.of(runs[0])
+            if profile is not None and not profile.thin and profile.trust.earned:
+                for role, (visits, _) in self._ahead(one, one.roles[-1], self.settings.horizon).items():
+                    model = profile.models.get(role, "")
+                    loads[model] = loads.get(model, 0.0) + len(runs) * visits
         return loads

@@ -513,7 +513,7 @@ class Gateway:
 
     async def metrics_page(self, request: Request) -> Response:
         """Answer GET /metrics."""
-        m, waiting = self.metrics, self.scheduler.waiting.values()
+        m, waiting, expected = self.metrics, self.scheduler.waiting.values(), self.dispatcher.projected().items()
         m.waiting.set(len(waiting))
         for gauge in (m.in_flight, m.reserved, m.replicas):
             gauge.clear()
@@ -523,7 +523,6 @@ class Gateway:
                 m.in_flight.labels(r.name).set(len(r.active))
                 m.reserved.labels(r.name).set(r.reserved)
             m.actual.labels(model).set(sum(j.model == model for j in waiting) + sum(len(r.active) for r in mine))
-            expected = self.dispatcher.projected().items()
             m.expected.labels(model).set(sum(v for k, v in expected if self.queue_of(k) == model))
             for state in ("starting", "ready", "draining", "sick", "held"):
                 m.replicas.labels(model, state).set(sum(r.state == state for r in mine))
