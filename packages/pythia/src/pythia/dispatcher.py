@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pythia.profile import Profile, Profiles, Run
-from pythia.records import Identifiers, Job, Prediction, Step
+from pythia.records import Identifiers, Job, Prediction, Step, remember
 from pythia.schedule import Scheduler
 from pythia.settings import Settings
 
@@ -34,10 +34,8 @@ class Retention:
 
     def use(self, group: str, now: float) -> None:
         """Register that a request uses a role's shared prefix."""
-        level, then = self._uses.pop(group, (0.0, now))
-        self._uses[group] = level * math.exp((then - now) / WINDOW_S) + 1.0, now
-        if len(self._uses) > MOST:
-            self._uses.popitem(last=False)
+        level, then = self._uses.get(group, (0.0, now))
+        remember(self._uses, group, (level * math.exp((then - now) / WINDOW_S) + 1.0, now), MOST)
 
     def want(self, run: str, wanted: Mapping[str, float]) -> set[str]:
         """Replace what one run is expected to use; return the prefixes whose value changed."""

@@ -12,13 +12,11 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pythia.records import Job
+from pythia.records import Job, remember
 from pythia.settings import Policy, Settings
 
-K = TypeVar("K")
-V = TypeVar("V")
 #: Waiting requests that may be passed over because no replica has room for them, before the queue waits for room.
 MOST_PASSED = 8
 #: Share of the limit after which a waiting first step goes first, so that it still meets the limit.
@@ -86,18 +84,11 @@ class Replica:
         self.active[job.number] = job
         for key, tokens in ((job.role_group, job.prefix), (job.group, job.prompt), *((c, 1) for c in job.chain)):
             if key:
-                _remember(self.warm, key, tokens)
+                remember(self.warm, key, tokens, MOST_WARM)
 
     def release(self, job: Job) -> None:
         """Forget a job that has ended."""
         self.active.pop(job.number, None)
-
-
-def _remember(store: OrderedDict[K, V], key: K, value: V) -> None:
-    store[key] = value
-    store.move_to_end(key)
-    if len(store) > MOST_WARM:
-        store.popitem(last=False)
 
 
 def completion(remaining: float, unit: float) -> float:
@@ -193,7 +184,7 @@ class Scheduler:
                 if job.first:
                     self.worst_wait = max(self.worst_wait, now - job.arrived)
                 replica.admit(job)
-                _remember(self.homes, job.session, replica.name)
+                remember(self.homes, job.session, replica.name, MOST_WARM)
                 found.append(pair)
         return found
 
