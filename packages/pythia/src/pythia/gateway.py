@@ -55,7 +55,8 @@ OWN_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 REUSE_S = 0.5
 #: Replicas that are tried if connecting fails; nothing was sent then.
 TRIES = 3
-#: Bytes of a prompt and its answer from which on they are read in a thread, so that other requests do not wait.
+#: Bytes of a prompt and its answer from which on they are read in a thread, so that other requests do not wait; also
+#: the longest line of an answer's head.
 LONG = 1 << 16
 TICK_S = 0.5
 SAVE_S = 30.0
@@ -126,7 +127,7 @@ class Gateway:
         self.client = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=REUSE_S), cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=s.connect_s, sock_read=s.read_s),
-            skip_auto_headers=OWN_HEADERS, auto_decompress=False,
+            skip_auto_headers=OWN_HEADERS, auto_decompress=False, max_line_size=LONG, max_field_size=LONG,
         )  # fmt: skip
         self.spawn(self._tick_forever())
         try:
