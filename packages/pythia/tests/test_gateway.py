@@ -312,6 +312,28 @@ def test_invented_names_fill_neither_metrics_nor_profiles_and_push_nothing_out(t
     run(go())
 
 
+def test_long_headers_other_methods_and_headers_beyond_ascii_pass(tmp_path):
+    async def go():
+        async def long(exchange: Exchange) -> None:
+            await exchange.answer(
+                "200 OK", [("X-Long", "x" * 20_000), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")], b""
+            )
+
+        async with Stub(long) as stub, gateway([stub], tmp_path) as (url, _), httpx.AsyncClient() as client:
+            answer = await client.delete(
+                f"{url}/v1/files/1", headers={"x-name": "gr\u00fc\u00df".encode(), "cookie": "c=3"}
+            )
+            assert len(answer.headers["x-long"]) == 20_000
+            assert answer.headers.get_list("set-cookie") == ["a=1", "b=2"]
+            assert stub.seen[0].method == "DELETE"
+            assert stub.seen[0].header("x-name") == "gr\u00fc\u00df".encode().decode("latin-1")
+            assert stub.seen[0].header("cookie") == "c=3"
+            odd = await client.get(f"{url}/v1/models/x", headers={"x-name": b"\xff"})
+            assert odd.status_code == 400
+
+    run(go())
+
+
 def test_a_target_passes_as_it_stands(tmp_path):
     async def go():
         async with Stub(complete) as stub, gateway([stub], tmp_path) as (url, _):

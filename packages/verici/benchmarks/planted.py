@@ -19,9 +19,9 @@ from pathlib import Path
 
 import shipped
 from planting import Planted, flip, natural_rules, walked_rules
-from verici.evaluate import majority, metadata
+from verici.evaluate import majority, metadata, random_keys
 from verici.features import COARSE, PAIRS, VALUES
-from verici.learn import Forecast, Options, Teacher, choose, noise_of, prepare, walk_forward
+from verici.learn import Builds, Forecast, Options, Teacher, choose, noise_of, prepare, walk_forward
 from verici.model import History, Key
 
 RULES = {"bad version": 7, "threshold": 7, "mismatch": 6}
@@ -53,9 +53,7 @@ def main() -> None:
     done = {json.loads(line)["trial"] for line in lines}
     began = time.monotonic()
     with arguments.json.open("a") as out:
-        for trial, history, rule in trials(done, arguments.part):
-            if arguments.kind not in (None, trial.split(" ", 1)[1].rsplit(" ", 1)[0]):
-                continue
+        for trial, history, rule in trials(done, arguments.part, arguments.kind):
             if time.monotonic() - began > arguments.seconds:
                 print("stopped; run again to go on")
                 return
@@ -64,21 +62,21 @@ def main() -> None:
     report([json.loads(line) for line in arguments.json.read_text().splitlines()])
 
 
-def trials(done: set[str], part: str) -> Iterator[tuple[str, History, Planted | None]]:
-    """Yield what has not been tried yet, all repositories in turn."""
+def trials(done: set[str], part: str, only: str | None) -> Iterator[tuple[str, History, Planted | None]]:
+    """Yield what has not been tried yet, of one kind or of all, all repositories in turn."""
     which, parts = map(int, part.split("/"))
     data = dict(list(shipped.read().items())[which - 1 :: parts])
     for number in range(max(NO_RULE, *RULES.values())):
         for repo, (history, _) in data.items():
             for kind, count in RULES.items():
                 name = f"{repo} {kind} {number}"
-                if number < count and name not in done:
+                if number < count and name not in done and only in (None, kind):
                     yield name, history, next(walked_rules(history, kind, name))
             name = f"{repo} none {number}"
-            if number < NO_RULE and name not in done:
+            if number < NO_RULE and name not in done and only in (None, "none"):
                 yield name, history, None
     for repo, (history, _) in data.items():
-        if all(f"{repo} natural {number}" in done for number in range(NATURAL)):
+        if only not in (None, "natural") or all(f"{repo} natural {number}" in done for number in range(NATURAL)):
             continue
         fitting = natural_rules(history, repo)
         random.Random(repo).shuffle(fitting)
@@ -101,12 +99,12 @@ def attempt(history: History, rule: Planted | None, name: str, only: str | None 
     first = {later for earlier, later in builds.edges if truth[ids[later]] and not truth[ids[earlier]]}
     found = {}
     if not only:
-        found["chosen by the past"] = counts(walk_forward(teacher, chosen, refit=REFIT), ids, truth, keys, first)
+        found["chosen by the past"] = counts(builds, walk_forward(teacher, chosen, refit=REFIT), truth, keys, first)
     for way in [only] if only else WAYS:
-        found[way] = counts(walk_forward(teacher, WAYS[way], refit=WAYS_REFIT), ids, truth, keys, first)
+        found[way] = counts(builds, walk_forward(teacher, WAYS[way], refit=WAYS_REFIT), truth, keys, first)
     if not only:
-        found["majority"] = counts(majority(builds), ids, truth, keys, first)
-        found["metadata"] = counts(metadata(builds), ids, truth, keys, first)
+        found["majority"] = counts(builds, majority(builds), truth, keys, first)
+        found["metadata"] = counts(builds, metadata(builds), truth, keys, first)
     return {
         "kind": "none" if rule is None else "natural" if rule.natural else rule.kind,
         "chosen": [chosen.learner, chosen.relabel],
@@ -116,9 +114,10 @@ def attempt(history: History, rule: Planted | None, name: str, only: str | None 
 
 
 def counts(
-    forecasts: list[Forecast], ids: list[str], truth: dict[str, bool], keys: set[Key], first: set[int]
+    builds: Builds, forecasts: list[Forecast], truth: dict[str, bool], keys: set[Key], first: set[int]
 ) -> dict[str, int]:
     """Count alarms against the rule's truth and against the flipped labels, and messages that name the constant."""
+    ids = [commit.id for commit in builds.history.commits]
     found: Counter[str] = Counter()
     for one in forecasts:
         bad = truth[ids[one.row]]
@@ -133,6 +132,7 @@ def counts(
             found["named"] += bool(own & keys)
             found["named_or_alike"] += bool((own | alike) & keys)
             found["file"] += bool({key.path for key in own} & {key.path for key in keys})
+            found["chance"] += bool(set(random_keys(builds, one)) & keys)
             found["keywords"] += len(one.conditions)
             found["messages"] += 1
     return dict(found)
@@ -149,7 +149,7 @@ def report(rows: list[dict]) -> None:
             continue
         print(f"\n{title}: {len(chosen)} trials; chosen: {Counter(tuple(row['chosen']) for row in chosen)}")
         print(
-            f"{'':32} precision recall    F1 alarms | first | named  alike   file keywords |"
+            f"{'':32} precision recall    F1 alarms | first | named chance  alike   file keywords |"
             " against labels: precision recall"
         )
         for way in chosen[0]["ways"]:
@@ -168,7 +168,8 @@ def line(total: Counter[str]) -> str:
     return (
         f"{share('tp', 'tp', 'fp'):9.3f} {share('tp', 'tp', 'fn'):6.3f} {f1:5.3f} {share('fp', 'fp', 'tn'):6.2%} |"
         f" {share('first_found', 'first'):5.2f} | {share('named', 'messages'):5.2f}"
-        f" {share('named_or_alike', 'messages'):6.2f} {share('file', 'messages'):6.2f}"
+        f" {share('chance', 'messages'):6.2f} {share('named_or_alike', 'messages'):6.2f}"
+        f" {share('file', 'messages'):6.2f}"
         f" {share('keywords', 'messages'):8.1f} |"
         f" {share('seen_tp', 'tp', 'fp'):9.3f} {share('seen_tp', 'seen_failed'):6.3f} | accuracy {accuracy:.3f}"
     )

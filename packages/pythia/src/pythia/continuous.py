@@ -11,14 +11,15 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from transformers import GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import scheduler as schedulers
 from transformers.generation.continuous_batching.cache_allocators.cache_allocator import BlockLedger
 
-T = TypeVar("T")
+from pythia.records import remember
+
 #: Share of free blocks below which cached blocks are evicted.
 MARGIN = 0.1
 #: Requests, roles and values that are remembered.
@@ -49,31 +50,23 @@ class Board:
 
     def arrive(self, request: str, tokens: list[int], priority: int, role: str, group: str) -> None:
         """Register a request before it is added."""
-        _keep(self.requests, request, (priority, role, group), MOST)
+        remember(self.requests, request, (priority, role, group), MOST)
         if role:
             before = self.last.get(role)
             if before is not None:
                 pairs = enumerate(zip(before, tokens, strict=False))
                 same = next((i for i, (a, b) in pairs if a != b), min(len(before), len(tokens)))
-                _keep(self.prefix, role, tokens[:same] or self.prefix.get(role, []), MOST // 20)
-            _keep(self.last, role, tokens, MOST // 20)
+                remember(self.prefix, role, tokens[:same] or self.prefix.get(role, []), MOST // 20)
+            remember(self.last, role, tokens, MOST // 20)
 
     def set_values(self, values: dict[str, float]) -> None:
         """Take new values of prefixes."""
         for name, value in values.items():
-            _keep(self.values, name, value, MOST)
+            remember(self.values, name, value, MOST)
 
     def urgency(self, request: str) -> int:
         """Return the priority of a request."""
         return self.requests.get(request, (0, "", ""))[0]
-
-
-def _keep(store: OrderedDict[str, T], key: str, value: T, most: int) -> None:
-    """Store a value; beyond `most` the oldest ones go."""
-    store[key] = value
-    store.move_to_end(key)
-    while len(store) > most:
-        store.popitem(last=False)
 
 
 class _Ledger(BlockLedger):  # type: ignore[misc]
@@ -114,7 +107,7 @@ def scheduler_class(board: Board) -> type:
 
             def searching(request_id: str, prompt_ids: list[int]) -> int:
                 found = int(search(request_id, prompt_ids))
-                _keep(board.hits, request_id, max(board.hits.get(request_id, 0), found), MOST)
+                remember(board.hits, request_id, max(board.hits.get(request_id, 0), found), MOST)
                 return found
 
             cache.search_prefix_match = searching

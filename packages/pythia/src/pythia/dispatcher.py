@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pythia.profile import Profile, Profiles, Run
-from pythia.records import Identifiers, Job, Prediction, Step
+from pythia.records import Identifiers, Job, Prediction, Step, remember
 from pythia.schedule import Scheduler
 from pythia.settings import Settings
 
@@ -34,10 +34,8 @@ class Retention:
 
     def use(self, group: str, now: float) -> None:
         """Register that a request uses a role's shared prefix."""
-        level, then = self._uses.pop(group, (0.0, now))
-        self._uses[group] = level * math.exp((then - now) / WINDOW_S) + 1.0, now
-        if len(self._uses) > MOST:
-            self._uses.popitem(last=False)
+        level, then = self._uses.get(group, (0.0, now))
+        remember(self._uses, group, (level * math.exp((then - now) / WINDOW_S) + 1.0, now), MOST)
 
     def want(self, run: str, wanted: Mapping[str, float]) -> set[str]:
         """Replace what one run is expected to use; return the prefixes whose value changed."""
@@ -222,12 +220,15 @@ class Dispatcher:
 
     def projected(self) -> dict[str, float]:
         """Return, per model, the requests that running workflows are expected to send within the horizon."""
-        loads: dict[str, float] = {}
+        places: dict[tuple[object, ...], list[Run]] = {}
         for run in self.profiles.open.values():
-            profile = self.profiles.of(run)
-            if profile is None or profile.thin or not profile.trust.earned or not run.roles:
-                continue
-            for role, (visits, _) in self._ahead(run, run.roles[-1], self.settings.horizon).items():
-                model = profile.models.get(role, "")
-                loads[model] = loads.get(model, 0.0) + visits
+            if run.roles:
+                places.setdefault((run.type_key, run.roles[-1], run.trails[run.roles[-1]]), []).append(run)
+        loads: dict[str, float] = {}
+        for runs in places.values():
+            one, profile = runs[0], self.profiles.of(runs[0])
+            if profile is not None and not profile.thin and profile.trust.earned:
+                for role, (visits, _) in self._ahead(one, one.roles[-1], self.settings.horizon).items():
+                    model = profile.models.get(role, "")
+                    loads[model] = loads.get(model, 0.0) + len(runs) * visits
         return loads

@@ -55,7 +55,8 @@ OWN_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 REUSE_S = 0.5
 #: Replicas that are tried if connecting fails; nothing was sent then.
 TRIES = 3
-#: Bytes of a prompt and its answer from which on they are read in a thread, so that other requests do not wait.
+#: Bytes of a prompt and its answer from which on they are read in a thread, so that other requests do not wait; also
+#: the longest line of an answer's head.
 LONG = 1 << 16
 TICK_S = 0.5
 SAVE_S = 30.0
@@ -126,7 +127,7 @@ class Gateway:
         self.client = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=REUSE_S), cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=s.connect_s, sock_read=s.read_s),
-            skip_auto_headers=OWN_HEADERS, auto_decompress=False,
+            skip_auto_headers=OWN_HEADERS, auto_decompress=False, max_line_size=LONG, max_field_size=LONG,
         )  # fmt: skip
         self.spawn(self._tick_forever())
         try:
@@ -513,7 +514,7 @@ class Gateway:
 
     async def metrics_page(self, request: Request) -> Response:
         """Answer GET /metrics."""
-        m, waiting = self.metrics, self.scheduler.waiting.values()
+        m, waiting, expected = self.metrics, self.scheduler.waiting.values(), self.dispatcher.projected().items()
         m.waiting.set(len(waiting))
         for gauge in (m.in_flight, m.reserved, m.replicas):
             gauge.clear()
@@ -523,7 +524,6 @@ class Gateway:
                 m.in_flight.labels(r.name).set(len(r.active))
                 m.reserved.labels(r.name).set(r.reserved)
             m.actual.labels(model).set(sum(j.model == model for j in waiting) + sum(len(r.active) for r in mine))
-            expected = self.dispatcher.projected().items()
             m.expected.labels(model).set(sum(v for k, v in expected if self.queue_of(k) == model))
             for state in ("starting", "ready", "draining", "sick", "held"):
                 m.replicas.labels(model, state).set(sum(r.state == state for r in mine))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from pythia.errors import BadFile
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 #: Longest identifier that is accepted, in characters. Metrics, the page and the profile file stay bounded by it.
 LONGEST_IDENTIFIER = 128
@@ -157,3 +159,11 @@ def read_rows(path: Path, kind: type[T], what: str) -> Iterator[T]:
                         raise BadFile(path, f"is no {what} ({error})", row=row) from error
     except OSError as error:
         raise BadFile(path, f"cannot be read ({error.strerror})") from error
+
+
+def remember(store: OrderedDict[T, V], key: T, value: V, most: int) -> None:
+    """Store a value as the latest one; beyond `most` the oldest ones go."""
+    store[key] = value
+    store.move_to_end(key)
+    while len(store) > most:
+        store.popitem(last=False)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pythia.records import Job
+from pythia.records import Job, remember
 from pythia.settings import Policy, Settings
 
-K = TypeVar("K")
-V = TypeVar("V")
 #: Waiting requests that may be passed over because no replica has room for them, before the queue waits for room.
 MOST_PASSED = 8
 #: Share of the limit after which a waiting first step goes first, so that it still meets the limit.
@@ -37,7 +35,6 @@ class Replica:
         state: "starting", "ready", "draining" (finishes what it has), "sick" (does not answer) or "held" (somebody
             called it sick); these two get nothing new.
         active: Requests that were sent to it and have not ended.
-        reserved: Tokens that they may fill at most, by their bounds.
         warm: Tokens of prefixes that it has computed, latest last.
     """
 
@@ -49,9 +46,17 @@ class Replica:
     state: str = "ready"
     url: str = ""
     active: dict[int, Job] = field(default_factory=dict)
-    reserved: int = 0
-    alpha: float = 0.0
     warm: OrderedDict[object, int] = field(default_factory=OrderedDict)
+
+    @property
+    def reserved(self) -> int:
+        """Tokens that its requests may fill at most, by their bounds."""
+        return sum(j.admitted_tokens for j in self.active.values())
+
+    @property
+    def alpha(self) -> float:
+        """Probability that one of its requests exceeds its bound (union bound)."""
+        return sum(j.alpha for j in self.active.values())
 
     def size(self, job: Job) -> int:
         """Return the tokens that a job adds at most; a role's prefix counts once while a request of the role runs."""
@@ -77,24 +82,13 @@ class Replica:
         """Count a job that is sent to it."""
         job.replica, job.admitted_tokens = self.name, self.size(job)
         self.active[job.number] = job
-        self.reserved += job.admitted_tokens
-        self.alpha += job.alpha
         for key, tokens in ((job.role_group, job.prefix), (job.group, job.prompt), *((c, 1) for c in job.chain)):
             if key:
-                _remember(self.warm, key, tokens)
+                remember(self.warm, key, tokens, MOST_WARM)
 
     def release(self, job: Job) -> None:
         """Forget a job that has ended."""
-        if self.active.pop(job.number, None) is not None:
-            self.reserved -= job.admitted_tokens
-            self.alpha -= job.alpha if self.active else self.alpha
-
-
-def _remember(store: OrderedDict[K, V], key: K, value: V) -> None:
-    store[key] = value
-    store.move_to_end(key)
-    if len(store) > MOST_WARM:
-        store.popitem(last=False)
+        self.active.pop(job.number, None)
 
 
 def completion(remaining: float, unit: float) -> float:
@@ -119,7 +113,6 @@ class Scheduler:
         self.replicas: dict[str, Replica] = {}
         self.waiting: dict[int, Job] = {}
         self.queues: dict[str, list[tuple[tuple[float, ...], int]]] = {}  # sorted by `key`
-        self.firsts: dict[str, deque[int]] = {}
         self.homes: OrderedDict[str, str] = OrderedDict()
         self.unit = 1.0
         self.worst_wait = 0.0
@@ -160,8 +153,6 @@ class Scheduler:
         self.waiting[job.number] = job
         job.place = self.key(job)
         bisect.insort(self.queues.setdefault(job.model, []), (job.place, job.number))
-        if job.first:
-            self.firsts.setdefault(job.model, deque()).append(job.number)
         self.unit += 0.02 * ((job.expected or self.unit) - self.unit) if self.unit > 1 else max(job.expected - 1, 0)
 
     def cancel(self, job: Job) -> None:
@@ -193,7 +184,7 @@ class Scheduler:
                 if job.first:
                     self.worst_wait = max(self.worst_wait, now - job.arrived)
                 replica.admit(job)
-                _remember(self.homes, job.session, replica.name)
+                remember(self.homes, job.session, replica.name, MOST_WARM)
                 found.append(pair)
         return found
 
@@ -207,14 +198,11 @@ class Scheduler:
         return [r for r in self.replicas.values() if r.state == "ready" and r.model == model]
 
     def _next(self, model: str, now: float) -> tuple[Job, Replica] | None:
-        firsts = self.firsts.get(model)
-        while firsts and firsts[0] not in self.waiting:
-            firsts.popleft()
-        if firsts and self.policy.order == "pythia":
-            job = self.waiting[firsts[0]]
-            if now - job.arrived >= URGENT * self.settings.limit_s:
-                replica = self.choose(job)
-                return (job, replica) if replica else None
+        if self.policy.order == "pythia":
+            oldest = next((j for j in self.waiting.values() if j.first and j.model == model), None)  # by arrival
+            if oldest is not None and now - oldest.arrived >= URGENT * self.settings.limit_s:
+                replica = self.choose(oldest)
+                return (oldest, replica) if replica else None
         for _, number in self.queues[model][: MOST_PASSED + 1]:
             job = self.waiting[number]
             replica = self.choose(job)

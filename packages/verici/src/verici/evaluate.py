@@ -72,7 +72,7 @@ def score(name: str, builds: Builds, forecasts: Sequence[Forecast]) -> Score:
     true = [one for one in forecasts if one.fails and one.failed and one.conditions]
     judged = [(one, fix) for one in true if (fix := fix_of(builds, one.row)) is not None]
     hits = [is_hit(builds.history, one.keys, one.row, fix) for one, fix in judged]
-    chance = [is_hit(builds.history, _random_keys(builds, one), one.row, fix) for one, fix in judged]
+    chance = [is_hit(builds.history, random_keys(builds, one), one.row, fix) for one, fix in judged]
     tp, fp, fn = int((fails & failed).sum()), int((fails & ~failed).sum()), int((~fails & failed).sum())
     area = average_precision_score(failed, [one.risk for one in forecasts]) if failed.any() else float("nan")
     keywords = _ratio(sum(len(one.conditions) for one in true), len(true))
@@ -82,7 +82,7 @@ def score(name: str, builds: Builds, forecasts: Sequence[Forecast]) -> Score:
     )  # fmt: skip
 
 
-def _random_keys(builds: Builds, forecast: Forecast) -> list[Key]:
+def random_keys(builds: Builds, forecast: Forecast) -> list[Key]:
     """Return as many random constants as the message named, out of those that changed in the failing commit."""
     commits, constants = builds.history.commits, builds.history.constants
     before = next((earlier for earlier, later in builds.edges if later == forecast.row), forecast.row)

@@ -104,7 +104,7 @@ def columns_of(history: History) -> list[Column]:
 
 def _column(key: Key, by_blob: Mapping[int, str], rows_N: Ints, blobs: int) -> Column:
     texts = set(by_blob.values())
-    order: Order = "decimal" if len(texts) > 1 and any(map(_is_decimal, texts)) else "version"
+    order: Order = "decimal" if len(texts) > 1 and any(map(_DECIMAL.fullmatch, texts)) else "version"
     ranked = sorted(texts, key=decimal_key if order == "decimal" else version_key)
     rank = {text: index for index, text in enumerate(ranked)}
     codes = np.array([rank[by_blob[blob]] if blob in by_blob else -1 for blob in range(blobs)], dtype=np.int32)
@@ -112,10 +112,6 @@ def _column(key: Key, by_blob: Mapping[int, str], rows_N: Ints, blobs: int) -> C
 
 
 _DECIMAL = re.compile(r"\d+(?:\.\d+)?e[+-]?\d+|\d+\.0\d+")
-
-
-def _is_decimal(text: str) -> bool:
-    return _DECIMAL.fullmatch(text) is not None
 
 
 def candidates(history: History, levels: Iterable[int] = (COARSE, VALUES, PAIRS)) -> Candidates:

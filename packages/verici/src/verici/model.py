@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -152,38 +152,34 @@ def is_below(one: str, other: str, order: Order) -> bool:
     return version_key(one) < version_key(other)
 
 
+#: What a predicate says of its constants' values, if all of them are present.
+_RELATIONS: dict[str, Callable[[Predicate, list[str]], bool]] = {
+    "is": lambda one, found: found[0] == one.value,
+    "least": lambda one, found: not is_below(found[0], one.value, one.order),
+    "differ": lambda one, found: found[0] != found[1],
+    "below": lambda one, found: is_below(found[0], found[1], one.order),
+    "multiple": lambda one, found: 0 not in (numbers := _whole(found)) and numbers[0] % numbers[1] == 0,
+    "product": lambda one, found: 0 not in (numbers := _whole(found)) and prod(numbers[:-1]) == numbers[-1],
+}
+
+
+def _whole(found: list[str]) -> list[int]:
+    return [int(value) if value.isdigit() else 0 for value in found]
+
+
 def holds(predicate: Predicate, values: Mapping[Key, str], files: Mapping[str, str] | set[str]) -> bool:
     """Return True if the predicate is true of a state; comparisons with an absent constant are false."""
     kind, keys = predicate.kind, predicate.keys
     if kind == "file":
         return keys[0].path in files
-    if kind == "has":
-        same = (values.get(keys[0]._replace(nth=nth)) for nth in range(HAS_AT_MOST))
-        return predicate.value in same
     if kind == "absent":
         return keys[0] not in values
+    if kind == "has":
+        return predicate.value in (values.get(keys[0]._replace(nth=nth)) for nth in range(HAS_AT_MOST))
     found = [values[key] for key in keys if key in values]
     if kind == "disagree":
         return len(set(found)) > 1
-    return len(found) == len(keys) and _holds_of_present(predicate, found)
-
-
-def _holds_of_present(predicate: Predicate, found: list[str]) -> bool:
-    kind = predicate.kind
-    if kind == "is":
-        return found[0] == predicate.value
-    if kind == "least":
-        return not is_below(found[0], predicate.value, predicate.order)
-    if kind == "differ":
-        return found[0] != found[1]
-    if kind == "below":
-        return is_below(found[0], found[1], predicate.order)
-    numbers = [int(value) if value.isdigit() else 0 for value in found]
-    if not all(numbers):
-        return False
-    if kind == "multiple":
-        return numbers[0] % numbers[1] == 0
-    return prod(numbers[:-1]) == numbers[-1]
+    return len(found) == len(keys) and _RELATIONS[kind](predicate, found)
 
 
 #: A `has` predicate looks at this many constants with the same context in one file.
